@@ -1,0 +1,96 @@
+"""What a node has: GPUs, RDMA PFs and VFs, as values. Read by `nvml` and `sysfs`, asked by `grant`.
+
+Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
+or a driver reload, so they are looked up here at the moment of use and never stored.
+"""
+
+from dataclasses import dataclass, field
+
+from lading.vocabulary import GpuUuid, PciAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevice:
+    """A character device node, checked without following links: what the kernel says it is, and where its node lies."""
+
+    path: str  # as a container sees it: /dev/nvidia0
+    host_path: str  # as the runtime sees it: below --host-root
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    uuid: str  # MIG-…
+    gpu_instance: int
+    compute_instance: int
+    memory_mib: int
+    nodes: tuple[CharDevice, ...]  # /dev/nvidia-caps/nvidia-cap<GI>, …<CI>
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    uuid: GpuUuid
+    bdf: PciAddress  # four-digit domain, lower case: 0000:1b:00.0
+    index: int  # NVML's, in PCI order; for people, never stored
+    minor: int
+    model: str
+    memory_mib: int  # in all
+    reserved_mib: int  # the driver's own part
+    numa: int | None  # None is unknown
+    node: CharDevice | None  # /dev/nvidia<minor>; None with `unhealthy` saying why
+    mig: tuple[MigInstance, ...] = ()
+    mig_enabled: bool = False
+    unhealthy: str = ""  # why, or empty
+    process_ids: tuple[int, ...] = ()  # compute processes that NVML sees, in the host's pid namespace
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserved_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vf:
+    bdf: PciAddress
+    pf: PciAddress
+    index: int  # virtfn<index> of its PF
+    driver: str  # mlx5_core, vfio-pci, … or empty
+    numa: int | None
+    ibdev: str = ""  # mlx5_7
+    netdev: str = ""
+    link_layer: str = ""  # InfiniBand, Ethernet
+    uverbs: CharDevice | None = None
+    umad: tuple[CharDevice, ...] = ()  # umad and issm nodes
+    unhealthy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pf:
+    bdf: PciAddress
+    driver: str
+    numa: int | None
+    ibdev: str = ""
+    netdev: str = ""
+    total_vfs: int = 0
+    vfs: tuple[Vf, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """The NVIDIA driver as NVML and the device nodes show it; absent where there is none."""
+
+    version: str
+    control: tuple[CharDevice, ...]  # nvidiactl, nvidia-uvm, nvidia-uvm-tools: those that exist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    gpus: tuple[Gpu, ...] = ()
+    pfs: tuple[Pf, ...] = ()
+    driver: Driver | None = None
+    rdma_cm: CharDevice | None = None
+    problems: tuple[str, ...] = field(default=())  # what could not be read, in words
+
+    @property
+    def vfs(self) -> tuple[Vf, ...]:
+        return tuple(vf for pf in self.pfs for vf in pf.vfs)

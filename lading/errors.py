@@ -1,0 +1,45 @@
+"""The one root of our exceptions, and how a command ends with one.
+
+Exceptions mean broken input, environment or code; an expected "no" (a refusal) is a value. Children say who is to blame.
+"""
+
+import sys
+from typing import NoReturn
+
+
+class LadingError(Exception):
+    """`cannot <verb> <object>: <cause>`, and a hint where a person can act."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(LadingError):
+    """A file, flag or environment variable that a person wrote."""
+
+
+class HostError(LadingError):
+    """The machine: a socket in use, a folder that can not be written, a driver that does not answer."""
+
+
+class RuntimeUnavailableError(LadingError):
+    """The container runtime does not answer, or not with what CRI says."""
+
+
+class StateError(LadingError):
+    """The node's state is damaged, or was written by a newer version."""
+
+
+def die(error: LadingError | str, *, hint: str = "", status: int = 1) -> NoReturn:
+    """Ends a command with a message on stderr: exit status 1 for a failure, 2 for unusable arguments or configuration."""
+    message = error.message if isinstance(error, LadingError) else error
+    hint = hint or (error.hint if isinstance(error, LadingError) else "")
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint:  {hint}", file=sys.stderr)
+    raise SystemExit(status)

@@ -1,0 +1,201 @@
+"""Logs: one record an event, for journald (native protocol, with fields) where stderr is its stream, else logfmt on stderr.
+
+`journalctl -t lading-hooks LADING_EVENT=grant.refused LADING_POD_UID=…` finds what it says. Values come from pods and images:
+control characters, line breaks, bidirectional overrides and invalid UTF-8 are escaped, so that a record is one line and a
+terminal shows what is there. Values of environment variables, mount sources and whole messages are never logged.
+
+Source: systemd's Native Journal Protocol (fields `NAME=value\\n`, or `NAME\\n<u64 LE length><bytes>\\n`), sd_journal_send(3).
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+import unicodedata
+from enum import StrEnum
+from typing import Final, Protocol
+
+JOURNAL_SOCKET: Final = "/run/systemd/journal/socket"
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+_PRIORITY: Final = {Level.ERROR: 3, Level.WARNING: 4, Level.INFO: 6, Level.DEBUG: 7}
+_RANK: Final = {level: rank for rank, level in enumerate(Level)}
+
+
+class Event(StrEnum):
+    """What can be logged. Append only: recipes and alerts are written against these names."""
+
+    DAEMON_STARTED = "daemon.started"
+    DAEMON_STOPPING = "daemon.stopping"
+    DAEMON_STOPPED = "daemon.stopped"
+    CONFIG_LOADED = "config.loaded"
+    # proxy
+    CONNECTION_OPENED = "connection.opened"
+    CONNECTION_CLOSED = "connection.closed"
+    CONNECTION_REJECTED = "connection.rejected"
+    CONNECTION_BROKEN = "connection.broken"  # malformed HTTP/2, by whom
+    RUNTIME_UNREACHABLE = "runtime.unreachable"
+    RUNTIME_REACHABLE = "runtime.reachable"
+    CALL_FORWARDED = "call.forwarded"
+    CALL_ADJUSTED = "call.adjusted"
+    CALL_REFUSED = "call.refused"
+    CALL_CANCELLED = "call.cancelled"
+    ENV_REPLACED = "env.replaced"
+    HOOK_REGISTERED = "hook.registered"
+    HOOK_REMOVED = "hook.removed"
+    HOOK_INVALID = "hook.invalid"
+    HOOK_FAILED = "hook.failed"
+    HOOK_TIMEOUT = "hook.timeout"
+    HOOK_IGNORED = "hook.ignored"  # failed, and its policy says to go on
+    HOOK_BACK = "hook.back"
+    PODS_KNOWN = "pods.known"
+    # hooks
+    INVENTORY_CHANGED = "inventory.changed"
+    INVENTORY_FAILED = "inventory.failed"
+    DEVICE_UNHEALTHY = "device.unhealthy"
+    DEVICE_HEALTHY = "device.healthy"
+    GRANT_CREATED = "grant.created"
+    GRANT_REUSED = "grant.reused"
+    GRANT_REFUSED = "grant.refused"
+    GRANT_RELEASED = "grant.released"
+    GRANT_ADOPTED = "grant.adopted"  # found in the runtime's annotations, not in the ledger
+    LEDGER_RECONCILED = "ledger.reconciled"
+    LEDGER_FAILED = "ledger.failed"
+    HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
+    MEMLOCK_SMALL = "memlock.small"
+
+
+class Sink(Protocol):
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None: ...
+
+
+def printable(text: str) -> str:
+    """The text on one line, with everything that is no graphic character, mark, or plain space as an escape."""
+    if text.isascii() and text.isprintable():
+        return text
+    out = []
+    for char in text:
+        if char == " " or unicodedata.category(char)[0] in "LMNPS":
+            out.append(char)
+        else:
+            out.append(f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}")
+    return "".join(out)
+
+
+class LogfmtSink:
+    """`level event key=value … message` lines on a file descriptor."""
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        parts = [f"level={level}", f"event={event}"]
+        parts += [f"{key}={_logfmt_value(value)}" for key, value in fields.items()]
+        if message:
+            parts.append(f"msg={_logfmt_value(message)}")
+        line = " ".join(parts).encode("utf-8", "backslashreplace") + b"\n"
+        with contextlib.suppress(OSError):  # a log that can not be written must not stop a node
+            os.write(self._fd, line)
+
+
+def _logfmt_value(text: str) -> str:
+    text = printable(text)
+    if text and not any(c in text for c in ' "=\\'):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class JournalSink:
+    """journald's native datagram protocol. Over the datagram limit: a sealed memfd, as sd_journal_send does."""
+
+    def __init__(self, identifier: str, path: str = JOURNAL_SOCKET) -> None:
+        self._identifier = identifier
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._fallback = LogfmtSink()
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        shown = " ".join([*(f"{key}={_logfmt_value(value)}" for key, value in fields.items())])
+        record = {
+            "MESSAGE": f"{event} {shown} {printable(message)}".replace("  ", " ").strip(),
+            "PRIORITY": str(_PRIORITY[level]),
+            "SYSLOG_IDENTIFIER": self._identifier,
+            "LADING_EVENT": event.value,
+            **{f"LADING_{key.upper()}": printable(value) for key, value in fields.items()},
+        }
+        datagram = b"".join(_journal_field(name, value) for name, value in record.items())
+        try:
+            self._send(datagram)
+        except OSError:
+            self._fallback.write(level, event, message, fields)
+
+    def _send(self, datagram: bytes) -> None:
+        try:
+            self._socket.sendto(datagram, self._path)
+        except OSError as e:
+            if e.errno != errno.EMSGSIZE:
+                raise
+            fd = os.memfd_create("journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            try:
+                os.write(fd, datagram)
+                seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+                socket.send_fds(self._socket, [], [fd], 0, self._path)
+            finally:
+                os.close(fd)
+
+
+def _journal_field(name: str, value: str) -> bytes:
+    data = value.encode("utf-8", "backslashreplace")
+    if b"\n" not in data:
+        return name.encode() + b"=" + data + b"\n"
+    return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+
+
+class Log:
+    """What the daemons call. `fields` are names of this project: pod_uid, container, hook, method, reason, device…"""
+
+    def __init__(self, sink: Sink, level: Level = Level.INFO) -> None:
+        self._sink = sink
+        self._rank = _RANK[level]
+        self.debug_enabled = self._rank == 0
+
+    def debug(self, event: Event, message: str = "", **fields: object) -> None:
+        self._write(Level.DEBUG, event, message, fields)
+
+    def info(self, event: Event, message: str = "", **fields: object) -> None:
+        self._write(Level.INFO, event, message, fields)
+
+    def warning(self, event: Event, message: str = "", **fields: object) -> None:
+        self._write(Level.WARNING, event, message, fields)
+
+    def error(self, event: Event, message: str = "", **fields: object) -> None:
+        self._write(Level.ERROR, event, message, fields)
+
+    def _write(self, level: Level, event: Event, message: str, fields: dict[str, object]) -> None:
+        if _RANK[level] >= self._rank:
+            self._sink.write(level, event, message, {k: str(v) for k, v in fields.items() if v is not None and v != ""})
+
+
+def open_log(identifier: str, level: Level) -> Log:
+    """The journal where stderr is connected to it (JOURNAL_STREAM names its device and inode), else logfmt."""
+    return Log(JournalSink(identifier) if _stderr_is_journal() else LogfmtSink(), level)
+
+
+def _stderr_is_journal() -> bool:
+    try:
+        device, inode = os.environ.get("JOURNAL_STREAM", "").split(":")
+        stat = os.fstat(sys.stderr.fileno())
+        return (stat.st_dev, stat.st_ino) == (int(device), int(inode))
+    except (ValueError, OSError):
+        return False

@@ -1,0 +1,48 @@
+"""The closed list of reasons why a device is refused. The same code stands in a pod's events, the log and docs/reasons.md."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    # What the annotation says
+    ANNOTATION_MALFORMED = "annotation-malformed"
+    ANNOTATION_CONFLICT = "annotation-conflict"  # manual and central forms on one pod, or two that contradict
+    ANNOTATION_RESERVED = "annotation-reserved"  # a key that only the node writes
+    ASSIGNMENT_MISSING = "assignment-missing"  # the pod asks for placement and was bound without one
+    ASSIGNMENT_VERSION = "assignment-version"
+    ASSIGNMENT_OTHER_POD = "assignment-other-pod"
+    ASSIGNMENT_OTHER_NODE = "assignment-other-node"
+    ASSIGNMENT_STALE = "assignment-stale"
+    ASSIGNMENT_CHANGED = "assignment-changed"  # differs from what this container was granted
+    FORM_NOT_ACCEPTED = "form-not-accepted"  # manual, unsigned or signed, and this node takes others
+    SIGNATURE_MISSING = "signature-missing"
+    SIGNATURE_INVALID = "signature-invalid"
+    SIGNATURE_KEY_UNKNOWN = "signature-key-unknown"
+    # The device
+    DEVICE_UNKNOWN = "device-unknown"
+    DEVICE_UNHEALTHY = "device-unhealthy"
+    DEVICE_HELD = "device-held"
+    DEVICE_NODE_INVALID = "device-node-invalid"
+    CAPACITY_EXCEEDED = "capacity-exceeded"  # shares of one card that add up to more than it has, or too few free VFs
+    # The pod and its runtime
+    RUNTIME_HANDLER = "runtime-handler"
+    PRIVILEGED = "privileged"
+    USER_NAMESPACE = "user-namespace"
+    HOST_NETWORK = "host-network"
+    DEVICE_PLUGIN_CONFLICT = "device-plugin-conflict"
+    CDI_UNAVAILABLE = "cdi-unavailable"
+    SANDBOX_STOPPED = "sandbox-stopped"
+    # The node
+    NOT_RECONCILED = "not-reconciled"
+    LEDGER_UNAVAILABLE = "ledger-unavailable"
+    INVENTORY_UNAVAILABLE = "inventory-unavailable"
+    # The proxy
+    HOOK_UNAVAILABLE = "hook-unavailable"
+    HOOK_TIMEOUT = "hook-timeout"
+    HOOK_INVALID = "hook-invalid"  # answered what can not be used
+    HOOK_CONFLICT = "hook-conflict"  # two hook servers claim one field
+    NO_REGISTRATION = "no-registration"
+    REQUEST_UNREADABLE = "request-unreadable"
+    REQUEST_TOO_LARGE = "request-too-large"
+    CREATED_ANOTHER_WAY = "created-another-way"  # RestorePod and the like, for a guarded pod
+    INTERNAL = "internal"

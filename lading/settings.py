@@ -1,0 +1,156 @@
+"""One declaration per setting gives its configuration key, flag, default, check, help text and place in the docs.
+
+A daemon declares a frozen `msgspec.Struct` whose fields are `Annotated[type, Setting("help")]`. `load` reads the TOML file
+and the command line (which wins) and answers an instance, or raises ConfigError naming file, key, value and what would be
+right. An unknown key is an error: a misspelt `failure_polcy` must not silently mean the default.
+"""
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from lading.errors import ConfigError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    help: str
+    flag: bool = True  # nested tables are for the file only
+
+
+def declared(schema: type[msgspec.Struct]) -> list[tuple[str, Any, Setting, Any]]:
+    """(key, type, setting, default) of each setting, in order of declaration."""
+    hints = get_type_hints(schema, include_extras=True)
+    out = []
+    for field in msgspec.structs.fields(schema):
+        hint = hints[field.name]
+        setting = next(m for m in get_args(hint)[1:] if isinstance(m, Setting))
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        out.append((field.name, get_args(hint)[0] if get_origin(hint) is Annotated else hint, setting, default))
+    return out
+
+
+def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, config: Path) -> None:
+    """`--config`, `--check-config`, `--print-config` and one flag a setting."""
+    parser.add_argument("--config", type=Path, default=None, metavar="FILE", help=f"TOML file [{config}]")
+    parser.add_argument("--check-config", action="store_true", help="check the configuration, say what is wrong, exit")
+    parser.add_argument("--print-config", action="store_true", help="print the configuration in force as TOML, exit")
+    parser.set_defaults(default_config=config)
+    for key, kind, setting, default in declared(schema):
+        if not setting.flag:
+            continue
+        name = "--" + key.replace("_", "-")
+        shown = f"{setting.help} [{_toml(default)}]"
+        if kind is bool:
+            parser.add_argument(name, dest=f"set_{key}", action=argparse.BooleanOptionalAction, default=None, help=shown)
+        else:
+            parser.add_argument(name, dest=f"set_{key}", default=None, metavar=key.upper(), help=shown.replace("%", "%%"))
+
+
+def load(schema: type[S], args: argparse.Namespace) -> S:
+    """The settings in force. A `--config` that was named must exist; the default one may be absent."""
+    path: Path = args.config or args.default_config
+    values: dict[str, Any] = {}
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError as e:
+        if args.config:
+            raise ConfigError(f"cannot read {path}: no such file") from e
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise ConfigError(f"cannot read {path}: {e}") from e
+    source = dict.fromkeys(values, str(path))
+    for key, kind, setting, _ in declared(schema):
+        given = getattr(args, f"set_{key}", None) if setting.flag else None
+        if given is not None:
+            values[key] = _from_flag(kind, given)
+            source[key] = "--" + key.replace("_", "-")
+    return convert(schema, values, source, str(path))
+
+
+def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str) -> S:
+    known = {key for key, *_ in declared(schema)}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}", hint=f"known keys: {', '.join(sorted(known))}")
+    try:
+        return msgspec.convert(values, schema, strict=True)
+    except msgspec.ValidationError as e:
+        text = str(e)
+        problem, _, at = text.partition(" - at `$")
+        path = at.rstrip("`").lstrip(".")
+        key = path.split(".")[0].split("[")[0]
+        raise ConfigError(
+            f"{source.get(key, where)}: {path or 'configuration'} = {values.get(key)!r}: {problem[:1].lower()}{problem[1:]}"
+        ) from e
+
+
+def render_toml(settings: msgspec.Struct) -> str:
+    """The settings as a TOML file that `load` reads back, each with its help as a comment."""
+    lines = []
+    for key, _, setting, _ in declared(type(settings)):
+        value = msgspec.to_builtins(getattr(settings, key))
+        if value is None:
+            lines.append(f"# {setting.help}\n# {key} =\n")
+        else:
+            lines.append(f"# {setting.help}\n{key} = {_toml(value)}\n")
+    return "\n".join(lines)
+
+
+def _from_flag(kind: Any, text: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (tuple, list, frozenset):
+        return [t for t in text.split(",") if t]
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            return text  # msgspec says what was expected
+    return text
+
+
+def _toml(value: Any) -> str:
+    match msgspec.to_builtins(value):
+        case bool(b):
+            return "true" if b else "false"
+        case int() | float() as n:
+            return str(n)
+        case None:
+            return "none"
+        case list(items):
+            return "[" + ", ".join(_toml(i) for i in items) + "]"
+        case dict(items):
+            return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in items.items()) + " }" if items else "{}"
+        case other:
+            return _quote(str(other))
+
+
+def _key(text: str) -> str:
+    return text if text.replace("_", "").replace("-", "").isalnum() and text.isascii() else _quote(text)
+
+
+def _quote(text: str) -> str:
+    return msgspec.json.encode(text).decode()  # a JSON string is a TOML basic string
+
+
+def parse_args(schema: type[S], argv: Sequence[str] | None, parser: argparse.ArgumentParser) -> S:
+    """Parses, answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise."""
+    args = parser.parse_args(argv)
+    settings = load(schema, args)
+    if args.check_config:
+        print("configuration ok")
+        raise SystemExit(0)
+    if args.print_config:
+        print(render_toml(settings), end="")
+        raise SystemExit(0)
+    return settings

@@ -1,0 +1,27 @@
+"""The names that others build on: annotation keys and identities. docs/reference.md explains each for a user."""
+
+from typing import Final, NewType
+
+PodUid = NewType("PodUid", str)
+SandboxId = NewType("SandboxId", str)
+ContainerId = NewType("ContainerId", str)
+GpuUuid = NewType("GpuUuid", str)
+PciAddress = NewType("PciAddress", str)
+
+PREFIX: Final = "lading.dev/"
+
+# Written by central, signed over the exact bytes of the first.
+ASSIGNMENT: Final = "lading.dev/assignment"
+ASSIGNMENT_SIGNATURE: Final = "lading.dev/assignment-signature"
+
+# Written by a person; with ".<container>" behind it, for that container only.
+MANUAL_GPUS: Final = "lading.dev/gpus"
+MANUAL_VFS: Final = "lading.dev/vfs"
+
+# What refines a request to central. On the node they say that the pod expects an assignment.
+REQUEST_ANNOTATIONS: Final = frozenset(
+    {"lading.dev/rdma-policy", "lading.dev/topology", "lading.dev/gpu-model", "lading.dev/policy"}
+)
+
+# Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
+GRANT: Final = "lading.dev/grant"
