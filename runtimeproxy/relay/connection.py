@@ -1,0 +1,752 @@
+"""The relay: one client connection and one runtime connection, joined frame by frame (RFC 9113), some calls held.
+
+    client ──receive_from_client──▶ ┌───────┐ ──to_runtime──▶ runtime
+           ◀──────to_client──────── │ Relay │ ◀──receive_from_runtime──
+                                    └───────┘ ──events──▶ CallHeld, CallEnded, CallCancelled
+                                        ▲──────── forward(stream), refuse(stream)
+
+Enters: bytes of both sides, in the order in which they came. Leaves: bytes for both sides, and events. Every frame goes on as
+it came unless one of these holds:
+
+* a call whose `:path` is in `held_paths`: its HEADERS go on at once (so the runtime's deadline runs and its HPACK table stays
+  the client's), its DATA are taken until the message is whole, then `CallHeld` says so. `forward` sends the message on, changed
+  or not; `refuse` resets it at the runtime and answers the client. If the client gives up, or the runtime answers first, the
+  hold is cancelled and `CallCancelled` says so. There is no fourth way.
+* DATA for which the runtime's window is short, which can only happen after the relay sent bytes of its own: queued.
+* WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
+* whatever either side still sends on a refused call: dropped, its credit given back. The runtime's part ends with a barrier:
+  a SETTINGS frame of ours whose ACK says that the runtime has seen the reset. (No PING: grpc-go ends a connection after a few.)
+* header blocks, once one had to be dropped: re-encoded (headers.py).
+
+Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. What a well-formed frame *means* is
+its receiver's to judge.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from runtimeproxy.relay import frames, messages
+from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.frames import ErrorCode, FrameReader, MalformedError
+from runtimeproxy.relay.headers import DEFAULT_TABLE_SIZE, Fields, HeaderLane
+from runtimeproxy.relay.messages import Status
+from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
+from runtimeproxy.relay.windows import Window
+
+# containerd's own limit for a request; a larger one could not be forwarded either.
+MAX_MESSAGE: Final = 16 << 20
+# Replies that are observed carry one id.
+MAX_OBSERVED: Final = 64 << 10
+# A header block may come in pieces (CONTINUATION); this is what all of them may be together.
+MAX_BLOCK: Final = 1 << 20
+# Our PING behind a GOAWAY: once it is answered, the client opens no more calls.
+_END_KNOWN: Final = b"lading\x00\x01"
+# Refused calls whose client does not end its half. Real clients end it with the message.
+MAX_REFUSED: Final = 1000
+
+
+class Side(StrEnum):
+    CLIENT = "client"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class CallHeld:
+    """The message of a held call is whole. Answer with `forward` or `refuse`, now or later."""
+
+    stream: int
+    path: bytes
+    message: bytes  # with its prefix, perhaps compressed: messages.unpack
+    encoding: bytes
+    deadline: float | None  # on the relay's clock, when the caller gives up
+    traceparent: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The runtime answered a call that was forwarded with `observe`."""
+
+    stream: int
+    status: int
+    reply: bytes  # with its prefix; empty for an error
+
+
+@dataclass(frozen=True, slots=True)
+class CallCancelled:
+    """A held or observed call is over before its end: `by` whom. Nothing may be answered any more."""
+
+    stream: int
+    by: Side
+
+
+RelayEvent = CallHeld | CallEnded | CallCancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    by: Side
+    code: ErrorCode
+    message: str
+
+
+class _Direction:
+    """One direction's frames as they come in, and the bytes that go out at its far end."""
+
+    __slots__ = ("block", "block_flags", "block_frames", "block_stream", "lane", "out", "reader", "unacknowledged")
+
+    def __init__(self) -> None:
+        self.reader = FrameReader()
+        self.lane = HeaderLane()
+        self.out: list[bytes] = []
+        self.block_stream = 0  # not 0: a header block is being received
+        self.block_flags = 0
+        self.block = bytearray()
+        self.block_frames = bytearray()
+        # Each SETTINGS sent in this direction and not acknowledged yet; None is our barrier.
+        self.unacknowledged: deque[dict[int, int] | None] = deque()
+
+
+class Relay:
+    """Not thread-safe. `changed` is called when output appears outside a call of this relay's own methods."""
+
+    def __init__(
+        self,
+        *,
+        held_paths: Collection[bytes],
+        budget: HoldBudget,
+        clock: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        self.held_paths = held_paths  # replaced when registrations change; open calls keep what they were
+        self.events: list[RelayEvent] = []
+        self.broken: Broken | None = None
+        self._budget = budget
+        self._clock = clock
+        self._changed = changed
+        self._max_message = max_message
+        self._requests = _Direction()
+        self._replies = _Direction()
+        self._preface = frames.PREFACE
+        self._streams: dict[int, Stream] = {}
+        self._queued: dict[int, Stream] = {}
+        self._open: dict[int, bool] = {}  # calls without their end; True once reply headers went to the client
+        self._last_stream = 0
+        self._connection = Window(frames.DEFAULT_WINDOW)
+        self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
+        self._acknowledged_window = frames.DEFAULT_WINDOW
+        self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
+        self._end_known = False
+        self._refused: set[int] = set()
+        self._barrier: set[int] = set()  # refused calls that the outstanding barrier covers
+        self._request_handlers = {
+            frames.DATA: self._request_data,
+            frames.HEADERS: self._request_headers,
+            frames.CONTINUATION: self._request_continuation,
+            frames.RST_STREAM: self._request_rst,
+            frames.SETTINGS: self._request_settings,
+            frames.PING: self._request_ping,
+            frames.WINDOW_UPDATE: self._request_window_update,
+            frames.PUSH_PROMISE: self._push_promise,
+        }
+        self._reply_handlers = {
+            frames.DATA: self._reply_data,
+            frames.HEADERS: self._reply_headers,
+            frames.CONTINUATION: self._reply_continuation,
+            frames.RST_STREAM: self._reply_rst,
+            frames.SETTINGS: self._reply_settings,
+            frames.WINDOW_UPDATE: self._reply_window_update,
+            frames.GOAWAY: self._reply_goaway,
+            frames.PUSH_PROMISE: self._push_promise,
+        }
+
+    # ---- what the shell calls
+
+    @property
+    def open_calls(self) -> int:
+        return len(self._open)
+
+    def receive_from_client(self, data: bytes) -> None:
+        if self.broken:
+            return
+        try:
+            if self._preface:
+                self._preface, taken = frames.read_preface(self._preface, data)
+                self._requests.out.append(data[:taken])
+                data = data[taken:]
+            self._pump(self._requests, self._request_handlers, data)
+        except MalformedError as e:
+            self._break(Side.CLIENT, e)
+
+    def receive_from_runtime(self, data: bytes) -> None:
+        if self.broken:
+            return
+        try:
+            self._pump(self._replies, self._reply_handlers, data)
+        except MalformedError as e:
+            self._break(Side.RUNTIME, e)
+
+    def to_client(self) -> bytes:
+        """The bytes for the client since the last time."""
+        data = b"".join(self._replies.out)
+        self._replies.out.clear()
+        return data
+
+    def to_runtime(self) -> bytes:
+        data = b"".join(self._requests.out)
+        self._requests.out.clear()
+        return data
+
+    def take_events(self) -> list[RelayEvent]:
+        events, self.events = self.events, []
+        return events
+
+    def forward(self, stream_id: int, message: bytes | None = None, *, observe: bool = False) -> bool:
+        """Sends a held message on: as it came, or `message` (without prefix) in its place. False: the call is over."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.hold is not Hold.HELD or self.broken:
+            return False
+        held = bytes(stream.received) if message is None else messages.prefixed(message)
+        stream.observe = observe
+        self._requests.out.append(self._send_on(stream, held))
+        return True
+
+    def refuse(self, stream_id: int, status: int, message: str) -> bool:
+        """Ends a held call with an error for its caller. False: the call is over."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.hold not in (Hold.RECEIVING, Hold.HELD) or self.broken:
+            return False
+        try:
+            self._requests.out.append(self._refuse(stream, status, message))
+        except MalformedError as e:
+            self._break(Side.CLIENT, e)
+        return True
+
+    def announce_end(self) -> None:
+        """Tells the client to open no more calls here. Those that are open go on, and those that it opened before it knew."""
+        self._replies.out.append(frames.goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR))
+        self._replies.out.append(frames.frame(frames.PING, 0, 0, _END_KNOWN))
+
+    @property
+    def ended(self) -> bool:
+        """After `announce_end`: the client knows, and no call is open."""
+        return self._end_known and not self._open
+
+    def end(self, message: str) -> None:
+        """Ends every open call with UNAVAILABLE, and the connection."""
+        if self.broken:
+            return
+        for stream_id, answered in list(self._open.items()):
+            render = messages.trailers if answered else messages.trailers_only
+            block = self._replies.lane.render(render(Status.UNAVAILABLE, message))
+            self._replies.out.append(frames.header_block(stream_id, block, end_stream=True))
+        self._break(Side.RUNTIME, MalformedError(ErrorCode.NO_ERROR, message))
+
+    # ---- one direction's bytes
+
+    def _pump(
+        self,
+        direction: _Direction,
+        handlers: Mapping[int, Callable[[bytes, int, int, int, int], bytes | None]],
+        data: bytes,
+    ) -> None:
+        """A handler answers None for a frame that goes on as it is, or what goes on in its place."""
+        buffer = direction.reader.feed(data)
+        out, passing = direction.out, 0
+        end = 0
+        for kind, flags, stream, start, end in direction.reader.frames(buffer):
+            if direction.block_stream and (kind != frames.CONTINUATION or stream != direction.block_stream):
+                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+            handler = handlers.get(kind)
+            if handler is None:
+                continue
+            instead = handler(buffer, flags, stream, start, end)
+            if instead is not None:
+                if passing < start:
+                    out.append(buffer[passing:start])
+                if instead:
+                    out.append(instead)
+                passing = end
+        if passing < end:
+            out.append(buffer[passing:end] if passing or end < len(buffer) else buffer)
+
+    def _break(self, by: Side, error: MalformedError) -> None:
+        self.broken = Broken(by, error.code, str(error))
+        for stream in list(self._streams.values()):
+            if stream.hold in (Hold.RECEIVING, Hold.HELD) or stream.observe:
+                self.events.append(CallCancelled(stream.id, by))
+            self._drop_held(stream)
+        self._streams.clear()
+        self._queued.clear()
+        self._open.clear()
+        # What the runtime sent wrong is no fault of the client's.
+        code = error.code if by is Side.CLIENT or error.code is ErrorCode.NO_ERROR else ErrorCode.INTERNAL_ERROR
+        self._replies.out.append(frames.goaway(self._last_stream, code, str(error)))
+
+    # ---- header blocks, both ways
+
+    def _headers(self, direction: _Direction, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
+        if stream == 0:
+            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+        fragment = frames.block_fragment(buffer, flags, start + frames.HEADER_LENGTH, end)
+        if flags & frames.END_HEADERS:
+            return self._block(direction, stream, bool(flags & frames.END_STREAM), fragment)
+        direction.block_stream, direction.block_flags = stream, flags
+        direction.block += fragment
+        direction.block_frames += buffer[start:end]
+        return b""  # nothing may come between the pieces of a block, so they wait for its end
+
+    def _continuation(self, direction: _Direction, buffer: bytes, flags: int, start: int, end: int) -> bytes | None:
+        if not direction.block_stream:
+            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        direction.block += buffer[start + frames.HEADER_LENGTH : end]
+        direction.block_frames += buffer[start:end]
+        if len(direction.block_frames) > MAX_BLOCK:
+            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
+        if not flags & frames.END_HEADERS:
+            return b""
+        stream, block, whole = direction.block_stream, bytes(direction.block), bytes(direction.block_frames)
+        end_stream = bool(direction.block_flags & frames.END_STREAM)
+        direction.block_stream = 0
+        direction.block.clear()
+        direction.block_frames.clear()
+        instead = self._block(direction, stream, end_stream, block)
+        return whole if instead is None else instead
+
+    def _block(self, direction: _Direction, stream_id: int, end_stream: bool, block: bytes) -> bytes | None:
+        fields = direction.lane.decode(block)
+        meet = self._meet_request if direction is self._requests else self._meet_reply
+        lane = direction.lane
+        if not meet(stream_id, fields, end_stream):
+            lane.verbatim = False
+            return b""
+        if lane.verbatim:
+            lane.passed()
+            return None
+        return self._rendered(lane, stream_id, fields, end_stream)
+
+    def _rendered(self, lane: HeaderLane, stream_id: int, fields: Fields, end_stream: bool) -> bytes:
+        return frames.header_block(stream_id, lane.render(fields), end_stream=end_stream)
+
+    def _push_promise(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
+        # It carries a header block; gRPC has no use for it, and passing one unread would desynchronise the table.
+        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE")
+
+    # ---- client → runtime
+
+    def _request_headers(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
+        return self._headers(self._requests, buffer, flags, stream, start, end)
+
+    def _request_continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
+        return self._continuation(self._requests, buffer, flags, start, end)
+
+    def _meet_request(self, stream_id: int, fields: Fields, end_stream: bool) -> bool:
+        """A request's header block: True if it goes on now."""
+        if stream_id > self._last_stream:
+            self._last_stream = stream_id
+            self._open[stream_id] = False
+            path = next((value for name, value in fields if name == b":path"), b"")
+            if path in self.held_paths and not end_stream:
+                self._streams[stream_id] = Stream(
+                    stream_id,
+                    Hold.RECEIVING,
+                    Window(self._stream_window),
+                    path=path,
+                    headers=fields,
+                    opened_at=self._clock(),
+                )
+            return True
+        stream = self._streams.get(stream_id)
+        if stream is None or (stream.hold is Hold.PASSING and not stream.queue):
+            return True
+        if stream.hold is Hold.REFUSED:
+            self._client_ended(stream, end_stream)
+            return False
+        stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
+        return False
+
+    def _request_data(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        length = end - start - frames.HEADER_LENGTH
+        self._client_room -= length
+        if self._client_room < 0:
+            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if length <= self._connection.room:
+                self._connection.passed(length)
+                return None
+            stream = self._streams[stream_id] = Stream(stream_id, Hold.PASSING)
+        begin, stop = frames.unpadded(buffer, flags, start + frames.HEADER_LENGTH, end)
+        end_stream = bool(flags & frames.END_STREAM)
+        match stream.hold:
+            case Hold.RECEIVING:
+                return self._receive(stream, buffer[begin:stop], length, end_stream)
+            case Hold.HELD:  # behind a whole message: no credit on the stream for what nobody asked for
+                self._credit_client(0, length)
+                stream.queue.append(Waiting(buffer[begin:stop], own=True, end_stream=end_stream))
+                stream.client_ended = stream.client_ended or end_stream
+                return b""
+            case Hold.REFUSED:
+                self._credit_client(0, length)
+                self._client_ended(stream, end_stream)
+                return b""
+            case Hold.PASSING:
+                if not stream.queue and self._room(stream) >= length:
+                    self._connection.passed(length)
+                    if stream.window:
+                        stream.window.passed(length)
+                    return None
+                padding = length - (stop - begin)
+                if padding:
+                    self._credit_client(0, padding)
+                    self._credit_client(stream_id, padding)
+                stream.queue.append(Waiting(buffer[begin:stop], own=False, end_stream=end_stream))
+                return self._drain(stream)
+
+    def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
+        """Takes bytes of a message that is to be held. The connection's credit goes back at once, so that no other call waits
+        for this one; the stream's once the message's room is reserved."""
+        stream.received += payload
+        stream.client_ended = stream.client_ended or end_stream
+        stream.uncredited += length
+        self._credit_client(0, length)
+        known = stream.expected
+        stream.read_prefix()
+        if stream.expected - messages.PREFIX_LENGTH > self._max_message:
+            return self._refuse(
+                stream,
+                Status.RESOURCE_EXHAUSTED,
+                messages.too_large(stream.expected - messages.PREFIX_LENGTH, self._max_message),
+            )
+        if stream.expected and not known:
+            self._reserve(stream)
+        if stream.reserved:
+            self._credit_received(stream)
+        if stream.whole:
+            self._hold(stream)
+        elif end_stream:
+            return self._send_on(stream, bytes(stream.received))  # cut short: the runtime says what is wrong with it
+        return b""
+
+    def _reserve(self, stream: Stream) -> None:
+        def granted() -> None:
+            stream.granted = None
+            stream.reserved = stream.expected
+            self._credit_received(stream)
+            self._changed()
+
+        stream.granted = granted
+        if self._budget.reserve(stream.expected, granted):
+            stream.granted = None
+            stream.reserved = stream.expected
+
+    def _credit_received(self, stream: Stream) -> None:
+        self._credit_client(stream.id, stream.uncredited)
+        stream.uncredited = 0
+
+    def _hold(self, stream: Stream) -> None:
+        behind = bytes(stream.received[stream.expected :])
+        del stream.received[stream.expected :]
+        if behind or stream.client_ended:
+            stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
+        stream.hold = Hold.HELD
+        timeout = messages.parse_timeout(stream.header(b"grpc-timeout"))
+        self.events.append(
+            CallHeld(
+                stream=stream.id,
+                path=stream.path,
+                message=bytes(stream.received),
+                encoding=stream.header(b"grpc-encoding"),
+                deadline=None if timeout is None else stream.opened_at + timeout,
+                traceparent=stream.header(b"traceparent").decode("ascii", "replace"),
+            )
+        )
+
+    def _send_on(self, stream: Stream, held: bytes) -> bytes:
+        first = stream.queue[0] if stream.queue else None
+        if isinstance(first, Waiting) and not first.data and first.end_stream:
+            stream.queue.popleft()  # END_STREAM rides on the message
+            stream.queue.appendleft(Waiting(held, own=True, end_stream=True))
+        else:
+            end_stream = stream.hold is Hold.RECEIVING and stream.client_ended
+            stream.queue.appendleft(Waiting(held, own=True, end_stream=end_stream))
+        self._drop_held(stream)
+        stream.hold = Hold.PASSING
+        return self._drain(stream)
+
+    def _refuse(self, stream: Stream, status: int, message: str) -> bytes:
+        self._drop_held(stream)
+        stream.queue.clear()
+        stream.hold = Hold.REFUSED
+        self._open.pop(stream.id, None)
+        self._replies.out.append(
+            self._rendered(self._replies.lane, stream.id, messages.trailers_only(status, message), end_stream=True)
+        )
+        if not stream.client_ended:
+            self._replies.out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # RFC 9113 8.1
+        self._refused.add(stream.id)
+        if len(self._refused) > MAX_REFUSED:
+            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")
+        reset = frames.rst_stream(stream.id, ErrorCode.CANCEL)
+        return reset if self._barrier else reset + self._raise_barrier()
+
+    def _drain(self, stream: Stream) -> bytes:
+        """What of the stream's queue the runtime has room for now."""
+        out: list[bytes] = []
+        while stream.queue:
+            item = stream.queue[0]
+            if isinstance(item, Trailers):
+                out.append(self._rendered(self._requests.lane, stream.id, item.fields, item.end_stream))
+                stream.queue.popleft()
+                continue
+            left = len(item.data) - item.sent
+            size = min(left, self._room(stream), frames.DEFAULT_MAX_FRAME_SIZE)
+            if left and size <= 0:
+                self._queued[stream.id] = stream
+                return b"".join(out)
+            last = size == left
+            flags = frames.END_STREAM if last and item.end_stream else 0
+            if left or flags:
+                out.append(frames.frame(frames.DATA, flags, stream.id, item.data[item.sent : item.sent + size]))
+            for window in (self._connection, stream.window):
+                if window:
+                    window.sent(size) if item.own else window.passed(size)
+            item.sent += size
+            if last:
+                stream.queue.popleft()
+        self._queued.pop(stream.id, None)
+        if stream.window is None and not stream.observe:
+            del self._streams[stream.id]  # nothing of the relay's own on it: it passes again like any other
+        return b"".join(out)
+
+    def _room(self, stream: Stream) -> int:
+        return min(self._connection.room, stream.window.room) if stream.window else self._connection.room
+
+    def _request_rst(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        stream = self._streams.get(stream_id)
+        if stream and stream.hold is Hold.REFUSED:
+            self._client_ended(stream, True)
+            return b""
+        self._cancel(stream_id, Side.CLIENT)
+        return None
+
+    def _request_window_update(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        stream = self._streams.get(stream_id)
+        return b"" if stream and stream.hold is Hold.REFUSED else None
+
+    def _request_settings(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        if flags & frames.ACK:
+            acknowledged = self._replies.unacknowledged.popleft() if self._replies.unacknowledged else None
+            if acknowledged:
+                if frames.HEADER_TABLE_SIZE in acknowledged:
+                    self._requests.lane.acknowledge_table_size(acknowledged[frames.HEADER_TABLE_SIZE])
+                self._acknowledged_window = acknowledged.get(frames.INITIAL_WINDOW_SIZE, self._acknowledged_window)
+                if self._count_on_stream_window() and self._queued:
+                    return buffer[start:end] + b"".join([self._drain(s) for s in list(self._queued.values())])
+            return None
+        changed = frames.settings(buffer[start + frames.HEADER_LENGTH : end])
+        self._announced(self._requests, self._replies, changed)
+        return None
+
+    def _request_ping(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        if flags & frames.ACK and buffer[start + frames.HEADER_LENGTH : end] == _END_KNOWN:
+            self._end_known = True
+            return b""
+        return None
+
+    def _announced(self, by: _Direction, about: _Direction, changed: dict[int, int]) -> None:
+        """SETTINGS sent in direction `by` say what their sender accepts in the other one, `about`."""
+        if frames.HEADER_TABLE_SIZE in changed:
+            about.lane.announce_table_size(changed[frames.HEADER_TABLE_SIZE])
+        by.unacknowledged.append(changed)
+        about.reader.max_frame_size = max(about.reader.max_frame_size, changed.get(frames.MAX_FRAME_SIZE, 0))
+
+    def _count_on_stream_window(self) -> bool:
+        """The runtime's INITIAL_WINDOW_SIZE, as far as the relay's own bytes may count on it: less from the moment the runtime
+        says so, more only once the client's acknowledgement goes on, because until then it holds the sender to the old value.
+        """
+        sizes = [changed[frames.INITIAL_WINDOW_SIZE] for changed in self._replies.unacknowledged
+                 if changed and frames.INITIAL_WINDOW_SIZE in changed]  # fmt: skip
+        difference = min([self._acknowledged_window, *sizes]) - self._stream_window
+        self._stream_window += difference
+        for stream in self._streams.values():
+            if stream.window:
+                stream.window.room += difference
+        return difference > 0
+
+    # ---- runtime → client
+
+    def _reply_headers(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
+        return self._headers(self._replies, buffer, flags, stream, start, end)
+
+    def _reply_continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
+        return self._continuation(self._replies, buffer, flags, start, end)
+
+    def _meet_reply(self, stream_id: int, fields: Fields, end_stream: bool) -> bool:
+        stream = self._streams.get(stream_id)
+        if stream:
+            if stream.hold is Hold.REFUSED:
+                return False
+            if stream.hold in (Hold.RECEIVING, Hold.HELD):  # the runtime answers first, and its answer wins
+                self._give_up(stream, Side.RUNTIME)
+            if end_stream and stream.observe:
+                self.events.append(CallEnded(stream_id, messages.parse_status(fields), bytes(stream.reply)))
+                stream.observe = False
+        if end_stream:
+            self._over(stream_id)
+        elif stream_id in self._open:
+            self._open[stream_id] = True
+        return True
+
+    def _reply_data(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if flags & frames.END_STREAM:
+                self._over(stream_id)
+            return None
+        if stream.hold is Hold.REFUSED:
+            length = end - start - frames.HEADER_LENGTH
+            if length:  # the client will never see these bytes, so it can not give the credit for them
+                self._requests.out.append(frames.window_update(0, length))
+            return b""
+        if stream.observe and len(stream.reply) < MAX_OBSERVED:
+            begin, stop = frames.unpadded(buffer, flags, start + frames.HEADER_LENGTH, end)
+            stream.reply += buffer[begin:stop]
+        if flags & frames.END_STREAM:
+            self._cancel(stream_id, Side.RUNTIME)  # no trailers: not gRPC, and no status
+        return None
+
+    def _reply_rst(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        stream = self._streams.get(stream_id)
+        if stream and stream.hold is Hold.REFUSED:
+            return b""
+        self._cancel(stream_id, Side.RUNTIME)
+        return None
+
+    def _reply_window_update(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        increment = frames.unsigned(buffer, start + frames.HEADER_LENGTH)
+        if stream_id == 0:
+            passed = self._connection.credited(increment)
+            self._client_room += passed
+            self._drain_queued()
+        else:
+            stream = self._streams.get(stream_id)
+            if stream is None or stream.window is None:
+                return None
+            if stream.hold is Hold.REFUSED:
+                return b""
+            passed = stream.window.credited(increment)
+            if stream.queue and stream.hold is Hold.PASSING:
+                self._requests.out.append(self._drain(stream))
+        if passed == increment:
+            return None
+        return frames.window_update(stream_id, passed) if passed else b""
+
+    def _drain_queued(self) -> None:
+        for stream in list(self._queued.values()):
+            if self._connection.room <= 0:
+                return
+            self._requests.out.append(self._drain(stream))
+
+    def _reply_settings(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        if flags & frames.ACK:
+            if not self._requests.unacknowledged:
+                return None
+            acknowledged = self._requests.unacknowledged.popleft()
+            if acknowledged is None:
+                self._lower_barrier()
+                return b""
+            if frames.HEADER_TABLE_SIZE in acknowledged:
+                self._replies.lane.acknowledge_table_size(acknowledged[frames.HEADER_TABLE_SIZE])
+            return None
+        changed = frames.settings(buffer[start + frames.HEADER_LENGTH : end])
+        self._announced(self._replies, self._requests, changed)
+        self._count_on_stream_window()
+        return None
+
+    def _reply_goaway(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
+        if end - start < frames.HEADER_LENGTH + 8:
+            raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY too short")
+        last = frames.unsigned(buffer, start + frames.HEADER_LENGTH)
+        for unprocessed in [s for s in self._open if s > last]:  # the client will try these again elsewhere
+            self._cancel(unprocessed, Side.RUNTIME)
+        return None
+
+    # ---- the end of a call
+
+    def _cancel(self, stream_id: int, by: Side) -> None:
+        """The call is over without an answer of the runtime's that was observed."""
+        stream = self._streams.get(stream_id)
+        if stream:
+            self._give_up(stream, by)
+        self._over(stream_id)
+
+    def _give_up(self, stream: Stream, by: Side) -> None:
+        if stream.hold in (Hold.RECEIVING, Hold.HELD) or stream.observe:
+            self.events.append(CallCancelled(stream.id, by))
+        stream.observe = False
+        self._drop_held(stream)
+        stream.hold = Hold.PASSING
+
+    def _over(self, stream_id: int) -> None:
+        self._open.pop(stream_id, None)
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            return
+        self._queued.pop(stream_id, None)
+        dropped = sum(len(w.data) - w.sent for w in stream.queue if isinstance(w, Waiting) and not w.own)
+        if dropped:  # the client sent them, the runtime will never see them
+            self._credit_client(0, dropped)
+
+    def _drop_held(self, stream: Stream) -> None:
+        if stream.granted:
+            self._budget.withdraw(stream.granted)
+            stream.granted = None
+        if stream.reserved:
+            reserved, stream.reserved = stream.reserved, 0
+            self._budget.release(reserved)
+        stream.received = bytearray()
+
+    def _client_ended(self, stream: Stream, ended: bool) -> None:
+        stream.client_ended = stream.client_ended or ended
+        self._forget_refused(stream)
+
+    def _forget_refused(self, stream: Stream) -> None:
+        if stream.client_ended and stream.runtime_ended:
+            self._streams.pop(stream.id, None)
+            self._refused.discard(stream.id)
+
+    def _raise_barrier(self) -> bytes:
+        self._barrier = {s for s in self._refused if not self._streams[s].runtime_ended}
+        self._requests.unacknowledged.append(None)
+        return frames.frame(frames.SETTINGS, 0, 0)
+
+    def _lower_barrier(self) -> None:
+        covered, self._barrier = self._barrier, set()
+        for stream_id in covered:
+            stream = self._streams[stream_id]
+            stream.runtime_ended = True
+            self._forget_refused(stream)
+        if any(not self._streams[s].runtime_ended for s in self._refused):
+            self._requests.out.append(self._raise_barrier())
+
+    def _credit_client(self, stream_id: int, size: int) -> None:
+        if size:
+            self._replies.out.append(frames.window_update(stream_id, size))
+            if stream_id == 0:
+                self._client_room += size
+
+
+__all__ = [
+    "DEFAULT_TABLE_SIZE",
+    "Broken",
+    "CallCancelled",
+    "CallEnded",
+    "CallHeld",
+    "Relay",
+    "RelayEvent",
+    "Side",
+]

@@ -1,0 +1,68 @@
+"""What the relay remembers of a stream on which it does more than pass frames on: a held, refused, observed or queued call."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from runtimeproxy.relay.headers import Fields
+from runtimeproxy.relay.messages import PREFIX_LENGTH, parse_prefix
+from runtimeproxy.relay.windows import Window
+
+
+class Hold(Enum):
+    """Where a call stands. It leaves RECEIVING and HELD in exactly one way: forwarded, refused, or cancelled."""
+
+    RECEIVING = "receiving"  # its message is not whole yet
+    HELD = "held"  # somebody decides about it
+    PASSING = "passing"  # decided, or never held: bytes may still wait for the runtime's window
+    REFUSED = "refused"  # the relay answered; what either side still sends is dropped
+
+
+@dataclass(slots=True)
+class Waiting:
+    """DATA on its way to the runtime, of which `sent` bytes have gone."""
+
+    data: bytes
+    own: bool  # the relay's bytes, already credited to the client; otherwise the client's
+    end_stream: bool
+    sent: int = 0
+
+
+@dataclass(slots=True)
+class Trailers:
+    """A header block that must not overtake the DATA before it."""
+
+    fields: Fields
+    end_stream: bool
+
+
+@dataclass(slots=True)
+class Stream:
+    id: int
+    hold: Hold
+    window: Window | None = None  # None: every byte on it is the client's, whose window is the runtime's
+    path: bytes = b""
+    headers: Fields = ()
+    opened_at: float = 0.0
+    received: bytearray = field(default_factory=bytearray)  # the held message, with its prefix
+    expected: int = 0  # its length with the prefix, 0 until the prefix is there
+    granted: Callable[[], None] | None = None  # while its reservation is waited for
+    reserved: int = 0  # bytes of the hold budget
+    uncredited: int = 0  # bytes taken for which the client's stream window was not given back yet
+    queue: deque[Waiting | Trailers] = field(default_factory=deque)
+    client_ended: bool = False  # END_STREAM or RST_STREAM came, or will never matter
+    runtime_ended: bool = False
+    observe: bool = False
+    reply: bytearray = field(default_factory=bytearray)
+
+    @property
+    def whole(self) -> bool:
+        return self.expected > 0 and len(self.received) >= self.expected
+
+    def read_prefix(self) -> None:
+        if not self.expected and len(self.received) >= PREFIX_LENGTH:
+            self.expected = PREFIX_LENGTH + parse_prefix(self.received)[1]
+
+    def header(self, name: bytes) -> bytes:
+        return next((value for key, value in self.headers if key == name), b"")

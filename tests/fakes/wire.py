@@ -1,0 +1,196 @@
+"""A client and a runtime, both strict HTTP/2 judges (h2), with a relay between them: no sockets, every byte in order.
+
+Either side raises on what the RFC forbids, and h2 (unlike grpc-go) enforces the connection's flow-control window.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
+import h2.settings
+
+from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.connection import CallHeld, Relay, RelayEvent
+from runtimeproxy.relay.messages import prefixed
+
+HELD = b"/runtime.v1.RuntimeService/CreateContainer"
+FREE = b"/runtime.v1.RuntimeService/ListContainers"
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass
+class Seen:
+    """What one side received on one stream."""
+
+    headers: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
+    data: bytes = b""
+    ended: bool = False
+    reset: int | None = None
+
+    def last(self, name: bytes) -> bytes | None:
+        return next((v for block in reversed(self.headers) for k, v in block if k == name), None)
+
+
+class Peer:
+    """One h2 connection, which records what arrives. `auto_credit` returns windows at once, as a server with room does."""
+
+    def __init__(self, *, client: bool) -> None:
+        self.connection = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=client, header_encoding=None, validate_inbound_headers=False)
+        )
+        self.auto_credit = True
+        self.uncredited: list[tuple[int, int]] = []
+        self.streams: dict[int, Seen] = {}
+        self.events: list[h2.events.Event] = []
+        self.connection.initiate_connection()
+
+    def receive(self, data: bytes) -> None:
+        for event in self.connection.receive_data(data):
+            self.events.append(event)
+            match event:
+                case h2.events.RequestReceived() | h2.events.ResponseReceived() | h2.events.TrailersReceived():
+                    self._seen(event.stream_id).headers.append(list(event.headers))
+                case h2.events.DataReceived():
+                    self._seen(event.stream_id).data += event.data
+                    self.uncredited.append((event.stream_id, event.flow_controlled_length))
+                    if self.auto_credit:
+                        self.credit()
+                case h2.events.StreamEnded():
+                    self._seen(event.stream_id).ended = True
+                case h2.events.StreamReset():
+                    self._seen(event.stream_id).reset = int(event.error_code)
+                case _:
+                    pass
+
+    def credit(self) -> None:
+        """Gives back every byte received, at once and exactly (h2's own acknowledgement waits for a threshold)."""
+        for stream, size in self.uncredited:
+            if size:
+                self.connection.increment_flow_control_window(size)
+                with contextlib.suppress(h2.exceptions.StreamClosedError):
+                    self.connection.increment_flow_control_window(size, stream)
+        self.uncredited.clear()
+
+    def _seen(self, stream_id: int | None) -> Seen:
+        assert stream_id is not None
+        return self.streams.setdefault(stream_id, Seen())
+
+
+class Wire:
+    def __init__(
+        self,
+        *,
+        held: Iterable[bytes] = (HELD,),
+        budget: int = 64 << 20,
+        max_message: int = 16 << 20,
+        cut: Callable[[bytes], Iterable[bytes]] = lambda data: [data],
+        client: Peer | None = None,
+        runtime: Peer | None = None,
+    ) -> None:
+        self.client = client or Peer(client=True)
+        self.runtime = runtime or Peer(client=False)
+        self.cut = cut
+        self.time = 0.0
+        self.relay = Relay(
+            held_paths=frozenset(held), budget=HoldBudget(budget), clock=lambda: self.time, max_message=max_message
+        )
+        self.events: list[RelayEvent] = []
+        self.flow()
+
+    def flow(self) -> None:
+        """Moves bytes until nobody has any."""
+        moved = True
+        while moved:
+            moved = False
+            for peer, receive in (
+                (self.client, self.relay.receive_from_client),
+                (self.runtime, self.relay.receive_from_runtime),
+            ):
+                if data := peer.connection.data_to_send():
+                    moved = True
+                    for piece in self.cut(data):
+                        receive(piece)
+                        self._deliver()
+            moved |= self._deliver()
+
+    def _deliver(self) -> bool:
+        to_runtime, to_client = self.relay.to_runtime(), self.relay.to_client()
+        if to_runtime:
+            self.runtime.receive(to_runtime)
+        if to_client:
+            self.client.receive(to_client)
+        self.events += self.relay.take_events()
+        return bool(to_runtime or to_client)
+
+    def request(self, path: bytes = FREE, *, headers: Headers = (), end_stream: bool = False) -> int:
+        stream = self.client.connection.get_next_available_stream_id()
+        fields = [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", path),
+            (b":authority", b"localhost"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+            *headers,
+        ]
+        self.client.connection.send_headers(stream, fields, end_stream=end_stream)
+        return stream
+
+    def send(self, stream: int, data: bytes, *, end_stream: bool = True) -> None:
+        """All of it, as fast as the windows allow."""
+        while len(data) > (room := self._sendable(self.client, stream)):
+            assert room > 0, f"the client's window is shut with {len(data)} bytes to go"
+            self.client.connection.send_data(stream, data[:room])
+            data = data[room:]
+            self.flow()
+        self.client.connection.send_data(stream, data, end_stream=end_stream)
+        self.flow()
+
+    def call(self, path: bytes = FREE, message: bytes = b"request", *, headers: Headers = ()) -> int:
+        stream = self.request(path, headers=headers)
+        self.send(stream, prefixed(message))
+        return stream
+
+    def answer(self, stream: int, message: bytes = b"reply", *, status: bytes = b"0") -> None:
+        runtime = self.runtime.connection
+        runtime.send_headers(stream, [(b":status", b"200"), (b"content-type", b"application/grpc")])
+        data = prefixed(message)
+        while data:
+            size = min(len(data), self._sendable(self.runtime, stream))
+            assert size > 0, "the runtime's window is shut"
+            runtime.send_data(stream, data[:size])
+            data = data[size:]
+            self.flow()
+        runtime.send_headers(stream, [(b"grpc-status", status), (b"grpc-message", b"")], end_stream=True)
+        self.flow()
+
+    def held(self) -> CallHeld:
+        """The newest held call."""
+        return next(e for e in reversed(self.events) if isinstance(e, CallHeld))
+
+    def forward(self, stream: int, message: bytes | None = None, *, observe: bool = False) -> bool:
+        done = self.relay.forward(stream, message, observe=observe)
+        self.flow()
+        return done
+
+    def refuse(self, stream: int, status: int = 9, message: str = "no") -> bool:
+        done = self.relay.refuse(stream, status, message)
+        self.flow()
+        return done
+
+    @staticmethod
+    def _sendable(peer: Peer, stream: int) -> int:
+        window = peer.connection.local_flow_control_window(stream)
+        return min(window, peer.connection.max_outbound_frame_size)
+
+    def connection_windows(self) -> tuple[int, int]:
+        """What the client may still send, what the runtime may still send, on the connection."""
+        return (
+            self.client.connection.outbound_flow_control_window,
+            self.runtime.connection.outbound_flow_control_window,
+        )
