@@ -1,0 +1,105 @@
+"""A child process with a log: started in a session of its own, waited for with a bounded number of looks, ended by its pid.
+
+Enters: an argument vector and a log file. Leaves: a running process, or HostError with the tail of its log. A child is in its
+own session so that Ctrl-C at a terminal reaches the rig first, which then ends its children in order.
+"""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lading.errors import HostError
+
+LOOKS = 400
+LOOK_EVERY_S = 0.05  # 400 looks are 20 s: a cold containerd on a busy two-core machine needs about 3 s
+
+
+def tail(log: Path, lines: int = 30) -> str:
+    """The last lines of a log file; empty when there is none."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def answers(path: Path) -> bool:
+    """Whether something accepts connections on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+class Child:
+    """One process. `start` after `stop` or `kill` starts it again, with the same arguments and appending to the same log."""
+
+    def __init__(self, argv: list[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.argv = argv
+        self.log = log
+        self._env = {**os.environ, **(env or {})}
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        return Path(self.argv[0]).name
+
+    @property
+    def pid(self) -> int:
+        if self._popen is None:
+            raise HostError(f"cannot name the pid of {self.name}: it was not started")
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def start(self) -> None:
+        if self.running:
+            raise HostError(f"cannot start {self.name}: it runs already, pid {self.pid}")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.log.open("ab") as out:
+                self._popen = subprocess.Popen(  # noqa: S603 -- the rig's own command lines
+                    self.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=self._env,
+                    start_new_session=True,
+                )
+        except OSError as e:
+            raise HostError(f"cannot start {self.name}: {e}") from e
+
+    def wait_until(self, ready: Callable[[], bool], what: str) -> None:
+        """Looks until `ready` says so; HostError when the process ends first or LOOKS are spent."""
+        for _ in range(LOOKS):
+            if ready():
+                return
+            if not self.running:
+                status = self._popen.returncode if self._popen else None
+                raise HostError(f"cannot start {self.name}: it ended with status {status}\n{tail(self.log)}")
+            time.sleep(LOOK_EVERY_S)
+        raise HostError(f"cannot start {self.name}: {what} did not come in {LOOKS * LOOK_EVERY_S:.0f} s\n{tail(self.log)}")
+
+    def stop(self, *, grace_s: float = 15.0) -> int | None:
+        """SIGTERM, then SIGKILL after the grace; the exit status (None where it never ran). May be called twice."""
+        if self._popen is None:
+            return None
+        if self.running:
+            self._popen.terminate()
+            try:
+                self._popen.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                self._popen.kill()
+        return self._popen.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, as the kernel's OOM killer would."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()

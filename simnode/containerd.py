@@ -1,0 +1,195 @@
+"""A real containerd of our own: its own root, state, sockets, cgroup and CNI folder; nothing of the host's is touched.
+
+Enters: a folder and the binaries of one containerd version. Leaves: a ready runtime with the images of `simnode.images`. At the
+end of the `with` block it removes its pods through CRI, ends itself and its shims, unmounts and removes what it kept; its log
+and its configuration stay in the folder for whoever looks after a failure. Refuses: anyone but root, a machine without runc.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lading.errors import HostError, LadingError
+from simnode import cni, images, leftovers
+from simnode.child import Child, answers, tail
+from simnode.containerd_config import ContainerdLayout, render_config
+from simnode.cri import Cri
+
+_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where runc and containerd lie, and not in everybody's PATH
+_SHIM_SOCKETS = Path("/run/containerd/s")  # fixed in containerd's code, whatever its state folder
+_NAMESPACE = "k8s.io"  # containerd's, of everything that CRI makes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binaries:
+    """One installed or unpacked containerd."""
+
+    folder: Path  # holds containerd, ctr and the shim that belongs to them
+    version: str  # 1.6.20
+
+
+def search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{_SBIN}"
+
+
+def find_containerd(version_prefix: str = "") -> Binaries | None:
+    """The first containerd of that version: of the machine, then of those that `simnode.install` unpacked."""
+    found = shutil.which("containerd", path=search_path())
+    if found and (version := read_version(Path(found))).startswith(version_prefix):
+        return Binaries(folder=Path(found).parent, version=version)
+    return find_unpacked(version_prefix, images.default_cache())
+
+
+def find_unpacked(version_prefix: str, cache: Path) -> Binaries | None:
+    for program in sorted(cache.glob("containerd-*/usr/bin/containerd")):
+        version = read_version(program)
+        if version.startswith(version_prefix):
+            return Binaries(folder=program.parent, version=version)
+    return None
+
+
+def read_version(program: Path) -> str:
+    """`1.6.20` of `containerd github.com/containerd/containerd 1.6.20~ds1 …`; empty when the program does not say."""
+    done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    words = done.stdout.split()
+    return words[2].removeprefix("v").split("~")[0].split("+")[0] if len(words) > 2 else ""
+
+
+class PrivateContainerd:
+    """One containerd. `start`, `restart` and `kill` leave its pods as they are; `stop` leaves nothing."""
+
+    def __init__(self, folder: Path, binaries: Binaries, *, cache: Path | None = None) -> None:
+        self.layout = ContainerdLayout(folder=folder)
+        self.binaries = binaries
+        self.version = binaries.version
+        self._cache = cache or images.default_cache()
+        self.snapshotter = ""  # chosen at the start
+        self._env = {"PATH": f"{binaries.folder}:{search_path()}"}
+        self._child = Child(
+            [str(binaries.folder / "containerd"), "--config", str(self.layout.config)], log=self.layout.log, env=self._env
+        )
+
+    @property
+    def socket(self) -> Path:
+        return self.layout.socket
+
+    @property
+    def log(self) -> Path:
+        return self.layout.log
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
+
+    def __enter__(self) -> Self:
+        try:
+            self._write_config()
+            self.start()
+            self._import_images()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
+        """A CRI client for this runtime, or for it through a proxy's socket. Its pods' cgroups go away with the runtime."""
+        return Cri(via or self.socket, folder=self.layout.folder, cgroup_root=self.layout.cgroup_root, api=api)
+
+    def start(self) -> None:
+        self._child.start()
+        self._child.wait_until(self._ready, "a ready runtime")
+
+    def restart(self) -> None:
+        """As an upgrade does: the pods go on running meanwhile."""
+        self._child.stop()
+        self.start()
+
+    def kill(self) -> None:
+        self._child.kill()
+
+    def tail(self, lines: int = 30) -> str:
+        return tail(self.log, lines)
+
+    def stop(self) -> None:
+        """Removes pods, processes, mounts, sockets, cgroups and state. Works twice, after `kill`, from another process."""
+        if answers(self.socket):
+            with contextlib.suppress(LadingError), self.client() as client:  # the shims are ended below in any case
+                client.remove_every_pod()
+        self._child.stop()
+        leftovers.end_processes(self.layout.config)
+        leftovers.end_shims(self.socket)
+        leftovers.remove_cgroups(self.layout.cgroup_root)
+        for folder in (self.layout.state, self.layout.root, self.layout.cni_bin.parent, self.layout.cdi, self.layout.nri):
+            leftovers.remove_tree(folder)
+        for path in self.layout.folder.glob(f"{self.socket.name}*"):
+            path.unlink()
+        with contextlib.suppress(OSError):  # gone already, or another containerd's shims are there
+            if list(_SHIM_SOCKETS.parent.iterdir()) == [_SHIM_SOCKETS]:
+                _SHIM_SOCKETS.rmdir()
+                _SHIM_SOCKETS.parent.rmdir()
+
+    def _ready(self) -> bool:
+        if not answers(self.socket):
+            return False
+        try:
+            with self.client() as client:
+                return not client.not_ready()
+        except LadingError:
+            return False
+
+    def _write_config(self) -> None:
+        if os.geteuid() != 0:
+            raise HostError("cannot start a private containerd: it needs root")
+        runc = shutil.which("runc", path=search_path())
+        if runc is None:
+            raise HostError("cannot start a private containerd: there is no runc", hint="run: python -m simnode.install")
+        for folder in (self.layout.root, self.layout.cdi, self.layout.nri / "plugins", self.layout.nri / "conf.d"):
+            folder.mkdir(parents=True, exist_ok=True)
+        cni.write_plugins(bin_folder=self.layout.cni_bin, conf_folder=self.layout.cni_conf)
+        self.snapshotter = "overlayfs" if overlay_works(self.layout.root) else "native"
+        config = render_config(
+            self.layout, version=self.version, sandbox_image=images.PAUSE, snapshotter=self.snapshotter, runc=Path(runc)
+        )
+        self.layout.config.write_text(config)
+
+    def _import_images(self) -> None:
+        for tar in images.build_images(self._cache):
+            done = subprocess.run(  # noqa: S603 -- the ctr beside the containerd that was found
+                [
+                    *(str(self.binaries.folder / "ctr"), "--address", str(self.socket), "--namespace", _NAMESPACE),
+                    *("images", "import", "--snapshotter", self.snapshotter, str(tar)),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, **self._env},
+            )
+            if done.returncode:
+                raise HostError(f"cannot import {tar.name}: {done.stderr.strip()}\n{self.tail()}")
+        with self.client() as client:
+            # CRI learns of an import by an event, a moment later
+            self._child.wait_until(lambda: all(client.image_id(name) for name in (images.PAUSE, images.BUSYBOX)), "the images")
+
+
+def overlay_works(folder: Path) -> bool:
+    """Whether an overlay can be mounted on this file system; not on an overlay, as in many CI containers."""
+    trial = folder / "overlay-trial"
+    for name in ("lower", "upper", "work", "merged"):
+        (trial / name).mkdir(parents=True)
+    options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
+    command = ["mount", "--no-mtab", "-t", "overlay", "overlay", "-o", options, str(trial / "merged")]
+    works = subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
+    leftovers.remove_tree(trial)
+    return works

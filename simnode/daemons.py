@@ -1,0 +1,126 @@
+"""`lading-hooks` and `lading-runtimeproxy` as child processes on a simulated node, in front of a private containerd.
+
+Enters: a simulated node and a runtime. Leaves: the two daemons with configuration, sockets, state and logs below one folder,
+ready for a CRI client at `cri_socket`. A fake libnvidia-ml.so.1 is compiled for them. Refuses: a daemon that does not come up,
+with the tail of its log. Source: DESIGN's names; the registration is what `lading-hooks registration` prints.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lading.errors import HostError
+from simnode.build import SimNode
+from simnode.child import Child, answers
+from simnode.containerd import PrivateContainerd
+from simnode.cri import Cri
+from simnode.nvml import compile_fake_nvml
+
+
+class Daemon(Child):
+    """A daemon of ours, ready when its socket answers."""
+
+    def __init__(self, command: str, *, config: Path, socket: Path, env: Mapping[str, str] | None = None) -> None:
+        program = Path(sys.executable).with_name(command)  # beside this Python: .venv/bin
+        super().__init__([str(program), "--config", str(config)], log=config.with_suffix(".log"), env=env)
+        self.config = config
+        self.socket = socket
+
+    def start(self) -> None:
+        super().start()
+        self.wait_until(lambda: answers(self.socket), f"an answer at {self.socket}")
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+class LadingNode:
+    """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, or replace what is there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        node: SimNode,
+        runtime: PrivateContainerd,
+        hooks_settings: Mapping[str, object] | None = None,
+        proxy_settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.node = node
+        self._runtime = runtime
+        self._hooks_settings = hooks_settings or {}
+        self._proxy_settings = proxy_settings or {}
+        self.hooks_dir = folder / "hooks.d"
+        self.cri_socket = folder / "cri.sock"
+        env = {"FAKE_NVML_STATE": str(node.nvml_state)}
+        self.hooks = Daemon("lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env)
+        self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket)
+
+    def __enter__(self) -> Self:
+        try:
+            self.write_config()
+            self.hooks.start()
+            self.register()
+            self.proxy.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def logs(self) -> list[Path]:
+        return [self.hooks.log, self.proxy.log]
+
+    def client(self, *, api: str = "v1") -> Cri:
+        """A CRI client that goes through the proxy, as a kubelet would."""
+        return self._runtime.client(via=self.cri_socket, api=api)
+
+    def write_config(self) -> None:
+        self.hooks_dir.mkdir(parents=True, exist_ok=True)
+        hooks: dict[str, object] = {
+            "listen": str(self.hooks.socket),
+            "host_root": str(self.node.root),
+            "state_dir": str(self.folder / "state"),
+            "runtime_endpoint": str(self._runtime.socket),
+            "assignments": ["manual"],
+            "node_name": "demo",
+            "nvml_library": str(compile_fake_nvml(self.node.nvml_state.parent)),
+            "gpu_mode": "devices",
+        }
+        proxy: dict[str, object] = {
+            "listen": str(self.cri_socket),
+            "runtime_endpoint": str(self._runtime.socket),
+            "hooks_dir": str(self.hooks_dir),
+        }
+        self.hooks.config.write_text(render_flat_toml({**hooks, **self._hooks_settings}))
+        self.proxy.config.write_text(render_flat_toml({**proxy, **self._proxy_settings}))
+
+    def register(self) -> Path:
+        """Writes what the hook server says of itself into the proxy's folder of registrations."""
+        command = [self.hooks.argv[0], "registration", "--config", str(self.hooks.config)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            raise HostError(f"cannot register the hooks: {done.stderr.strip()}")
+        path = self.hooks_dir / "50-lading.json"
+        path.write_text(done.stdout)
+        return path
+
+    def stop(self) -> None:
+        """The proxy first, so that nobody asks hooks that are gone. May be called twice."""
+        self.proxy.stop()
+        self.hooks.stop()
+
+
+def render_flat_toml(settings: Mapping[str, object]) -> str:
+    """Strings, numbers, booleans and lists of them: there JSON and TOML are written alike, but for DEL."""
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
+    return "".join(lines).replace("\x7f", "\\u007f")

@@ -1,0 +1,276 @@
+"""`make demo`: the whole node path on one machine, with a simulated node and a real containerd, shown and checked.
+
+    python -m simnode.demo                       runs it, cleans up, ends with `lading demo: ok`
+    DEMO_KEEP=1 python -m simnode.demo           leaves everything running and says what to try
+    python -m simnode.demo try DIR [KEY=VALUE…]  one more pod with these annotations, while it is left running
+    python -m simnode.demo stop DIR              ends what was left running
+
+Shown for each pod is what its container really sees, not what was asked for: its environment, its device nodes, and what it
+gets from opening them. A device that was granted gives success, or ENXIO where the kernel has no driver behind its number; one
+that was not gives EPERM: that is the device cgroup at work.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lading.errors import HostError, LadingError
+from simnode import leftovers
+from simnode.build import SimNode, build
+from simnode.child import tail
+from simnode.containerd import PrivateContainerd, find_containerd
+from simnode.cri import Container, Cri, CriError
+from simnode.daemons import LadingNode
+from simnode.terminal import Terminal
+
+PROFILE = "demo-8gpu"
+GRANTED = {"ok", "ENXIO"}
+_NVIDIA_MAJOR = 195  # fixed: NV_MAJOR_DEVICE_NUMBER
+_NO_CARD = 200  # a minor number that no card of the simulated node has
+_LIST_DEVICES = "ls -l /dev/nvidia* /dev/nvidia-caps/* /dev/infiniband/* 2>/dev/null | grep ^c || true"
+_EVERY_CONTAINER = ("KUBERNETES_", "PATH", "HOSTNAME", "HOME", "TERM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a container sees of the node's devices."""
+
+    env: dict[str, str]
+    listing: list[str]  # of `ls -l`
+    opened: dict[str, str]  # device path → ok, or an errno's name
+    foreign: str  # what opening a card that was not granted gives, after mknod in the container
+
+    @property
+    def cards(self) -> set[str]:
+        return {path for path in self.opened if path.removeprefix("/dev/nvidia").isdigit()}
+
+    @property
+    def uverbs(self) -> set[str]:
+        return {path for path in self.opened if path.startswith("/dev/infiniband/uverbs")}
+
+
+def look(container: Container, *, foreign_minor: int) -> Sight:
+    listing = container.sh(_LIST_DEVICES).splitlines()
+    paths = [line.split()[-1] for line in listing]
+    container.sh(f"rm -f /tmp/foreign; mknod /tmp/foreign c {_NVIDIA_MAJOR} {foreign_minor}")
+    *opened, foreign = container.try_open(*paths, "/tmp/foreign")  # noqa: S108 -- in the container
+    env = {name: value for name, value in container.env().items() if not name.startswith(_EVERY_CONTAINER)}
+    return Sight(env=env, listing=listing, opened=dict(zip(paths, opened, strict=True)), foreign=foreign)
+
+
+@dataclass(slots=True, kw_only=True)
+class LogWindow:
+    """The lines that came to some logs since the last look."""
+
+    logs: Sequence[Path]
+    _seen: dict[Path, int] = field(default_factory=dict)
+
+    def new_lines(self) -> list[str]:
+        out = []
+        for log in self.logs:
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            out += [f"{log.stem}: {line}" for line in lines[self._seen.get(log, 0) :]]
+            self._seen[log] = len(lines)
+        return out
+
+
+class Demo:
+    def __init__(self, terminal: Terminal, client: Cri, node: SimNode, logs: LogWindow) -> None:
+        self._terminal = terminal
+        self._cri = client
+        self._minors = [gpu.minor for _, gpu in node.profile.gpus]
+        self._logs = logs
+
+    def plain_pod(self) -> None:
+        out = self._terminal
+        out.step("A plain pod: no annotation, but it asks for every GPU, as CUDA images do: NVIDIA_VISIBLE_DEVICES=all")
+        with self._cri.pod("plain") as pod:
+            container = pod.run_container("main", env={"NVIDIA_VISIBLE_DEVICES": "all"})
+            sight = self._show(container, foreign_minor=self._minors[0])
+            out.check("it has no GPU and no RDMA device", not sight.opened)
+            out.check("NVIDIA_VISIBLE_DEVICES no longer says all", sight.env.get("NVIDIA_VISIBLE_DEVICES") != "all")
+            out.check("opening a card that it made a node for is EPERM", sight.foreign == "EPERM")
+
+    def annotated_pod(self) -> None:
+        out = self._terminal
+        annotations = {"lading.dev/gpus": "0,1", "lading.dev/vfs": "1"}
+        out.step("A pod annotated by hand: two GPUs by index, and one free RDMA VF")
+        out.shown("annotations", (f"{key}: {value!r}" for key, value in annotations.items()))
+        with self._cri.pod("by-hand", annotations=annotations) as pod:
+            sight = self._show(pod.run_container("train"), foreign_minor=self._minors[7])
+            cards = {f"/dev/nvidia{minor}" for minor in self._minors[:2]}
+            out.check(f"its cards are {' and '.join(sorted(cards))}: indexes 0 and 1, by minor number", sight.cards == cards)
+            out.check("it has one verbs device", len(sight.uverbs) == 1)
+            outcomes = set(sight.opened.values())
+            out.check("opening each granted device is ok or ENXIO", bool(outcomes) and outcomes <= GRANTED)
+            out.check("opening the eighth card, which was not granted, is EPERM", sight.foreign == "EPERM")
+
+    def refused_pod(self) -> None:
+        out = self._terminal
+        annotations = {"lading.dev/gpus": "0,12"}
+        out.step("A pod with a wrong annotation: this node has no GPU 12")
+        out.shown("annotations", (f"{key}: {value!r}" for key, value in annotations.items()))
+        refusal, containers = refused(self._cri, "wrong", annotations)
+        out.shown("what the pod's events would say", [] if refusal is None else [f"{refusal.code.name}: {refusal.details}"])
+        out.shown("log", self._logs.new_lines())
+        named = refusal is not None and re.match(r"(?s)lading: .*\b12\b", refusal.details) is not None
+        out.check("it was refused, and the refusal names the 12", named)
+        out.check("the runtime never heard of its container", containers == 0)
+
+    def _show(self, container: Container, *, foreign_minor: int) -> Sight:
+        sight = look(container, foreign_minor=foreign_minor)
+        show(self._terminal, sight, self._logs)
+        return sight
+
+
+def show(out: Terminal, sight: Sight, logs: LogWindow) -> None:
+    out.shown("environment", (f"{name}={value}" for name, value in sorted(sight.env.items())))
+    out.shown("ls -l", sight.listing)
+    opened = [f"{path}  {outcome}" for path, outcome in sight.opened.items()]
+    out.shown("open()", [*opened, f"a card not granted, after mknod  {sight.foreign}"])
+    out.shown("log", logs.new_lines())
+
+
+def refused(client: Cri, name: str, annotations: dict[str, str]) -> tuple[CriError | None, int]:
+    """Makes a pod with one container: the refusal, if there was one, and how many containers the runtime had of it."""
+    try:
+        pod = client.run_pod(name, annotations=annotations)
+    except CriError as e:
+        return e, 0
+    refusal = None
+    try:
+        pod.create_container()
+    except CriError as e:
+        refusal = e
+    containers = len(client.list_containers(pod_id=pod.id))
+    pod.remove()
+    return refusal, containers
+
+
+def run(out: Terminal) -> None:
+    binaries = find_containerd()
+    if binaries is None:
+        raise HostError("cannot start the demo: there is no containerd", hint="run: python -m simnode.install")
+    folder = Path(tempfile.mkdtemp(prefix="lading-demo-"))
+    keep = os.environ.get("DEMO_KEEP", "") not in ("", "0")
+    out.title("Lading on one machine: a simulated node with 8 GPUs and 8 RDMA NICs, a real containerd and runc")
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        node = build(PROFILE, folder / "node")
+        runtime = stack.enter_context(PrivateContainerd(folder / "ctd", binaries))
+        lading = stack.enter_context(LadingNode(folder, node=node, runtime=runtime))
+        logs = LogWindow(logs=lading.logs)
+        client = stack.enter_context(lading.client())
+        out.step("The node")
+        out.shown(
+            "running",
+            [
+                f"containerd {runtime.version}, {runtime.snapshotter}  pid {runtime.pid}  {runtime.socket}",
+                f"lading-hooks          pid {lading.hooks.pid}  {lading.hooks.socket}",
+                f"lading-runtimeproxy   pid {lading.proxy.pid}  {lading.proxy.socket}   <- a kubelet would be pointed here",
+            ],
+        )
+        out.shown("log", logs.new_lines())
+        out.check("the proxy passes the runtime's version on", client.version().runtime_name == "containerd")
+        demo = Demo(out, client, node, logs)
+        for pod in (demo.plain_pod, demo.annotated_pod, demo.refused_pod):
+            try:
+                pod()
+            except LadingError as e:
+                out.check(f"{pod.__name__.replace('_', ' ')}: {e}", holds=False)
+        if out.failures:
+            for log in (*lading.logs, runtime.log):
+                out.shown(f"the end of {log.name}", tail(log, 12).splitlines())
+        if keep:
+            stack.pop_all()
+            say_next(out, folder, lading)
+
+
+def say_next(out: Terminal, folder: Path, lading: LadingNode) -> None:
+    command = f"{os.path.relpath(sys.executable)} -m simnode.demo"
+    out.step("Left running")
+    commands = [
+        f"{command} try {folder} lading.dev/gpus=2,3 lading.dev/vfs=1",
+        f"{command} try {folder} lading.dev/gpus=0:memory=8Gi,core=30",
+        f"{command} try {folder} lading.dev/gpus=all lading.dev/vfs=mlx5_8",
+        f"tail -f {lading.hooks.log} {lading.proxy.log}",
+        f"crictl -r unix://{lading.cri_socket} pods      (where crictl is installed)",
+        f"{command} stop {folder}",
+    ]
+    out.shown("things to try, from this folder", commands)
+
+
+def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> None:
+    _find_demo(folder)
+    annotations = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    if len(annotations) != len(pairs):
+        raise HostError("cannot read the annotations: each is KEY=VALUE", hint="for example lading.dev/gpus=0,1")
+    logs = LogWindow(logs=[folder / "hooks.log", folder / "runtimeproxy.log"])
+    logs.new_lines()  # what was there before
+    out.step(" ".join(pairs) or "no annotation")
+    with Cri(folder / "cri.sock") as client:
+        try:
+            with client.pod("try", annotations=annotations) as pod:
+                show(out, look(pod.run_container(), foreign_minor=_NO_CARD), logs)
+        except CriError as refusal:
+            out.shown(f"{refusal.method} was refused", [f"{refusal.code.name}: {refusal.details}"])
+            out.shown("log", logs.new_lines())
+
+
+def _find_demo(folder: Path) -> None:
+    if not (folder / "cri.sock").is_socket():
+        raise HostError(f"cannot find a demo in {folder}: no socket is there", hint="DEMO_KEEP=1 leaves one running")
+
+
+def stop(folder: Path) -> None:
+    """Ends what a demo left running, found by its folder."""
+    _find_demo(folder)
+    binaries = find_containerd()
+    if binaries is None:
+        raise HostError("cannot stop the demo: its containerd is no longer installed")
+    leftovers.end_processes(folder / "runtimeproxy.toml")
+    leftovers.end_processes(folder / "hooks.toml")
+    PrivateContainerd(folder / "ctd", binaries).stop()
+    leftovers.remove_tree(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="simnode.demo", description="The node path on one machine, shown and checked.")
+    commands = parser.add_subparsers(dest="command", metavar="{try,stop}")
+    one_more = commands.add_parser("try", help="one more pod, on a demo that was left running with DEMO_KEEP=1")
+    ending = commands.add_parser("stop", help="end a demo that was left running")
+    for command in (one_more, ending):
+        command.add_argument("folder", type=Path)
+    one_more.add_argument("annotations", nargs="*", metavar="KEY=VALUE")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up
+    out = Terminal()
+    try:
+        match args.command:
+            case "try":
+                try_annotations(out, args.folder, args.annotations)
+                return
+            case "stop":
+                stop(args.folder)
+                return
+        run(out)
+    except LadingError as e:
+        print(f"lading demo: failed: {e}")
+        raise SystemExit(1) from e
+    print()
+    if out.failures:
+        print(f"lading demo: failed: {'; '.join(out.failures)}")
+        raise SystemExit(1)
+    print("lading demo: ok")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+/* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/inventory/nvml.py, and nothing else.
+ *
+ * FAKE_NVML_STATE names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
+ * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>".
+ * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
+ *
+ *   driver <version>
+ *   gpu <bus id> <uuid> <minor> <memory MiB> <reserved MiB> <mig mode 0 or 1> <model to the end of the line>
+ *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB>
+ *   process <gpu index> <pid>
+ *   remap_failure <gpu index>
+ *   fail <gpu index, or -1 for calls without one> <function, or *> <nvmlReturn_t>
+ *
+ * Structures and values: nvml.h, API version 12; nvmlMemory_v2_t and nvmlProcessInfo_t as nvidia-ml-py declares them.
+ * Not thread-safe, unlike the real one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
+    UNINITIALIZED = 1, UNKNOWN = 999
+};
+enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32 };
+
+typedef struct {
+    int gpu, slot, gpu_instance, compute_instance;
+    char uuid[96];
+    unsigned long long memory_mib, reserved_mib;
+    /* of a card only */
+    char bus_id[32], model[96];
+    int minor, mig_mode, remap_failure;
+    unsigned pids[MAX_PROCESSES];
+    int pid_count;
+} device_t;
+
+typedef struct { int gpu, status; char function[64]; } failure_t;
+
+typedef struct {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char bus_id[32];
+} pci_info_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct { unsigned pid; unsigned long long used_memory; unsigned gpu_instance, compute_instance; } process_t;
+
+static char driver[64];
+static device_t gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
+static failure_t failures[MAX_FAILURES];
+static int gpu_count, failure_count, sessions;
+
+static int read_state(void) {
+    char line[512];
+    const char *path = getenv("FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) return DRIVER_NOT_LOADED;
+    memset(driver, 0, sizeof driver), memset(gpus, 0, sizeof gpus), memset(migs, 0, sizeof migs);
+    gpu_count = failure_count = 0;
+    while (fgets(line, sizeof line, file)) {
+        device_t d = {.gpu = gpu_count, .slot = -1};
+        failure_t f;
+        int at;
+        unsigned pid;
+        if (sscanf(line, "driver %63s", driver) == 1) continue;
+        if (sscanf(line, "gpu %31s %95s %d %llu %llu %d %95[^\n]", d.bus_id, d.uuid, &d.minor, &d.memory_mib, &d.reserved_mib,
+                   &d.mig_mode, d.model) == 7 && gpu_count < MAX_GPUS) {
+            gpus[gpu_count++] = d;
+        } else if (sscanf(line, "mig %d %d %95s %d %d %llu", &d.gpu, &d.slot, d.uuid, &d.gpu_instance, &d.compute_instance,
+                          &d.memory_mib) == 6 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
+            migs[d.gpu][d.slot] = d;
+        } else if (sscanf(line, "process %d %u", &at, &pid) == 2 && at < gpu_count && gpus[at].pid_count < MAX_PROCESSES) {
+            gpus[at].pids[gpus[at].pid_count++] = pid;
+        } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
+            gpus[at].remap_failure = 1;
+        } else if (sscanf(line, "fail %d %63s %d", &f.gpu, f.function, &f.status) == 3 && failure_count < MAX_FAILURES) {
+            failures[failure_count++] = f;
+        } else {
+            fprintf(stderr, "fake NVML: cannot use line: %s", line);
+            fclose(file);
+            return UNKNOWN;
+        }
+    }
+    fclose(file);
+    return SUCCESS;
+}
+
+static void trace(const char *what) {
+    const char *path = getenv("FAKE_NVML_TRACE");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s %d\n", what, sessions);
+    fclose(file);
+}
+
+static int status_of(const char *function, int gpu) {
+    for (int i = 0; i < failure_count; i++)
+        if (failures[i].gpu == gpu && (!strcmp(failures[i].function, "*") || !strcmp(failures[i].function, function)))
+            return failures[i].status;
+    return SUCCESS;
+}
+
+/* Every call but nvmlInit, nvmlShutdown and nvmlErrorString begins so: a session is open, and no scripted failure. */
+#define CHECK(gpu)                                        \
+    do {                                                  \
+        if (!sessions) return UNINITIALIZED;              \
+        int scripted = status_of(__func__, (gpu));        \
+        if (scripted) return scripted;                    \
+    } while (0)
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    if (!sessions) {
+        int status = read_state();
+        if (!status) status = status_of(__func__, -1);
+        if (status) return status;
+    }
+    sessions++;
+    trace("init");
+    return SUCCESS;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void) {
+    if (!sessions) return UNINITIALIZED;
+    sessions--;
+    trace("shutdown");
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(int status) {
+    static char text[32];
+    snprintf(text, sizeof text, "NVML error %d", status);
+    return text;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    CHECK(-1);
+    snprintf(version, length, "%s", driver);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    CHECK(-1);
+    *count = gpu_count;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
+    if (index >= (unsigned)gpu_count) return INVALID_ARGUMENT;
+    CHECK((int)index);
+    *device = &gpus[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(device_t *device, char *uuid, unsigned length) {
+    CHECK(device->gpu);
+    snprintf(uuid, length, "%s", device->uuid);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetName(device_t *device, char *name, unsigned length) {
+    CHECK(device->gpu);
+    snprintf(name, length, "%s", gpus[device->gpu].model);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(device_t *device, pci_info_t *info) {
+    CHECK(device->gpu);
+    memset(info, 0, sizeof *info);
+    snprintf(info->bus_id, sizeof info->bus_id, "%s", gpus[device->gpu].bus_id);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMinorNumber(device_t *device, unsigned *minor) {
+    CHECK(device->gpu);
+    if (device->slot >= 0) return NOT_SUPPORTED;
+    *minor = device->minor;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory) {
+    CHECK(device->gpu);
+    memory->total = device->memory_mib << 20;
+    memory->used = device->reserved_mib << 20;
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory_v2_t *memory) {
+    CHECK(device->gpu);
+    if (memory->version != 0x02000028) return INVALID_ARGUMENT;
+    memory->total = device->memory_mib << 20;
+    memory->reserved = device->reserved_mib << 20;
+    memory->used = 0;
+    memory->free = memory->total - memory->reserved;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
+    CHECK(device->gpu);
+    *current = *pending = device->mig_mode;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *count) {
+    CHECK(device->gpu);
+    *count = device->mig_mode > 0 ? MAX_MIG - 1 : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned index, device_t **mig) {
+    CHECK(device->gpu);
+    if (index >= MAX_MIG || !migs[device->gpu][index].uuid[0]) return NOT_FOUND;
+    *mig = &migs[device->gpu][index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceId(device_t *device, unsigned *id) {
+    CHECK(device->gpu);
+    if (device->slot < 0) return NOT_SUPPORTED;
+    *id = device->gpu_instance;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeInstanceId(device_t *device, unsigned *id) {
+    CHECK(device->gpu);
+    if (device->slot < 0) return NOT_SUPPORTED;
+    *id = device->compute_instance;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {
+    CHECK(device->gpu);
+    if ((int)*count < device->pid_count) {
+        *count = device->pid_count;
+        return INSUFFICIENT_SIZE;
+    }
+    for (int i = 0; i < device->pid_count; i++) processes[i] = (process_t){.pid = device->pids[i]};
+    *count = device->pid_count;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    CHECK(device->gpu);
+    *corrected = *pending = 0;
+    *uncorrected = *failed = device->remap_failure;
+    return SUCCESS;
+}

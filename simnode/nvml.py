@@ -1,0 +1,79 @@
+"""The fake NVML of a simulated node: compiling it, and writing the state that it reads (format: fake_nvml.c).
+
+The real pynvml loads it like the real library, by its SONAME. `FAKE_NVML_STATE` names the state file; it is read anew for
+every session, so a test that writes another state sees it at the next poll.
+"""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lading.errors import HostError
+from simnode.profile import Profile
+
+SOURCE = Path(__file__).parent / "fake_nvml.c"
+SONAME = "libnvidia-ml.so.1"
+
+GPU_IS_LOST = 15  # nvmlReturn_t
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One call, or all (`*`), that answers an error: of one GPU by index, or of the driver (None)."""
+
+    status: int  # nvmlReturn_t
+    gpu: int | None = None
+    function: str = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlState:
+    """What NVML would say now: the profile's cards, and what happened to them since."""
+
+    profile: Profile
+    processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
+    remap_failures: tuple[int, ...] = ()  # GPU indices
+    failures: tuple[Failure, ...] = ()
+
+    def render(self) -> str:
+        lines = [f"driver {self.profile.driver.version}"] if self.profile.driver else []
+        for bdf, gpu in self.profile.gpus:
+            numbers = f"{gpu.minor} {gpu.memory_mib} {gpu.reserved_mib} {int(gpu.mig is not None)}"
+            lines.append(f"gpu {bus_id(bdf)} {gpu.uuid} {numbers} {gpu.model}")
+        for index, (_, gpu) in enumerate(self.profile.gpus):
+            lines += [f"mig {index} {n} {m.uuid} {m.gi} {m.ci} {m.memory_mib}" for n, m in enumerate(gpu.mig or ())]
+        lines += [f"process {index} {pid}" for index, pids in self.processes.items() for pid in pids]
+        lines += [f"remap_failure {index}" for index in self.remap_failures]
+        lines += [f"fail {-1 if f.gpu is None else f.gpu} {f.function} {f.status}" for f in self.failures]
+        return "\n".join(lines) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Replaces the file in one step, so that a session that opens meanwhile reads the old or the new one."""
+        new = path.with_suffix(".new")
+        new.write_text(self.render())
+        new.replace(path)
+
+
+def bus_id(bdf: str) -> str:
+    """As NVML writes it: eight digits of domain, upper case."""
+    domain, rest = bdf.split(":", 1)
+    return f"{int(domain, 16):08X}:{rest.upper()}"
+
+
+def compile_fake_nvml(out: Path) -> Path:
+    """Compiles the library into the folder `out` and answers its path. Raises HostError without a C compiler."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise HostError("cannot compile the fake NVML: no C compiler", hint="apt-get install gcc libc6-dev, or set CC")
+    out.mkdir(parents=True, exist_ok=True)
+    library = out / SONAME
+    command = [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    command += [f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own source, a compiler of the host
+    except (OSError, subprocess.CalledProcessError) as e:
+        cause = e.stderr.strip() if isinstance(e, subprocess.CalledProcessError) else str(e)
+        raise HostError(f"cannot compile the fake NVML with {compiler}: {cause}", hint="apt-get install gcc libc6-dev") from e
+    return library

@@ -1,0 +1,48 @@
+"""Fixtures for every test: simulated nodes, and the fake NVML under the real pynvml.
+
+A process loads one NVML for good (the loader knows it by its SONAME), so it is compiled once a session, and a test changes what
+it says through its state file.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnode.build import SimNode, build
+from simnode.nvml import compile_fake_nvml
+from tests.fakes.needs import need
+
+BuildNode = Callable[[str | dict[str, Any]], SimNode]
+
+
+@pytest.fixture(scope="session")
+def device_nodes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """mknod(2) works here: root, and not in a container that took CAP_MKNOD away."""
+    probe = tmp_path_factory.mktemp("mknod") / "null"
+    try:
+        os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        need(False, "root, to make device nodes")
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need(bool(os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")), "a C compiler")
+    return compile_fake_nvml(tmp_path_factory.mktemp("fake-nvml"))
+
+
+@pytest.fixture
+def build_node(device_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildNode:
+    """Builds a profile (a name, or what a profile's file decodes to) and has the fake NVML speak for it."""
+
+    def build_one(profile: str | dict[str, Any]) -> SimNode:
+        node = build(profile, tmp_path / "node")
+        monkeypatch.setenv("FAKE_NVML_STATE", str(node.nvml_state))
+        return node
+
+    return build_one

@@ -1,0 +1,14 @@
+import tomllib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnode.daemons import render_flat_toml
+
+TEXT = st.text(st.characters(codec="utf-8"))
+VALUES = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), TEXT, st.lists(TEXT))
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_]{1,20}", fullmatch=True), VALUES))
+def test_what_is_written_is_what_toml_reads(settings: dict[str, object]) -> None:
+    assert tomllib.loads(render_flat_toml(settings)) == settings
