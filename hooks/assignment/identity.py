@@ -1,0 +1,62 @@
+"""The names by which an annotation may call a device or a container: their shapes, and one spelling for each.
+
+Text enters; a normalised identity leaves, or None where the text has another shape. Nothing is looked up here: whether the
+device is there is for `grant.choose`. Sources: PCI addresses as Linux prints them (`%04x:%02x:%02x.%d`, domains may be longer),
+UUIDs as NVML prints them, DNS labels (RFC 1123 §2.1, as Kubernetes uses them for container names), ib_device_register_name.
+"""
+
+import re
+from typing import Final
+
+from lading.vocabulary import GpuUuid, PciAddress
+
+_PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
+_UUID_SHAPE: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_GPU: Final = re.compile(rf"gpu-({_UUID_SHAPE})")
+_MIG: Final = re.compile(rf"mig-({_UUID_SHAPE})")
+_MIG_BY_CARD: Final = re.compile(rf"mig-gpu-({_UUID_SHAPE})/([0-9]{{1,3}})/([0-9]{{1,3}})")  # drivers before 470
+_CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_IBDEV: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 with the NUL
+_IFNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ is 16 with the NUL
+
+_SHOWN: Final = 60  # characters of a value that a message repeats: the pod's events and gRPC's status are bounded
+
+
+def parse_pci_address(text: str) -> PciAddress | None:
+    """`00000000:3B:00.2` and `0000:3b:00.2` are one address: lower case, the domain in four digits where they suffice."""
+    match = _PCI.fullmatch(text)
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return PciAddress(f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower())
+
+
+def parse_gpu_uuid(text: str) -> GpuUuid | None:
+    match = _GPU.fullmatch(text.lower())
+    return GpuUuid(f"GPU-{match[1]}") if match else None
+
+
+def parse_mig_uuid(text: str) -> str | None:
+    lower = text.lower()
+    if match := _MIG.fullmatch(lower):
+        return f"MIG-{match[1]}"
+    if match := _MIG_BY_CARD.fullmatch(lower):
+        return f"MIG-GPU-{match[1]}/{int(match[2])}/{int(match[3])}"
+    return None
+
+
+def is_container_name(text: str) -> bool:
+    return _CONTAINER.fullmatch(text) is not None
+
+
+def is_ibdev(text: str) -> bool:
+    return _IBDEV.fullmatch(text) is not None
+
+
+def is_ifname(text: str) -> bool:
+    return _IFNAME.fullmatch(text) is not None
+
+
+def shown(text: str) -> str:
+    """The value quoted for a message: bounded, on one line, control characters and lone surrogates escaped."""
+    return repr(text) if len(text) <= _SHOWN else repr(text[:_SHOWN]) + "…"

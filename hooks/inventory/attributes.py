@@ -1,0 +1,65 @@
+"""Attributes of sysfs and procfs: one small file a value, and what is not there is None or empty, not an error.
+
+A function can be unbound, and its folder vanish, between two reads. That is absence. Anything else that fails (EIO, EACCES) is
+an OSError for the caller to report: a read error must never look like a value.
+"""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+# ENODEV, ENXIO: the device went away with the file open. EINVAL, EAGAIN, EOPNOTSUPP: the attribute has no value now (an unused
+# GID, a netdev attribute of a link that is down).
+_ABSENT: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL, errno.EAGAIN, errno.EOPNOTSUPP}
+)
+
+
+def read_attribute(path: Path) -> str | None:
+    """The value without the line end."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as e:
+        if e.errno in _ABSENT:
+            return None
+        raise
+
+
+def read_int(path: Path) -> int | None:
+    text = read_attribute(path)
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def read_names(folder: Path) -> tuple[str, ...]:
+    """The entries of a folder, sorted."""
+    try:
+        return tuple(sorted(entry.name for entry in folder.iterdir()))
+    except OSError as e:
+        if e.errno in _ABSENT:
+            return ()
+        raise
+
+
+def read_link_name(path: Path) -> str:
+    """The last part of what a link really leads to: the driver's name, a function's address. Empty where it leads nowhere."""
+    try:
+        return path.resolve(strict=True).name if path.is_symlink() else ""
+    except OSError as e:
+        if e.errno in _ABSENT:
+            return ""
+        raise
+
+
+def read_numa(host_root: Path, bdf: str) -> int | None:
+    """The NUMA node of a PCI function. The kernel's -1 is None: unknown, never node 0."""
+    node = read_int(host_root / "sys/bus/pci/devices" / bdf / "numa_node")
+    return node if node is not None and node >= 0 else None
+
+
+def read_device_number(path: Path) -> tuple[int, int] | None:
+    """major and minor of a `dev` attribute."""
+    major, _, minor = (read_attribute(path) or "").partition(":")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None

@@ -1,0 +1,49 @@
+"""What happened between two inventories, as values: for the log, and for whoever has to act on a device that fell ill.
+
+A device's own numbers (index, minor, ibdev, netdev) may change and its processes do all the time: neither is an entry here.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hooks.inventory.model import Inventory
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    UNHEALTHY = "unhealthy"  # also a device that is ill when it is first seen, and one whose reason is another now
+    HEALTHY = "healthy"
+    PROBLEM = "problem"
+    SOLVED = "solved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    kind: ChangeKind
+    device: str = ""  # UUID of a GPU or MIG instance, PCI address of a VF
+    reason: str = ""  # why it is unhealthy, or the problem in words
+
+
+def decide_changes(old: Inventory, new: Inventory) -> tuple[Change, ...]:
+    """Devices first, in the order of the inventories, then problems."""
+    before, after = _health(old), _health(new)
+    changes = [Change(kind=ChangeKind.REMOVED, device=device) for device in before if device not in after]
+    for device, reason in after.items():
+        if device not in before:
+            changes.append(Change(kind=ChangeKind.ADDED, device=device))
+        if reason and reason != before.get(device):
+            changes.append(Change(kind=ChangeKind.UNHEALTHY, device=device, reason=reason))
+        elif not reason and before.get(device):
+            changes.append(Change(kind=ChangeKind.HEALTHY, device=device))
+    changes += [Change(kind=ChangeKind.PROBLEM, reason=text) for text in new.problems if text not in old.problems]
+    changes += [Change(kind=ChangeKind.SOLVED, reason=text) for text in old.problems if text not in new.problems]
+    return tuple(changes)
+
+
+def _health(inventory: Inventory) -> dict[str, str]:
+    health: dict[str, str] = {}
+    for gpu in inventory.gpus:
+        health[gpu.uuid] = gpu.unhealthy
+        health.update((instance.uuid, gpu.unhealthy) for instance in gpu.mig)
+    return health | {vf.bdf: vf.unhealthy for vf in inventory.vfs}

@@ -1,0 +1,262 @@
+"""GPUs as NVML shows them, each with its device nodes. One call opens a session, reads, and closes it.
+
+A session that stayed open would keep the driver's module in use and block its upgrade. Where persistence mode is off, every
+session powers the cards up and down again: `nvidia-persistenced` belongs on the node.
+
+A card that answers with an error is unhealthy, with the reason, and the others stay; one that NVML can not even identify is
+named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
+without GPUs. Xids need a session that waits for events, so they show only as what they lead to.
+
+Source: NVML API reference (nvml.h), through nvidia-ml-py. Not reentrant: one read at a time.
+"""
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+
+from hooks.assignment.identity import parse_pci_address
+from hooks.inventory.attributes import read_numa
+from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
+from hooks.inventory.model import CharDevice, Driver, Gpu, MigInstance
+from hooks.inventory.procfs import (
+    is_driver_loaded,
+    pci_order,
+    read_kernel_card,
+    read_kernel_card_addresses,
+    read_majors,
+    read_mig_minors,
+)
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid, PciAddress
+
+T = TypeVar("T")
+_NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+_UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_CONTROL = (("/dev/nvidiactl", "nvidia", 255), ("/dev/nvidia-uvm", "nvidia-uvm", 0), ("/dev/nvidia-uvm-tools", "nvidia-uvm", 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Host:
+    root: Path
+    majors: dict[str, int]
+    mig_minors: dict[str, int]
+
+    def node(self, path: str, driver: str, minor: int) -> CharDevice:
+        major = self.majors.get(driver)
+        if major is None:
+            raise DeviceNodeError(Cause.WRONG_NUMBER, path, f"/proc/devices lists no driver {driver}")
+        return read_char_device(self.root, path, major=major, minor=minor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """A card that answered with an error, perhaps before it could be identified."""
+
+    index: int
+    reason: str
+
+
+class LibraryError(HostError):
+    """The configured NVML library does not load."""
+
+
+def read_gpus(host_root: Path, *, library: Path | None) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
+    """The driver, its cards in PCI order, and what could not be read. Raises OSError if /proc or /sys can not be read.
+
+    `library` is the NVML to load; without one, the dynamic loader's. A process loads one for good: after a driver upgrade the
+    daemon has to be restarted, and the problem says so.
+    """
+    host = _Host(root=host_root, majors=read_majors(host_root), mig_minors=read_mig_minors(host_root))
+    problems: list[str] = []
+    driver = None
+    try:
+        with _session(library):
+            version = str(pynvml.nvmlSystemGetDriverVersion())
+            cards, failures = _read_cards(host, problems)
+        driver = Driver(version=version, control=_read_control(host, problems))
+    except (pynvml.NVMLError, LibraryError) as e:
+        if not is_driver_loaded(host_root) and (isinstance(e, LibraryError) or e.value in _NO_DRIVER):
+            return None, (), ()
+        cards = []
+        failures = [_Failure(index=index, reason=f"NVML: {e}") for index in range(len(read_kernel_card_addresses(host_root)))]
+        problems = [f"cannot read GPUs: NVML: {e}{_hint(e)}"]
+    cards += _read_unanswered(host, {card.bdf for card in cards}, failures, problems)
+    return driver, tuple(sorted(cards, key=lambda card: pci_order(card.bdf))), tuple(problems)
+
+
+@contextlib.contextmanager
+def _session(library: Path | None) -> Iterator[None]:
+    if library is not None:
+        _load(library)
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@functools.cache
+def _load(library: Path) -> ctypes.CDLL:
+    """pynvml opens `libnvidia-ml.so.1`; the loader answers with a library of that SONAME that is loaded already."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as e:
+        raise LibraryError(f"cannot load {library}: {e}") from e
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, pynvml.NVMLError) and error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return " (the driver was upgraded: systemctl restart lading-hooks)"
+    return ""
+
+
+def _read_cards(host: _Host, problems: list[str]) -> tuple[list[Gpu], list[_Failure]]:
+    cards, failures = [], []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            cards.append(_read_card(host, index, pynvml.nvmlDeviceGetHandleByIndex(index), problems))
+        except pynvml.NVMLError as e:
+            failures.append(_Failure(index=index, reason=f"NVML: {e}"))
+    return cards, failures
+
+
+def _pci_address(handle: Any) -> PciAddress:
+    text = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    bdf = parse_pci_address(text.decode() if isinstance(text, bytes) else text)
+    if bdf is None:
+        raise HostError(f"cannot read a GPU's PCI address: NVML says {text!r}")
+    return bdf
+
+
+def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu:
+    bdf = _pci_address(handle)
+    uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
+    minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+    memory_mib, reserved_mib = _read_memory(handle)
+    mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
+    reasons = []
+    node = None
+    try:
+        node = host.node(f"/dev/nvidia{minor}", "nvidia", minor)
+    except DeviceNodeError as e:
+        reasons.append(str(e))
+    *_, remapping_failed = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
+    if remapping_failed:
+        reasons.append("a memory row could not be remapped: the card needs service")
+    return Gpu(
+        uuid=uuid,
+        bdf=bdf,
+        index=index,
+        minor=minor,
+        model=str(pynvml.nvmlDeviceGetName(handle)),
+        memory_mib=memory_mib,
+        reserved_mib=reserved_mib,
+        numa=read_numa(host.root, bdf),
+        node=node,
+        mig=_read_mig(host, handle, minor, problems) if mig_enabled else (),
+        mig_enabled=mig_enabled,
+        unhealthy="; ".join(reasons),
+        process_ids=_read_processes(handle, uuid, problems),
+    )
+
+
+def _read_memory(handle: Any) -> tuple[int, int]:
+    """MiB in all and reserved. Drivers before 510 have no second version and say nothing of the reserved part."""
+    memory = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
+    if memory is None:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, 0
+    return memory.total >> 20, memory.reserved >> 20
+
+
+def _read_mig(host: _Host, card: Any, minor: int, problems: list[str]) -> tuple[MigInstance, ...]:
+    """The instances that a container could be given: one whose capability nodes are not there is a problem, not an instance."""
+    instances = []
+    for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        try:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, slot)
+        except pynvml.NVMLError_NotFound:
+            continue
+        uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+        gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+        try:
+            nodes = tuple(_cap_node(host, f"gpu{minor}/gi{gi}/{access}") for access in ("access", f"ci{ci}/access"))
+        except DeviceNodeError as e:
+            problems.append(f"cannot offer MIG instance {uuid}: {e}")
+            continue
+        memory_mib, _ = _read_memory(handle)
+        instances.append(MigInstance(uuid=uuid, gpu_instance=gi, compute_instance=ci, memory_mib=memory_mib, nodes=nodes))
+    return tuple(instances)
+
+
+def _cap_node(host: _Host, capability: str) -> CharDevice:
+    minor = host.mig_minors.get(capability)
+    if minor is None:
+        raise DeviceNodeError(Cause.MISSING, capability, "/proc/driver/nvidia-caps/mig-minors does not list it")
+    return host.node(f"/dev/nvidia-caps/nvidia-cap{minor}", "nvidia-caps", minor)
+
+
+def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int, ...]:
+    """Not to know them is a problem: a card that a pod of before us uses would look free. Drivers before 510 do not tell."""
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+    except pynvml.NVMLError as e:
+        if e.value not in (*_UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
+            raise
+        problems.append(f"cannot read the processes of GPU {uuid}: NVML: {e}")
+        return ()
+    return tuple(sorted({process.pid for process in found}))
+
+
+def _read_control(host: _Host, problems: list[str]) -> tuple[CharDevice, ...]:
+    nodes = []
+    for path, driver, minor in _CONTROL:
+        try:
+            nodes.append(host.node(path, driver, minor))
+        except DeviceNodeError as e:
+            problems.append(f"{e} (nvidia-modprobe -c 0 -u makes it)" if e.cause is Cause.MISSING else str(e))
+    return tuple(nodes)
+
+
+def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Failure], problems: list[str]) -> list[Gpu]:
+    """The cards that the kernel module has and NVML did not read: lost, excluded, or all of them when no session opens."""
+    silent = [bdf for bdf in read_kernel_card_addresses(host.root) if bdf not in answered]
+    if len(silent) != len(failures):
+        # NVML does not count them all. Which failure is whose is not known then, nor any index, which could be another card's.
+        reason = "; ".join(sorted({failure.reason for failure in failures})) or "NVML does not report it"
+        failures = [_Failure(index=-1, reason=reason) for _ in silent]
+    cards = []
+    for bdf, failure in zip(silent, failures, strict=True):  # both in PCI order
+        known = read_kernel_card(host.root, bdf)
+        if known.uuid is None or known.minor is None:
+            problems.append(f"cannot identify GPU {bdf}: {failure.reason}")
+            continue
+        cards.append(
+            Gpu(
+                uuid=known.uuid,
+                bdf=bdf,
+                index=failure.index,
+                minor=known.minor,
+                model=known.model,
+                memory_mib=0,
+                reserved_mib=0,
+                numa=read_numa(host.root, bdf),
+                node=None,
+                unhealthy=failure.reason,
+            )
+        )
+    return cards
+
+
+def _supported(call: Callable[[], T], otherwise: T) -> T:
+    try:
+        return call()
+    except pynvml.NVMLError as e:
+        if e.value in _UNSUPPORTED:
+            return otherwise
+        raise

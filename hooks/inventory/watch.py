@@ -1,0 +1,198 @@
+"""Keeps the newest inventory in memory, so that the hot path reads a value.
+
+The poll is the truth: sysfs on a real host sends no inotify events when a VF or a driver comes or goes. The folders that are
+watched as well (/dev, where nodes are made) only make a change seen sooner; a watch that can not be set costs nothing but that.
+
+Reading happens in a thread of its own, one at a time: NVML is not asked twice at once, and a card that hangs in the driver
+holds neither the loop nor the end of the process up. A failed read keeps the last good inventory; `age_s` says how old it is.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import ObservedWatch
+
+from hooks.inventory.model import Inventory
+from lading.errors import HostError
+
+# Nodes come in bursts (a PF makes its VFs one by one): read once they are there.
+SETTLE_S: Final = 0.2
+
+# Creation and removal only: without the filter every write to /dev/null would wake us.
+_EVENTS: Final[list[type[FileSystemEvent]]] = [
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    DirCreatedEvent,
+    DirDeletedEvent,
+]
+
+# In /dev much comes and goes that is none of ours: loop devices, volumes. Of the rest, what an inventory has: nodes, functions.
+_NAMES: Final = re.compile(r"nvidia|infiniband|uverbs|umad|issm|rdma_cm|[0-9a-f]{4,8}:")
+
+
+def watched_folders(host_root: Path) -> tuple[Path, ...]:
+    """Where inotify can tell of a change; the last is for simulated nodes, a real sysfs is silent."""
+    return tuple(host_root / name for name in ("dev", "dev/infiniband", "dev/nvidia-caps", "sys/bus/pci/devices"))
+
+
+class InventoryWatch:
+    """`on_change(old, new)` is called on the loop when an inventory differs from the one before (the first one from an empty
+    one), `on_failure(error)` when a read failed; the latter must not raise."""
+
+    def __init__(
+        self,
+        read: Callable[[], Inventory],
+        *,
+        folders: Sequence[Path] = (),
+        interval_s: float = 10.0,
+        on_change: Callable[[Inventory, Inventory], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._read = read
+        self._folders = folders
+        self._interval_s = interval_s
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._current: Inventory | None = None
+        self._read_at = 0.0
+        self._wake = asyncio.Event()
+        self._asked: asyncio.Future[Inventory | Exception] | None = None  # of all who wait for the next read
+        self._polling: asyncio.Task[None] | None = None
+        self._observer = Observer()
+        self._watches: dict[Path, ObservedWatch] = {}
+
+    @property
+    def current(self) -> Inventory | None:
+        """The last good inventory; None before the first."""
+        return self._current
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last good read began to be current; infinite before the first."""
+        return time.monotonic() - self._read_at if self._current is not None else float("inf")
+
+    async def start(self, *, first_read_s: float = 10.0) -> None:
+        """Begins, once. Returns after the first read, whatever came of it, or after so many seconds, if the driver hangs."""
+        self._observer.start()
+        self._watch_folders()
+        self._polling = asyncio.create_task(self._poll(), name="inventory")
+        with contextlib.suppress(TimeoutError, HostError):
+            async with asyncio.timeout(first_read_s):
+                await self.refresh_now()
+
+    async def close(self) -> None:
+        """Ends the background work. Does not wait for a read that hangs; who waits for one is cancelled."""
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+        if self._asked is not None:
+            self._asked.cancel()
+        self._observer.stop()
+        self._observer.join()
+
+    async def refresh_now(self) -> Inventory:
+        """The inventory of a read that began after this call; those who wait together share one. Raises HostError."""
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+        self._wake.set()
+        result = await asyncio.shield(self._asked)
+        if isinstance(result, Exception):
+            raise HostError(f"cannot refresh the inventory: {result}") from result
+        return result
+
+    async def _poll(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()
+                if self._asked is None:
+                    await asyncio.sleep(SETTLE_S)
+            self._wake.clear()
+            asked, self._asked = self._asked, None
+            try:
+                result = await self._refresh()
+            except asyncio.CancelledError:
+                if asked is not None:
+                    asked.cancel()
+                raise
+            if asked is not None:
+                asked.set_result(result)
+            self._watch_folders()
+
+    async def _refresh(self) -> Inventory | Exception:
+        try:
+            new = await _in_thread(self._read)
+            old, self._current, self._read_at = self._current or Inventory(), new, time.monotonic()
+            if new != old:
+                self._on_change(old, new)
+        except Exception as e:  # noqa: BLE001 - whatever a driver or a file system comes up with, the poll goes on
+            self._on_failure(e)
+            return e
+        return new
+
+    def _watch_folders(self) -> None:
+        """Folders come and go with kernel modules, and their watches with them."""
+        for folder in self._folders:
+            there = folder.is_dir()
+            if there and folder not in self._watches:
+                with contextlib.suppress(OSError):  # gone again, or no inotify instance left: the poll sees it all the same
+                    self._watches[folder] = self._observer.schedule(_Waker(self._wake), str(folder), event_filter=_EVENTS)
+            elif not there and folder in self._watches:
+                self._observer.unschedule(self._watches.pop(folder))
+
+
+class _Waker(FileSystemEventHandler):
+    def __init__(self, wake: asyncio.Event) -> None:
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if not any(_NAMES.match(Path(os.fsdecode(path)).name) for path in (event.src_path, event.dest_path)):
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: an event between close() and the observer's end
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+
+async def _in_thread(read: Callable[[], Inventory]) -> Inventory:
+    """Like asyncio.to_thread, but in a daemon thread: an executor's thread that hangs would hold the process's exit up."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Inventory] = loop.create_future()
+
+    def settle(result: Inventory | None, error: Exception | None) -> None:
+        if done.done():  # cancelled meanwhile
+            return
+        if error is not None:
+            done.set_exception(error)
+        elif result is not None:
+            done.set_result(result)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = read()
+        except Exception as e:  # noqa: BLE001 - goes to whoever awaits
+            error = e
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name="inventory", daemon=True).start()
+    return await done

@@ -1,0 +1,117 @@
+"""A node that was built is read back as its profile says."""
+
+from pathlib import Path
+
+import pytest
+
+from hooks.inventory.model import CharDevice, Gpu, Inventory, MigInstance, Pf, Vf
+from hooks.inventory.read import read_inventory
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid, PciAddress
+from simnode.build import SimNode
+from simnode.profile import PROFILES
+from tests.conftest import BuildNode
+
+
+def expected(node: SimNode) -> Inventory:
+    """The inventory of a healthy node, told by its profile; versions, control and RDMA nodes are for the other tests."""
+
+    def char(path: str, major: str, minor: int) -> CharDevice:
+        return CharDevice(path=path, host_path=f"{node.root}{path}", major=node.profile.major(major), minor=minor)
+
+    numa = {endpoint.bdf: bridge.numa if bridge.numa >= 0 else None for bridge, endpoint in node.profile.endpoints}
+    gpus = tuple(
+        Gpu(
+            uuid=GpuUuid(gpu.uuid),
+            bdf=PciAddress(bdf),
+            index=index,
+            minor=gpu.minor,
+            model=gpu.model,
+            memory_mib=gpu.memory_mib,
+            reserved_mib=gpu.reserved_mib,
+            numa=numa[bdf],
+            node=char(f"/dev/nvidia{gpu.minor}", "nvidia", gpu.minor),
+            mig_enabled=gpu.mig is not None,
+            mig=tuple(
+                MigInstance(
+                    uuid=mig.uuid,
+                    gpu_instance=mig.gi,
+                    compute_instance=mig.ci,
+                    memory_mib=mig.memory_mib,
+                    nodes=tuple(char(f"/dev/nvidia-caps/nvidia-cap{n}", "nvidia-caps", n) for n in mig.cap_minors),
+                )
+                for mig in gpu.mig or ()
+            ),
+        )
+        for index, (bdf, gpu) in enumerate(node.profile.gpus)
+    )
+    pfs, number = [], 0
+    for bdf, pf in node.profile.pfs:
+        vfs = []
+        for index, vf in enumerate(pf.vfs):
+            number += 1  # nodes are numbered in order of appearance: a PF, its VFs, the next PF
+            mads = [(f"issm{number}", 64 + number), (f"umad{number}", number)]
+            vfs.append(
+                Vf(
+                    bdf=PciAddress(vf.bdf),
+                    pf=PciAddress(bdf),
+                    index=index,
+                    driver="mlx5_core",
+                    numa=numa[bdf],
+                    ibdev=vf.ibdevs[0],
+                    netdev=vf.netdev,
+                    link_layer=pf.link_layer,
+                    uverbs=char(f"/dev/infiniband/uverbs{number}", "infiniband", 192 + number),
+                    umad=tuple(char(f"/dev/infiniband/{name}", "infiniband", minor) for name, minor in mads),
+                )
+            )
+        number += 1
+        pfs.append(
+            Pf(
+                bdf=PciAddress(bdf),
+                driver="mlx5_core",
+                numa=numa[bdf],
+                ibdev=pf.ibdev,
+                netdev=pf.netdev,
+                total_vfs=pf.total_vfs,
+                vfs=tuple(vfs),
+            )
+        )
+    return Inventory(gpus=gpus, pfs=tuple(pfs))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.json")))
+def test_built_node_is_read_back(build_node: BuildNode, fake_nvml: Path, name: str) -> None:
+    node = build_node(name)
+    inventory = read_inventory(node.root, nvml_library=fake_nvml)
+    assert inventory.problems == ()
+    assert (inventory.gpus, inventory.pfs) == (expected(node).gpus, expected(node).pfs)
+    assert inventory.driver is not None
+    assert [(control.path, control.major, control.minor) for control in inventory.driver.control] == [
+        ("/dev/nvidiactl", 195, 255),
+        ("/dev/nvidia-uvm", 507, 0),
+        ("/dev/nvidia-uvm-tools", 507, 1),
+    ]
+    assert (inventory.rdma_cm is not None) == bool(node.profile.pfs)
+
+
+def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = build_node({"name": "bare"})
+    monkeypatch.delenv("FAKE_NVML_STATE")
+    assert read_inventory(node.root, nvml_library=fake_nvml) == Inventory()
+
+
+@pytest.mark.parametrize("gone", ["sys", "proc", "dev"])
+def test_a_folder_that_is_no_host_root(tmp_path: Path, gone: str) -> None:
+    for part in {"sys", "proc", "dev"} - {gone}:
+        (tmp_path / part).mkdir()
+    with pytest.raises(HostError) as caught:
+        read_inventory(tmp_path, nvml_library=None)
+    assert str(tmp_path / gone) in str(caught.value)
+
+
+def test_unreadable_sysfs_is_an_error_not_an_empty_inventory(tmp_path: Path) -> None:
+    for part in ("sys/bus/pci", "proc/devices", "dev"):
+        (tmp_path / part).mkdir(parents=True)  # proc/devices is a folder: EISDIR
+    with pytest.raises(HostError):
+        read_inventory(tmp_path, nvml_library=None)

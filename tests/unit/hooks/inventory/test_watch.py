@@ -1,0 +1,235 @@
+"""The newest inventory in memory: polled, refreshed on demand and on a change, the last good one kept."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks.inventory import watch as watch_module
+from hooks.inventory.model import Inventory
+from hooks.inventory.read import read_inventory
+from hooks.inventory.watch import InventoryWatch, watched_folders
+from lading.errors import HostError
+from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
+from tests.conftest import BuildNode
+
+NEVER = 3600.0
+PATIENCE_S = 20.0
+
+
+def named(name: str) -> Inventory:
+    return Inventory(problems=(name,))
+
+
+class Seen:
+    """What a watch told, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[Inventory, Inventory]] = []
+        self.failures: list[str] = []
+        self._told = asyncio.Event()
+
+    def changed(self, old: Inventory, new: Inventory) -> None:
+        self.changes.append((old, new))
+        self._told.set()
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(str(error))
+        self._told.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+
+def watching(read: Callable[[], Inventory], seen: Seen, **settings: Any) -> InventoryWatch:
+    return InventoryWatch(read, on_change=seen.changed, on_failure=seen.failed, **{"interval_s": NEVER, **settings})
+
+
+def script(steps: list[Inventory | Exception]) -> Callable[[], Inventory]:
+    """A read that answers one step after the other, then the last one again."""
+    remaining: Iterator[Inventory | Exception] = iter(steps)
+    last = steps[-1]
+
+    def read() -> Inventory:
+        step = next(remaining, last)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    return read
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_first_read_is_current_and_told_as_a_change() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        watch = watching(script([named("a")]), seen)
+        assert (watch.current, watch.age_s) == (None, float("inf"))
+        await watch.start()
+        assert watch.current == named("a")
+        assert watch.age_s < PATIENCE_S
+        assert seen.changes == [(Inventory(), named("a"))]
+        await watch.close()
+
+    run(scenario)
+
+
+def test_polls() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        watch = watching(script([named("a"), named("a"), named("b")]), seen, interval_s=0.001)
+        await watch.start()
+        await seen.until(lambda: len(seen.changes) == 2)
+        assert seen.changes[1] == (named("a"), named("b"))  # the equal one in between was no change
+        await watch.close()
+
+    run(scenario)
+
+
+def test_failed_read_keeps_the_last_good_one() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        watch = watching(script([named("a"), OSError("sick"), named("b")]), seen)
+        await watch.start()
+        with pytest.raises(HostError):
+            await watch.refresh_now()
+        assert (watch.current, seen.failures) == (named("a"), ["sick"])
+        assert await watch.refresh_now() == named("b")
+        assert watch.current == named("b")
+        await watch.close()
+
+    run(scenario)
+
+
+def test_start_survives_a_failed_first_read() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        watch = watching(script([OSError("not yet"), named("a")]), seen)
+        await watch.start()
+        assert (watch.current, seen.failures) == (None, ["not yet"])
+        assert await watch.refresh_now() == named("a")
+        await watch.close()
+
+    run(scenario)
+
+
+def test_a_callback_that_raises_does_not_end_the_poll() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+
+        def raises(old: Inventory, new: Inventory) -> None:
+            raise RuntimeError("log is full")
+
+        watch = InventoryWatch(script([named("a"), named("b")]), interval_s=0.001, on_change=raises, on_failure=seen.failed)
+        await watch.start()
+        await seen.until(lambda: len(seen.failures) == 2)
+        assert watch.current == named("b")
+        await watch.close()
+
+    run(scenario)
+
+
+def test_refresh_begins_after_it_was_asked_for_and_is_shared() -> None:
+    async def scenario() -> None:
+        reads: list[None] = []
+        gate = threading.Semaphore(1)
+
+        def read() -> Inventory:
+            reads.append(None)
+            count = len(reads)
+            assert gate.acquire(timeout=PATIENCE_S)
+            return named(str(count))
+
+        seen = Seen()
+        watch = watching(read, seen)
+        await watch.start()
+        early = asyncio.create_task(watch.refresh_now())
+        while len(reads) < 2:  # noqa: ASYNC110 - the second read has begun, in its thread, and is held there
+            await asyncio.sleep(0)
+        late = [asyncio.create_task(watch.refresh_now()) for _ in range(5)]
+        await asyncio.sleep(0)
+        gate.release(2)
+        assert await early == named("2")
+        assert await asyncio.gather(*late) == [named("3")] * 5
+        assert len(reads) == 3
+        await watch.close()
+
+    run(scenario)
+
+
+def test_a_read_that_hangs_holds_nothing_up() -> None:
+    async def scenario() -> None:
+        released = threading.Event()
+
+        def hang() -> Inventory:
+            released.wait(PATIENCE_S)
+            return named("late")
+
+        seen = Seen()
+        watch = watching(hang, seen)
+        await watch.start(first_read_s=0.01)
+        assert watch.current is None
+        waiting = asyncio.create_task(watch.refresh_now())
+        await asyncio.sleep(0)
+        await watch.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "inventory")
+        released.set()
+
+    run(scenario)
+
+
+def test_a_new_node_in_dev_is_seen_without_the_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "SETTLE_S", 0.0)
+    (tmp_path / "dev").mkdir()
+
+    def read() -> Inventory:
+        return Inventory(problems=tuple(sorted(path.name for path in (tmp_path / "dev").rglob("*"))))
+
+    async def scenario() -> None:
+        seen = Seen()
+        watch = watching(read, seen, folders=watched_folders(tmp_path))
+        await watch.start()
+        (tmp_path / "dev/nvidia0").touch()
+        await seen.until(lambda: watch.current == named("nvidia0"))
+        (tmp_path / "dev/infiniband").mkdir()
+        await seen.until(lambda: watch.current == Inventory(problems=("infiniband", "nvidia0")))
+        (tmp_path / "dev/infiniband/uverbs0").touch()  # in a folder that was not there at the start
+        await seen.until(lambda: watch.current == Inventory(problems=("infiniband", "nvidia0", "uverbs0")))
+        (tmp_path / "dev/infiniband/uverbs0").unlink()
+        (tmp_path / "dev/infiniband").rmdir()
+        (tmp_path / "dev/nvidia0").unlink()
+        await seen.until(lambda: watch.current == Inventory())
+        await watch.close()
+
+    run(scenario)
+
+
+def test_gpu_lost_and_back_on_a_node(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+
+    async def scenario() -> None:
+        seen = Seen()
+        watch = watching(lambda: read_inventory(node.root, nvml_library=fake_nvml), seen, folders=watched_folders(node.root))
+        await watch.start()
+        well = watch.current
+        assert well is not None
+        NvmlState(profile=node.profile, failures=(Failure(gpu=6, status=GPU_IS_LOST),)).write(node.nvml_state)
+        ill = await watch.refresh_now()
+        assert [gpu.index for gpu in ill.gpus if gpu.unhealthy] == [6]
+        NvmlState(profile=node.profile).write(node.nvml_state)
+        assert await watch.refresh_now() == well
+        assert (seen.changes[1:], seen.failures) == ([(well, ill), (ill, well)], [])
+        await watch.close()
+
+    run(scenario)
