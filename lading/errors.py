@@ -6,6 +6,8 @@ Exceptions mean broken input, environment or code; an expected "no" (a refusal) 
 import sys
 from typing import NoReturn
 
+from lading.log import printable
+
 
 class LadingError(Exception):
     """`cannot <verb> <object>: <cause>`, and a hint where a person can act."""
@@ -39,7 +41,7 @@ def die(error: LadingError | str, *, hint: str = "", status: int = 1) -> NoRetur
     """Ends a command with a message on stderr: exit status 1 for a failure, 2 for unusable arguments or configuration."""
     message = error.message if isinstance(error, LadingError) else error
     hint = hint or (error.hint if isinstance(error, LadingError) else "")
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)  # may quote an annotation or a file that somebody wrote
     if hint:
-        print(f"hint:  {hint}", file=sys.stderr)
+        print(f"hint:  {printable(hint)}", file=sys.stderr)
     raise SystemExit(status)

@@ -88,8 +88,14 @@ def printable(text: str) -> str:
         if char == " " or unicodedata.category(char)[0] in "LMNPS":
             out.append(char)
         else:
-            out.append(f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}")
+            out.append(_escape(ord(char)))
     return "".join(out)
+
+
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class LogfmtSink:
@@ -125,9 +131,9 @@ class JournalSink:
         self._fallback = LogfmtSink()
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
-        shown = " ".join([*(f"{key}={_logfmt_value(value)}" for key, value in fields.items())])
+        shown = (f"{key}={_logfmt_value(value)}" for key, value in fields.items())
         record = {
-            "MESSAGE": f"{event} {shown} {printable(message)}".replace("  ", " ").strip(),
+            "MESSAGE": " ".join(filter(None, [event.value, *shown, printable(message)])),
             "PRIORITY": str(_PRIORITY[level]),
             "SYSLOG_IDENTIFIER": self._identifier,
             "LADING_EVENT": event.value,
@@ -139,18 +145,22 @@ class JournalSink:
         except OSError:
             self._fallback.write(level, event, message, fields)
 
+    def close(self) -> None:
+        self._socket.close()
+
     def _send(self, datagram: bytes) -> None:
         try:
             self._socket.sendto(datagram, self._path)
         except OSError as e:
-            if e.errno != errno.EMSGSIZE:
+            if e.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
                 raise
             fd = os.memfd_create("journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 os.write(fd, datagram)
                 seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
                 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-                socket.send_fds(self._socket, [], [fd], 0, self._path)
+                # not socket.send_fds: Python 3.11's ignores the address
+                self._socket.sendmsg([], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))], 0, self._path)
             finally:
                 os.close(fd)
 
@@ -189,10 +199,10 @@ class Log:
 
 def open_log(identifier: str, level: Level) -> Log:
     """The journal where stderr is connected to it (JOURNAL_STREAM names its device and inode), else logfmt."""
-    return Log(JournalSink(identifier) if _stderr_is_journal() else LogfmtSink(), level)
+    return Log(JournalSink(identifier) if stderr_is_journal() else LogfmtSink(), level)
 
 
-def _stderr_is_journal() -> bool:
+def stderr_is_journal() -> bool:
     try:
         device, inode = os.environ.get("JOURNAL_STREAM", "").split(":")
         stat = os.fstat(sys.stderr.fileno())

@@ -6,12 +6,14 @@ right. An unknown key is an error: a misspelt `failure_polcy` must not silently 
 """
 
 import argparse
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -48,11 +50,12 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
         if not setting.flag:
             continue
         name = "--" + key.replace("_", "-")
-        shown = f"{setting.help} [{_toml(default)}]"
+        shown = setting.help if default is msgspec.NODEFAULT else f"{setting.help} [{_toml(default)}]"
+        shown = shown.replace("%", "%%")
         if kind is bool:
             parser.add_argument(name, dest=f"set_{key}", action=argparse.BooleanOptionalAction, default=None, help=shown)
         else:
-            parser.add_argument(name, dest=f"set_{key}", default=None, metavar=key.upper(), help=shown.replace("%", "%%"))
+            parser.add_argument(name, dest=f"set_{key}", default=None, metavar=key.upper(), help=shown)
 
 
 def load(schema: type[S], args: argparse.Namespace) -> S:
@@ -60,7 +63,7 @@ def load(schema: type[S], args: argparse.Namespace) -> S:
     path: Path = args.config or args.default_config
     values: dict[str, Any] = {}
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError as e:
         if args.config:
             raise ConfigError(f"cannot read {path}: no such file") from e
@@ -70,26 +73,46 @@ def load(schema: type[S], args: argparse.Namespace) -> S:
     for key, kind, setting, _ in declared(schema):
         given = getattr(args, f"set_{key}", None) if setting.flag else None
         if given is not None:
-            values[key] = _from_flag(kind, given)
+            values[key] = given if isinstance(given, bool) else _from_flag(kind, given)
             source[key] = "--" + key.replace("_", "-")
     return convert(schema, values, source, str(path))
 
 
 def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str) -> S:
-    known = {key for key, *_ in declared(schema)}
+    """`source` says for each key whether the file or a flag set it, `where` what to name for a key that neither did."""
+    kinds = {key: kind for key, kind, *_ in declared(schema)}
     for key in values:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}", hint=f"known keys: {', '.join(sorted(known))}")
+        if key not in kinds:
+            raise ConfigError(f"{where}: unknown key {key!r}", hint=f"known keys: {', '.join(sorted(kinds))}")
     try:
         return msgspec.convert(values, schema, strict=True)
     except msgspec.ValidationError as e:
-        text = str(e)
-        problem, _, at = text.partition(" - at `$")
-        path = at.rstrip("`").lstrip(".")
-        key = path.split(".")[0].split("[")[0]
+        problem, at = _split(str(e))
+        key = re.split(r"[.\[]", at)[0]
+        if key not in values:  # a key without default that is missing
+            raise ConfigError(f"{where}: {problem}") from e
+        allowed = ", ".join(_choices(kinds[key]))
         raise ConfigError(
-            f"{source.get(key, where)}: {path or 'configuration'} = {values.get(key)!r}: {problem[:1].lower()}{problem[1:]}"
+            f"{source.get(key, where)}: {at} = {values[key]!r}: {problem}", hint=f"one of: {allowed}" if allowed else ""
         ) from e
+
+
+def _split(error: str) -> tuple[str, str]:
+    """msgspec's "Expected `int`, got `str` - at `$.keys[...].path`" as what is wrong, and where."""
+    problem, _, at = error.partition(" - at ")
+    found = re.search(r"\$\.?([^`]*)", at)
+    return problem[:1].lower() + problem[1:], found[1] if found else ""
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """The values that an enum or Literal inside this type allows."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        yield from (str(member.value) for member in kind)
+    elif get_origin(kind) is Literal:
+        yield from map(str, get_args(kind))
+    else:
+        for argument in get_args(kind):
+            yield from _choices(argument)
 
 
 def render_toml(settings: msgspec.Struct) -> str:
@@ -104,18 +127,19 @@ def render_toml(settings: msgspec.Struct) -> str:
     return "\n".join(lines)
 
 
-def _from_flag(kind: Any, text: Any) -> Any:
+def _from_flag(kind: Any, text: str) -> Any:
+    """The flag's text as the file would have it; what does not fit stays text, and msgspec says what was expected."""
     if get_origin(kind) in (Union, UnionType):
         kind = next(k for k in get_args(kind) if k is not type(None))
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) in (tuple, list, frozenset):
-        return [t for t in text.split(",") if t]
+        return [_from_flag(get_args(kind)[0], item.strip()) for item in text.split(",") if item.strip()]
     if kind in (int, float):
         try:
             return kind(text)
         except ValueError:
-            return text  # msgspec says what was expected
+            return text
     return text
 
 
@@ -127,7 +151,7 @@ def _toml(value: Any) -> str:
             return str(n)
         case None:
             return "none"
-        case list(items):
+        case list(items) | tuple(items):
             return "[" + ", ".join(_toml(i) for i in items) + "]"
         case dict(items):
             return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in items.items()) + " }" if items else "{}"
@@ -140,13 +164,14 @@ def _key(text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    return msgspec.json.encode(text).decode()  # a JSON string is a TOML basic string
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")  # so a JSON string is a TOML basic string
 
 
-def parse_args(schema: type[S], argv: Sequence[str] | None, parser: argparse.ArgumentParser) -> S:
-    """Parses, answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise."""
-    args = parser.parse_args(argv)
+def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], None]) -> S:
+    """Answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise. `check` raises ConfigError
+    for what only several settings together, or the files that they name, can show."""
     settings = load(schema, args)
+    check(settings)
     if args.check_config:
         print("configuration ok")
         raise SystemExit(0)

@@ -30,6 +30,7 @@ class GpuRequest:
     bdf: PciAddress | None = None  # what central saw; a mismatch with the inventory is a refusal
     memory_mib: int | None = None  # a share; None together with core_percent None is the whole card
     core_percent: int | None = None
+    pod_wide: bool = False  # manual form without a suffix: one share for the pod, however many containers use it
 
     @property
     def whole(self) -> bool:
@@ -48,6 +49,7 @@ class ContainerRequest:
     gpus: tuple[GpuRequest, ...] = ()
     vfs: tuple[VfRequest, ...] = ()
     any_vfs: int = 0  # manual form: that many free ones
+    any_vfs_pod_wide: bool = False  # without a suffix: the pod's containers use the same ones
 
     @property
     def empty(self) -> bool:
@@ -77,6 +79,7 @@ class GrantedGpu:
     mig_uuid: str = ""
     memory_mib: int | None = None
     core_percent: int | None = None
+    pod_wide: bool = False  # an equal share of the same pod is this one, counted once
 
     @property
     def whole(self) -> bool:
@@ -87,6 +90,7 @@ class GrantedGpu:
 class GrantedVf:
     bdf: PciAddress
     ifname: str = ""
+    pod_wide: bool = False  # chosen by number for the pod: its other containers use it before a free one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,298 @@
+"""Which devices a container gets: its request, what the node has, who holds what → devices, or the one reason why not.
+
+Names are resolved here, at the moment of use: an index, PCI address or ibdev becomes the UUID or PCI address that the grant
+keeps. One bad entry refuses the whole request. The rules of holding:
+
+- A card held whole by a pod, a MIG instance or a VF held by a pod is not given to another pod. Containers of one pod may share.
+- Shares of one card never add up to more than its usable memory or 100 percent of its cores, over every container that holds
+  one; a share that an unsuffixed annotation gives to a pod (`pod_wide`) counts once, however many of its containers use it.
+- VFs asked for by number are the free ones with the lowest addresses. An unsuffixed number is the pod's: its containers use the
+  same VFs. A number with a suffix gives that container VFs of its own, which no other container holds.
+- A card that a pod uses without a grant of ours (`foreign`) counts as held: nobody knows how much of it.
+
+Pure, and deterministic: the same arguments give the same devices. An existing grant is not asked again; the caller looks first.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.inventory.model import Gpu, Inventory, MigInstance, Vf
+from lading.reasons import Reason
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+_LISTED: Final = 16  # devices in one message
+_INDEX: Final = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one live container holds."""
+
+    pod: PodUid
+    pod_name: str  # namespace/name, for messages
+    container: str
+    devices: Devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """One entry of the request, found in the inventory."""
+
+    request: GpuRequest
+    gpu: Gpu
+    mig: MigInstance | None
+
+
+def choose(
+    request: ContainerRequest,
+    inventory: Inventory,
+    *,
+    pod: PodUid,
+    held: Sequence[Holding],
+    foreign: Mapping[GpuUuid, str],
+) -> Devices | Refusal:
+    """The devices for one container of `pod`. `held` is every live grant of the node but this container's own."""
+    wanted = _find_gpus(request.gpus, inventory)
+    if isinstance(wanted, Refusal):
+        return wanted
+    for one in wanted:
+        refusal = _check_gpu(one, pod, held, foreign)
+        if refusal is not None:
+            return refusal
+    vfs = _choose_vfs(request, inventory, pod, held)
+    if isinstance(vfs, Refusal):
+        return vfs
+    return Devices(gpus=tuple(_granted(one) for one in wanted), vfs=vfs)
+
+
+def _granted(one: _Wanted) -> GrantedGpu:
+    return GrantedGpu(
+        uuid=one.gpu.uuid,
+        mig_uuid=one.mig.uuid if one.mig else "",
+        memory_mib=one.request.memory_mib,
+        core_percent=one.request.core_percent,
+        pod_wide=one.request.pod_wide,
+    )
+
+
+# GPUs
+
+
+def _find_gpus(requests: Sequence[GpuRequest], inventory: Inventory) -> list[_Wanted] | Refusal:
+    found: dict[str, _Wanted] = {}
+    for request in requests:
+        matches = _find_gpu(request, inventory)
+        if isinstance(matches, Refusal):
+            return matches
+        for one in matches:
+            identity = one.mig.uuid if one.mig else one.gpu.uuid
+            if identity in found:
+                return Refusal(
+                    reason=Reason.ANNOTATION_MALFORMED,
+                    message=f"cannot give {_words(one.gpu, one.mig)} twice to one container: named as "
+                    f"{found[identity].request.name} and as {request.name}",
+                )
+            found[identity] = one
+    return list(found.values())
+
+
+def _find_gpu(request: GpuRequest, inventory: Inventory) -> list[_Wanted] | Refusal:
+    """The card or instance of that name; for "all", every healthy card."""
+    if request.name == "all":
+        healthy = [_Wanted(request=request, gpu=gpu, mig=None) for gpu in inventory.gpus if not gpu.unhealthy]
+        return healthy or _unknown_gpu(request.name, inventory, "no healthy GPU")
+    for gpu in inventory.gpus:
+        mig = next((instance for instance in gpu.mig if instance.uuid == request.name), None)
+        if mig is None and not _is_named(gpu, request.name):
+            continue
+        if request.bdf is not None and request.bdf != gpu.bdf:
+            return _unknown_gpu(request.name, inventory, f"no such GPU at {request.bdf}; it is at {gpu.bdf}")
+        return [_Wanted(request=request, gpu=gpu, mig=mig)]
+    return _unknown_gpu(request.name, inventory, "no such GPU")
+
+
+def _is_named(gpu: Gpu, name: str) -> bool:
+    if _INDEX.fullmatch(name):
+        return gpu.index == int(name)
+    return name in {gpu.uuid, gpu.bdf}
+
+
+def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
+    has = [f"{gpu.index} = {gpu.uuid} at {gpu.bdf}" for gpu in inventory.gpus]
+    has += [f"{instance.uuid} on {gpu.index}" for gpu in inventory.gpus for instance in gpu.mig]
+    return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {_listed(has)}")
+
+
+def _check_gpu(one: _Wanted, pod: PodUid, held: Sequence[Holding], foreign: Mapping[GpuUuid, str]) -> Refusal | None:
+    gpu, words = one.gpu, _words(one.gpu, one.mig)
+    if gpu.unhealthy:
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: it is not healthy: {gpu.unhealthy}")
+    if gpu.mig_enabled and one.mig is None:
+        has = _listed([instance.uuid for instance in gpu.mig])
+        return Refusal(
+            reason=Reason.DEVICE_UNKNOWN,
+            message=f"cannot give {words}: it is in MIG mode, where only its instances can be given; it has {has}",
+        )
+    if gpu.uuid in foreign:
+        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {foreign[gpu.uuid]}")
+    for holding, granted in _holders(gpu, held):
+        if holding.pod != pod and _excludes(one, granted):
+            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
+    return None if one.request.whole else _check_capacity(one, pod, held)
+
+
+def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
+    """Whether another pod's grant on the same card leaves no place for this request."""
+    if one.mig is not None:
+        return other.mig_uuid in {"", one.mig.uuid}
+    return one.request.whole or other.whole or bool(other.mig_uuid)
+
+
+_POD: Final = "*"  # no container has such names
+_THIS: Final = ""
+
+
+class _Share(NamedTuple):
+    """A part of one card. In a set, so that the equal shares of one pod's containers are one."""
+
+    pod: PodUid
+    by: str  # a container, or _POD: held by all of them together
+    memory_mib: int
+    core_percent: int
+
+
+def _check_capacity(one: _Wanted, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
+    gpu, request = one.gpu, one.request
+    own = _Share(pod, _POD if request.pod_wide else _THIS, request.memory_mib or 0, request.core_percent or 0)
+    shares = {own}
+    names = set()
+    for holding, granted in _holders(gpu, held):
+        by = _POD if granted.pod_wide else holding.container
+        shares.add(_Share(holding.pod, by, granted.memory_mib or 0, granted.core_percent or 0))
+        names.add(f"{holding.pod_name}/{holding.container}")
+    taken_mib = sum(share.memory_mib for share in shares - {own})
+    taken_core = sum(share.core_percent for share in shares - {own})
+    if taken_mib + own.memory_mib <= gpu.usable_mib and taken_core + own.core_percent <= 100:
+        return None
+    holders = f" by {_listed(sorted(names))}" if names else ""
+    return Refusal(
+        reason=Reason.CAPACITY_EXCEEDED,
+        message=f"cannot give {own.memory_mib} MiB and {own.core_percent} % of {_words(gpu, None)}: "
+        f"{max(0, gpu.usable_mib - taken_mib)} of {gpu.usable_mib} MiB and {max(0, 100 - taken_core)} % free; "
+        f"{taken_mib} MiB and {taken_core} % are held{holders}",
+    )
+
+
+def _holders(gpu: Gpu, held: Sequence[Holding]) -> list[tuple[Holding, GrantedGpu]]:
+    return [(holding, granted) for holding in held for granted in holding.devices.gpus if granted.uuid == gpu.uuid]
+
+
+def _holder(holding: Holding, granted: GrantedGpu) -> str:
+    what = "it" if granted.whole else granted.mig_uuid or "a share of it"
+    return f"container {holding.container} of pod {holding.pod_name} holds {what}"
+
+
+def _words(gpu: Gpu, mig: MigInstance | None) -> str:
+    return f"{mig.uuid} on GPU {gpu.index} ({gpu.uuid})" if mig else f"GPU {gpu.index} ({gpu.uuid})"
+
+
+# VFs
+
+
+def _choose_vfs(
+    request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding]
+) -> tuple[GrantedVf, ...] | Refusal:
+    chosen: dict[PciAddress, GrantedVf] = {}
+    for wanted in request.vfs:
+        vf = _find_vf(wanted, inventory)
+        if isinstance(vf, Refusal):
+            return vf
+        refusal = _check_vf(vf, wanted.name, pod, held)
+        if refusal is not None:
+            return refusal
+        if vf.bdf in chosen:
+            return Refusal(
+                reason=Reason.ANNOTATION_MALFORMED,
+                message=f"cannot give VF {vf.bdf} twice to one container: {wanted.name} is another name of it",
+            )
+        chosen[vf.bdf] = GrantedVf(bdf=vf.bdf, ifname=wanted.ifname)
+    if request.any_vfs == 0:
+        return tuple(chosen.values())
+    free = [vf for vf in _free_vfs(request, inventory, pod, held) if vf.bdf not in chosen][: request.any_vfs]
+    if len(free) < request.any_vfs:
+        return _too_few_vfs(request.any_vfs, len(free), inventory)
+    return (*chosen.values(), *(GrantedVf(bdf=vf.bdf, pod_wide=request.any_vfs_pod_wide) for vf in free))
+
+
+def _find_vf(wanted: VfRequest, inventory: Inventory) -> Vf | Refusal:
+    cause = "no such VF"
+    for pf in inventory.pfs:
+        if wanted.name in {pf.bdf, pf.ibdev}:
+            cause = f"it is a PF, which serves the host, with {len(pf.vfs)} VFs"
+        for vf in pf.vfs:
+            if wanted.name not in {vf.bdf, vf.ibdev}:
+                continue
+            if wanted.pf is None or wanted.pf == vf.pf:
+                return vf
+            cause = f"no such VF of PF {wanted.pf}; it is one of {vf.pf}"
+    has = [f"{vf.bdf} ({vf.ibdev or 'no ibdev'})" for vf in inventory.vfs]
+    return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find VF {wanted.name}: {cause}; this node has {_listed(has)}")
+
+
+def _check_vf(vf: Vf, name: str, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
+    words = f"VF {vf.bdf}" if name == vf.bdf else f"VF {vf.bdf} ({name})"
+    problem = vf_problem(vf)
+    if problem:
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: {problem}")
+    for holding in held:
+        if holding.pod != pod and any(granted.bdf == vf.bdf for granted in holding.devices.vfs):
+            return Refusal(
+                reason=Reason.DEVICE_HELD,
+                message=f"cannot give {words}: container {holding.container} of pod {holding.pod_name} holds it",
+            )
+    return None
+
+
+def vf_problem(vf: Vf) -> str:
+    """Why no container can use RDMA through this VF now; empty if one can."""
+    if vf.unhealthy:
+        return f"it is not healthy: {vf.unhealthy}"
+    if vf.uverbs is None or not vf.ibdev:
+        return f"it has no RDMA device (driver: {vf.driver or 'none'}); bind it to its RDMA driver, as mlx5_core"
+    return ""
+
+
+def _free_vfs(request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding]) -> list[Vf]:
+    """In the order in which they are given: what the pod chose by number before, then by address."""
+    by_pod: set[PciAddress] = set()
+    taken: set[PciAddress] = set()
+    for holding in held:
+        for granted in holding.devices.vfs:
+            shared = request.any_vfs_pod_wide and granted.pod_wide and holding.pod == pod
+            (by_pod if shared else taken).add(granted.bdf)
+    usable = [vf for vf in inventory.vfs if vf.bdf not in taken - by_pod and not vf_problem(vf)]
+    return sorted(usable, key=lambda vf: (vf.bdf not in by_pod, _pci_order(vf.bdf)))
+
+
+def _pci_order(bdf: PciAddress) -> tuple[int, str]:
+    """Sorts as numbers do: a domain of five digits comes after those of four."""
+    return len(bdf), bdf
+
+
+def _too_few_vfs(asked: int, free: int, inventory: Inventory) -> Refusal:
+    broken = sum(1 for vf in inventory.vfs if vf_problem(vf))
+    has = len(inventory.vfs)
+    return Refusal(
+        reason=Reason.CAPACITY_EXCEEDED,
+        message=f"cannot give {asked} VFs: of the node's {has}, {has - broken - free} are held, {broken} unusable, {free} free",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -1,0 +1,71 @@
+"""Whether a container with an assignment can be served at all, before any device is looked at.
+
+Refused: runtime classes whose containers run in another kernel (device nodes and mounts of the host mean nothing there),
+privileged containers (they see every device whatever they were given), user namespaces (the nodes belong to nobody there), and
+containers to which kubelet gives devices of the same kind on behalf of a device plugin: two who do not know of each other would
+give one card twice. Containers that get nothing from us are never refused here.
+"""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from hooks.assignment.identity import shown
+from hooks.assignment.model import ContainerRequest, Refusal
+from hooks.grant.supplied import names_uuids, supplied_gpu, supplied_rdma, visible_devices
+from lading.reasons import Reason
+from protos.hook.v1 import hook_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPolicy:
+    unsupported_handlers: tuple[str, ...] = ("kata*", "runsc*", "gvisor*")  # fnmatch patterns of runtime handlers
+    allow_privileged: bool = False
+    coexist: bool = False  # a device plugin serves this node too
+
+
+def check_pod(
+    sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, request: ContainerRequest, policy: PodPolicy
+) -> Refusal | None:
+    if request.empty:
+        return None
+    who = f"container {shown(container.name)}"
+    handler = sandbox.runtime_handler
+    for pattern in policy.unsupported_handlers:
+        if fnmatchcase(handler, pattern):
+            return Refusal(
+                reason=Reason.RUNTIME_HANDLER,
+                message=f"cannot give devices to {who}: its runtime handler {shown(handler)} ({pattern}) runs containers in "
+                "another kernel; use a RuntimeClass that runs them in the host's",
+            )
+    if container.privileged and not policy.allow_privileged:
+        return Refusal(
+            reason=Reason.PRIVILEGED,
+            message=f"cannot give devices to {who}: it is privileged and sees every device anyway; "
+            "remove securityContext.privileged, or the assignment",
+        )
+    if sandbox.user_namespace:
+        return Refusal(
+            reason=Reason.USER_NAMESPACE,
+            message=f"cannot give devices to {who}: its pod has a user namespace, in which it could not open them; "
+            "remove hostUsers: false",
+        )
+    return _check_device_plugin(container, request, policy, who)
+
+
+def _check_device_plugin(
+    container: hook_pb2.Container, request: ContainerRequest, policy: PodPolicy, who: str
+) -> Refusal | None:
+    sign = ""
+    if request.gpus:
+        sign = supplied_gpu(container)
+        if not sign and policy.coexist:
+            sign = next((f"NVIDIA_VISIBLE_DEVICES={v}" for v in visible_devices(container) if names_uuids(v)), "")
+    if not sign and (request.vfs or request.any_vfs):
+        sign = supplied_rdma(container)
+    if not sign:
+        return None
+    return Refusal(
+        reason=Reason.DEVICE_PLUGIN_CONFLICT,
+        message=f"cannot give devices to {who}: kubelet gives it {shown(sign)} from a device plugin already; "
+        "ask one of the two: the plugin's resource in resources.limits, or lading.dev",
+    )

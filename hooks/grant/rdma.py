@@ -1,0 +1,72 @@
+"""RDMA VFs that a container holds → what has to be added to it: verbs nodes, the names under which programs look for them.
+
+In the kernel's shared mode (the default) every ibdev is visible in every network namespace, so the device cgroup is what keeps
+containers apart: nodes are given `rw`, never with `m`. A VF is in the grant by PCI address; ibdev and uverbs are looked up in
+the inventory at this moment. Refused: a VF that is gone or can not be used any more.
+
+Environment: `PCIDEVICE_<resource>` (what SR-IOV device plugins set; ours wins, as it says what was given) and `NCCL_IB_HCA` in
+its exact form, `=mlx5_1,mlx5_10`, because without the `=` NCCL takes names as prefixes. A user's own NCCL_* wins: it is tuning.
+"""
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from hooks.assignment.model import Devices, GrantedVf, Refusal
+from hooks.grant.choose import vf_problem
+from hooks.grant.gpu import devices_of
+from hooks.inventory.model import CharDevice, Inventory, Vf
+from lading.reasons import Reason
+from protos.hook.v1 import hook_pb2
+
+NCCL_IB_HCA: Final = "NCCL_IB_HCA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaInjection:
+    resource: str = "lading.dev/rdma"  # the resource name that PCIDEVICE_… is made of
+    mad: bool = False  # umad and issm nodes too: for MAD and subnet tools, not for NCCL
+    ipc_lock: bool = False  # CAP_IPC_LOCK: where the runtime's memlock limit is too small to register memory
+
+
+def adjust_vfs(
+    devices: Devices, inventory: Inventory, injection: RdmaInjection, user_env: AbstractSet[str]
+) -> hook_pb2.Adjustment | Refusal:
+    """The adjustment for these VFs; empty where there are none. `user_env`: the names that the container sets itself."""
+    if not devices.vfs:
+        return hook_pb2.Adjustment()
+    vfs = _find_vfs(devices.vfs, inventory)
+    if isinstance(vfs, Refusal):
+        return vfs
+    nodes: list[CharDevice] = [vf.uverbs for vf in vfs if vf.uverbs is not None]
+    if inventory.rdma_cm is not None:
+        nodes.append(inventory.rdma_cm)
+    if injection.mad:
+        nodes += [node for vf in vfs for node in vf.umad]
+    env = [hook_pb2.EnvUpsert(name=pcidevice_name(injection.resource), value=",".join(vf.bdf for vf in vfs))]
+    if NCCL_IB_HCA not in user_env:
+        env.append(hook_pb2.EnvUpsert(name=NCCL_IB_HCA, value="=" + ",".join(vf.ibdev for vf in vfs)))
+    return hook_pb2.Adjustment(env=env, devices=devices_of(nodes), add_capabilities=["IPC_LOCK"] if injection.ipc_lock else [])
+
+
+def pcidevice_name(resource: str) -> str:
+    """`lading.dev/rdma` → `PCIDEVICE_LADING_DEV_RDMA`."""
+    return "PCIDEVICE_" + re.sub(r"[^A-Z0-9]", "_", resource.upper())
+
+
+def _find_vfs(granted: tuple[GrantedVf, ...], inventory: Inventory) -> list[Vf] | Refusal:
+    by_bdf = {vf.bdf: vf for vf in inventory.vfs}
+    vfs = []
+    for one in granted:
+        vf = by_bdf.get(one.bdf)
+        if vf is None:
+            return Refusal(
+                reason=Reason.DEVICE_UNKNOWN,
+                message=f"cannot give VF {one.bdf}: this container was granted it, and the node does not have it any more; "
+                "recreate the pod",
+            )
+        if problem := vf_problem(vf):
+            return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give VF {vf.bdf}: {problem}")
+        vfs.append(vf)
+    return vfs

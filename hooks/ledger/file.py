@@ -1,0 +1,163 @@
+"""The file `node.db`: made whole or not at all, opened only when sound, ours, and of a version that we know.
+
+A file that is damaged, empty, another program's or of a newer version is a StateError that names the command to rebuild it; a
+disk that is full or read-only is one that says so. SQLite itself would begin anew in an empty file, and would replay a log
+that outlived its database into the next one: both are refused here.
+
+Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/pragma.html, https://www.sqlite.org/howtocorrupt.html
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hooks.ledger.schema import APPLICATION_ID, MIGRATIONS
+from lading.errors import HostError, LadingError, StateError
+
+_REBUILD: Final = "rebuild it: lading-hooks rebuild-ledger"
+_BUSY_MS: Final = 2000  # a person's sqlite3 shell may hold a lock; longer would eat the caller's deadline
+
+
+def lock_directory(directory: Path) -> contextlib.ExitStack:
+    """Until the answer is closed, no other daemon opens a ledger here: what it keeps in memory would be stale."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        raise HostError(f"cannot open state directory {directory}: {e.strerror}") from e
+    lock = contextlib.ExitStack()
+    lock.callback(os.close, fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        lock.close()
+        raise HostError(
+            f"cannot open state directory {directory}: another lading-hooks uses it",
+            hint="stop it first (systemctl stop lading-hooks), or give this one another --state-dir",
+        ) from e
+    return lock
+
+
+def make(path: Path) -> Path:
+    """An empty ledger beside `path`, under a name to be renamed from when it is whole."""
+    new = path.with_name(path.name + ".new")
+    try:
+        for name in (new, *_logs(new)):
+            name.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as e:
+        raise StateError(f"cannot create ledger {path}: {e.strerror}") from e
+    try:
+        with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            _apply_migrations(db, 0)
+    except sqlite3.Error as e:
+        raise state_error("create", path, e) from e
+    return new
+
+
+def refuse_orphaned_log(path: Path) -> None:
+    for log in _logs(path):
+        if os.path.lexists(log):
+            raise StateError(
+                f"cannot open ledger {path}: it is gone, and {log.name} is there", hint=f"bring it back, or {_REBUILD}"
+            )
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A sound ledger, brought to this version. To be closed by the caller."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise StateError(f"cannot open ledger {path}: not a regular file")
+    if found.st_size == 0:
+        raise StateError(f"cannot open ledger {path}: the file is empty", hint=_REBUILD)
+    with damage_explained(path), contextlib.ExitStack() as on_failure:
+        db = sqlite3.connect(path, isolation_level=None)
+        on_failure.callback(db.close)
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        _refuse_unsound(path, db)
+        if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise StateError(f"cannot open ledger {path}: this file system can not hold SQLite's WAL", hint="use a local one")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA foreign_keys = ON")
+        _apply_migrations(db, _pragma(db, "user_version"))
+        on_failure.pop_all()
+    return db
+
+
+def set_aside(path: Path) -> Path | None:
+    """The old file and its logs get a free name (a person may want to look); the file keeps its own until it is replaced."""
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}.damaged-{number}")):
+        number += 1
+    for old, new in zip(_logs(path), _logs(aside), strict=True):
+        with contextlib.suppress(FileNotFoundError):
+            old.rename(new)
+    try:
+        os.link(path, aside, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return aside
+
+
+@contextlib.contextmanager
+def damage_explained(path: Path) -> Iterator[None]:
+    """What goes wrong while a ledger is opened, as a StateError with what to do."""
+    try:
+        yield
+    except sqlite3.Error as e:
+        raise state_error("open", path, e) from e
+    except LadingError as e:
+        if e.hint:
+            raise
+        raise StateError(f"cannot open ledger {path}: {e.message}", hint=_REBUILD) from e
+
+
+def state_error(verb: str, path: Path, error: sqlite3.Error) -> StateError:
+    """A damaged file is to be rebuilt; a full, read-only or failing disk is not helped by that."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the primary code, without the extension
+    match code:
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
+            hint = f"look at the file system: df -h {path.parent}; findmnt -T {path.parent}"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            hint = f"another program has it open: fuser {path}"
+        case _:
+            hint = _REBUILD
+    return StateError(f"cannot {verb} ledger {path}: {error}", hint=hint)
+
+
+def _refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
+    if _pragma(db, "application_id") != APPLICATION_ID:
+        raise StateError(f"cannot open ledger {path}: another program's database", hint=_REBUILD)
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise StateError(f"cannot open ledger {path}: damaged: {verdict}", hint=_REBUILD)
+    version = _pragma(db, "user_version")
+    if version > len(MIGRATIONS):
+        raise StateError(
+            f"cannot open ledger {path}: schema {version} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
+            hint=f"run the newer version, or {_REBUILD}",
+        )
+
+
+def _apply_migrations(db: sqlite3.Connection, version: int) -> None:
+    for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+        db.execute("BEGIN IMMEDIATE")
+        for statement in statements:
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {number}")
+        db.execute("COMMIT")
+
+
+def _logs(path: Path) -> tuple[Path, ...]:
+    """What SQLite keeps beside a database."""
+    return tuple(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

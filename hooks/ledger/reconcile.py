@@ -1,0 +1,215 @@
+"""The ledger beside the runtime's lists: what to release, adopt, note and forget, and what a person has to look at.
+
+Enter: the grants as they were *before* the lists were asked for, and the lists (None where asking failed). Leave: actions, to
+be applied as they are, and problems. A list that failed, or an empty list of sandboxes beside grants, releases nothing. (An
+empty list of containers beside sandboxes is believed: the last container of a node must be able to end.)
+
+A grant goes when no sandbox of its pod is ready and no container of its name in that pod is created or running: a restart, of
+the container or of the sandbox, keeps it. Left alone altogether are `busy` pods (a call of theirs is being answered, or was
+since the lists were begun: the lists can not know) and, against a caller that forgets one, grants younger than GRACE_S.
+What contradicts itself (two pods on one device, an annotation that says otherwise than the ledger) is never settled here.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+from typing import Final
+
+from hooks.assignment.model import Devices, GrantedGpu
+from hooks.ledger.model import Grant, GrantKey, HeldBy, parse_annotation
+from lading.errors import StateError
+from lading.vocabulary import GRANT, ContainerId, PodUid, SandboxId
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+GRACE_S: Final = 60  # kubelet gives up a CreateContainer after two minutes at most; its sandbox is ready meanwhile anyway
+_POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
+_LIVE: Final = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
+
+
+class ProblemKind(StrEnum):
+    LIST_FAILED = "list-failed"
+    LIST_EMPTY = "list-empty"
+    DEVICE_HELD_TWICE = "device-held-twice"
+    GRANT_DIFFERS = "grant-differs"  # ledger and annotation, or the annotations of two live containers
+    ANNOTATION_UNREADABLE = "annotation-unreadable"
+    ANNOTATION_MISPLACED = "annotation-misplaced"  # on another container than it names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    kind: ProblemKind
+    message: str
+    pods: tuple[PodUid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    reconciled: bool  # both lists were there: the ledger is as complete as the runtime can make it
+    release: tuple[GrantKey, ...] = ()
+    adopt: tuple[Grant, ...] = ()
+    add_containers: tuple[tuple[GrantKey, HeldBy], ...] = ()
+    forget: tuple[SandboxId, ...] = ()  # tombstones of sandboxes that the runtime removed
+    forget_containers: tuple[ContainerId, ...] = ()  # recorded ones that it removed
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A container of the runtime's list, with whose it is."""
+
+    key: GrantKey
+    held_by: HeldBy
+    live: bool
+    created_at: int  # nanoseconds
+    annotation: str
+
+
+def reconcile(
+    grants: Collection[Grant],
+    tombstones: Mapping[SandboxId, int],
+    sandboxes: Sequence[cri.PodSandbox] | None,
+    containers: Sequence[cri.Container] | None,
+    *,
+    now: int,
+    boot_id: str,
+    busy: Collection[PodUid] = frozenset(),
+) -> Actions:
+    """`now` in Unix seconds; `boot_id` is for what is adopted. Applying the answer and asking again with the same lists answers
+    the same problems and no action.
+    """
+    if sandboxes is None or containers is None:
+        failed = "sandboxes" if sandboxes is None else "containers"
+        return Actions(reconciled=False, problems=(_problem(ProblemKind.LIST_FAILED, f"the list of {failed} is missing"),))
+    if not sandboxes and (grants or containers):
+        text = f"the runtime lists no sandbox, beside {len(grants)} grants and {len(containers)} containers"
+        return Actions(reconciled=True, problems=(_problem(ProblemKind.LIST_EMPTY, text),))
+
+    found = _identify(sandboxes, containers)
+    ready = {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY}
+    live = {f.key for f in found if f.live}
+    settled = [g for g in grants if g.pod not in busy and abs(now - g.granted_at) >= GRACE_S]
+    release = {g.key for g in settled if g.pod not in ready and g.key not in live}
+    kept = {g.key: g for g in grants if g.key not in release}
+
+    said, unreadable = _read_annotations((f for f in found if f.annotation and f.key.pod not in busy), boot_id)
+    wanted = [s for s in said if s[0].key not in release and (s[0].key.pod in ready or s[0].key in live)]
+    adopted, add, differs = _compare(kept, wanted)
+    listed = {f.held_by.id for f in found}
+    return Actions(
+        reconciled=True,
+        release=tuple(g.key for g in grants if g.key in release),
+        adopt=adopted,
+        add_containers=add,
+        forget=_removed(tombstones, sandboxes, now),
+        forget_containers=tuple(c.id for g in kept.values() if g.pod not in busy for c in g.containers if c.id not in listed),
+        problems=(*unreadable, *differs, *held_twice((*kept.values(), *adopted))),
+    )
+
+
+def rebuild(
+    sandboxes: Sequence[cri.PodSandbox] | None, containers: Sequence[cri.Container] | None, *, now: int, boot_id: str
+) -> Actions:
+    """What a ledger that is lost should hold: everything that is in use is in `adopt`. Nothing of it where a list failed."""
+    return reconcile((), {}, sandboxes, containers, now=now, boot_id=boot_id)
+
+
+def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
+    """Pairs of pods that hold one device which only one may. Shares of one card are for whoever adds them up."""
+    problems = []
+    for one, other in combinations(grants, 2):
+        if one.pod != other.pod:
+            problems += [
+                _problem(
+                    ProblemKind.DEVICE_HELD_TWICE,
+                    f"{device} is held by pod {one.namespace}/{one.pod_name} and by pod {other.namespace}/{other.pod_name}",
+                    one.pod,
+                    other.pod,
+                )
+                for device in _both_hold(one.devices, other.devices)
+            ]
+    return tuple(problems)
+
+
+def _both_hold(one: Devices, other: Devices) -> Iterator[str]:
+    for a in one.gpus:
+        if any(a.uuid == b.uuid and _exclude(a, b) for b in other.gpus):
+            yield a.mig_uuid or a.uuid
+    yield from (vf.bdf for vf in one.vfs if any(vf.bdf == b.bdf for b in other.vfs))
+
+
+def _exclude(a: GrantedGpu, b: GrantedGpu) -> bool:
+    """Two shares of a card, or two of its MIG instances, go together."""
+    if not a.mig_uuid and not b.mig_uuid:
+        return a.whole or b.whole
+    return not a.mig_uuid or not b.mig_uuid or a.mig_uuid == b.mig_uuid
+
+
+def _identify(sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> list[_Found]:
+    """Whose each container is: by its sandbox; by kubelet's label where that sandbox is not in the list (any more)."""
+    pods = {s.id: s.metadata.uid for s in sandboxes}
+    found = []
+    for c in containers:
+        pod = PodUid(pods.get(c.pod_sandbox_id) or c.labels.get(_POD_UID_LABEL, ""))
+        found.append(
+            _Found(
+                key=GrantKey(pod, c.metadata.name),
+                held_by=HeldBy(id=ContainerId(c.id), sandbox=SandboxId(c.pod_sandbox_id)),
+                live=c.state in _LIVE,
+                created_at=c.created_at,
+                annotation=c.annotations.get(GRANT, ""),
+            )
+        )
+    return found
+
+
+def _read_annotations(found: Iterable[_Found], boot_id: str) -> tuple[list[tuple[_Found, Grant]], list[Problem]]:
+    said, problems = [], []
+    for f in found:
+        where = f"container {f.key.container} ({f.held_by.id}) of pod {f.key.pod}"
+        try:
+            grant = parse_annotation(
+                f.annotation, sandbox=f.held_by.sandbox, granted_at=f.created_at // 1_000_000_000, boot_id=boot_id
+            )
+        except StateError as e:
+            problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{where}: {e.message}", f.key.pod))
+            continue
+        if grant.key != f.key:
+            text = f"{where} carries the grant of container {grant.container} of pod {grant.pod}"
+            problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, f.key.pod, grant.pod))
+            continue
+        said.append((f, grant))
+    return said, problems
+
+
+def _compare(
+    ledger: Mapping[GrantKey, Grant], said: Iterable[tuple[_Found, Grant]]
+) -> tuple[tuple[Grant, ...], tuple[tuple[GrantKey, HeldBy], ...], tuple[Problem, ...]]:
+    """What to adopt, which containers to note, and what disagrees. A live container is believed before an exited one, and the
+    newest of those first; an exited one that says otherwise held something else once.
+    """
+    adopted: dict[GrantKey, Grant] = {}
+    add, problems = [], []
+    for f, grant in sorted(said, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
+        known = ledger.get(f.key) or adopted.get(f.key)
+        if known is None:
+            adopted[f.key] = replace(grant, containers=(f.held_by,))
+        elif known.devices != grant.devices:
+            if f.live:
+                text = f"container {f.key.container} ({f.held_by.id}) of pod {f.key.pod} runs with other devices than its grant"
+                problems.append(_problem(ProblemKind.GRANT_DIFFERS, text, f.key.pod))
+        elif f.key in adopted:
+            adopted[f.key] = replace(known, containers=tuple(sorted((*known.containers, f.held_by), key=lambda c: c.id)))
+        elif f.held_by not in known.containers:
+            add.append((f.key, f.held_by))
+    return tuple(adopted.values()), tuple(add), tuple(problems)
+
+
+def _removed(tombstones: Mapping[SandboxId, int], sandboxes: Sequence[cri.PodSandbox], now: int) -> tuple[SandboxId, ...]:
+    """Not the ones stopped just now: the list may be from before they were made."""
+    listed = {s.id for s in sandboxes}
+    return tuple(i for i, stopped_at in tombstones.items() if i not in listed and abs(now - stopped_at) >= GRACE_S)
+
+
+def _problem(kind: ProblemKind, message: str, *pods: PodUid) -> Problem:
+    return Problem(kind=kind, message=message, pods=pods)

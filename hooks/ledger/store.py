@@ -1,0 +1,244 @@
+"""The ledger: who holds which device on this node, in SQLite (`node.db`), with the whole of it in memory for the hot path.
+
+A change is committed before its call returns, and only then shows in memory: WAL with `synchronous=NORMAL` loses nothing when
+the process dies; after a power loss the boot id differs. What the disk does not take is a StateError and changes nothing.
+One process at a time, one thread. How the file is opened, and what it refuses, is in `file`.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Self
+
+from hooks.assignment.model import Form
+from hooks.grant.choose import Holding
+from hooks.ledger import file
+from hooks.ledger.model import (
+    Grant,
+    GrantKey,
+    HeldBy,
+    parse_annotation,
+    parse_devices,
+    parse_request,
+    render_annotation,
+    render_json,
+)
+from lading.errors import StateError
+from lading.vocabulary import ContainerId, PodUid, SandboxId
+
+_COLUMNS: Final = (
+    *("pod_uid", "container", "namespace", "pod_name", "sandbox_id", "form", "gen"),
+    *("request", "devices", "granted_at", "boot_id"),
+)
+_UPSERT: Final = (
+    f"INSERT INTO grants ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  constants only
+    " ON CONFLICT (pod_uid, container) DO UPDATE SET "
+    + ", ".join(f"{c} = excluded.{c}" for c in _COLUMNS if c not in ("pod_uid", "container"))
+)
+_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM grants ORDER BY granted_at, pod_uid, container"  # noqa: S608
+_SEE: Final = "INSERT OR IGNORE INTO grant_containers (container_id, pod_uid, container, sandbox_id) VALUES (?, ?, ?, ?)"
+
+
+class Ledger:
+    """Reads answer from memory; writes raise StateError and change nothing when the disk does not take them."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: contextlib.ExitStack) -> None:
+        """Use `open`."""
+        self.path = path
+        self._db = connection
+        self._lock = lock
+        self._grants = {grant.key: grant for grant in _read_grants(connection)}
+        self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The ledger at `path`, made where nothing is there yet, migrated where it is older."""
+        lock = file.lock_directory(path.parent)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(lock.close)
+            if not os.path.lexists(path):
+                file.refuse_orphaned_log(path)
+                file.make(path).rename(path)
+            connection = file.connect(path)
+            on_failure.callback(connection.close)
+            with file.damage_explained(path):
+                ledger = cls(path, connection, lock)
+            on_failure.pop_all()
+        return ledger
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._db.close()
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def grants(self) -> tuple[Grant, ...]:
+        return tuple(self._grants.values())
+
+    def find(self, pod: PodUid, container: str) -> Grant | None:
+        return self._grants.get(GrantKey(pod, container))
+
+    def tombstones(self) -> Mapping[SandboxId, int]:
+        """Stopped sandboxes and when, in Unix seconds."""
+        return MappingProxyType(self._stopped)
+
+    def is_stopped(self, sandbox: SandboxId) -> bool:
+        return sandbox in self._stopped
+
+    def held_by_others(self, pod: PodUid, container: str) -> tuple[Holding, ...]:
+        """What every container but this one holds, those of the same pod too."""
+        own = GrantKey(pod, container)
+        others = (grant for key, grant in self._grants.items() if key != own)
+        return tuple(
+            Holding(pod=g.pod, pod_name=f"{g.namespace}/{g.pod_name}", container=g.container, devices=g.devices) for g in others
+        )
+
+    def record(self, grant: Grant) -> None:
+        """Written before the answer that hands the devices out. Again for the same devices (a retry, a newer sandbox) is fine;
+        other devices for a container that holds some are refused: an existing grant wins.
+        """
+        held = self._grants.get(grant.key)
+        if held is not None and held.devices != grant.devices:
+            raise StateError(
+                f"cannot record a grant for container {grant.container} of pod {grant.pod}: it holds other devices already"
+            )
+        annotation = render_annotation(grant)  # what could not be read back is not written
+        parse_annotation(annotation, sandbox=grant.sandbox, granted_at=grant.granted_at, boot_id=grant.boot_id)
+        with self._transaction() as db:
+            _write(db, grant)
+        seen = {c.id: c for c in (*(held.containers if held else ()), *grant.containers)}
+        self._grants[grant.key] = dataclasses.replace(grant, containers=_in_order(seen.values()))
+
+    def add_container(self, pod: PodUid, container: str, container_id: ContainerId, sandbox: SandboxId) -> None:
+        """A container of the runtime was created with this grant. Nothing happens where there is no such grant."""
+        held = self._grants.get(GrantKey(pod, container))
+        if held is None or any(c.id == container_id for c in held.containers):
+            return
+        with self._transaction() as db:
+            db.execute(_SEE, (container_id, pod, container, sandbox))
+        seen = (*held.containers, HeldBy(id=container_id, sandbox=sandbox))
+        self._grants[held.key] = dataclasses.replace(held, containers=_in_order(seen))
+
+    def forget_containers(self, ids: Collection[ContainerId]) -> None:
+        """The runtime does not know these containers any more."""
+        gone = frozenset(ids)
+        with self._transaction() as db:
+            db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in gone])
+        for key, held in self._grants.items():
+            left = tuple(c for c in held.containers if c.id not in gone)
+            if left != held.containers:
+                self._grants[key] = dataclasses.replace(held, containers=left)
+
+    def release(self, pod: PodUid, container: str | None = None) -> tuple[Grant, ...]:
+        """Frees what this pod, or one container of it, holds; answers what that was. Again is fine and answers nothing."""
+        freed = tuple(g for g in self._grants.values() if g.pod == pod and container in (None, g.container))
+        if freed:
+            with self._transaction() as db:
+                db.executemany("DELETE FROM grants WHERE pod_uid = ? AND container = ?", [g.key for g in freed])
+        for grant in freed:
+            del self._grants[grant.key]
+        return freed
+
+    def tombstone(self, sandbox: SandboxId, stopped_at: int) -> None:
+        """Nothing is granted in this sandbox any more: a late CreateContainer can not attach to it. The first time counts."""
+        if sandbox in self._stopped:
+            return
+        with self._transaction() as db:
+            db.execute("INSERT OR IGNORE INTO stopped_sandboxes VALUES (?, ?)", (sandbox, stopped_at))
+        self._stopped[sandbox] = stopped_at
+
+    def forget_sandbox(self, sandbox: SandboxId) -> None:
+        """The runtime does not know this sandbox any more."""
+        if sandbox not in self._stopped:
+            return
+        with self._transaction() as db:
+            db.execute("DELETE FROM stopped_sandboxes WHERE sandbox_id = ?", (sandbox,))
+        del self._stopped[sandbox]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it is on disk when this ends, or none of it and StateError."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except sqlite3.Error as e:
+            raise file.state_error("write", self.path, e) from e
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+
+def replace_ledger(path: Path, grants: Collection[Grant]) -> Path | None:
+    """A new ledger with these grants at `path`; the old one, if any, is set aside, and where is answered. No daemon may run.
+
+    At no moment is there no ledger where one was: a start in between must not begin with an empty one.
+    """
+    with file.lock_directory(path.parent):
+        new = file.make(path)
+        try:
+            with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
+                db.execute("BEGIN")
+                for grant in grants:
+                    _write(db, grant)
+                db.execute("COMMIT")
+        except sqlite3.Error as e:
+            raise file.state_error("rebuild", path, e) from e
+        aside = file.set_aside(path)
+        new.rename(path)
+    return aside
+
+
+def _write(db: sqlite3.Connection, grant: Grant) -> None:
+    db.execute(_UPSERT, _row(grant))
+    db.executemany(_SEE, [(c.id, grant.pod, grant.container, c.sandbox) for c in grant.containers])
+
+
+def _read_grants(db: sqlite3.Connection) -> Iterator[Grant]:
+    seen: dict[GrantKey, list[HeldBy]] = {}
+    for pod, container, i, sandbox in db.execute("SELECT pod_uid, container, container_id, sandbox_id FROM grant_containers"):
+        seen.setdefault(GrantKey(PodUid(pod), container), []).append(HeldBy(id=ContainerId(i), sandbox=SandboxId(sandbox)))
+    for row in db.execute(_SELECT):
+        pod, container, namespace, pod_name, sandbox, form, gen, request, devices, granted_at, boot_id = row
+        yield Grant(
+            pod=PodUid(pod),
+            container=container,
+            namespace=namespace,
+            pod_name=pod_name,
+            sandbox=SandboxId(sandbox),
+            form=_form(form),
+            gen=gen,
+            request=parse_request(request),
+            devices=parse_devices(devices),
+            granted_at=granted_at,
+            boot_id=boot_id,
+            containers=_in_order(seen.get(GrantKey(PodUid(pod), container), [])),
+        )
+
+
+def _form(text: str) -> Form:
+    try:
+        return Form(text)
+    except ValueError as e:
+        raise StateError(f"{text!r:.80} is no form of an assignment") from e
+
+
+def _row(grant: Grant) -> tuple[str | int, ...]:
+    return (
+        *(grant.pod, grant.container, grant.namespace, grant.pod_name, grant.sandbox, grant.form.value, grant.gen),
+        *(render_json(grant.request), render_json(grant.devices), grant.granted_at, grant.boot_id),
+    )
+
+
+def _in_order(containers: Collection[HeldBy]) -> tuple[HeldBy, ...]:
+    return tuple(sorted(containers, key=lambda c: c.id))

@@ -1,0 +1,152 @@
+"""The container runtime's own answers: version, configuration, and the lists that a ledger is compared with.
+
+CRI `runtime.v1` over its Unix socket. A runtime that does not answer, or with an error, is a RuntimeUnavailableError that
+names the socket, never an empty list. An id that it does not know is None. `decide_cdi_support` says whether a CDI device in a
+request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts without its device.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+
+from lading.errors import RuntimeUnavailableError
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+_LARGEST_ANSWER: Final = 64 * 1024 * 1024  # kubelet takes 16 MiB; a node with more containers must not lose its ledger
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _LARGEST_ANSWER),
+    ("grpc.max_reconnect_backoff_ms", 500),  # a restarted runtime is found within a second; C-core waits up to two minutes
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class _Message(Protocol):
+    def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
+
+
+Answer = TypeVar("Answer")
+
+
+class RuntimeClient:
+    """One connection to the runtime, re-made as needed. Made inside a running event loop; `timeout_s` is for each call."""
+
+    def __init__(self, endpoint: Path, *, timeout_s: float = 10.0) -> None:
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._channel = grpc.aio.insecure_channel(f"unix://{quote(str(endpoint))}", options=_OPTIONS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+    async def version(self) -> cri.VersionResponse:
+        return await self._ask("Version", cri.VersionRequest(version="v1"), cri.VersionResponse.FromString)
+
+    async def status_verbose(self) -> cri.StatusResponse:
+        return await self._ask("Status", cri.StatusRequest(verbose=True), cri.StatusResponse.FromString)
+
+    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]:
+        request = cri.ListPodSandboxRequest()
+        return tuple((await self._ask("ListPodSandbox", request, cri.ListPodSandboxResponse.FromString)).items)
+
+    async def list_containers(self) -> tuple[cri.Container, ...]:
+        request = cri.ListContainersRequest()
+        return tuple((await self._ask("ListContainers", request, cri.ListContainersResponse.FromString)).containers)
+
+    async def container_status(self, container_id: str) -> cri.ContainerStatus | None:
+        request = cri.ContainerStatusRequest(container_id=container_id)
+        answer = await self._ask_known("ContainerStatus", request, cri.ContainerStatusResponse.FromString)
+        return answer.status if answer is not None else None
+
+    async def sandbox_status(self, sandbox_id: str, *, verbose: bool = False) -> cri.PodSandboxStatusResponse | None:
+        """The whole response: with `verbose`, its `info` carries the runtime's own JSON (network namespace, pid)."""
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)
+        return await self._ask_known("PodSandboxStatus", request, cri.PodSandboxStatusResponse.FromString)
+
+    async def _ask_known(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer | None:
+        try:
+            return await self._call(method, request, parse)
+        except grpc.aio.AioRpcError as e:
+            if e.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise self._unavailable(method, e) from e
+
+    async def _ask(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer:
+        try:
+            return await self._call(method, request, parse)
+        except grpc.aio.AioRpcError as e:
+            raise self._unavailable(method, e) from e
+
+    async def _call(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer:
+        call = self._channel.unary_unary(
+            f"/runtime.v1.RuntimeService/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=parse,
+        )
+        answer: Answer = await call(request, timeout=self._timeout_s)
+        return answer
+
+    def _unavailable(self, method: str, error: grpc.aio.AioRpcError) -> RuntimeUnavailableError:
+        return RuntimeUnavailableError(
+            f"cannot call {method} of the runtime at {self.endpoint}: {error.code().name}: {error.details()}",
+            hint="is the runtime running, and is --runtime-endpoint its socket?",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiSupport:
+    problem: str = ""  # why CDI devices would not be honoured, or empty
+    spec_dirs: tuple[str, ...] = ()  # where the runtime looks, in rising priority
+
+    @property
+    def supported(self) -> bool:
+        return not self.problem
+
+
+_DEFAULT_SPEC_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
+_HONOURS_FIELD: Final = (1, 7, 2)  # containerd; 1.7.0 and 1.7.1 read annotations only, 1.6 nothing
+_ON_BY_DEFAULT: Final = (2, 0, 0)
+
+
+def decide_cdi_support(version: cri.VersionResponse, status: cri.StatusResponse) -> CdiSupport:
+    """Whether `CDI_devices` of a CreateContainer request is honoured, from Version and a verbose Status."""
+    name = f"{version.runtime_name} {version.runtime_version}"
+    numbers = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version.runtime_version)
+    if version.runtime_name != "containerd" or numbers is None:
+        return CdiSupport(problem=f"{name} is not known to honour CDI devices; containerd 1.7.2 and newer does")
+    release = tuple(int(n or 0) for n in numbers.groups())
+    if release < _HONOURS_FIELD:
+        return CdiSupport(problem=f"{name} silently ignores CDI devices; 1.7.2 is the first that honours them")
+    config = _runtime_config(status)
+    dirs = config.get("cdiSpecDirs")
+    spec_dirs = tuple(str(d) for d in dirs) if isinstance(dirs, list) else _DEFAULT_SPEC_DIRS
+    if not config.get("enableCDI", release >= _ON_BY_DEFAULT):
+        return CdiSupport(problem=f"enable_cdi is off in the configuration of {name}", spec_dirs=spec_dirs)
+    if not spec_dirs:
+        return CdiSupport(problem=f"cdi_spec_dirs is empty in the configuration of {name}")
+    return CdiSupport(spec_dirs=spec_dirs)
+
+
+def _runtime_config(status: cri.StatusResponse) -> dict[str, Any]:
+    """containerd's configuration, which it shows as JSON in the verbose Status; empty where it is not there."""
+    try:
+        config = json.loads(status.info.get("config", "{}"))
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,252 @@
+"""The Unix sockets of a node's daemons: found or made so that only who should can connect, and that one daemon has them.
+
+`listen` takes the socket that systemd bound (LISTEN_FDS) or binds one: the directory is ours alone, at no moment has the file
+a wider mode than asked, a file left by a dead daemon is replaced. It refuses a path on which someone listens, a path where
+something lies that is no socket (a link is not followed, nothing is removed), a directory that others can write, and a second
+instance. The file stays when the listener is closed: removing it could remove the successor's.
+
+Source: unix(7), sd_listen_fds(3). Linux gives a bound file the mode of the socket's descriptor (less the umask).
+"""
+
+import contextlib
+import errno
+import fcntl
+import io
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lading.errors import ConfigError, HostError
+
+BACKLOG: Final = 128  # kubelet opens a handful of connections; a burst of crictl calls must not be refused
+_FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
+_LONGEST_PATH: Final = 107  # sizeof(sun_path) less its NUL
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Peer(NamedTuple):
+    pid: int
+    uid: int
+    gid: int
+
+
+class Access(NamedTuple):
+    """Who may connect: Linux checks write permission on the socket's file."""
+
+    uid: int
+    gid: int
+    mode: int
+
+
+class Listener(socket.socket):
+    """A listening socket and the lock that keeps a second instance away; closing it gives both back."""
+
+    __slots__ = ("lock",)
+    lock: io.FileIO
+
+    def close(self) -> None:
+        super().close()
+        with contextlib.suppress(AttributeError):  # not locked yet
+            self.lock.close()
+
+
+def parse_endpoint(text: str) -> Path:
+    """`/run/x.sock` or `unix:///run/x.sock` as a path; ConfigError for anything else."""
+    scheme, separator, rest = text.partition("://")
+    path = rest if separator else text.removeprefix("unix:")
+    hint = "write it as unix:///run/lading/cri.sock or /run/lading/cri.sock"
+    if separator and scheme != "unix":
+        raise ConfigError(f"cannot use endpoint {text!r}: only Unix sockets are served, not {scheme}", hint=hint)
+    if not path.startswith("/"):
+        raise ConfigError(f"cannot use endpoint {text!r}: not an absolute path", hint=hint)
+    if "\0" in path or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ConfigError(f"cannot use endpoint {text!r}: a socket's path has at most {_LONGEST_PATH} bytes and no NUL")
+    return Path(path)
+
+
+def peer_credentials(connection: socket.socket) -> Peer:
+    """Who connected, as the kernel saw it at connect(); of a socket that we dialled: who called listen()."""
+    return Peer(*struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))))
+
+
+def listen(path: Path, *, mode: int = 0o600, directory_mode: int = 0o700, like: Path | None = None) -> Listener:
+    """A non-blocking listening socket at `path`, from systemd or made here; HostError says who or what is in the way.
+
+    `like` is a socket whose owner and mode ours takes, where it exists. What systemd bound is taken as it is:
+    `access_problems` says how it differs.
+    """
+    _prepare_directory(path.parent, directory_mode)
+    lock = _lock(path)
+    try:
+        listener = _activated(path) or _created(path, wanted_access(mode=mode, like=like))
+    except BaseException:
+        lock.close()
+        raise
+    listener.lock = lock
+    listener.setblocking(False)
+    return listener
+
+
+def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:
+    if like is not None:
+        with contextlib.suppress(FileNotFoundError):
+            found = like.stat()
+            if stat.S_ISSOCK(found.st_mode):
+                return Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
+    return Access(os.geteuid(), os.getegid(), mode)
+
+
+def access_problems(path: Path, *, mode: int = 0o600, like: Path | None = None) -> tuple[str, ...]:
+    """How owner and mode of the socket at `path` differ from what was asked, in words; empty where they do not."""
+    wanted = wanted_access(mode=mode, like=like)
+    try:
+        found = path.lstat()
+    except OSError as e:
+        return (f"{path}: {e.strerror}",)
+    problems = []
+    if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
+        problems.append(f"{path} belongs to {found.st_uid}:{found.st_gid}, not {wanted.uid}:{wanted.gid}")
+    if stat.S_IMODE(found.st_mode) != wanted.mode:
+        problems.append(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not {wanted.mode:04o}")
+    return tuple(problems)
+
+
+def _prepare_directory(directory: Path, mode: int) -> None:
+    try:
+        directory.mkdir(mode)
+        directory.chmod(mode)  # a umask may have taken some of it
+    except FileExistsError:
+        pass
+    except OSError as e:
+        raise HostError(f"cannot create {directory}: {e.strerror}") from e
+    found = directory.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise HostError(f"cannot listen in {directory}: it belongs to uid {found.st_uid}, who could replace the socket")
+    if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
+        raise HostError(
+            f"cannot listen in {directory}: mode {stat.S_IMODE(found.st_mode):04o} lets others replace the socket",
+            hint=f"chmod go-w {directory}",
+        )
+
+
+def _lock(path: Path) -> io.FileIO:
+    """Held until the listener is closed or the process ends; the file itself stays, so that all lock the same one."""
+    name = path.with_name(path.name + ".lock")
+    try:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as e:
+        raise HostError(f"cannot open {name}: {e.strerror}") from e
+    lock = io.FileIO(fd, "r+")
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(lock.close)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+            raise HostError(f"cannot lock {name}: not a regular file of our own", hint=f"look at it with `ls -l {name}`")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            owner = os.read(fd, 20).decode(errors="replace").strip()
+            raise HostError(
+                f"cannot listen on {path}: another instance has it, process {owner or 'unknown'}",
+                hint="stop that one first, or give this one another --listen",
+            ) from e
+        lock.truncate()
+        lock.write(b"%d\n" % os.getpid())
+        on_failure.pop_all()
+    return lock
+
+
+def _activated(path: Path) -> Listener | None:
+    """The socket that systemd bound at `path`; None where it passed us none. The variables name the process they are for."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    given = []
+    for fd in _passed_descriptors():
+        try:
+            candidate = Listener(fileno=fd)
+        except OSError:
+            given.append(f"descriptor {fd} is no socket")
+            continue
+        problem = _unfit(candidate, path)
+        if not problem:
+            candidate.set_inheritable(False)
+            return candidate
+        given.append(f"descriptor {fd} {problem}")
+        candidate.detach()  # perhaps another listener's
+    raise HostError(
+        f"cannot listen on {path}: systemd passed {'; '.join(given) or 'nothing'}",
+        hint="ListenStream= of the socket unit and --listen must name the same path",
+    )
+
+
+def _passed_descriptors() -> Iterator[int]:
+    count = os.environ.get("LISTEN_FDS", "")
+    if not count.isdecimal():
+        raise HostError(f"cannot take sockets from systemd: LISTEN_FDS is {count!r}, not a number")
+    yield from range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count))
+
+
+def _unfit(candidate: socket.socket, path: Path) -> str:
+    if candidate.family != socket.AF_UNIX or candidate.type != socket.SOCK_STREAM:
+        return "is no Unix stream socket"
+    if not candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return "does not listen"
+    bound = candidate.getsockname()
+    if not isinstance(bound, str) or Path(bound).resolve() != path.resolve():
+        return f"is bound at {bound!r}"
+    return ""
+
+
+def _created(path: Path, access: Access) -> Listener:
+    _clear(path)
+    listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # bind() makes the file with the descriptor's mode: nobody else gets in before owner and mode are set below,
+        # whatever the umask is, and without changing the umask under another thread.
+        os.fchmod(listener.fileno(), access.mode & 0o600)
+        listener.bind(os.fspath(path))
+        os.chown(path, access.uid, access.gid, follow_symlinks=False)
+        path.chmod(access.mode)
+        listener.listen(BACKLOG)
+    except OSError as e:
+        listener.close()
+        raise HostError(f"cannot listen on {path}: {e.strerror or e}") from e
+    return listener
+
+
+def _clear(path: Path) -> None:
+    """Removes a socket on which nobody listens. The lock is held, so no instance of ours is between bind and listen."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise HostError(
+            f"cannot listen on {path}: a {_kind(found.st_mode)} is there",
+            hint=f"look at it with `ls -l {path}`; it is neither followed nor removed",
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
+        dial.setblocking(False)
+        status = dial.connect_ex(os.fspath(path))
+        match status:
+            case errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+                return
+            case errno.ENOENT:
+                return
+            case 0:
+                holder = f"process {peer_credentials(dial).pid}"
+            case _:  # EAGAIN: its backlog is full; EPROTOTYPE: a datagram socket
+                holder = f"someone ({os.strerror(status)})"
+    raise HostError(f"cannot listen on {path}: {holder} listens there", hint=f"see who with `ss -xlp src {path}`")
+
+
+def _kind(mode: int) -> str:
+    for is_kind, name in ((stat.S_ISLNK, "symbolic link"), (stat.S_ISREG, "regular file"), (stat.S_ISDIR, "directory")):
+        if is_kind(mode):
+            return name
+    return "file that is no socket"

@@ -1,0 +1,279 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.grant.choose import Holding, choose
+from hooks.inventory.model import Inventory, Pf
+from lading.reasons import Reason
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
+
+NODE = inventory(gpus=tuple(gpu(i) for i in range(4)), vfs=tuple(vf(i) for i in range(4)))
+MIG_NODE = inventory(gpus=(mig_gpu(0), gpu(1)))
+ME, OTHER, THIRD = PodUid("me"), PodUid("other"), PodUid("third")
+
+
+def ask(
+    request: ContainerRequest,
+    node: Inventory = NODE,
+    *,
+    held: Sequence[Holding] = (),
+    foreign: dict[GpuUuid, str] | None = None,
+) -> Devices | Refusal:
+    return choose(request, node, pod=ME, held=held, foreign=foreign or {})
+
+
+def gpus(*names: str, **share: int) -> ContainerRequest:
+    return ContainerRequest(
+        gpus=tuple(GpuRequest(name=name, memory_mib=share.get("mib"), core_percent=share.get("core")) for name in names)
+    )
+
+
+def vfs(*names: str) -> ContainerRequest:
+    return ContainerRequest(vfs=tuple(VfRequest(name=name) for name in names))
+
+
+def whole(*indices: int) -> Devices:
+    return Devices(gpus=tuple(GrantedGpu(uuid=uuid(i)) for i in indices))
+
+
+def share(index: int, mib: int | None = None, core: int | None = None, *, pod_wide: bool = False) -> Devices:
+    return Devices(gpus=(GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_wide=pod_wide),))
+
+
+def bdf(number: int) -> PciAddress:
+    return vf(number).bdf
+
+
+def holding(pod: PodUid, devices: Devices, container: str = "c") -> Holding:
+    return Holding(pod=pod, pod_name=f"ns/{pod}", container=container, devices=devices)
+
+
+def reason(result: Devices | Refusal, *named: str) -> Reason:
+    assert isinstance(result, Refusal), result
+    for name in named:
+        assert name in result.message
+    return result.reason
+
+
+def test_each_name_of_a_card_is_the_same_card() -> None:
+    card = NODE.gpus[2]
+    for name in ("2", card.uuid, card.bdf):
+        assert ask(gpus(name)) == whole(2)
+
+
+def test_devices_are_in_the_order_asked() -> None:
+    assert ask(gpus("3", "0", "1")) == whole(3, 0, 1)
+
+
+def test_nothing_asked_is_nothing_given() -> None:
+    assert ask(ContainerRequest()) == Devices()
+
+
+def test_unknown_cards_name_what_the_node_has() -> None:
+    for name in ("4", uuid(5), "0000:99:00.0", mig_uuid(0)):
+        assert reason(ask(gpus("0", name)), name, uuid(3)) == Reason.DEVICE_UNKNOWN
+    assert reason(ask(gpus("0"), inventory())) == Reason.DEVICE_UNKNOWN
+
+
+def test_a_minor_is_no_index() -> None:
+    assert reason(ask(gpus("7"))) == Reason.DEVICE_UNKNOWN  # GPU 0 has minor 7
+
+
+def test_central_saw_the_card_somewhere_else() -> None:
+    at = GpuRequest(name=uuid(1), bdf=NODE.gpus[1].bdf)
+    assert ask(ContainerRequest(gpus=(at,))) == whole(1)
+    moved = replace(at, bdf=NODE.gpus[2].bdf)
+    assert reason(ask(ContainerRequest(gpus=(moved,))), NODE.gpus[2].bdf) == Reason.DEVICE_UNKNOWN
+
+
+def test_two_names_of_one_card() -> None:
+    assert reason(ask(gpus("0", uuid(0)))) == Reason.ANNOTATION_MALFORMED
+
+
+def test_an_unhealthy_card_says_why() -> None:
+    node = inventory(gpus=(gpu(0), gpu(1, unhealthy="Xid 79")))
+    assert reason(ask(gpus("0", "1"), node), "Xid 79") == Reason.DEVICE_UNHEALTHY
+
+
+def test_all_is_every_healthy_card_or_none() -> None:
+    node = inventory(gpus=(gpu(0), gpu(1, unhealthy="Xid 79"), gpu(2)))
+    assert ask(gpus("all"), node) == whole(0, 2)
+    assert reason(ask(gpus("all"), node, held=[holding(OTHER, whole(2))]), "ns/other") == Reason.DEVICE_HELD
+    assert reason(ask(gpus("all"), inventory(gpus=(gpu(0, unhealthy="x"),)))) == Reason.DEVICE_UNKNOWN
+    assert reason(ask(gpus("all"), inventory())) == Reason.DEVICE_UNKNOWN
+
+
+@pytest.mark.parametrize("devices", [whole(1), share(1, 100), share(1, core=1), share(1, 100, pod_wide=True)])
+def test_a_whole_card_is_given_only_where_no_other_pod_is_on_it(devices: Devices) -> None:
+    assert reason(ask(gpus("1"), held=[holding(OTHER, devices)]), "ns/other", uuid(1)) == Reason.DEVICE_HELD
+    assert ask(gpus("2"), held=[holding(OTHER, devices)]) == whole(2)
+    assert ask(gpus("1"), held=[holding(ME, devices)]) == whole(1)
+
+
+def test_a_share_of_a_card_that_another_pod_has_whole() -> None:
+    assert reason(ask(gpus("1", mib=1), held=[holding(OTHER, whole(1))])) == Reason.DEVICE_HELD
+    assert ask(gpus("1", mib=1), held=[holding(ME, whole(1))]) == share(1, 1)
+
+
+def test_one_bad_entry_refuses_all() -> None:
+    assert reason(ask(gpus("0", "1", "9"))) == Reason.DEVICE_UNKNOWN
+    both = ContainerRequest(gpus=(GpuRequest(name="0"),), vfs=(VfRequest(name="mlx5_99"),))
+    assert reason(ask(both), "mlx5_99") == Reason.DEVICE_UNKNOWN
+
+
+def test_shares_add_up_to_the_usable_memory() -> None:
+    usable = NODE.gpus[0].usable_mib
+    held = [holding(OTHER, share(0, 40000)), holding(THIRD, share(0, 40000))]
+    assert ask(gpus("0", mib=usable - 80000), held=held) == share(0, usable - 80000)
+    refused = ask(gpus("0", mib=usable - 80000 + 1), held=held)
+    assert reason(refused, "ns/other/c", "ns/third/c", "1000") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(gpus("0", mib=usable + 1))) == Reason.CAPACITY_EXCEEDED
+    assert isinstance(ask(gpus("1", mib=usable), held=held), Devices)
+
+
+def test_shares_add_up_to_a_hundred_percent() -> None:
+    held = [holding(OTHER, share(0, 100, 60)), holding(THIRD, share(0, 100))]
+    assert ask(gpus("0", core=40), held=held) == share(0, core=40)
+    assert reason(ask(gpus("0", core=41), held=held)) == Reason.CAPACITY_EXCEEDED
+    assert isinstance(ask(gpus("0", mib=5), held=held), Devices)
+
+
+def test_shares_of_one_pods_containers_are_each_counted() -> None:
+    held = [holding(ME, share(0, 40000), "a"), holding(ME, share(0, 40000), "b")]
+    assert reason(ask(gpus("0", mib=40000), held=held)) == Reason.CAPACITY_EXCEEDED
+    assert isinstance(ask(gpus("0", mib=1000), held=held), Devices)
+
+
+def test_a_share_of_the_whole_pod_is_counted_once() -> None:
+    of_pod = ContainerRequest(gpus=(GpuRequest(name="0", memory_mib=40000, pod_wide=True),))
+    held = [holding(ME, share(0, 40000, pod_wide=True), name) for name in "abc"]
+    assert ask(of_pod, held=held) == share(0, 40000, pod_wide=True)
+    assert reason(ask(gpus("0", mib=41001), held=held)) == Reason.CAPACITY_EXCEEDED
+    theirs = [replace(one, pod=OTHER) for one in held]
+    assert ask(of_pod, held=theirs) == share(0, 40000, pod_wide=True)
+    assert reason(ask(of_pod, held=[*theirs, holding(THIRD, share(0, 40000, pod_wide=True))])) == Reason.CAPACITY_EXCEEDED
+
+
+def test_mig_instances_are_held_one_by_one() -> None:
+    first = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
+    second = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(1)),))
+    assert ask(gpus(mig_uuid(0)), MIG_NODE) == first
+    assert ask(gpus(mig_uuid(1)), MIG_NODE, held=[holding(OTHER, first)]) == second
+    assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(OTHER, first)])) == Reason.DEVICE_HELD
+    assert ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(ME, first)]) == first
+    assert ask(gpus(mig_uuid(0), mig_uuid(1)), MIG_NODE) == Devices(gpus=first.gpus + second.gpus)
+
+
+def test_a_mig_instance_of_a_card_that_was_given_before_it_was_cut() -> None:
+    for devices in (whole(0), share(0, 100)):
+        assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(OTHER, devices)])) == Reason.DEVICE_HELD
+
+
+def test_a_card_whose_mig_instance_a_pod_still_holds() -> None:
+    instance = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
+    for request in (gpus("0"), gpus("0", mib=1)):
+        assert reason(ask(request, held=[holding(OTHER, instance)]), mig_uuid(0)) == Reason.DEVICE_HELD
+
+
+def test_a_card_in_mig_mode_is_not_given_whole_nor_shared() -> None:
+    assert reason(ask(gpus("0"), MIG_NODE), mig_uuid(0), mig_uuid(1)) == Reason.DEVICE_UNKNOWN
+    assert reason(ask(gpus("0", mib=100), MIG_NODE)) == Reason.DEVICE_UNKNOWN
+    assert reason(ask(gpus("all"), MIG_NODE)) == Reason.DEVICE_UNKNOWN
+    assert ask(gpus("1"), MIG_NODE) == whole(1)
+
+
+def test_a_card_that_a_pod_uses_without_a_grant() -> None:
+    foreign = {uuid(1): "pod kube-system/old"}
+    for request in (gpus("1"), gpus("1", mib=1), gpus("all")):
+        assert reason(ask(request, foreign=foreign), "kube-system/old") == Reason.DEVICE_HELD
+    assert ask(gpus("0"), foreign=foreign) == whole(0)
+    assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, foreign={uuid(0): "x"})) == Reason.DEVICE_HELD
+
+
+def test_vfs_by_each_name() -> None:
+    assert ask(vfs(bdf(2), "mlx5_1")) == Devices(vfs=(GrantedVf(bdf=bdf(2)), GrantedVf(bdf=bdf(0))))
+    named = ContainerRequest(vfs=(VfRequest(name=bdf(0), pf=PciAddress("0000:3b:00.0"), ifname="rdma0"),))
+    assert ask(named) == Devices(vfs=(GrantedVf(bdf=bdf(0), ifname="rdma0"),))
+
+
+def test_ibdevs_are_compared_exactly() -> None:
+    node = inventory(vfs=tuple(vf(i) for i in range(9, 12)))  # mlx5_10, …
+    assert reason(ask(vfs("mlx5_1"), node)) == Reason.DEVICE_UNKNOWN
+
+
+def test_unknown_vfs() -> None:
+    for name in ("mlx5_9", "0000:3c:00.1", "mlx5_0", "0000:3b:00.0"):
+        assert reason(ask(vfs(name)), name, bdf(0)) == Reason.DEVICE_UNKNOWN
+    elsewhere = ContainerRequest(vfs=(VfRequest(name=bdf(0), pf=PciAddress("0000:18:00.0")),))
+    assert reason(ask(elsewhere), "0000:18:00.0") == Reason.DEVICE_UNKNOWN
+
+
+def test_a_vf_twice() -> None:
+    assert reason(ask(vfs(bdf(0), "mlx5_1"))) == Reason.ANNOTATION_MALFORMED
+
+
+def test_vfs_that_can_not_be_used() -> None:
+    for broken in (vf(0, unhealthy="no carrier"), replace(vf(0), uverbs=None, driver="vfio-pci"), replace(vf(0), uverbs=None)):
+        node = inventory(vfs=(broken, vf(1)))
+        assert reason(ask(vfs(bdf(0)), node), broken.unhealthy or broken.driver) == Reason.DEVICE_UNHEALTHY
+        assert ask(ContainerRequest(any_vfs=1), node) == Devices(vfs=(GrantedVf(bdf=bdf(1)),))
+
+
+def test_a_vf_is_held_by_one_pod() -> None:
+    held = [holding(OTHER, Devices(vfs=(GrantedVf(bdf=bdf(0)),)))]
+    assert reason(ask(vfs("mlx5_1"), held=held), "ns/other") == Reason.DEVICE_HELD
+    mine = [holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(0)),)))]
+    assert ask(vfs("mlx5_1"), held=mine) == Devices(vfs=(GrantedVf(bdf=bdf(0)),))
+
+
+def test_vfs_by_number_are_the_lowest_free_ones() -> None:
+    held = [holding(OTHER, Devices(vfs=(GrantedVf(bdf=bdf(0)), GrantedVf(bdf=bdf(2)))))]
+    assert ask(ContainerRequest(any_vfs=2), held=held) == Devices(vfs=(GrantedVf(bdf=bdf(1)), GrantedVf(bdf=bdf(3))))
+    assert reason(ask(ContainerRequest(any_vfs=3), held=held)) == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(ContainerRequest(any_vfs=1), inventory())) == Reason.CAPACITY_EXCEEDED
+
+
+def test_lowest_is_by_number_also_where_domains_are_longer() -> None:
+    far = replace(vf(0), bdf=PciAddress("10000:01:00.1"))
+    near = replace(vf(1), bdf=PciAddress("e000:01:00.1"))
+    pf = Pf(bdf=PciAddress("0000:3b:00.0"), driver="mlx5_core", numa=None, vfs=(far, near))
+    assert ask(ContainerRequest(any_vfs=1), Inventory(pfs=(pf,))) == Devices(vfs=(GrantedVf(bdf=near.bdf),))
+
+
+def test_a_number_without_a_suffix_is_the_pods() -> None:
+    of_pod = ContainerRequest(any_vfs=2, any_vfs_pod_wide=True)
+    first = ask(of_pod)
+    assert first == Devices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(1), pod_wide=True)))
+    assert ask(of_pod, held=[holding(ME, first, "init")]) == first
+    assert ask(of_pod, held=[holding(OTHER, first)]) == Devices(
+        vfs=(GrantedVf(bdf=bdf(2), pod_wide=True), GrantedVf(bdf=bdf(3), pod_wide=True))
+    )
+
+
+def test_the_pods_vfs_come_before_lower_free_ones() -> None:
+    held = [holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(3), pod_wide=True),)), "init")]
+    request = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
+    assert ask(request, held=held) == Devices(vfs=(GrantedVf(bdf=bdf(3), pod_wide=True),))
+
+
+def test_the_pods_vfs_stay_its_own_when_a_container_names_one() -> None:
+    pool = Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
+    held = [holding(ME, pool, "init"), holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(1)),)), "named")]
+    assert ask(ContainerRequest(any_vfs=1, any_vfs_pod_wide=True), held=held) == pool
+
+
+def test_a_number_with_a_suffix_is_that_containers_own() -> None:
+    held = [holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(1)))), "init")]
+    assert ask(ContainerRequest(any_vfs=1), held=held) == Devices(vfs=(GrantedVf(bdf=bdf(2)),))
+    of_pod = ContainerRequest(any_vfs=2, any_vfs_pod_wide=True)
+    assert ask(of_pod, held=held) == Devices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(2), pod_wide=True)))
+
+
+def test_messages_are_bounded_on_a_large_node() -> None:
+    node = inventory(gpus=tuple(mig_gpu(i, 7) for i in range(16)), vfs=tuple(vf(i) for i in range(7)))
+    result = ask(gpus("99"), node)
+    assert isinstance(result, Refusal)
+    assert len(result.message) < 2000

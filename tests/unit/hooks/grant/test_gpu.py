@@ -1,0 +1,142 @@
+from dataclasses import replace
+
+import pytest
+
+from hooks.assignment.model import Devices, GrantedGpu, Refusal
+from hooks.grant.gpu import DriverMount, GpuInjection, GpuMode, adjust_gpus
+from lading.reasons import Reason
+from protos.hook.v1 import hook_pb2
+from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid
+
+NODE = inventory(gpus=(gpu(0), gpu(1), mig_gpu(2)))
+CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+DEVICES = GpuInjection(mode=GpuMode.DEVICES)
+TWO = Devices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
+MIG = Devices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
+EVERY_MODE = [
+    DEVICES,
+    GpuInjection(mode=GpuMode.CDI, cdi_names=frozenset(f"nvidia.com/gpu={n}" for n in (uuid(0), uuid(1), mig_uuid(21)))),
+    GpuInjection(mode=GpuMode.NVIDIA_RUNTIME),
+]
+
+
+def adjust(devices: Devices, injection: GpuInjection) -> hook_pb2.Adjustment:
+    result = adjust_gpus(devices, NODE, injection)
+    assert isinstance(result, hook_pb2.Adjustment), result
+    return result
+
+
+def env(adjustment: hook_pb2.Adjustment) -> dict[str, str]:
+    names = [upsert.name for upsert in adjustment.env]
+    assert len(set(names)) == len(names)
+    return {upsert.name: upsert.value for upsert in adjustment.env}
+
+
+@pytest.mark.parametrize("injection", EVERY_MODE)
+def test_no_gpus_no_adjustment(injection: GpuInjection) -> None:
+    assert adjust(Devices(), injection) == hook_pb2.Adjustment()
+
+
+def test_devices_mode_gives_the_nodes_of_the_minors() -> None:
+    adjustment = adjust(TWO, DEVICES)
+    assert [d.container_path for d in adjustment.devices] == ["/dev/nvidia6", "/dev/nvidia7", *CONTROL]
+    assert [d.host_path for d in adjustment.devices][:1] == ["/node/dev/nvidia6"]
+    assert {d.permissions for d in adjustment.devices} == {"rw"}
+    assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert not adjustment.mounts
+    assert not adjustment.cdi_devices
+
+
+def test_devices_mode_gives_the_caps_of_a_mig_instance() -> None:
+    adjustment = adjust(MIG, DEVICES)
+    caps = ["/dev/nvidia-caps/nvidia-cap11", "/dev/nvidia-caps/nvidia-cap12"]
+    assert [d.container_path for d in adjustment.devices] == ["/dev/nvidia5", *caps, *CONTROL]
+
+
+def test_two_instances_of_one_card_share_its_node() -> None:
+    both = Devices(gpus=(*MIG.gpus, GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20))))
+    paths = [d.container_path for d in adjust(both, DEVICES).devices]
+    assert len(paths) == len(set(paths)) == 1 + 4 + 3
+
+
+def test_devices_mode_mounts_the_driver_read_only() -> None:
+    library = DriverMount(host_path="/opt/driver/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
+    adjustment = adjust(TWO, replace(DEVICES, driver_mounts=(library,)))
+    assert list(adjustment.mounts) == [
+        hook_pb2.Mount(container_path="/usr/lib/libcuda.so.1", host_path="/opt/driver/libcuda.so.1", readonly=True)
+    ]
+
+
+@pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
+def test_devices_mode_without_a_needed_control_node(gone: str) -> None:
+    driver = NODE.driver
+    assert driver is not None
+    without = replace(driver, control=tuple(node for node in driver.control if node.path != gone))
+    result = adjust_gpus(TWO, replace(NODE, driver=without), DEVICES)
+    assert isinstance(result, Refusal)
+    assert result.reason == Reason.DEVICE_NODE_INVALID
+    assert gone in result.message
+    no_driver = adjust_gpus(TWO, replace(NODE, driver=None), DEVICES)
+    assert isinstance(no_driver, Refusal)
+
+
+def test_profilers_node_may_be_absent() -> None:
+    driver = NODE.driver
+    assert driver is not None
+    node = replace(NODE, driver=replace(driver, control=driver.control[:2]))
+    assert isinstance(adjust_gpus(TWO, node, DEVICES), hook_pb2.Adjustment)
+
+
+def test_cdi_mode_names_by_uuid() -> None:
+    adjustment = adjust(TWO, EVERY_MODE[1])
+    assert list(adjustment.cdi_devices) == [f"nvidia.com/gpu={uuid(1)}", f"nvidia.com/gpu={uuid(0)}"]
+    assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert not adjustment.devices
+    assert list(adjust(MIG, EVERY_MODE[1]).cdi_devices) == [f"nvidia.com/gpu={mig_uuid(21)}"]
+
+
+def test_cdi_mode_without_the_name_or_the_runtime() -> None:
+    only_first = GpuInjection(mode=GpuMode.CDI, cdi_names=frozenset({"nvidia.com/gpu=0", f"nvidia.com/gpu={uuid(1)}"}))
+    result = adjust_gpus(TWO, NODE, only_first)
+    assert isinstance(result, Refusal)
+    assert result.reason == Reason.CDI_UNAVAILABLE
+    assert uuid(0) in result.message
+    result = adjust_gpus(TWO, NODE, replace(EVERY_MODE[1], cdi_refusal="containerd 1.6 has no CDI"))
+    assert isinstance(result, Refusal)
+    assert result.reason == Reason.CDI_UNAVAILABLE
+    assert "containerd 1.6" in result.message
+
+
+def test_nvidia_runtime_mode_names_by_uuid() -> None:
+    adjustment = adjust(TWO, EVERY_MODE[2])
+    assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": f"{uuid(1)},{uuid(0)}"}
+    assert not adjustment.devices
+    assert env(adjust(MIG, EVERY_MODE[2])) == {"NVIDIA_VISIBLE_DEVICES": mig_uuid(21)}
+
+
+@pytest.mark.parametrize("injection", EVERY_MODE)
+def test_shares_are_told_in_the_order_of_the_devices(injection: GpuInjection) -> None:
+    share = GrantedGpu(uuid=uuid(1), memory_mib=8138)
+    cores = GrantedGpu(uuid=uuid(0), core_percent=30)
+    adjustment = adjust(Devices(gpus=(share, cores, *MIG.gpus)), injection)
+    usable = NODE.gpus[0].usable_mib
+    assert env(adjustment)["LADING_GPU_MEMORY_MIB"] == f"8138,{usable},40000"
+    assert env(adjustment)["LADING_GPU_CORE_PERCENT"] == "100,30,100"
+    assert "LADING_GPU_MEMORY_MIB" not in env(adjust(TWO, injection))
+
+
+@pytest.mark.parametrize("injection", EVERY_MODE)
+def test_a_card_that_left_since_it_was_granted(injection: GpuInjection) -> None:
+    for one in (GrantedGpu(uuid=uuid(9)), GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(29))):
+        result = adjust_gpus(Devices(gpus=(one,)), NODE, injection)
+        assert isinstance(result, Refusal)
+        assert result.reason == Reason.DEVICE_UNKNOWN
+        assert (one.mig_uuid or one.uuid) in result.message
+
+
+@pytest.mark.parametrize("injection", EVERY_MODE)
+def test_a_card_that_broke_since_it_was_granted(injection: GpuInjection) -> None:
+    for broken in (gpu(0, unhealthy="Xid 79"), replace(gpu(0), node=None)):
+        result = adjust_gpus(Devices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(broken,)), injection)
+        assert isinstance(result, Refusal)
+        assert result.reason == Reason.DEVICE_UNHEALTHY

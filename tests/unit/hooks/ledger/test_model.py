@@ -1,0 +1,118 @@
+import dataclasses
+
+import pytest
+
+from hooks.assignment.model import (
+    ContainerRequest,
+    Devices,
+    Form,
+    GpuRequest,
+    GrantedGpu,
+    GrantedVf,
+    VfRequest,
+)
+from hooks.ledger.model import Grant, parse_annotation, parse_devices, parse_request, render_annotation, render_json
+from lading.errors import StateError
+from lading.vocabulary import PciAddress
+from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf
+
+FULL = dataclasses.replace(
+    grant(),
+    form=Form.SIGNED,
+    gen=7,
+    request=ContainerRequest(
+        gpus=(GpuRequest(name="GPU-x", bdf=PciAddress("0000:1b:00.0"), memory_mib=8138, core_percent=30, pod_wide=True),),
+        vfs=(VfRequest(name="mlx5_7", pf=PciAddress("0000:18:00.0"), ifname="rdma0"),),
+        any_vfs=2,
+        any_vfs_pod_wide=True,
+    ),
+    devices=Devices(
+        gpus=(
+            GrantedGpu(uuid=gpu_uuid(1), memory_mib=8138, core_percent=30, pod_wide=True),
+            GrantedGpu(uuid=gpu_uuid(2), mig_uuid=f"MIG-{str(gpu_uuid(3))[4:]}"),
+        ),
+        vfs=(GrantedVf(bdf=vf_bdf(3), ifname="rdma0", pod_wide=True),),
+    ),
+)
+
+
+def parse(text: str, like: Grant = FULL) -> Grant:
+    return parse_annotation(text, sandbox=like.sandbox, granted_at=like.granted_at, boot_id=BOOT)
+
+
+@pytest.mark.parametrize("value", [FULL, grant(), grant(devices=Devices())])
+def test_both_written_forms_are_read_back(value: Grant) -> None:
+    assert parse(render_annotation(value), value) == value
+    assert parse_request(render_json(value.request)) == value.request
+    assert parse_devices(render_json(value.devices)) == value.devices
+
+
+def test_every_field_of_request_and_devices_is_written() -> None:
+    """A field that somebody adds to these types is covered above only if FULL sets it."""
+    items: list[ContainerRequest | GpuRequest | VfRequest | GrantedVf | Devices] = [FULL.request, FULL.devices]
+    for item in (*items, *FULL.request.gpus, *FULL.request.vfs, *FULL.devices.vfs):
+        for field in dataclasses.fields(item):
+            assert getattr(item, field.name) != field.default, field.name
+    said = {f.name for gpu in FULL.devices.gpus for f in dataclasses.fields(gpu) if getattr(gpu, f.name) != f.default}
+    assert said == {f.name for f in dataclasses.fields(GrantedGpu)}
+
+
+def test_the_annotation_of_a_released_version_stays_readable() -> None:
+    """These bytes are on containers that run out there."""
+    text = (
+        '{"container":"train","devices":{"gpus":[{"memory_mib":1024,"uuid":"GPU-00000000-0000-0000-0000-000000000001"}],'
+        '"vfs":[{"bdf":"0000:3b:00.2"}]},"form":"unsigned","gen":3,"name":"p","namespace":"n","pod":"u",'
+        '"request":{"gpus":[{"core_percent":10,"name":"0"}]},"v":1}'
+    )
+    found = parse(text)
+    assert render_annotation(found) == text
+    assert (found.pod, found.container, found.form, found.gen) == ("u", "train", Form.UNSIGNED, 3)
+    assert found.devices.gpus[0].memory_mib == 1024
+
+
+TEXT = render_annotation(FULL)
+LONG = dataclasses.replace(FULL, request=ContainerRequest(gpus=(GpuRequest(name="GPU-x"),) * 4000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        TEXT + " ",
+        TEXT[:-1],
+        TEXT.replace('"v":1', '"v":2'),
+        TEXT.replace('"v":1', '"v":1,"w":1'),
+        TEXT.replace('"gen":7', '"gen":7,"gen":7'),
+        TEXT.replace('"gen":7', '"gen":-7'),
+        TEXT.replace('"gen":7', '"gen":NaN'),
+        TEXT.replace('"gen":7', '"gen":1e309'),
+        TEXT.replace('"gen":7', f'"gen":{2**63}'),
+        TEXT.replace('"gen":7', '"gen":' + "9" * 1_000_000),
+        TEXT.replace('"signed"', '"forged"'),
+        TEXT.replace('"pod":"pod-1"', '"pod":""'),
+        TEXT.replace("GPU-0", "gpu-0", 1),
+        TEXT.replace("MIG-0", "MIG-x", 1),
+        TEXT.replace(vf_bdf(3), "0000:3B:00.3"),
+        TEXT.replace(vf_bdf(3), "../../dev/sda"),
+        TEXT.replace('"ifname":"rdma0","pod_wide"', '"ifname":"a b","pod_wide"'),
+        TEXT.replace('"memory_mib":8138,"pod_wide"', '"memory_mib":-1,"pod_wide"'),
+        TEXT.replace('"default"', '"\\ud800"'),
+        render_annotation(LONG),
+        "\ud800",
+        "[" * 100_000,
+        '{"devices":{"gpus":' + "[" * 60_000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_this_node_would_not_have_written_is_refused(text: str) -> None:
+    assert text != TEXT
+    with pytest.raises(StateError):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["{}x", '{"gpus":[]}', '{"vfs":[{"bdf":"x"}]}', '{"gpus":[{"uuid":"GPU-1"}]}'])
+def test_a_row_that_is_not_ours_is_refused(text: str) -> None:
+    with pytest.raises(StateError):
+        parse_devices(text)

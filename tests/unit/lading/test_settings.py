@@ -1,0 +1,164 @@
+import argparse
+import tomllib
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from lading.errors import ConfigError
+from lading.settings import Setting, add_flags, load, parse_args, render_toml
+
+
+class Mode(StrEnum):
+    DEVICES = "devices"
+    CDI = "cdi"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    listen: Annotated[str, Setting("the socket; 100% ours")] = "/run/x.sock"
+    timeout_s: Annotated[float, msgspec.Meta(gt=0), Setting("seconds")] = 2.0
+    limit: Annotated[int | None, Setting("how many")] = None
+    hide: Annotated[bool, Setting("hide 50%")] = True
+    mode: Annotated[Mode, Setting("how")] = Mode.DEVICES
+    modes: Annotated[tuple[Mode, ...], Setting("which")] = (Mode.CDI,)
+    ports: Annotated[tuple[int, ...], Setting("ports")] = ()
+    keys: Annotated[dict[str, str], Setting("public keys by id", flag=False)] = {}
+
+
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load_with(tmp_path: Path) -> Load:
+    def run(toml: str = "", *flags: str) -> Settings:
+        file = tmp_path / "x.toml"
+        file.write_text(toml, encoding="utf-8")
+        parser = argparse.ArgumentParser()
+        add_flags(parser, Settings, config=file)
+        return load(Settings, parser.parse_args(flags))
+
+    return run
+
+
+def test_defaults_where_nothing_is_said(load_with: Load) -> None:
+    assert load_with() == Settings()
+
+
+def test_file_is_read(load_with: Load) -> None:
+    settings = load_with('limit = 7\nmode = "cdi"\nmodes = ["devices", "cdi"]\nkeys = { k1 = "/etc/lading/keys/k1.pem" }\n')
+    assert settings.limit == 7
+    assert settings.mode is Mode.CDI
+    assert settings.modes == (Mode.DEVICES, Mode.CDI)
+    assert settings.keys == {"k1": "/etc/lading/keys/k1.pem"}
+
+
+def test_a_table_may_stand_in_a_section(load_with: Load) -> None:
+    assert load_with('[keys]\nk1 = "a"\n"k.2" = "b"\n').keys == {"k1": "a", "k.2": "b"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "value"),
+    [
+        (("--listen", "/run/y.sock"), "listen", "/run/y.sock"),
+        (("--limit", "9"), "limit", 9),
+        (("--timeout-s", "0.5"), "timeout_s", 0.5),
+        (("--no-hide",), "hide", False),
+        (("--mode", "cdi"), "mode", Mode.CDI),
+        (("--modes", "cdi, devices"), "modes", (Mode.CDI, Mode.DEVICES)),
+        (("--ports", "80,443"), "ports", (80, 443)),
+    ],
+)
+def test_a_flag_wins_over_the_file(load_with: Load, flags: tuple[str, ...], key: str, value: object) -> None:
+    file = 'listen = "/run/z.sock"\nlimit = 1\ntimeout_s = 9.0\nhide = true\nmode = "devices"\nmodes = []\nports = [1]\n'
+    assert getattr(load_with(file, *flags), key) == value
+
+
+@pytest.mark.parametrize(
+    ("toml", "parts"),
+    [
+        ("limit = 'many'", ("x.toml", "limit", "'many'", "int")),
+        ("timeout_s = -1.0", ("x.toml", "timeout_s", "-1.0", "> 0")),
+        ("mode = 'cid'", ("x.toml", "mode", "'cid'", "devices, cdi")),
+        ("modes = ['devices', 'cid']", ("x.toml", "modes[1]", "'cid'", "devices, cdi")),
+        ("keys = { k1 = 4 }", ("x.toml", "keys", "4", "str")),
+        ("lisen = '/run/x.sock'", ("x.toml", "'lisen'", "listen")),
+        ("limit = 1\nlisten = = 3\n", ("x.toml", "line 2")),
+    ],
+)
+def test_an_error_names_file_key_value_and_what_would_be_right(load_with: Load, toml: str, parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as e:
+        load_with(toml)
+    for part in parts:
+        assert part in str(e.value)
+
+
+@pytest.mark.parametrize(("flags", "name"), [(("--limit", "ten"), "--limit"), (("--ports", "80,http"), "--ports")])
+def test_an_error_names_the_flag_that_set_it(load_with: Load, flags: tuple[str, ...], name: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        load_with("limit = 1", *flags)
+    assert name in str(e.value)
+    assert "x.toml" not in str(e.value)
+
+
+def test_a_file_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_bytes(b'listen = "\xff"')
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=tmp_path / "x.toml")
+    with pytest.raises(ConfigError, match=r"x\.toml"):
+        load(Settings, parser.parse_args([]))
+
+
+def test_the_default_file_may_be_absent_a_named_one_not(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=tmp_path / "absent.toml")
+    assert load(Settings, parser.parse_args([])) == Settings()
+    with pytest.raises(ConfigError):
+        load(Settings, parser.parse_args(["--config", str(tmp_path / "absent.toml")]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(),
+        Settings(limit=3, hide=False, mode=Mode.CDI, modes=(), ports=(1, 2), keys={"k 1": 'a"b\\c\n', "k2": "é\x7f"}),
+    ],
+)
+def test_printed_settings_are_read_back(load_with: Load, settings: Settings) -> None:
+    assert load_with(render_toml(settings)) == settings
+
+
+def test_print_config_and_check_config_exit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*argv: str) -> int | str | None:
+        parser = argparse.ArgumentParser()
+        add_flags(parser, Settings, config=tmp_path / "absent.toml")
+        with pytest.raises(SystemExit) as e:
+            parse_args(Settings, parser.parse_args(argv), lambda _: None)
+        return e.value.code
+
+    assert run("--check-config") == 0
+    capsys.readouterr()
+    assert run("--print-config", "--limit", "5") == 0
+    assert tomllib.loads(capsys.readouterr().out)["limit"] == 5
+
+
+def test_help_shows_every_flag_and_no_table(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=tmp_path / "x.toml")
+    text = parser.format_help()
+    for flag in ("--listen", "--timeout-s", "--no-hide", "--modes"):
+        assert flag in text
+    assert "--keys" not in text
+
+
+def test_a_setting_without_default_must_be_set(tmp_path: Path) -> None:
+    class Strict(msgspec.Struct, frozen=True):
+        node_name: Annotated[str, Setting("this node")]
+
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Strict, config=tmp_path / "x.toml")
+    assert load(Strict, parser.parse_args(["--node-name", "n1"])) == Strict(node_name="n1")
+    with pytest.raises(ConfigError, match="node_name"):
+        load(Strict, parser.parse_args([]))
