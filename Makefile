@@ -32,3 +32,7 @@ proto: setup
 requirements: 
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
+
+demo: setup
+	@$(PY) -m simnode.install
+	@$(PY) -m simnode.demo

@@ -16,9 +16,9 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lading.errors import ConfigError, HostError
 
@@ -43,10 +43,21 @@ class Access(NamedTuple):
 
 
 class Listener(socket.socket):
-    """A listening socket and the lock that keeps a second instance away; closing it gives both back."""
+    """A listening socket and the lock that keeps a second instance away; closing it gives both back. It accepts root and the
+    user of this process; anybody else who gets as far is cut off, and `rejected` is told."""
 
-    __slots__ = ("lock",)
+    __slots__ = ("lock", "rejected")
     lock: io.FileIO
+    rejected: Callable[[Peer], None]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        while True:
+            connection, address = super().accept()
+            peer = peer_credentials(connection)
+            if peer.uid in {0, os.geteuid()}:
+                return connection, address
+            connection.close()
+            self.rejected(peer)
 
     def close(self) -> None:
         super().close()
@@ -73,7 +84,14 @@ def peer_credentials(connection: socket.socket) -> Peer:
     return Peer(*struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))))
 
 
-def listen(path: Path, *, mode: int = 0o600, directory_mode: int = 0o700, like: Path | None = None) -> Listener:
+def listen(
+    path: Path,
+    *,
+    mode: int = 0o600,
+    directory_mode: int = 0o700,
+    like: Path | None = None,
+    rejected: Callable[[Peer], None] = lambda _: None,
+) -> Listener:
     """A non-blocking listening socket at `path`, from systemd or made here; HostError says who or what is in the way.
 
     `like` is a socket whose owner and mode ours takes, where it exists. What systemd bound is taken as it is:
@@ -87,6 +105,7 @@ def listen(path: Path, *, mode: int = 0o600, directory_mode: int = 0o700, like: 
         lock.close()
         raise
     listener.lock = lock
+    listener.rejected = rejected
     listener.setblocking(False)
     return listener
 

@@ -77,6 +77,7 @@ class _Builder:
         names = {"infiniband": "infiniband_verbs"}
         listed = sorted((self._profile.major(driver), names.get(driver, driver)) for driver in drivers)
         lines = "".join(f"{major:3d} {driver}\n" for major, driver in listed)
+        self._text("proc/sys/kernel/random/boot_id", Path("/proc/sys/kernel/random/boot_id").read_text())
         self._text("proc/devices", f"Character devices:\n{lines}\nBlock devices:\n259 blkext")
 
     def _numa_node(self, bridge: HostBridge) -> None:

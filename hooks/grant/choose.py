@@ -121,8 +121,15 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 
 def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
-    has = [f"{gpu.index} = {gpu.uuid} at {gpu.bdf}" for gpu in inventory.gpus]
-    has += [f"{instance.uuid} on {gpu.index}" for gpu in inventory.gpus for instance in gpu.mig]
+    """Lists what there is in the way in which the person named it."""
+    if name.startswith("MIG-"):
+        has = [f"{instance.uuid} on GPU {gpu.index}" for gpu in inventory.gpus for instance in gpu.mig]
+    elif _INDEX.fullmatch(name) or name == "all":
+        has = [str(gpu.index) for gpu in inventory.gpus if gpu.index >= 0]
+    elif ":" in name:
+        has = [gpu.bdf for gpu in inventory.gpus]
+    else:
+        has = [gpu.uuid for gpu in inventory.gpus]
     return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {_listed(has)}")
 
 

@@ -74,8 +74,10 @@ def reconcile(
     now: int,
     boot_id: str,
     busy: Collection[PodUid] = frozenset(),
+    stopped: Collection[PodUid] = frozenset(),
 ) -> Actions:
-    """`now` in Unix seconds; `boot_id` is for what is adopted. Applying the answer and asking again with the same lists answers
+    """`now` in Unix seconds; `boot_id` is for what is adopted; `stopped`: pods of which a sandbox was seen to stop before the
+    lists were begun, for which no grace is needed. Applying the answer and asking again with the same lists answers
     the same problems and no action.
     """
     if sandboxes is None or containers is None:
@@ -88,7 +90,7 @@ def reconcile(
     found = _identify(sandboxes, containers)
     ready = {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY}
     live = {f.key for f in found if f.live}
-    settled = [g for g in grants if g.pod not in busy and abs(now - g.granted_at) >= GRACE_S]
+    settled = [g for g in grants if g.pod not in busy and (g.pod in stopped or abs(now - g.granted_at) >= GRACE_S)]
     release = {g.key for g in settled if g.pod not in ready and g.key not in live}
     kept = {g.key: g for g in grants if g.key not in release}
 

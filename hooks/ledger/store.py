@@ -98,9 +98,7 @@ class Ledger:
         """What every container but this one holds, those of the same pod too."""
         own = GrantKey(pod, container)
         others = (grant for key, grant in self._grants.items() if key != own)
-        return tuple(
-            Holding(pod=g.pod, pod_name=f"{g.namespace}/{g.pod_name}", container=g.container, devices=g.devices) for g in others
-        )
+        return tuple(holding_of(grant) for grant in others)
 
     def record(self, grant: Grant) -> None:
         """Written before the answer that hands the devices out. Again for the same devices (a retry, a newer sandbox) is fine;
@@ -177,6 +175,27 @@ class Ledger:
             with contextlib.suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+
+def holding_of(grant: Grant) -> Holding:
+    return Holding(
+        pod=grant.pod,
+        pod_name=f"{grant.namespace}/{grant.pod_name}",
+        container=grant.container,
+        devices=grant.devices,
+    )
+
+
+def read_ledger(path: Path) -> tuple[Grant, ...]:
+    """What a ledger says at this moment, also beside the daemon that keeps it. Nothing where there is none yet; StateError for
+    one that can not be read."""
+    if not os.path.lexists(path):
+        return ()
+    with (
+        file.damage_explained(path),
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        return tuple(_read_grants(db))
 
 
 def replace_ledger(path: Path, grants: Collection[Grant]) -> Path | None:

@@ -1,0 +1,147 @@
+"""The one decision of this daemon: what a container gets, from its pod's annotations, the node, and who holds what.
+
+Enters: the hook's projection of a CreateContainer request, the node's rules (configuration), and a view of the node at this
+moment. Leaves: an adjustment, with the grant that must be in the ledger before it is answered; or a refusal.
+
+An existing grant wins: a restarted container gets the devices it had, an annotation changed since is refused, and an assignment
+older than what the pod was granted is stale.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hooks.assignment.annotations import Trust, parse_assignment
+from hooks.assignment.model import Assignment, ContainerRequest, Form, Refusal
+from hooks.grant.choose import Holding, choose
+from hooks.grant.gpu import GpuInjection, adjust_gpus
+from hooks.grant.pod import PodPolicy, check_pod
+from hooks.grant.rdma import RdmaInjection, adjust_vfs
+from hooks.grant.unassigned import UnassignedPolicy, adjust_unassigned
+from hooks.inventory.model import Inventory
+from hooks.ledger.model import Grant, render_annotation
+from lading.reasons import Reason
+from lading.vocabulary import GRANT, GpuUuid, PodUid, SandboxId
+from protos.hook.v1 import hook_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the node's configuration says."""
+
+    node_name: str
+    trust: Trust
+    pod: PodPolicy
+    unassigned: UnassignedPolicy
+    gpu: GpuInjection
+    rdma: RdmaInjection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The node at the moment of the decision."""
+
+    inventory: Inventory
+    own: Grant | None = None  # what this container holds already
+    pod_gen: int = 0  # the newest assignment that any container of this pod was granted
+    held: Sequence[Holding] = ()  # what all other containers hold
+    foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
+    stopped: bool = False  # the sandbox was stopped, or is being stopped
+    may_grant: bool = True  # the ledger was reconciled with the runtime
+    now: int = 0  # Unix time, seconds
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    adjustment: hook_pb2.Adjustment
+    grant: Grant | None = None  # to be recorded before the adjustment is answered
+    reused: bool = False
+
+
+def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: Rules, view: View) -> Answer | Refusal:
+    pod = PodUid(sandbox.uid)
+    assignment = parse_assignment(sandbox.annotations, pod=pod, node=rules.node_name, trust=rules.trust)
+    if isinstance(assignment, Refusal):
+        return assignment
+    request = assignment.for_container(container.name) if assignment else ContainerRequest()
+    if view.own and request != view.own.request:
+        return _changed(view.own)
+    if assignment is None or request.empty:
+        return Answer(adjustment=adjust_unassigned(sandbox, container, rules.unassigned))
+    refusal = _check_moment(assignment, view) or check_pod(sandbox, container, request, rules.pod)
+    if refusal:
+        return refusal
+    grant = _grant(sandbox, container, assignment, request, view)
+    return grant if isinstance(grant, Refusal) else _adjust(sandbox, container, grant, rules, view)
+
+
+def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
+    if view.stopped:
+        return Refusal(reason=Reason.SANDBOX_STOPPED, message="cannot give devices in a sandbox that is stopped")
+    if assignment.form is not Form.MANUAL and assignment.gen < view.pod_gen:
+        return Refusal(
+            reason=Reason.ASSIGNMENT_STALE,
+            message=f"cannot use the assignment: it has gen {assignment.gen}, and the pod was granted gen {view.pod_gen}",
+        )
+    if view.own is None and not view.may_grant:
+        return Refusal(
+            reason=Reason.NOT_RECONCILED,
+            message="cannot give devices yet: who holds what has not been compared with the container runtime since the start; "
+            "this is retried by itself",
+        )
+    return None
+
+
+def _changed(own: Grant) -> Refusal:
+    held = [gpu.mig_uuid or gpu.uuid for gpu in own.devices.gpus] + [vf.bdf for vf in own.devices.vfs]
+    return Refusal(
+        reason=Reason.ASSIGNMENT_CHANGED,
+        message=f"cannot change the devices of container {own.container}: it was granted {', '.join(held)}, and the pod's "
+        "annotations say otherwise since; recreate the pod",
+    )
+
+
+def _grant(
+    sandbox: hook_pb2.PodSandbox,
+    container: hook_pb2.Container,
+    assignment: Assignment,
+    request: ContainerRequest,
+    view: View,
+) -> Grant | Refusal:
+    if view.own:
+        return replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen)
+    pod = PodUid(sandbox.uid)
+    devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign)
+    if isinstance(devices, Refusal):
+        return devices
+    return Grant(
+        pod=pod,
+        container=container.name,
+        namespace=sandbox.namespace,
+        pod_name=sandbox.name,
+        sandbox=SandboxId(sandbox.id),
+        form=assignment.form,
+        gen=assignment.gen,
+        request=request,
+        devices=devices,
+        granted_at=view.now,
+        boot_id=view.boot_id,
+    )
+
+
+def _adjust(
+    sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, grant: Grant, rules: Rules, view: View
+) -> Answer | Refusal:
+    adjustment = hook_pb2.Adjustment(annotations={GRANT: render_annotation(grant)})
+    user_env = {env.name for env in container.env}
+    parts = [
+        adjust_gpus(grant.devices, view.inventory, rules.gpu),
+        adjust_vfs(grant.devices, view.inventory, rules.rdma, user_env),
+    ]
+    if not grant.devices.gpus:
+        parts.append(adjust_unassigned(sandbox, container, rules.unassigned))
+    for part in parts:
+        if isinstance(part, Refusal):
+            return part
+        adjustment.MergeFrom(part)
+    return Answer(adjustment=adjustment, grant=grant, reused=view.own is not None)

@@ -1,0 +1,33 @@
+"""Whether containers can register memory for RDMA: the limit of locked memory is their runtime's, and CRI has no field for it.
+
+Source: getrlimit(2) RLIMIT_MEMLOCK; containers start with the limits of their runtime.
+"""
+
+import re
+import socket
+from pathlib import Path
+from typing import Final
+
+from lading.sockets import peer_credentials
+
+# ibv_reg_mr pins what it registers, and programs register gigabytes: what is not unlimited is rarely enough.
+_ENOUGH: Final = 64 << 30
+_LINE: Final = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
+
+
+def memlock_warning(host_root: Path, runtime: Path) -> str:
+    """What to change, or empty: also where the runtime can not be asked, which others report."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            connection.connect(str(runtime))
+            pid = peer_credentials(connection).pid
+        limits = (host_root / "proc" / str(pid) / "limits").read_text()
+    except OSError:
+        return ""
+    match = _LINE.search(limits)
+    if match is None or match[1] == "unlimited" or int(match[1]) >= _ENOUGH:
+        return ""
+    return (
+        f"the container runtime (pid {pid}) may lock {int(match[1]) >> 10} KiB of memory, and so may its containers: RDMA will "
+        "fail to register memory; set LimitMEMLOCK=infinity in its unit, or rdma_ipc_lock = true"
+    )

@@ -1,0 +1,242 @@
+"""The node at work: inventory, ledger and runtime joined, one decision at a time.
+
+Deciding and recording a grant happen without giving up the loop in between, so two requests never see one device free. What
+takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the background.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hooks.assignment.model import Refusal
+from hooks.decide import Answer, Rules, View, decide
+from hooks.inventory.changes import ChangeKind, decide_changes
+from hooks.inventory.model import Inventory
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.foreign import decide_foreign, read_cgroups
+from hooks.ledger.model import Grant
+from hooks.ledger.reconcile import Actions, reconcile
+from hooks.ledger.store import Ledger
+from lading.errors import HostError, RuntimeUnavailableError, StateError
+from lading.log import Event, Log
+from lading.reasons import Reason
+from lading.runtime import RuntimeClient
+from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
+from protos.hook.v1 import hook_pb2
+
+# While the runtime does not answer, and before the first comparison with it.
+RETRY_S: Final = 1.0
+# After a sandbox was stopped: its containers have exited, unless killing one failed; then it is looked at again.
+RELEASE_RETRY_S: Final = 2.0
+
+_CHANGE_EVENT: Final = {
+    ChangeKind.UNHEALTHY: Event.DEVICE_UNHEALTHY,
+    ChangeKind.HEALTHY: Event.DEVICE_HEALTHY,
+}
+
+
+@dataclass(slots=True)
+class Node:
+    """All methods on the loop's thread."""
+
+    ledger: Ledger
+    runtime: RuntimeClient
+    host_root: Path
+    boot_id: str
+    log: Log
+    rules: Callable[[Inventory], Rules]
+    reconcile_interval_s: float
+    watch: InventoryWatch | None = None
+    reconciled: bool = False
+    _touched: dict[PodUid, float] = field(default_factory=dict)  # pods with a call since, on time.monotonic()
+    _stopped_pods: set[PodUid] = field(default_factory=set)  # whose sandbox was seen to stop, not released yet
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _said: set[str] = field(default_factory=set)  # problems that were logged
+
+    # ---- what the hook API asks
+
+    def adjust_container(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Answer | Refusal:
+        inventory = self.watch.current if self.watch else None
+        if inventory is None:
+            return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="cannot give devices yet: they have not been read")
+        pod = PodUid(sandbox.uid)
+        self._touched[pod] = time.monotonic()
+        try:
+            answer = decide(sandbox, container, self.rules(inventory), self._view(inventory, sandbox, container))
+        except HostError as e:
+            return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message=str(e))
+        fields = {"pod_uid": pod, "namespace": sandbox.namespace, "pod": sandbox.name, "container": container.name}
+        if isinstance(answer, Refusal):
+            self.log.warning(Event.GRANT_REFUSED, answer.message, **fields, reason=answer.reason)
+            return answer
+        if answer.grant:
+            try:
+                self.ledger.record(answer.grant)
+            except StateError as e:
+                self.log.error(Event.LEDGER_FAILED, str(e), **fields)
+                return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=str(e))
+            event = Event.GRANT_REUSED if answer.reused else Event.GRANT_CREATED
+            self.log.info(event, **fields, devices=",".join(device_names(answer.grant)))
+        return answer
+
+    def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
+        """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more."""
+        with self._ledger_failure():
+            self.ledger.tombstone(SandboxId(sandbox.id), int(time.time()))
+
+    def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
+        self._stopped_pods.add(PodUid(sandbox.uid))
+        self._wake.set()
+
+    def sandbox_removed(self, sandbox: hook_pb2.PodSandbox) -> None:
+        with self._ledger_failure():
+            self.ledger.forget_sandbox(SandboxId(sandbox.id))
+        self.stopped(sandbox)
+
+    def container_created(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> None:
+        with self._ledger_failure():
+            self.ledger.add_container(PodUid(sandbox.uid), container.name, ContainerId(container.id), SandboxId(sandbox.id))
+
+    def container_removed(self, container: hook_pb2.Container) -> None:
+        with self._ledger_failure():
+            self.ledger.forget_containers([ContainerId(container.id)])
+
+    # ---- the view of a decision
+
+    def _view(self, inventory: Inventory, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> View:
+        pod = PodUid(sandbox.uid)
+        own = self.ledger.find(pod, container.name)
+        return View(
+            inventory=inventory,
+            own=own,
+            pod_gen=max((g.gen for g in self.ledger.grants() if g.pod == pod), default=0),
+            held=self.ledger.held_by_others(pod, container.name),
+            foreign={} if own else self._foreign(inventory),
+            stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
+            may_grant=self.reconciled,
+            now=int(time.time()),
+            boot_id=self.boot_id,
+        )
+
+    def _foreign(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
+        """Looked up for a new grant only: a process of the last inventory may be gone, and its pod's grant with it."""
+        used = [gpu for gpu in inventory.gpus if gpu.process_ids]
+        if not used:
+            return {}
+        pids = [pid for gpu in used for pid in gpu.process_ids]
+        return decide_foreign(used, read_cgroups(self.host_root, pids), self.ledger.grants()).held
+
+    # ---- the background
+
+    async def keep_reconciled(self) -> None:
+        """Compares ledger and runtime at the start, every interval, and soon after a sandbox stopped. Never returns."""
+        while True:
+            done = await self._reconcile()
+            wait = self.reconcile_interval_s if done else RETRY_S
+            if done and self._stopped_pods:
+                wait = min(wait, RELEASE_RETRY_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait)
+            self._wake.clear()
+
+    async def _reconcile(self) -> bool:
+        began = time.monotonic()
+        stopped = frozenset(self._stopped_pods)
+        grants, tombstones = self.ledger.grants(), dict(self.ledger.tombstones())
+        try:
+            sandboxes, containers = await self.runtime.list_sandboxes(), await self.runtime.list_containers()
+        except RuntimeUnavailableError as e:
+            self._say_once(Event.LEDGER_FAILED, f"not reconciled: {e}")
+            return False
+        actions = reconcile(
+            grants,
+            tombstones,
+            sandboxes,
+            containers,
+            now=int(time.time()),
+            boot_id=self.boot_id,
+            busy={pod for pod, at in self._touched.items() if at >= began},
+            stopped=stopped,
+        )
+        for problem in actions.problems:
+            self._say_once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
+        with self._ledger_failure():
+            self._apply(actions)
+        live = {PodUid(s.metadata.uid) for s in sandboxes}
+        self._stopped_pods -= {pod for pod in stopped if not any(g.pod == pod for g in self.ledger.grants())}
+        self._touched = {pod: at for pod, at in self._touched.items() if at >= began or pod in live}
+        if actions.reconciled and not self.reconciled:
+            self.reconciled = True
+            self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
+        return actions.reconciled
+
+    def _apply(self, actions: Actions) -> None:
+        for grant in actions.adopt:
+            self.ledger.record(grant)
+            self.log.warning(Event.GRANT_ADOPTED, **_fields(grant))
+        for key, held_by in actions.add_containers:
+            self.ledger.add_container(key.pod, key.container, held_by.id, held_by.sandbox)
+        if actions.forget_containers:
+            self.ledger.forget_containers(actions.forget_containers)
+        for sandbox in actions.forget:
+            self.ledger.forget_sandbox(sandbox)
+        for key in actions.release:
+            for grant in self.ledger.release(key.pod, key.container):
+                self.log.info(Event.GRANT_RELEASED, **_fields(grant))
+
+    def inventory_changed(self, old: Inventory, new: Inventory) -> None:
+        first = old == Inventory()
+        if first:
+            self.log.info(Event.INVENTORY_CHANGED, gpus=len(new.gpus), pfs=len(new.pfs), vfs=len(new.vfs))
+        for change in decide_changes(old, new):
+            if first and change.kind is ChangeKind.ADDED:
+                continue
+            event = _CHANGE_EVENT.get(change.kind, Event.INVENTORY_CHANGED)
+            write = self.log.warning if change.kind in {ChangeKind.UNHEALTHY, ChangeKind.PROBLEM} else self.log.info
+            write(event, change.reason, device=change.device, change=change.kind)
+        try:
+            processes = read_cgroups(self.host_root, [pid for gpu in new.gpus for pid in gpu.process_ids])
+        except HostError as e:
+            self.log.error(Event.INVENTORY_FAILED, str(e))
+            return
+        for device, words in decide_foreign(new.gpus, processes, self.ledger.grants()).held.items():
+            self._say_once(Event.HOLDER_FOREIGN, words, device=device)
+
+    def inventory_failed(self, error: Exception) -> None:
+        self._say_once(Event.INVENTORY_FAILED, str(error))
+
+    # ---- the log
+
+    def _say_once(self, event: Event, message: str, **fields: object) -> None:
+        said = f"{event} {message}"
+        if said not in self._said:
+            if len(self._said) > 1000:
+                self._said.clear()
+            self._said.add(said)
+            self.log.error(event, message, **fields)
+
+    @contextlib.contextmanager
+    def _ledger_failure(self) -> Iterator[None]:
+        """What the runtime did already can not be refused any more: the next comparison makes up for it."""
+        try:
+            yield
+        except StateError as e:
+            self._say_once(Event.LEDGER_FAILED, str(e))
+
+
+def device_names(grant: Grant) -> list[str]:
+    return [gpu.mig_uuid or gpu.uuid for gpu in grant.devices.gpus] + [vf.bdf for vf in grant.devices.vfs]
+
+
+def _fields(grant: Grant) -> dict[str, Any]:
+    return {
+        "pod_uid": grant.pod,
+        "namespace": grant.namespace,
+        "pod": grant.pod_name,
+        "container": grant.container,
+        "devices": ",".join(device_names(grant)),
+    }

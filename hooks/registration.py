@@ -1,0 +1,35 @@
+"""`lading-hooks registration`: the file that makes the CRI proxy ask this hook server, as this node's configuration has it."""
+
+from typing import Any, Final
+
+from hooks.grant.gpu import VISIBLE_DEVICES, VOID
+from hooks.settings import Settings
+from lading.vocabulary import PREFIX
+
+_HOOKS: Final = (
+    "PreCreateContainer",
+    "PostCreateContainer",
+    "PostRemoveContainer",
+    "PreStopPodSandbox",
+    "PostStopPodSandbox",
+    "PostRemovePodSandbox",
+)
+
+
+def render_registration(settings: Settings) -> dict[str, Any]:
+    """The registration as JSON values. `hide_unassigned` is in it, because pods without our annotations are not asked about."""
+    registration: dict[str, Any] = {
+        "remote-endpoint": settings.listen.removeprefix("unix://"),
+        "failure-policy": "Fail",
+        "runtime-hooks": list(_HOOKS),
+        "annotation-prefixes": [PREFIX],
+        "env-values": [VISIBLE_DEVICES],
+    }
+    if settings.hide_unassigned:
+        hide = {
+            "env": {VISIBLE_DEVICES: VOID},
+            "exempt-namespaces": list(settings.exempt_namespaces),
+            "keep-kubelet-devices": settings.coexist,
+        }
+        registration["static-adjustments"] = {"hide-unassigned": hide}
+    return registration

@@ -1,0 +1,106 @@
+"""Every setting of the hook server: configuration key, flag, default, help; and the rules that they make."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from hooks.assignment.annotations import Trust
+from hooks.assignment.model import Form
+from hooks.decide import Rules
+from hooks.grant.gpu import DriverMount, GpuInjection, GpuMode
+from hooks.grant.pod import PodPolicy
+from hooks.grant.rdma import RdmaInjection
+from hooks.grant.unassigned import UnassignedPolicy
+from lading.errors import ConfigError
+from lading.log import Level
+from lading.settings import Setting
+from lading.signature import load_public_keys
+
+CONFIG: Final = Path("/etc/lading/hooks.toml")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    listen: Annotated[str, Setting("socket of the hook server")] = "/run/lading/hooks.sock"
+    runtime_endpoint: Annotated[str, Setting("the container runtime's CRI socket")] = "/run/containerd/containerd.sock"
+    state_dir: Annotated[str, Setting("folder of the ledger, node.db")] = "/var/lib/lading"
+    host_root: Annotated[str, Setting("sys, proc, dev and run are read below this folder")] = "/"
+    node_name: Annotated[str, Setting("this node's name in Kubernetes; assignments for another one are refused")] = ""
+    assignments: Annotated[
+        tuple[Form, ...],
+        Setting("what this node accepts: signed and unsigned (by central), or manual (by hand, for testing)"),
+    ] = (Form.SIGNED,)
+    keys: Annotated[
+        dict[str, str],
+        Setting("central's public keys: key id = PEM file", flag=False),
+    ] = {}
+    gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
+    driver_root: Annotated[str, Setting("mode devices: mount the driver's libraries from below this folder")] = ""
+    cdi_spec_dirs: Annotated[tuple[str, ...], Setting("mode cdi: where CDI specs are")] = ("/etc/cdi", "/var/run/cdi")
+    nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
+    hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without GPUs of ours")] = True
+    exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
+    coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
+    allow_privileged: Annotated[bool, Setting("give devices to privileged containers, which see every device anyway")] = False
+    unsupported_handlers: Annotated[
+        tuple[str, ...], Setting("runtime handlers (patterns) whose containers can not be given devices")
+    ] = PodPolicy().unsupported_handlers
+    rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
+    rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False
+    rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
+    inventory_interval: Annotated[float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two looks at the devices")] = (
+        10.0
+    )
+    reconcile_interval: Annotated[
+        float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
+    ] = 60.0
+    log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
+
+
+def check(settings: Settings) -> None:
+    """What only several settings, or the files that they name, can show. Raises ConfigError."""
+    trust = read_trust(settings)
+    if trust.accepted & {Form.SIGNED, Form.UNSIGNED} and not settings.node_name:
+        accepted = ", ".join(sorted(trust.accepted))
+        raise ConfigError(
+            f"node_name is empty, and assignments = {accepted} are for one node",
+            hint="node_name = the name that `kubectl get nodes` shows for this machine",
+        )
+    if Form.SIGNED in trust.accepted and not trust.keys:
+        raise ConfigError(
+            "keys is empty, and assignments = signed are checked with them",
+            hint='[keys]\n       k1 = "/etc/lading/keys/k1.pem"   (or assignments = ["manual"], for testing)',
+        )
+
+
+def read_trust(settings: Settings) -> Trust:
+    pems = {}
+    for key_id, name in settings.keys.items():
+        try:
+            pems[key_id] = Path(name).read_bytes()
+        except OSError as e:
+            raise ConfigError(f"keys.{key_id}: cannot read {name}: {e.strerror}") from e
+    return Trust(accepted=frozenset(settings.assignments), keys=load_public_keys(pems))
+
+
+def rules(settings: Settings, trust: Trust, gpu: GpuInjection) -> Rules:
+    """`gpu` is read from the node: driver mounts and CDI names change under a running daemon."""
+    return Rules(
+        node_name=settings.node_name,
+        trust=trust,
+        pod=PodPolicy(
+            unsupported_handlers=settings.unsupported_handlers,
+            allow_privileged=settings.allow_privileged,
+            coexist=settings.coexist,
+        ),
+        unassigned=UnassignedPolicy(
+            hide=settings.hide_unassigned,
+            exempt_namespaces=frozenset(settings.exempt_namespaces),
+            coexist=settings.coexist,
+        ),
+        gpu=gpu,
+        rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
+    )
+
+
+__all__ = ["CONFIG", "DriverMount", "Settings", "check", "read_trust", "rules"]
