@@ -110,7 +110,7 @@ class Demo:
             out.check(f"its cards are {' and '.join(sorted(cards))}: indexes 0 and 1, by minor number", sight.cards == cards)
             out.check("it has one verbs device", len(sight.uverbs) == 1)
             outcomes = set(sight.opened.values())
-            out.check("each granted device can be opened, as far as there is a driver behind it", bool(outcomes) and outcomes <= GRANTED)
+            out.check("each granted device can be opened, where a driver is behind it", bool(outcomes) and outcomes <= GRANTED)
             out.check("opening the eighth card, which was not granted, is EPERM", sight.foreign == "EPERM")
 
     def refused_pod(self) -> None:

@@ -73,8 +73,8 @@ def test_nothing_asked_is_nothing_given() -> None:
 
 
 def test_unknown_cards_name_what_the_node_has() -> None:
-    for name in ("4", uuid(5), "0000:99:00.0", mig_uuid(0)):
-        assert reason(ask(gpus("0", name)), name, uuid(3)) == Reason.DEVICE_UNKNOWN
+    for name, known in (("4", "3"), (uuid(5), uuid(3)), ("0000:99:00.0", NODE.gpus[3].bdf), (mig_uuid(0), "none")):
+        assert reason(ask(gpus("0", name)), name, known) == Reason.DEVICE_UNKNOWN
     assert reason(ask(gpus("0"), inventory())) == Reason.DEVICE_UNKNOWN
 
 

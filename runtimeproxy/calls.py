@@ -1,0 +1,206 @@
+"""What a held call is: which CRI methods the proxy holds, which stage each is, and the one way in which each ends.
+
+Enters: a `:path` and the bytes of one request message, decompressed, without the gRPC length prefix. Leaves: `Forward` or
+`Refuse`. CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes and unknown fields
+are kept. `RestorePod` is not in our copy of the API: it makes containers past every stage, and is refused for guarded pods.
+
+Source: runtime.v1 RuntimeService (protos/cri/runtime/v1/api.proto); the protobuf wire format for `read_id`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from google.protobuf import empty_pb2
+from google.protobuf.message import Message
+
+from lading.reasons import Reason
+from protos.cri.runtime.v1 import api_pb2 as cri
+from runtimeproxy.relay.messages import Status
+
+
+class Stage(Enum):
+    """The CRI calls that a hook can ask for. The name is the hook API's, the value CRI's."""
+
+    RUN_POD_SANDBOX = "RunPodSandbox"
+    STOP_POD_SANDBOX = "StopPodSandbox"
+    REMOVE_POD_SANDBOX = "RemovePodSandbox"
+    CREATE_CONTAINER = "CreateContainer"
+    START_CONTAINER = "StartContainer"
+    STOP_CONTAINER = "StopContainer"
+    REMOVE_CONTAINER = "RemoveContainer"
+    UPDATE_CONTAINER_RESOURCES = "UpdateContainerResources"
+
+    @property
+    def pre(self) -> str:
+        """The hook point, in Koordinator's words, that is asked before the call goes on."""
+        return f"Pre{self.value}"
+
+    @property
+    def post(self) -> str:
+        """The hook point that is told after the runtime answered."""
+        return f"Post{self.value}"
+
+
+HOOK_POINTS: Final = frozenset(point for stage in Stage for point in (stage.pre, stage.post))
+
+_REQUESTS: Final[Mapping[Stage, type[Message]]] = {
+    Stage.RUN_POD_SANDBOX: cri.RunPodSandboxRequest,
+    Stage.STOP_POD_SANDBOX: cri.StopPodSandboxRequest,
+    Stage.REMOVE_POD_SANDBOX: cri.RemovePodSandboxRequest,
+    Stage.CREATE_CONTAINER: cri.CreateContainerRequest,
+    Stage.START_CONTAINER: cri.StartContainerRequest,
+    Stage.STOP_CONTAINER: cri.StopContainerRequest,
+    Stage.REMOVE_CONTAINER: cri.RemoveContainerRequest,
+    Stage.UPDATE_CONTAINER_RESOURCES: cri.UpdateContainerResourcesRequest,
+}
+
+# Refused, these would keep a pod's devices and its sandbox for ever: kubelet retries them without end.
+_TEARDOWN: Final = frozenset({Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX, Stage.STOP_CONTAINER, Stage.REMOVE_CONTAINER})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    name: str
+    stage: Stage | None  # None: makes containers in a way that no stage covers
+    request: type[Message]
+    teardown: bool = False
+
+    def parse(self, message: bytes) -> Message:
+        """Raises google.protobuf's DecodeError."""
+        return self.request.FromString(message)
+
+
+def _methods() -> dict[bytes, Method]:
+    methods = [Method(name=s.value, stage=s, request=_REQUESTS[s], teardown=s in _TEARDOWN) for s in Stage]
+    methods.append(Method(name="RestorePod", stage=None, request=empty_pb2.Empty))  # all of it is unknown fields
+    return {
+        f"/runtime.{version}.RuntimeService/{method.name}".encode(): method
+        for version in ("v1", "v1alpha2")
+        for method in methods
+    }
+
+
+METHODS: Final[Mapping[bytes, Method]] = _methods()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldCall:
+    """One call whose message is whole and waits for its outcome."""
+
+    method: Method
+    message: bytes
+    deadline: float | None  # loop.time() at which the caller gives up
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send these bytes on, or the original ones (None). `observe`: tell the gate how the runtime answered."""
+
+    message: bytes | None
+    observe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer the caller with this gRPC status; nothing reaches the runtime."""
+
+    status: int
+    message: str
+
+
+Outcome = Forward | Refuse
+
+
+# By default FAILED_PRECONDITION: somebody must change something before a retry can succeed.
+_STATUS_OF: Final[Mapping[str, Status]] = {
+    Reason.HOOK_UNAVAILABLE: Status.UNAVAILABLE,
+    Reason.HOOK_TIMEOUT: Status.UNAVAILABLE,
+    Reason.NO_REGISTRATION: Status.UNAVAILABLE,
+    Reason.NOT_RECONCILED: Status.UNAVAILABLE,
+    Reason.REQUEST_UNREADABLE: Status.INVALID_ARGUMENT,
+    Reason.ANNOTATION_RESERVED: Status.INVALID_ARGUMENT,
+    Reason.INTERNAL: Status.INTERNAL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An expected no, from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
+
+    reason: str
+    message: str
+    hook: str = ""
+
+    @property
+    def outcome(self) -> Refuse:
+        return Refuse(_STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION), f"lading: {self.reason}: {self.message}")
+
+
+class AsksStages(Protocol):
+    """What `held_paths` needs of a registration."""
+
+    @property
+    def hooks(self) -> frozenset[str]: ...
+
+
+# CRI requests have four at most; a message of a million one-byte fields must not hold the loop.
+_MAX_FIELDS: Final = 1000
+
+
+def held_paths(registrations: Iterable[AsksStages], *, guarded: bool) -> frozenset[bytes]:
+    """The paths to hold: what makes sandboxes and containers, what forgets them, and what a registration asked for.
+
+    Guarding needs no registration. With neither, nothing is held.
+    """
+    hooks = frozenset(point for registration in registrations for point in registration.hooks)
+    if not hooks and not guarded:
+        return frozenset()
+    always = {Stage.RUN_POD_SANDBOX, Stage.CREATE_CONTAINER, Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER}
+    return frozenset(
+        path
+        for path, method in METHODS.items()
+        if method.stage is None or method.stage in always or hooks & {method.stage.pre, method.stage.post}
+    )
+
+
+def read_id(message: bytes) -> str:
+    """The id that a CRI request starts with (field 1, a string), without parsing the rest; empty if there is none.
+
+    The last occurrence counts, as in every protobuf parser. All stages but RunPodSandbox have such an id.
+    """
+    found = b""
+    at = 0
+    for _ in range(_MAX_FIELDS):
+        if at >= len(message):
+            break
+        tag, at = _varint(message, at)
+        match tag & 7:
+            case 0:
+                _, at = _varint(message, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _varint(message, at)
+                if tag >> 3 == 1:
+                    found = message[at : at + size]
+                at += size
+            case 5:
+                at += 4
+            case _:
+                return ""
+    return found.decode("utf-8", "replace") if at == len(message) else ""
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message) and shift < 70:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, len(message) + 1  # cut off, or longer than a varint can be: ends the caller's walk

@@ -1,0 +1,134 @@
+"""Asks hook servers, one after the other, each with its deadline and failure policy.
+
+Enters: questions (a registration and what it is asked) and when the caller gives up. Leaves: the adjustments in order, with the
+failures that a policy forgave, or the refusal that ended the chain. Never takes more than half of what the caller has left.
+Refuses answers that say nothing, and whatever `endpoint` refuses.
+
+Source: protos/hook/v1/hook.proto.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from lading.log import Event, Log, printable
+from lading.reasons import Reason
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Refusal, Stage
+from runtimeproxy.endpoint import RESTART_WAIT_S, Endpoint, Failure
+from runtimeproxy.merge import Answers
+from runtimeproxy.registrations import FailurePolicy, Registration
+
+SHARE_OF_CALLER: Final = 0.5  # the other half is the runtime's
+MESSAGE_MAX: Final = 1024  # characters of a hook's refusal; kubelet's events hold as many
+
+_REASON_CODE: Final = re.compile(r"[a-z0-9]{1,32}(-[a-z0-9]{1,32}){0,8}")
+_EVENT_OF: Final = {Reason.HOOK_TIMEOUT: Event.HOOK_TIMEOUT, Reason.HOOK_INVALID: Event.HOOK_INVALID}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    registration: Registration
+    request: hook.AdjustRequest  # its deadline_ms is filled in when it is asked
+
+
+class Chain:
+    def __init__(self, log: Log, *, owner_uid: int | None = None) -> None:
+        """`owner_uid`: whose sockets are trusted besides root's; this process's user by default."""
+        self._log = log
+        self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
+        self._endpoints: dict[str, Endpoint] = {}
+        self._failing: set[str] = set()  # endpoints
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def ask(
+        self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
+    ) -> Answers | Refusal:
+        """Each in turn; `deadline` in loop.time(). `keep_going` (teardown) asks all of them, whatever one of them says."""
+        loop = asyncio.get_running_loop()
+        until = None if deadline is None else loop.time() + max(0.0, deadline - loop.time()) * SHARE_OF_CALLER
+        adjustments: list[tuple[str, hook.Adjustment]] = []
+        forgiven: dict[str, Refusal] = {}
+        for question in questions:
+            registration = question.registration
+            own = loop.time() + registration.deadline_s(stage.pre)
+            answer = await self._ask(question, own if until is None else min(own, until))
+            ignored = False
+            if isinstance(answer, Failure):
+                ignored = registration.policy is FailurePolicy.IGNORE
+                self._report(stage, registration, answer, ignored=ignored)
+                message = f"hook {registration.name}: {answer.message}"
+                answer = Refusal(reason=answer.reason, message=message, hook=registration.name)
+            if isinstance(answer, hook.Adjustment):
+                adjustments.append((registration.name, answer))
+            elif ignored or keep_going:
+                forgiven[registration.name] = answer
+            else:
+                return answer
+        return Answers(adjustments=tuple(adjustments), forgiven=forgiven)
+
+    def observe(self, registration: Registration, stage: Stage, request: hook.ObserveRequest) -> None:
+        """Fire and forget: told in order for each endpoint, best effort."""
+        deadline_s = registration.deadline_s(stage.post)
+        self._endpoint(registration).observe(request, name=registration.name, deadline_s=deadline_s)
+
+    def retain(self, endpoints: Collection[str]) -> None:
+        """Lets go of every other endpoint, after a moment in which what is being asked there may still be answered."""
+        for path in [p for p in self._endpoints if p not in endpoints]:
+            self._failing.discard(path)
+            closing = self._endpoints.pop(path).close(grace_s=RESTART_WAIT_S)
+            task = asyncio.get_running_loop().create_task(closing)
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Drops what is queued and leaves no task. Idempotent."""
+        endpoints, self._endpoints = list(self._endpoints.values()), {}
+        await asyncio.gather(*self._closing, *(endpoint.close(grace_s=None) for endpoint in endpoints))
+
+    def _endpoint(self, registration: Registration) -> Endpoint:
+        path = registration.endpoint
+        if path not in self._endpoints:
+            self._endpoints[path] = Endpoint(path, self._log, owner_uid=self._owner_uid)
+        return self._endpoints[path]
+
+    async def _ask(self, question: Question, until: float) -> hook.Adjustment | Refusal | Failure:
+        registration = question.registration
+        patient = registration.policy is FailurePolicy.FAIL
+        answer = await self._endpoint(registration).adjust(question.request, until=until, patient=patient)
+        read = _parse_answer(answer, registration) if isinstance(answer, bytes) else answer
+        if isinstance(read, Failure):
+            self._failing.add(registration.endpoint)
+        elif registration.endpoint in self._failing:
+            self._failing.discard(registration.endpoint)
+            self._log.info(Event.HOOK_BACK, hook=registration.name, endpoint=registration.endpoint)
+        return read
+
+    def _report(self, stage: Stage, registration: Registration, failure: Failure, *, ignored: bool) -> None:
+        event = Event.HOOK_IGNORED if ignored else _EVENT_OF.get(failure.reason, Event.HOOK_FAILED)
+        self._log.warning(event, failure.message, hook=registration.name, method=stage.value, reason=failure.reason.value)
+
+
+def _parse_answer(answer: bytes, registration: Registration) -> hook.Adjustment | Refusal | Failure:
+    try:
+        response = hook.AdjustResponse.FromString(answer)
+    except DecodeError:
+        return Failure(reason=Reason.HOOK_INVALID, message=f"{registration.endpoint} answered what is no AdjustResponse")
+    match response.WhichOneof("result"):
+        case "adjustment":
+            return response.adjustment
+        case "refusal":
+            reason = response.refusal.reason
+            return Refusal(
+                reason=reason if _REASON_CODE.fullmatch(reason) else Reason.HOOK_INVALID.value,
+                message=printable(response.refusal.message)[:MESSAGE_MAX],
+                hook=registration.name,
+            )
+        case _:
+            message = f"{registration.endpoint} answered neither an adjustment nor a refusal"
+            return Failure(reason=Reason.HOOK_INVALID, message=message)

@@ -1,0 +1,283 @@
+"""One held call: screen it, ask the chain, and end it in exactly one way, whatever raises in between.
+
+Enters: a `HeldCall`. Leaves: `Forward` or `Refuse`, and nothing else: an error of ours refuses a guarded pod's call and
+forwards all others; teardown is always forwarded. Refuses a guarded pod's container unless every guarded annotation was
+answered by a registration that claims it, and requests that can not be read where that could hide a guarded pod.
+
+Source: docs/hook-api.md; CRI's Stop and Remove calls, which kubelet retries without end.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from lading.errors import RuntimeUnavailableError
+from lading.log import Event, Log
+from lading.reasons import Reason
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.apply import apply_adjustment
+from runtimeproxy.calls import Forward, HeldCall, Outcome, Refusal, Stage, held_paths
+from runtimeproxy.chain import Chain, Question
+from runtimeproxy.known import Known
+from runtimeproxy.merge import Answers, Merged, merge
+from runtimeproxy.projection import sandbox_of_list
+from runtimeproxy.registrations import FailurePolicy, Registration
+from runtimeproxy.relay.messages import Status
+from runtimeproxy.screening import Screening
+from runtimeproxy.subject import Subject, known_keys, subject_made, subject_of
+
+LARGE: Final = 1 << 20  # bytes; from here on searching and parsing would be felt by the other connections
+FIND_TIMEOUT_S: Final = 2.0  # for the runtime's word on a sandbox that is not known
+_MAKES: Final = (Stage.RUN_POD_SANDBOX, Stage.CREATE_CONTAINER)
+_REMOVES: Final = (Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER)
+
+Answer = TypeVar("Answer")
+
+
+class Sandboxes(Protocol):
+    """What the gate asks the runtime itself (lading.runtime.RuntimeClient)."""
+
+    async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse | None: ...
+
+
+class Gate:
+    def __init__(self, chain: Chain, runtime: Sandboxes, log: Log, *, guarded_prefixes: Sequence[str]) -> None:
+        self.known = Known()
+        self._chain = chain
+        self._runtime = runtime
+        self._log = log
+        self._screening = Screening(guarded_prefixes=tuple(guarded_prefixes))
+
+    @property
+    def held_paths(self) -> frozenset[bytes]:
+        return held_paths(self._screening.registrations, guarded=bool(self._screening.guarded_prefixes))
+
+    def use(self, registrations: tuple[Registration, ...]) -> None:
+        """For the calls that begin from now on. On the loop's thread."""
+        self._screening = Screening(registrations=registrations, guarded_prefixes=self._screening.guarded_prefixes)
+        self._chain.retain({registration.endpoint for registration in registrations})
+
+    def screen(self, call: HeldCall) -> Outcome | None:
+        """The outcome of a call about which nobody has to be asked, found without parsing it; None: `handle` it."""
+        screening, stage = self._screening, call.method.stage
+        keys = known_keys(stage, call.message, self.known)
+        if stage is None or stage in _MAKES:
+            named = len(call.message) >= LARGE or screening.names_anybody(call.message)
+            return None if named or screening.must_read(stage, keys) else self._forward(call)
+        if screening.asked(stage, keys):
+            return None
+        return self._forward(call, observe=_observes(stage, screening, keys))
+
+    async def handle(self, call: HeldCall) -> Outcome:
+        """Asks whom it must. Raises nothing but the cancellation of its own task."""
+        try:
+            return await self._decide(call)
+        except asyncio.CancelledError:
+            self._log.info(Event.CALL_CANCELLED, method=call.method.name)
+            raise
+        except Exception as e:  # noqa: BLE001  an error of ours must not leave a caller waiting
+            return self._after_error(call, e)
+
+    def observed(self, call: HeldCall, outcome: Forward, status: int, reply: bytes) -> None:
+        """How the runtime answered a call that went on with `observe`. `reply`: message bytes, without a prefix."""
+        try:
+            self._observe(call, outcome, status, reply)
+        except Exception as e:  # noqa: BLE001  the caller has its answer, only we know less
+            self._log.error(
+                Event.CALL_FORWARDED, f"cannot observe: {_where(e)}", method=call.method.name, reason=Reason.INTERNAL
+            )
+
+    async def _decide(self, call: HeldCall) -> Outcome:
+        screening, stage = self._screening, call.method.stage
+        if stage is None:
+            named = await _off_loop(call, screening.names_guarded)
+            return self._refuse(call, _another_way(call)) if named else self._forward(call)
+        must_read = stage not in _MAKES or screening.must_read(stage, known_keys(stage, call.message, self.known))
+        if not (must_read or await _off_loop(call, screening.names_anybody)):
+            return self._forward(call)
+        try:
+            request = await _off_loop(call, call.method.parse)
+        except DecodeError:
+            return self._unreadable(call, screening)
+        subject = subject_of(request, self.known)
+        if stage is Stage.CREATE_CONTAINER:
+            lost = await self._find(subject, screening)
+            subject = subject_of(request, self.known)  # with what the runtime said of its sandbox
+            if screening.concerns(subject.keys) and not lost:
+                self.known.learn_sandbox(subject.sandbox)  # a pod may be annotated long after its sandbox was made
+            guarded = screening.guarded(subject.keys)
+            refusal = screening.refuse_smuggled(subject) or screening.refuse_unclaimed(guarded) or (lost if guarded else None)
+        elif stage is Stage.RUN_POD_SANDBOX:
+            refusal = screening.refuse_smuggled(subject)
+        else:
+            refusal = None
+        if refusal:
+            return self._refuse(call, refusal, subject)
+        return await self._ask(call, stage, screening, subject)
+
+    async def _ask(self, call: HeldCall, stage: Stage, screening: Screening, subject: Subject) -> Outcome:
+        asked = screening.asked(stage, subject.keys)
+        questions = [_question(registration, call, stage, subject) for registration in asked]
+        answers = await self._chain.ask(stage, questions, call.deadline, keep_going=call.method.teardown)
+        observe = _observes(stage, screening, subject.keys)
+        if isinstance(answers, Refusal):
+            return self._refuse(call, answers, subject)
+        if call.method.teardown:
+            for forgiven in answers.forgiven.values():
+                self._say_ignored(call, forgiven, subject)
+            return self._forward(call, subject, observe=observe)
+        answers = self._without_invalid(call, stage, asked, answers, subject)
+        if stage is Stage.CREATE_CONTAINER and (refusal := screening.refuse_unanswered(subject.keys, answers)):
+            return self._refuse(call, refusal, subject)
+        merged = merge([*answers.adjustments, *screening.hidden(subject)], stage)
+        if isinstance(merged, Refusal):
+            return self._refuse(call, merged, subject)
+        if merged.empty:
+            return self._forward(call, subject, observe=observe)
+        return await self._adjust(call, stage, merged, subject, observe=observe)
+
+    async def _adjust(self, call: HeldCall, stage: Stage, merged: Merged, subject: Subject, *, observe: bool) -> Outcome:
+        applied = await _off_loop(call, lambda message: apply_adjustment(message, merged.adjustment, stage))
+        fields = _fields(call, subject)
+        owners = ",".join(dict.fromkeys(merged.owners.values()))
+        if applied.env_replaced:
+            self._log.info(Event.ENV_REPLACED, ",".join(applied.env_replaced), **fields, hook=owners)
+        self._log.info(Event.CALL_ADJUSTED, **fields, hook=owners)
+        return Forward(applied.message, observe=observe)
+
+    def _without_invalid(
+        self, call: HeldCall, stage: Stage, asked: Sequence[Registration], answers: Answers, subject: Subject
+    ) -> Answers:
+        """An answer that no request can carry is a failure like any other, and policy Ignore forgives it."""
+        ignorant = {registration.name for registration in asked if registration.policy is FailurePolicy.IGNORE}
+        usable, forgiven = [], dict(answers.forgiven)
+        for name, adjustment in answers.adjustments:
+            alone = merge([(name, adjustment)], stage)
+            if name in ignorant and isinstance(alone, Refusal):
+                self._say_ignored(call, alone, subject)
+                forgiven[name] = alone
+            else:
+                usable.append((name, adjustment))
+        return Answers(adjustments=tuple(usable), forgiven=forgiven)
+
+    async def _find(self, subject: Subject, screening: Screening) -> Refusal | None:
+        """Learns from the runtime what a container's request does not say of its sandbox (its runtime handler)."""
+        sandbox_id = subject.sandbox.id
+        if self.known.sandbox(sandbox_id) or not screening.concerns(subject.keys):
+            return None
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                found = await self._runtime.sandbox_status(sandbox_id)
+        except (RuntimeUnavailableError, TimeoutError) as e:
+            message = f"cannot ask the runtime about sandbox {sandbox_id}: {e or 'no answer'}"
+            return Refusal(reason=Reason.NOT_RECONCILED, message=message)
+        if found is None:
+            return Refusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
+        self.known.learn_sandbox(sandbox_of_list(found.status))
+        return None
+
+    def _unreadable(self, call: HeldCall, screening: Screening) -> Outcome:
+        """A pod that might be guarded, or get cards that were to be hidden from it, is not made from what we can not read."""
+        hides = call.method.stage is Stage.CREATE_CONTAINER and screening.hides
+        if call.method.teardown or not (hides or self._may_be_guarded(call, screening)):
+            return self._forward(call)
+        message = f"the {call.method.name} request can not be read as runtime.v1 has it"
+        return self._refuse(call, Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))
+
+    def _may_be_guarded(self, call: HeldCall, screening: Screening) -> bool:
+        keys = known_keys(call.method.stage, call.message, self.known)
+        return screening.names_guarded(call.message) or bool(screening.guarded(keys))
+
+    def _after_error(self, call: HeldCall, error: Exception) -> Outcome:
+        self._log.error(
+            Event.CALL_REFUSED, f"an error of ours: {_where(error)}", method=call.method.name, reason=Reason.INTERNAL
+        )
+        try:
+            guarded = self._may_be_guarded(call, self._screening)
+        except Exception:  # noqa: BLE001  whatever broke above may break here: then nobody knows, and it counts as guarded
+            guarded = True
+        if call.method.teardown or not guarded:
+            return Forward(None, observe=call.method.stage in _REMOVES)
+        message = f"cannot adjust {call.method.name}: an error in lading-runtimeproxy ({type(error).__name__}), see its log"
+        return Refusal(reason=Reason.INTERNAL, message=message).outcome
+
+    def _observe(self, call: HeldCall, outcome: Forward, status: int, reply: bytes) -> None:
+        stage, screening, known = call.method.stage, self._screening, self.known
+        if stage is None:
+            return
+        request = call.method.parse(call.message if outcome.message is None else outcome.message)
+        done = status == Status.OK
+        subject = subject_made(request, reply, known) if done and stage in _MAKES else subject_of(request, known)
+        if done and stage in _MAKES and known.sandbox(subject.sandbox.id) is None:
+            known.learn_sandbox(subject.sandbox)
+        if done and stage is Stage.CREATE_CONTAINER and subject.container:
+            known.learn_container(subject.sandbox.id, subject.container)
+        for registration in screening.told(stage, subject.keys):
+            told = hook.ObserveRequest(
+                stage=stage.name, sandbox=subject.sandbox, container=subject.container, grpc_status=status
+            )
+            self._chain.observe(registration, stage, told)
+        if done and stage is Stage.REMOVE_POD_SANDBOX:
+            known.forget_sandbox(subject.sandbox.id)
+        elif done and stage is Stage.REMOVE_CONTAINER and subject.container:
+            known.forget_container(subject.container.id)
+
+    def _forward(self, call: HeldCall, subject: Subject | None = None, *, observe: bool = False) -> Forward:
+        if self._log.debug_enabled:
+            self._log.debug(Event.CALL_FORWARDED, **_fields(call, subject))
+        return Forward(None, observe=observe)
+
+    def _refuse(self, call: HeldCall, refusal: Refusal, subject: Subject | None = None) -> Outcome:
+        fields = _fields(call, subject)
+        self._log.warning(Event.CALL_REFUSED, refusal.message, **fields, hook=refusal.hook, reason=refusal.reason)
+        return refusal.outcome
+
+    def _say_ignored(self, call: HeldCall, refusal: Refusal, subject: Subject) -> None:
+        fields = _fields(call, subject)
+        self._log.warning(Event.HOOK_IGNORED, refusal.message, **fields, hook=refusal.hook, reason=refusal.reason)
+
+
+def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
+    """Whether the reply is of use: somebody is told, or `known` learns or forgets."""
+    if stage in _REMOVES or screening.told(stage, keys):
+        return True
+    return stage in _MAKES and screening.concerns(keys)
+
+
+def _question(registration: Registration, call: HeldCall, stage: Stage, subject: Subject) -> Question:
+    request = hook.AdjustRequest(
+        stage=stage.name,
+        sandbox=subject.sandbox,
+        container=subject.shown_container(registration.env_values),
+        traceparent=call.traceparent,
+    )
+    return Question(registration=registration, request=request)
+
+
+def _another_way(call: HeldCall) -> Refusal:
+    message = f"{call.method.name} would make a guarded pod's containers past the hooks: not supported"
+    return Refusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)
+
+
+def _fields(call: HeldCall, subject: Subject | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {"method": call.method.name}
+    if subject is not None:
+        sandbox, container = subject.sandbox, subject.container
+        fields |= {"namespace": sandbox.namespace, "pod": sandbox.name, "pod_uid": sandbox.uid}
+        fields |= {"container": container.name} if container else {}
+    return fields
+
+
+async def _off_loop(call: HeldCall, look: Callable[[bytes], Answer]) -> Answer:
+    """Looks at the message; at a large one in a thread."""
+    return await asyncio.to_thread(look, call.message) if len(call.message) >= LARGE else look(call.message)
+
+
+def _where(error: Exception) -> str:
+    """Type and place of an error. Not its text, which may quote the message of a pod."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"

@@ -1,0 +1,141 @@
+"""Which sandboxes and containers exist, by id, with what later calls on them need: teardown calls carry only an id.
+
+Enters: projections from observed RunPodSandbox and CreateContainer replies, and the runtime's lists. Leaves: the same by id.
+Forgets on an observed Remove, and whatever a list no longer has. Bounded: the oldest sandbox goes first, with its containers;
+what is lost so is learned again from the next list. In memory only, since the runtime's lists are the durable copy.
+
+Source: runtime.v1 ListPodSandbox, ListContainers; koord-runtime-proxy leaks here (docs/hook-api.md).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from lading.vocabulary import ContainerId, SandboxId
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.projection import container_of_list, sandbox_of_list
+
+MAX_SANDBOXES: Final = 10_000  # kubelet's own default is 110 pods a node
+MAX_BYTES: Final = 64 << 20  # a pod's annotations alone may be 256 KiB
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sandbox:
+    shown: hook.PodSandbox
+    since: int
+    size: int
+    containers: dict[ContainerId, hook.Container] = field(default_factory=dict)
+
+
+class Known:
+    def __init__(self, *, max_sandboxes: int = MAX_SANDBOXES, max_bytes: int = MAX_BYTES) -> None:
+        self._sandboxes: dict[SandboxId, _Sandbox] = {}  # oldest first
+        self._sandbox_of: dict[ContainerId, SandboxId] = {}
+        self._max_sandboxes = max_sandboxes
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._clock = 0  # counts what was learned, so that a list can not prune what is newer than it
+
+    def __len__(self) -> int:
+        return len(self._sandboxes)
+
+    @property
+    def containers(self) -> int:
+        return len(self._sandbox_of)
+
+    def sandbox(self, sandbox_id: str) -> hook.PodSandbox | None:
+        entry = self._sandboxes.get(SandboxId(sandbox_id))
+        return entry.shown if entry else None
+
+    def container(self, container_id: str) -> tuple[hook.PodSandbox, hook.Container] | None:
+        sandbox_id = self._sandbox_of.get(ContainerId(container_id))
+        if sandbox_id is None:
+            return None
+        entry = self._sandboxes[sandbox_id]
+        return entry.shown, entry.containers[ContainerId(container_id)]
+
+    def annotations(self, sandbox_id: str) -> frozenset[str]:
+        """The keys that its pod ever had, as far as known, and those of its containers: a grant outlives its annotation."""
+        entry = self._sandboxes.get(SandboxId(sandbox_id))
+        if entry is None:
+            return frozenset()
+        return frozenset(entry.shown.annotations).union(*(shown.annotations for shown in entry.containers.values()))
+
+    def learn_sandbox(self, shown: hook.PodSandbox) -> None:
+        """A sandbox that is known already is updated, and keeps its containers and the annotations that `shown` lacks."""
+        self._clock += 1
+        before = self._sandboxes.get(SandboxId(shown.id))
+        if before:
+            both = hook.PodSandbox()
+            both.CopyFrom(shown)
+            both.annotations.update({k: v for k, v in before.shown.annotations.items() if k not in shown.annotations})
+            grown = both.ByteSize() - before.shown.ByteSize()
+            self._bytes += grown
+            before.size += grown
+            before.shown, before.since = both, self._clock
+        else:
+            self._sandboxes[SandboxId(shown.id)] = _Sandbox(shown=shown, since=self._clock, size=shown.ByteSize())
+            self._bytes += shown.ByteSize()
+        self._bound()
+
+    def learn_container(self, sandbox_id: str, shown: hook.Container) -> None:
+        """Learned only with its sandbox known."""
+        entry = self._sandboxes.get(SandboxId(sandbox_id))
+        if entry is None:
+            return
+        self.forget_container(shown.id)
+        self._clock += 1
+        entry.since = self._clock
+        entry.containers[ContainerId(shown.id)] = shown
+        entry.size += shown.ByteSize()
+        self._bytes += shown.ByteSize()
+        self._sandbox_of[ContainerId(shown.id)] = SandboxId(sandbox_id)
+        self._bound()
+
+    def forget_sandbox(self, sandbox_id: str) -> None:
+        """With its containers: the runtime removes them in the same call."""
+        entry = self._sandboxes.pop(SandboxId(sandbox_id), None)
+        if entry is None:
+            return
+        self._bytes -= entry.size
+        for container_id in entry.containers:
+            del self._sandbox_of[container_id]
+
+    def forget_container(self, container_id: str) -> None:
+        sandbox_id = self._sandbox_of.pop(ContainerId(container_id), None)
+        if sandbox_id is None:
+            return
+        entry = self._sandboxes[sandbox_id]
+        size = entry.containers.pop(ContainerId(container_id)).ByteSize()
+        entry.size -= size
+        self._bytes -= size
+
+    def mark(self) -> int:
+        """Taken before the runtime is asked for its lists, and given back to `relist` with them."""
+        return self._clock
+
+    def relist(self, mark: int, sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> None:
+        """Learns what the lists have and is not known; forgets what they lack, unless it was learned after `mark`.
+
+        What is known already stays as it is: a list says less than the call that made the sandbox.
+        """
+        listed = {SandboxId(item.id): item for item in sandboxes}
+        running = {ContainerId(item.id): item for item in containers}
+        for sandbox_id, entry in list(self._sandboxes.items()):
+            if entry.since > mark:
+                continue
+            if sandbox_id not in listed:
+                self.forget_sandbox(sandbox_id)
+            for container_id in [c for c in entry.containers if c not in running]:
+                self.forget_container(container_id)
+        for sandbox_id, sandbox in listed.items():
+            if sandbox_id not in self._sandboxes:
+                self.learn_sandbox(sandbox_of_list(sandbox))
+        for container_id, container in running.items():
+            if container_id not in self._sandbox_of:
+                self.learn_container(container.pod_sandbox_id, container_of_list(container))
+
+    def _bound(self) -> None:
+        while len(self._sandboxes) > self._max_sandboxes or (self._bytes > self._max_bytes and len(self._sandboxes) > 1):
+            self.forget_sandbox(next(iter(self._sandboxes)))

@@ -1,0 +1,290 @@
+"""One client connection joined to one runtime connection: sockets around a `Relay`, and its held calls around the `Gate`.
+
+Enters: an accepted connection. Leaves: nothing; when either side ends, so does the other. Memory is bounded by back-pressure:
+while one side's outgoing buffer is full, the other side is not read.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Final, cast
+
+from lading.log import Event, Log
+from runtimeproxy.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
+from runtimeproxy.gate import Gate
+from runtimeproxy.relay import messages
+from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.connection import MAX_MESSAGE, CallCancelled, CallEnded, CallHeld, Relay
+from runtimeproxy.relay.local import LocalAnswer
+from runtimeproxy.relay.messages import Status, UnreadableMessageError
+
+# Bytes that may wait for a slow reader before the other side is no longer read.
+HIGH_WATER: Final = 1 << 20
+# A client that connected and has said nothing; kubelet's preface comes at once.
+PREFACE_TIMEOUT_S: Final = 10.0
+
+
+class Half(asyncio.Protocol):
+    """One socket of a link."""
+
+    def __init__(self, received: Callable[[bytes], None], paused: Callable[[bool], None], lost: Callable[[], None]) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._received = received
+        self._paused = paused
+        self._lost = lost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        self._received(data)
+
+    def pause_writing(self) -> None:
+        self._paused(True)
+
+    def resume_writing(self) -> None:
+        self._paused(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+    def write(self, data: bytes) -> None:
+        if self.transport and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def read(self, wanted: bool) -> None:
+        transport = self.transport
+        if transport and not transport.is_closing() and transport.is_reading() is not wanted:
+            transport.resume_reading() if wanted else transport.pause_reading()
+
+    def close(self) -> None:
+        if self.transport:
+            self.transport.close()
+
+
+class Link:
+    def __init__(
+        self,
+        *,
+        number: int,
+        gate: Gate,
+        budget: HoldBudget,
+        runtime_path: str,
+        log: Log,
+        ended: Callable[["Link"], None],
+        runtime_seen: Callable[[bool], None],
+    ) -> None:
+        self.number = number
+        self.local: LocalAnswer | None = None
+        self._loop = asyncio.get_running_loop()
+        self._gate = gate
+        self._runtime_path = runtime_path
+        self._log = log
+        self._ended = ended
+        self._runtime_seen = runtime_seen
+        self._client = Half(self._from_client, lambda full: self._runtime.read(not full), self._client_lost)
+        self._runtime = Half(self._from_runtime, lambda full: self._client.read(not full), self._runtime_lost)
+        self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._flush_soon)
+        self._calls: dict[int, tuple[HeldCall, Forward | None]] = {}
+        self._deciding: dict[int, asyncio.Task[None]] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._silence: asyncio.TimerHandle | None = None
+        self._over = False
+
+    # ---- beginning
+
+    def start(self, connection: socket.socket) -> None:
+        self._starting = self._loop.create_task(self._start(connection))
+
+    async def _start(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.create_unix_connection(lambda: self._runtime, self._runtime_path)
+        except OSError as e:
+            self._runtime_seen(False)
+            self.local = LocalAnswer(f"lading: the container runtime at {self._runtime_path} can not be reached: {e.strerror}")
+        else:
+            self._runtime_seen(True)
+        await self._loop.connect_accepted_socket(lambda: self._client, connection)
+        self._silence = self._loop.call_later(PREFACE_TIMEOUT_S, self._client_silent)
+        self._log.debug(Event.CONNECTION_OPENED, connection=self.number, local=self.local is not None)
+        self._flush()
+
+    def _client_silent(self) -> None:
+        self._log.warning(Event.CONNECTION_CLOSED, "no HTTP/2 preface", connection=self.number)
+        self.close()
+
+    # ---- bytes
+
+    def _from_client(self, data: bytes) -> None:
+        if self._silence:
+            self._silence.cancel()
+            self._silence = None
+        if self.local:
+            self.local.receive(data)
+        else:
+            self.relay.receive_from_client(data)
+        self._flush()
+
+    def _from_runtime(self, data: bytes) -> None:
+        self.relay.receive_from_runtime(data)
+        self._flush()
+
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Sends what the relay has for either side, and answers its events, until it has nothing more."""
+        if self._client.transport is None:
+            return  # the runtime speaks first, and may do so before the client's transport is made; `_start` comes back
+        if self.local:
+            self._client.write(self.local.to_client())
+            if self.local.done:
+                self.close()
+            return
+        relay = self.relay
+        while True:
+            if data := relay.to_runtime():
+                self._runtime.write(data)
+            if data := relay.to_client():
+                self._client.write(data)
+            if not relay.events:
+                break
+            for event in relay.take_events():
+                match event:
+                    case CallHeld():
+                        self._held(event)
+                    case CallEnded():
+                        self._observed(event)
+                    case CallCancelled():
+                        self._cancelled(event)
+        if relay.broken:
+            broken = relay.broken
+            if broken.code:
+                self._log.error(
+                    Event.CONNECTION_BROKEN, broken.message, connection=self.number, by=broken.by, code=broken.code.name
+                )
+            self.close()
+
+    # ---- held calls
+
+    def _held(self, event: CallHeld) -> None:
+        method = METHODS[event.path]
+        try:
+            message = messages.unpack(event.message, event.encoding, MAX_MESSAGE)
+        except UnreadableMessageError as e:
+            self._end(event.stream, self._unreadable(method, e))
+            return
+        call = HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
+        self._calls[event.stream] = (call, None)
+        try:
+            outcome = self._gate.screen(call)
+        except Exception:  # noqa: BLE001  `handle` meets the same error and knows how a call must end then
+            outcome = None
+        if outcome is not None:
+            self._end(event.stream, outcome)
+            return
+        task = self._loop.create_task(self._decide(event.stream, call))
+        self._deciding[event.stream] = task
+        task.add_done_callback(lambda _: self._deciding.pop(event.stream, None))
+
+    def _unreadable(self, method: Method, error: UnreadableMessageError) -> Outcome:
+        if method.teardown:
+            return Forward(None, observe=False)
+        return Refuse(error.status, str(error))
+
+    async def _decide(self, stream: int, call: HeldCall) -> None:
+        outcome: Outcome = Refuse(Status.INTERNAL, "lading: internal: the call was given up")
+        if call.method.teardown:
+            outcome = Forward(None, observe=False)
+        try:
+            outcome = await self._gate.handle(call)
+        finally:  # also when the task is cancelled: a caller is never left waiting
+            self._end(stream, outcome)
+            self._flush()
+
+    def _end(self, stream: int, outcome: Outcome) -> None:
+        """Ends a held call; nothing happens where it is over already."""
+        match outcome:
+            case Forward(message, observe):
+                done = self.relay.forward(stream, message, observe=observe)
+                if done and observe and stream in self._calls:
+                    self._calls[stream] = (self._calls[stream][0], outcome)
+                    return
+            case Refuse(status, text):
+                self.relay.refuse(stream, status, text)
+        self._calls.pop(stream, None)
+
+    def _observed(self, event: CallEnded) -> None:
+        call, outcome = self._calls.pop(event.stream)
+        if outcome is None:
+            return
+        reply = b""
+        if event.status == Status.OK:
+            try:
+                reply = messages.unpack(event.reply, b"", MAX_MESSAGE)
+            except UnreadableMessageError as e:  # a compressed reply, which containerd does not send
+                self._log.error(Event.CALL_FORWARDED, f"cannot observe: {e}", method=call.method.name)
+                return
+        self._gate.observed(call, outcome, event.status, reply)
+
+    def _cancelled(self, event: CallCancelled) -> None:
+        self._calls.pop(event.stream, None)
+        if task := self._deciding.get(event.stream):
+            task.cancel()
+
+    # ---- the end
+
+    @property
+    def done(self) -> bool:
+        """After `announce_end`: nothing is open and nothing more will come."""
+        return self.local is not None or self.relay.ended
+
+    def announce_end(self) -> None:
+        if not self.local:
+            self.relay.announce_end()
+            self._flush()
+
+    def send_away(self) -> None:
+        """The runtime is back: the client's next call finds it by dialling again."""
+        if self.local and not self.local.done:
+            self.local.end()
+            self._flush()
+
+    def finish(self, message: str) -> None:
+        """Ends every open call with UNAVAILABLE and this text, then the connection."""
+        self.relay.end(message)
+        self._flush()
+        self.close()
+
+    def _client_lost(self) -> None:
+        self.close()
+
+    def _runtime_lost(self) -> None:
+        if not self._over:
+            self.relay.end(f"lading: the container runtime at {self._runtime_path} closed the connection")
+            self._flush()
+            self.close()
+
+    def close(self) -> None:
+        """Both sockets, after what is written has gone out. May be called again."""
+        if self._over:
+            return
+        self._over = True
+        if self._silence:
+            self._silence.cancel()
+        for task in list(self._deciding.values()):
+            task.cancel()
+        self.relay.end("lading: the connection was closed")
+        self.relay.take_events()
+        self._client.close()
+        self._runtime.close()
+        self._log.debug(Event.CONNECTION_CLOSED, connection=self.number)
+        self._ended(self)
+
+    async def closed(self) -> None:
+        for task in [self._starting, *self._deciding.values()]:
+            if task:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task

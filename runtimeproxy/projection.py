@@ -1,0 +1,104 @@
+"""What a hook is shown of a pod sandbox and a container: identity, annotations, names; never a value that may be secret.
+
+Enters: CRI messages (a request's configuration, an entry of the runtime's lists). Leaves: the hook API's PodSandbox and
+Container. Values of environment variables leave only where a registration names the variable.
+
+Source: runtime.v1 PodSandboxConfig, ContainerConfig, PodSandbox, Container; protos/hook/v1/hook.proto.
+"""
+
+from collections.abc import Collection
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+
+
+def sandbox_of_config(config: cri.PodSandboxConfig, *, sandbox_id: str = "", runtime_handler: str = "") -> hook.PodSandbox:
+    """CreateContainer's configuration carries neither the sandbox's id nor its runtime handler: the caller says them."""
+    context = config.linux.security_context
+    namespaces = context.namespace_options
+    return hook.PodSandbox(
+        id=sandbox_id,
+        name=config.metadata.name,
+        namespace=config.metadata.namespace,
+        uid=config.metadata.uid,
+        attempt=config.metadata.attempt,
+        annotations=config.annotations,
+        labels=config.labels,
+        runtime_handler=runtime_handler,
+        cgroup_parent=config.linux.cgroup_parent,
+        host_network=namespaces.network == cri.NODE,
+        # POD is 0, so that only the presence of the options tells "asked for" from "never heard of"
+        user_namespace=namespaces.HasField("userns_options") and namespaces.userns_options.mode == cri.POD,
+        privileged=context.privileged,
+    )
+
+
+def sandbox_of_list(item: cri.PodSandbox | cri.PodSandboxStatus) -> hook.PodSandbox:
+    """The runtime's lists do not say cgroup parent, namespaces and privileges."""
+    return hook.PodSandbox(
+        id=item.id,
+        name=item.metadata.name,
+        namespace=item.metadata.namespace,
+        uid=item.metadata.uid,
+        attempt=item.metadata.attempt,
+        annotations=item.annotations,
+        labels=item.labels,
+        runtime_handler=item.runtime_handler,
+    )
+
+
+def container_of_list(item: cri.Container) -> hook.Container:
+    return hook.Container(
+        id=item.id,
+        name=item.metadata.name,
+        attempt=item.metadata.attempt,
+        annotations=item.annotations,
+        labels=item.labels,
+        image=item.image.user_specified_image or item.image.image,
+    )
+
+
+def container_identity(config: cri.ContainerConfig, *, container_id: str = "") -> hook.Container:
+    """As much as the runtime's lists say, so that what is known of a container does not depend on how it was learned."""
+    return hook.Container(
+        id=container_id,
+        name=config.metadata.name,
+        attempt=config.metadata.attempt,
+        annotations=config.annotations,
+        labels=config.labels,
+        image=config.image.user_specified_image or config.image.image,
+    )
+
+
+def container_of_config(config: cri.ContainerConfig, *, env_values: Collection[str] = ()) -> hook.Container:
+    """`env_values` names the variables whose values go along; a value that is no UTF-8 stays behind."""
+    container = container_identity(config)
+    container.mount_paths.extend(mount.container_path for mount in config.mounts)
+    container.cdi_devices.extend(device.name for device in config.CDI_devices)
+    container.privileged = config.linux.security_context.privileged
+    for env in config.envs:
+        shown = container.env.add(name=env.key)
+        if env.key in env_values and (value := _text(env.value)) is not None:
+            shown.value = value
+    for device in config.devices:
+        container.devices.add(container_path=device.container_path, host_path=device.host_path, permissions=device.permissions)
+    if config.linux.HasField("resources"):
+        container.resources.CopyFrom(resources_of(config.linux.resources))
+    return container
+
+
+def resources_of(resources: cri.LinuxContainerResources) -> hook.LinuxResources:
+    """CRI has no presence here: 0 and empty are what it uses for "not said", and so they are absent."""
+    known = hook.LinuxResources.DESCRIPTOR.fields_by_name
+    shown = hook.LinuxResources(unified=resources.unified)
+    for field, value in resources.ListFields():
+        if field.name in known and field.name != "unified":
+            setattr(shown, field.name, value)
+    return shown
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,109 @@
+"""Whom a held call concerns: which pods are guarded, and which registrations are asked or told about a pod.
+
+Enters: registrations, the guarded prefixes, and a pod's annotation keys or a message's bytes. Leaves: who. A message that
+contains no prefix of anybody can not be of a pod that carries one (protobuf keeps a string's bytes together), so that it need
+not be parsed; one that does contain it may still be innocent: kubectl repeats a pod's manifest in an annotation's value.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from lading.reasons import Reason
+from lading.vocabulary import GRANT
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Refusal, Stage
+from runtimeproxy.merge import RESERVED_ANNOTATIONS, Answers
+from runtimeproxy.registrations import Registration
+from runtimeproxy.subject import Subject
+from runtimeproxy.unassigned import decide_hidden
+
+# What a pod may not bring along to where we write: both make the runtime act on devices and properties past every check.
+_SMUGGLED = tuple(prefix for prefix in RESERVED_ANNOTATIONS if prefix != "io.kubernetes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screening:
+    """What follows from one set of registrations. Immutable: a call keeps the one that it began with."""
+
+    registrations: tuple[Registration, ...] = ()
+    guarded_prefixes: tuple[str, ...] = ()
+
+    @property
+    def every_pod(self) -> bool:
+        return any(registration.prefixes is None for registration in self.registrations)
+
+    @property
+    def hides(self) -> bool:
+        return any(registration.hide_unassigned for registration in self.registrations)
+
+    def must_read(self, stage: Stage | None, keys: Collection[str]) -> bool:
+        """Whether a call that makes something is read whatever its message contains; `keys`: known of its sandbox."""
+        if stage is None:
+            return False
+        return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys)))
+
+    def names_guarded(self, message: bytes) -> bool:
+        return any(prefix.encode() in message for prefix in self.guarded_prefixes)
+
+    def names_anybody(self, message: bytes) -> bool:
+        named = (prefix for registration in self.registrations for prefix in registration.prefixes or ())
+        return self.names_guarded(message) or any(prefix.encode() in message for prefix in named)
+
+    def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
+        """The annotations that make a pod a guarded one."""
+        return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes))) if self.guarded_prefixes else ()
+
+    def concerns(self, keys: Collection[str]) -> bool:
+        return bool(self.guarded(keys)) or any(registration.wants(keys) for registration in self.registrations)
+
+    def asked(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
+        return tuple(r for r in self.registrations if r.adjusts(stage) and r.wants(keys))
+
+    def told(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
+        return tuple(r for r in self.registrations if r.observes(stage) and r.wants(keys))
+
+    def hidden(self, subject: Subject) -> list[tuple[str, hook.Adjustment]]:
+        """The static adjustments for this container, with the registrations they are from."""
+        if subject.create is None:
+            return []
+        hiding = [(r.name, r.hide_unassigned) for r in self.registrations if not r.wants(subject.keys)]
+        found = [(name, decide_hidden(hide, subject.create)) for name, hide in hiding if hide]
+        return [(name, adjustment) for name, adjustment in found if adjustment]
+
+    def refuse_smuggled(self, subject: Subject) -> Refusal | None:
+        """Keys that only the node writes, brought along by the caller. Our grant is never taken from anybody."""
+        guarded = bool(self.guarded(subject.keys))
+        annotations = subject.container.annotations if subject.container else {}
+        for key in sorted(annotations):
+            if key == GRANT or (guarded and key.startswith(_SMUGGLED)):
+                return _reserved(key, f"container {subject.container.name!r}" if subject.container else "")
+        for key in sorted(subject.sandbox.annotations) if guarded else ():
+            if key == GRANT or key.startswith(_SMUGGLED):
+                return _reserved(key, f"pod {subject.sandbox.namespace}/{subject.sandbox.name}")
+        return None
+
+    def refuse_unclaimed(self, guarded: Collection[str]) -> Refusal | None:
+        """A container is made only if somebody answers for each guarded annotation of its pod."""
+        asking = [r for r in self.registrations if r.adjusts(Stage.CREATE_CONTAINER)]
+        for key in guarded:
+            if not any(r.claims(key) for r in asking):
+                point = Stage.CREATE_CONTAINER.pre
+                message = f"no valid hook registration has a prefix of annotation {key!r} and asks for {point}"
+                return Refusal(reason=Reason.NO_REGISTRATION, message=message)
+        return None
+
+    def refuse_unanswered(self, keys: Collection[str], answers: Answers) -> Refusal | None:
+        """Policy Ignore forgives a hook's failure, but does not make a guarded container bare."""
+        answered = {name for name, _ in answers.adjustments}
+        for key in self.guarded(keys):
+            claiming = [r.name for r in self.asked(Stage.CREATE_CONTAINER, keys) if r.claims(key)]
+            if not answered.intersection(claiming):
+                failed = [answers.forgiven[name] for name in claiming if name in answers.forgiven]
+                return failed[0] if failed else self.refuse_unclaimed((key,))
+        return None
+
+
+def _reserved(key: str, where: str) -> Refusal:
+    return Refusal(
+        reason=Reason.ANNOTATION_RESERVED, message=f"annotation {key!r} of {where} is written by the node only: remove it"
+    )

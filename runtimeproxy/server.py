@@ -1,0 +1,135 @@
+"""Accepts kubelet's connections, joins each to one of the runtime's, and ends them in order.
+
+Enters: a listening socket. Refuses: more than `max_connections`.
+While the runtime can not be reached, clients are answered locally; as soon as it can, they are sent to dial again.
+"""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Final
+
+from lading.log import Event, Log
+from lading.sockets import Peer
+from runtimeproxy.gate import Gate
+from runtimeproxy.link import Link
+from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.settings import Settings
+
+HELD_BYTES: Final = 64 << 20
+# How often to look whether the runtime is back, while somebody waits for it.
+REDIAL_S: Final = 0.2
+# How often a refused connection is logged.
+REJECTION_LOG_S: Final = 10.0
+
+
+class Server:
+    def __init__(self, settings: Settings, *, runtime: Path, gate: Gate, log: Log) -> None:
+        self._settings = settings
+        self._runtime_path = str(runtime)
+        self._gate = gate
+        self._log = log
+        self._budget = HoldBudget(HELD_BYTES)
+        self._links: set[Link] = set()
+        self._number = 0
+        self._rejection_said = float("-inf")
+        self._accepting: asyncio.Task[None] | None = None
+        self._redialling: asyncio.Task[None] | None = None
+        self._runtime_there: bool | None = None
+        self.rejections = 0
+
+    @property
+    def connections(self) -> int:
+        return len(self._links)
+
+    def start(self, listener: socket.socket) -> None:
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+
+    def hold(self) -> None:
+        """The calls that hooks want have changed."""
+        for link in self._links:
+            link.relay.held_paths = self._gate.held_paths
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as e:  # out of descriptors: those that are open go on, and this one is tried again
+                self._reject(f"cannot accept: {e.strerror}")
+                await asyncio.sleep(REDIAL_S)
+                continue
+            connection.setblocking(False)
+            if len(self._links) >= self._settings.max_connections:
+                self._reject(f"max_connections = {self._settings.max_connections} are open")
+                connection.close()
+            else:
+                self._join(connection)
+
+    def _join(self, connection: socket.socket) -> None:
+        self._number += 1
+        link = Link(
+            number=self._number,
+            gate=self._gate,
+            budget=self._budget,
+            runtime_path=self._runtime_path,
+            log=self._log,
+            ended=self._links.discard,
+            runtime_seen=self._runtime_seen,
+        )
+        self._links.add(link)
+        link.start(connection)
+
+    def rejected(self, peer: Peer) -> None:
+        """The listener cut off a peer that is not trusted."""
+        self._reject(f"peer has uid {peer.uid}")
+
+    def _reject(self, why: str) -> None:
+        self.rejections += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._rejection_said >= REJECTION_LOG_S:
+            self._rejection_said = now
+            self._log.warning(Event.CONNECTION_REJECTED, why, rejected=self.rejections)
+
+    def _runtime_seen(self, there: bool) -> None:
+        if there is not self._runtime_there:
+            self._runtime_there = there
+            if there:
+                self._log.info(Event.RUNTIME_REACHABLE, runtime=self._runtime_path)
+            else:
+                self._log.error(Event.RUNTIME_UNREACHABLE, runtime=self._runtime_path)
+        if not there and (self._redialling is None or self._redialling.done()):
+            self._redialling = asyncio.get_running_loop().create_task(self._redial())
+
+    async def _redial(self) -> None:
+        """Sends clients that were answered locally away once the runtime is there, so that their next call reaches it."""
+        while True:
+            await asyncio.sleep(REDIAL_S)
+            try:
+                _, writer = await asyncio.open_unix_connection(self._runtime_path)
+            except OSError:
+                continue
+            writer.close()
+            self._runtime_seen(True)
+            for link in [link for link in self._links if link.local]:
+                link.send_away()
+            return
+
+    async def drain(self) -> int:
+        """Accepts no more, lets open calls end within `drain_timeout`, ends the others. Returns how many those were."""
+        for task in (self._accepting, self._redialling):
+            if task:
+                task.cancel()
+        for link in list(self._links):
+            link.announce_end()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.drain_timeout
+        while self._links and loop.time() < until:
+            for link in [link for link in self._links if link.done]:
+                link.close()
+            await asyncio.sleep(0.02)
+        lost = sum(link.relay.open_calls for link in self._links)
+        for link in list(self._links):
+            link.finish("lading: lading-runtimeproxy is stopping")
+            await link.closed()
+        return lost

@@ -1,0 +1,106 @@
+"""Whom a call is about: the pod sandbox, and the container where the stage has one, from its request and from what is known.
+
+Enters: a parsed CRI request, or its reply with it, and `Known`. Leaves: a `Subject`. Refuses nothing: what neither says is
+empty. A pod's annotation keys are those of the request and those that it was made with: removing one un-guards nothing.
+
+Source: runtime.v1 RuntimeService requests (protos/cri/runtime/v1/api.proto).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Stage, read_id
+from runtimeproxy.known import Known
+from runtimeproxy.projection import (
+    container_identity,
+    container_of_config,
+    resources_of,
+    sandbox_of_config,
+)
+
+SANDBOX_STAGES = frozenset({Stage.RUN_POD_SANDBOX, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    sandbox: hook.PodSandbox
+    container: hook.Container | None = None  # without env, mounts and devices
+    keys: frozenset[str] = frozenset()  # of the pod's annotations
+    create: cri.CreateContainerRequest | None = None
+
+    def shown_container(self, env_values: Collection[str]) -> hook.Container | None:
+        """The container as a hook is shown it that may see those variables' values."""
+        if self.create is None:
+            return self.container
+        return container_of_config(self.create.config, env_values=env_values)
+
+
+def subject_of(request: Message, known: Known) -> Subject:
+    match request:
+        case cri.RunPodSandboxRequest():
+            shown = sandbox_of_config(request.config, runtime_handler=request.runtime_handler)
+            return Subject(sandbox=shown, keys=frozenset(shown.annotations))
+        case cri.CreateContainerRequest():
+            return _of_create(request, known)
+        case cri.UpdateContainerResourcesRequest():
+            subject = subject_by_id(Stage.UPDATE_CONTAINER_RESOURCES, request.container_id, known)
+            container = hook.Container(resources=resources_of(request.linux))
+            container.MergeFrom(subject.container or hook.Container())
+            return Subject(sandbox=subject.sandbox, container=container, keys=subject.keys)
+        case cri.StopPodSandboxRequest() | cri.RemovePodSandboxRequest():
+            return subject_by_id(Stage.STOP_POD_SANDBOX, request.pod_sandbox_id, known)
+        case cri.StartContainerRequest() | cri.StopContainerRequest() | cri.RemoveContainerRequest():
+            return subject_by_id(Stage.STOP_CONTAINER, request.container_id, known)
+        case _:
+            raise TypeError(f"{request.DESCRIPTOR.full_name} belongs to no stage")
+
+
+def subject_by_id(stage: Stage, an_id: str, known: Known) -> Subject:
+    """`an_id` is the sandbox's or the container's, as the stage has it. What is not known has its id and nothing else."""
+    if stage in SANDBOX_STAGES:
+        sandbox = known.sandbox(an_id) or hook.PodSandbox(id=an_id)
+        return Subject(sandbox=sandbox, keys=known.annotations(sandbox.id))
+    sandbox, container = known.container(an_id) or (hook.PodSandbox(), hook.Container(id=an_id))
+    return Subject(sandbox=sandbox, container=container, keys=known.annotations(sandbox.id))
+
+
+def known_keys(stage: Stage | None, message: bytes, known: Known) -> frozenset[str]:
+    """The annotation keys with which the pod of an unparsed request was made, as far as its id is known."""
+    match stage:
+        case None | Stage.RUN_POD_SANDBOX:
+            return frozenset()
+        case Stage.CREATE_CONTAINER:
+            sandbox = known.sandbox(read_id(message))
+            return frozenset(sandbox.annotations if sandbox else ())
+        case _:
+            return subject_by_id(stage, read_id(message), known).keys
+
+
+def subject_made(request: Message, reply: bytes, known: Known) -> Subject:
+    """The same with the id that the runtime's reply gives to what it made."""
+    subject = subject_of(request, known)
+    match request:
+        case cri.RunPodSandboxRequest():
+            subject.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
+        case cri.CreateContainerRequest() if subject.container is not None:
+            subject.container.id = cri.CreateContainerResponse.FromString(reply).container_id
+    return subject
+
+
+def _of_create(request: cri.CreateContainerRequest, known: Known) -> Subject:
+    before = known.sandbox(request.pod_sandbox_id)
+    if request.HasField("sandbox_config"):
+        handler = before.runtime_handler if before else ""
+        shown = sandbox_of_config(request.sandbox_config, sandbox_id=request.pod_sandbox_id, runtime_handler=handler)
+    else:
+        shown = before or hook.PodSandbox(id=request.pod_sandbox_id)
+    return Subject(
+        sandbox=shown,
+        container=container_identity(request.config),
+        keys=frozenset(shown.annotations) | frozenset(before.annotations if before else ()),
+        create=request,
+    )

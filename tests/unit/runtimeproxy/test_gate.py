@@ -1,0 +1,578 @@
+"""One held call from bytes to outcome, with a real hook server where a hook is asked."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lading.errors import RuntimeUnavailableError
+from lading.log import Event, Log
+from lading.reasons import Reason
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Forward, Outcome, Refusal, Refuse, Stage
+from runtimeproxy.chain import Chain, Question
+from runtimeproxy.gate import LARGE, Gate
+from runtimeproxy.merge import Answers
+from runtimeproxy.registrations import FailurePolicy, HideUnassigned, Registration
+from runtimeproxy.relay.messages import Status
+from tests.fakes.hook_server import HookServer
+from tests.unit.runtimeproxy.conftest import Records
+from tests.unit.runtimeproxy.requests import CREATE_GUARDED, CREATE_PLAIN, RUN_GUARDED, RUN_PLAIN, create, golden, held, run
+
+GUARDED = {"lading.dev/gpus": "0"}
+UNREADABLE = b"\x12\x04\x0a\x02\xff\xff"  # a container's name that is no UTF-8
+ASSIGNED = hook.Adjustment(
+    env=[hook.EnvUpsert(name="NVIDIA_VISIBLE_DEVICES", value="void")], annotations={"lading.dev/grant": "{}"}
+)
+
+
+class Runtime:
+    """Knows the sandboxes that it was given, or does not answer."""
+
+    def __init__(self, *known: cri.PodSandboxStatus, down: bool = False) -> None:
+        self._known = {status.id: status for status in known}
+        self._down = down
+        self.asked: list[str] = []
+
+    async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse | None:
+        self.asked.append(sandbox_id)
+        if self._down:
+            raise RuntimeUnavailableError("cannot call PodSandboxStatus")
+        status = self._known.get(sandbox_id)
+        return cri.PodSandboxStatusResponse(status=status) if status else None
+
+
+class Scripted(Chain):
+    """A chain that answers without a socket."""
+
+    def __init__(self, log: Log, answers: Answers | Refusal | Exception | None = None) -> None:
+        super().__init__(log)
+        self.answers = Answers() if answers is None else answers
+        self.questions: list[Question] = []
+        self.observations: list[tuple[str, Stage, hook.ObserveRequest]] = []
+
+    async def ask(
+        self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
+    ) -> Answers | Refusal:
+        self.questions += questions
+        if not questions:
+            return Answers()
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return self.answers
+
+    def observe(self, registration: Registration, stage: Stage, request: hook.ObserveRequest) -> None:
+        self.observations.append((registration.name, stage, request))
+
+
+def registration(name: str = "10.json", **changes: object) -> Registration:
+    base: dict[str, object] = {
+        "name": name,
+        "endpoint": "/run/h.sock",
+        "hooks": frozenset({"PreCreateContainer"}),
+        "prefixes": ("lading.dev/",),
+    }
+    return Registration(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def answered(*adjustments: tuple[str, hook.Adjustment], **forgiven: str) -> Answers:
+    refusals = {name: Refusal(reason=reason, message="down", hook=name) for name, reason in forgiven.items()}
+    return Answers(adjustments=adjustments, forgiven=refusals)
+
+
+KNOWN = cri.PodSandboxStatus(id="s1", runtime_handler="nvidia")
+
+
+def gate_with(log: Log, chain: Chain, *registrations: Registration, runtime: Runtime | None = None) -> Gate:
+    gate = Gate(chain, runtime or Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"])
+
+    async def use() -> None:
+        gate.use(registrations)
+
+    asyncio.run(use())
+    return gate
+
+
+def outcome_of(gate: Gate, name: str, message: bytes) -> Outcome:
+    call = held(name, message)
+    return gate.screen(call) or asyncio.run(gate.handle(call))
+
+
+def reason(outcome: Outcome) -> str:
+    assert isinstance(outcome, Refuse), outcome
+    return outcome.message.split(": ")[1]
+
+
+# Pods that concern nobody
+
+
+@pytest.mark.parametrize(("name", "message"), [("RunPodSandbox", RUN_PLAIN), ("CreateContainer", CREATE_PLAIN)])
+def test_a_pod_that_concerns_nobody_is_forwarded_unread(log: Log, name: str, message: str) -> None:
+    gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration())
+    assert gate.screen(held(name, golden(message))) == Forward(None, observe=False)
+
+
+def test_a_guarded_name_inside_a_value_guards_nobody(log: Log) -> None:
+    gate = gate_with(log, Scripted(log, RuntimeError("asked")))
+    message = create({"kubectl.kubernetes.io/last-applied-configuration": '{"lading.dev/gpus":"0"}'})
+    assert gate.screen(held("CreateContainer", message)) is None
+    assert outcome_of(gate, "CreateContainer", message) == Forward(None, observe=False)
+
+
+def test_garbage_of_nobody_is_forwarded(log: Log) -> None:
+    gate = gate_with(log, Scripted(log))
+    for garbage in (b"\xff" * 9, UNREADABLE, UNREADABLE + b"\0" * LARGE):
+        assert outcome_of(gate, "CreateContainer", garbage) == Forward(None, observe=False)
+
+
+def test_a_large_message_is_searched_in_handle(log: Log) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration())
+    big = {"note": "x" * LARGE}
+    assert gate.screen(held("CreateContainer", create(big))) is None
+    assert outcome_of(gate, "CreateContainer", create(big)) == Forward(None, observe=False)
+    outcome = outcome_of(gate, "CreateContainer", create({**big, **GUARDED}))
+    assert isinstance(outcome, Forward)
+    assert outcome.message is not None
+
+
+# Guarded pods
+
+
+def test_a_guarded_container_is_adjusted(log: Log, records: Records) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration())
+    gate.known.learn_sandbox(hook.PodSandbox(id=cri.CreateContainerRequest.FromString(golden(CREATE_GUARDED)).pod_sandbox_id))
+    outcome = outcome_of(gate, "CreateContainer", golden(CREATE_GUARDED))
+    assert isinstance(outcome, Forward)
+    assert outcome.observe
+    config = cri.CreateContainerRequest.FromString(outcome.message or b"").config
+    assert [e.value for e in config.envs if e.key == "NVIDIA_VISIBLE_DEVICES"] == [b"void"]
+    assert config.annotations["lading.dev/grant"] == "{}"
+    adjusted = records.fields(Event.CALL_ADJUSTED)[0]
+    assert adjusted == {
+        "method": "CreateContainer",
+        "namespace": "default",
+        "pod": "gpu-by-hand",
+        "pod_uid": "e83331fd-32c0-4109-a0e0-1909dcf62934",
+        "container": "train",
+        "hook": "10.json",
+    }
+    assert Event.ENV_REPLACED in records.events()
+    assert "10.96.0.1" not in records.text()
+
+
+def test_without_an_adjustment_the_original_bytes_go_on(log: Log) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration())
+    assert outcome_of(gate, "CreateContainer", create(GUARDED)) == Forward(None, observe=True)
+
+
+@pytest.mark.parametrize(
+    "registrations",
+    [
+        (),
+        (registration(hooks=frozenset({"PreRunPodSandbox", "PostCreateContainer"})),),
+        (registration(prefixes=("other.dev/",)),),
+        (registration(prefixes=None),),
+        (registration(prefixes=("lading.dev/vfs",)),),
+    ],
+)
+def test_a_guarded_container_that_nobody_answers_for_is_refused(log: Log, registrations: tuple[Registration, ...]) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), *registrations)
+    outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
+    assert reason(outcome) == Reason.NO_REGISTRATION
+    assert isinstance(outcome, Refuse)
+    assert outcome.status == Status.UNAVAILABLE
+    assert "lading.dev/gpus" in outcome.message
+
+
+def test_every_guarded_annotation_needs_somebody(log: Log) -> None:
+    gpus, vfs = registration("gpus", prefixes=("lading.dev/gpus",)), registration("vfs", prefixes=("lading.dev/vfs",))
+    both = {**GUARDED, "lading.dev/vfs": "1"}
+    chain = Scripted(log, answered(("gpus", hook.Adjustment()), ("vfs", hook.Adjustment())))
+    assert isinstance(outcome_of(gate_with(log, chain, gpus, vfs), "CreateContainer", create(both)), Forward)
+    assert reason(outcome_of(gate_with(log, chain, gpus), "CreateContainer", create(both))) == Reason.NO_REGISTRATION
+
+
+def test_a_guarded_sandbox_may_start_without_a_hook(log: Log) -> None:
+    gate = gate_with(log, Scripted(log))
+    assert outcome_of(gate, "RunPodSandbox", golden(RUN_GUARDED)) == Forward(None, observe=True)
+
+
+def test_policy_ignore_does_not_make_a_guarded_container_bare(log: Log) -> None:
+    chain = Scripted(log, answered(**{"10.json": Reason.HOOK_UNAVAILABLE}))
+    gate = gate_with(log, chain, registration(policy=FailurePolicy.IGNORE))
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.HOOK_UNAVAILABLE
+
+
+def test_another_hook_that_answers_does_not_stand_in(log: Log) -> None:
+    chain = Scripted(log, answered(("20.json", hook.Adjustment()), **{"10.json": Reason.HOOK_TIMEOUT}))
+    gate = gate_with(log, chain, registration(policy=FailurePolicy.IGNORE), registration("20.json", prefixes=None))
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.HOOK_TIMEOUT
+
+
+def test_an_invalid_answer_under_policy_ignore_is_forgiven_but_not_for_a_guarded_pod(log: Log, records: Records) -> None:
+    invalid = hook.Adjustment(annotations={"io.kubernetes.x": "y"})
+    ignore = registration(policy=FailurePolicy.IGNORE, prefixes=("other.dev/", "lading.dev/"))
+    gate = gate_with(log, Scripted(log, answered(("10.json", invalid))), ignore)
+    assert outcome_of(gate, "CreateContainer", create({"other.dev/x": ""})) == Forward(None, observe=True)
+    assert Event.HOOK_IGNORED in records.events()
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.HOOK_INVALID
+
+
+def test_a_hooks_refusal_reaches_the_caller(log: Log, records: Records) -> None:
+    gate = gate_with(log, Scripted(log, Refusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
+    outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
+    assert outcome == Refuse(Status.FAILED_PRECONDITION, "lading: device-held: by ns/x")
+    fields = records.fields(Event.CALL_REFUSED)[0]
+    assert (fields["hook"], fields["reason"], fields["container"]) == ("10.json", "device-held", "c")
+
+
+def test_hooks_that_conflict_refuse(log: Log) -> None:
+    other = hook.Adjustment(env=[hook.EnvUpsert(name="NVIDIA_VISIBLE_DEVICES", value="all")])
+    chain = Scripted(log, answered(("10.json", ASSIGNED), ("20.json", other)))
+    gate = gate_with(log, chain, registration(), registration("20.json", prefixes=None))
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.HOOK_CONFLICT
+
+
+@pytest.mark.parametrize("key", ["cdi.k8s.io/x", "org.systemd.property.ExecStart", "lading.dev/grant"])
+@pytest.mark.parametrize("where", ["RunPodSandbox", "CreateContainer", "container"])
+def test_keys_that_only_the_node_writes_are_refused_on_guarded_pods(log: Log, key: str, where: str) -> None:
+    message = run({**GUARDED, key: "v"}) if where == "RunPodSandbox" else create({**GUARDED, key: "v"})
+    if where == "container":
+        request = cri.CreateContainerRequest.FromString(create(GUARDED))
+        request.config.annotations[key] = "v"
+        message = request.SerializeToString()
+    gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration())
+    outcome = outcome_of(gate, "RunPodSandbox" if where == "RunPodSandbox" else "CreateContainer", message)
+    assert reason(outcome) == Reason.ANNOTATION_RESERVED
+    assert isinstance(outcome, Refuse)
+    assert key in outcome.message
+
+
+def test_a_forged_grant_is_refused_on_any_container(log: Log) -> None:
+    request = cri.CreateContainerRequest.FromString(create())
+    request.config.annotations["lading.dev/grant"] = "{}"
+    assert reason(outcome_of(gate_with(log, Scripted(log)), "CreateContainer", request.SerializeToString())) == (
+        Reason.ANNOTATION_RESERVED
+    )
+
+
+def test_a_device_plugins_annotation_on_another_pod_is_left_alone(log: Log) -> None:
+    gate = gate_with(log, Scripted(log), registration(prefixes=None))
+    assert outcome_of(gate, "CreateContainer", create({"cdi.k8s.io/x": "v"})) == Forward(None, observe=True)
+
+
+@pytest.mark.parametrize("name", ["RunPodSandbox", "CreateContainer"])
+def test_a_guarded_request_that_can_not_be_read_is_refused(log: Log, name: str) -> None:
+    outcome = outcome_of(gate_with(log, Scripted(log)), name, b"\xff lading.dev/gpus")
+    assert isinstance(outcome, Refuse)
+    assert reason(outcome) == Reason.REQUEST_UNREADABLE
+    assert outcome.status == Status.INVALID_ARGUMENT
+
+
+def test_restoring_a_guarded_pod_is_refused_and_any_other_is_not(log: Log) -> None:
+    gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration(prefixes=None))
+    assert outcome_of(gate, "RestorePod", b"whatever") == Forward(None, observe=False)
+    assert outcome_of(gate, "RestorePod", b"x" * LARGE) == Forward(None, observe=False)
+    assert reason(outcome_of(gate, "RestorePod", create(GUARDED))) == Reason.CREATED_ANOTHER_WAY
+
+
+# What the request does not say of its sandbox
+
+
+def test_the_runtime_is_asked_once_about_a_sandbox_that_is_not_known(log: Log) -> None:
+    chain, runtime = Scripted(log, answered(("10.json", ASSIGNED))), Runtime(KNOWN)
+    gate = gate_with(log, chain, registration(), runtime=runtime)
+    for _ in range(2):
+        assert isinstance(outcome_of(gate, "CreateContainer", create(GUARDED)), Forward)
+    assert runtime.asked == ["s1"]
+    assert [q.request.sandbox.runtime_handler for q in chain.questions] == ["nvidia", "nvidia"]
+
+
+@pytest.mark.parametrize("runtime", [Runtime(), Runtime(down=True)])
+def test_a_guarded_container_of_a_sandbox_that_nobody_knows_is_refused(log: Log, runtime: Runtime) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration(), runtime=runtime)
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.NOT_RECONCILED
+
+
+def test_any_other_container_is_not(log: Log) -> None:
+    gate = gate_with(log, Scripted(log), registration(prefixes=None), runtime=Runtime(down=True))
+    assert outcome_of(gate, "CreateContainer", create()) == Forward(None, observe=True)
+
+
+def test_removing_the_annotation_from_a_running_pod_unguards_nothing(log: Log) -> None:
+    gate = gate_with(log, Scripted(log))
+    gate.known.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
+    assert reason(outcome_of(gate, "CreateContainer", create())) == Reason.NO_REGISTRATION
+    without = cri.CreateContainerRequest(pod_sandbox_id="s1").SerializeToString()
+    assert reason(outcome_of(gate, "CreateContainer", without)) == Reason.NO_REGISTRATION
+
+
+# Static adjustments
+
+
+HIDING = HideUnassigned(env=(("NVIDIA_VISIBLE_DEVICES", "void"),), exempt_namespaces=frozenset({"kube-system"}))
+
+
+def visible(outcome: Outcome) -> list[bytes]:
+    assert isinstance(outcome, Forward)
+    envs = cri.CreateContainerRequest.FromString(outcome.message or b"").config.envs
+    return [env.value for env in envs if env.key == "NVIDIA_VISIBLE_DEVICES"]
+
+
+def test_cards_are_hidden_from_a_pod_that_asks_for_none_without_a_call(log: Log) -> None:
+    chain = Scripted(log)
+    gate = gate_with(log, chain, registration(hide_unassigned=HIDING))
+    assert visible(outcome_of(gate, "CreateContainer", golden(CREATE_PLAIN))) == [b"void"]
+    assert outcome_of(gate, "CreateContainer", create(namespace="kube-system")) == Forward(None, observe=False)
+    assert outcome_of(gate, "RunPodSandbox", golden(RUN_PLAIN)) == Forward(None, observe=False)
+    assert chain.questions == []
+
+
+def test_a_pod_that_asks_is_the_hooks_affair(log: Log) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration(hide_unassigned=HIDING))
+    assert outcome_of(gate, "CreateContainer", create(GUARDED)) == Forward(None, observe=True)
+
+
+def test_what_can_not_be_read_can_not_be_hidden_from(log: Log) -> None:
+    gate = gate_with(log, Scripted(log), registration(hide_unassigned=HIDING))
+    assert reason(outcome_of(gate, "CreateContainer", UNREADABLE)) == Reason.REQUEST_UNREADABLE
+    assert outcome_of(gate, "RunPodSandbox", b"\xff") == Forward(None, observe=False)
+
+
+# Teardown, and the stages between
+
+
+def known_pod(gate: Gate) -> None:
+    gate.known.learn_sandbox(hook.PodSandbox(id="s1", name="p", annotations=GUARDED))
+    gate.known.learn_container("s1", hook.Container(id="c1", name="c"))
+
+
+TEARDOWN = {
+    "StopPodSandbox": cri.StopPodSandboxRequest(pod_sandbox_id="s1"),
+    "RemovePodSandbox": cri.RemovePodSandboxRequest(pod_sandbox_id="s1"),
+    "StopContainer": cri.StopContainerRequest(container_id="c1"),
+    "RemoveContainer": cri.RemoveContainerRequest(container_id="c1"),
+}
+UNHELPFUL: list[Answers | Exception] = [
+    RuntimeError("broken"),
+    answered(("10.json", ASSIGNED)),
+    answered(**{"10.json": Reason.HOOK_UNAVAILABLE}),
+]
+
+
+@pytest.mark.parametrize("name", TEARDOWN)
+def test_teardown_is_asked_about_by_id_and_never_refused(log: Log, name: str) -> None:
+    message = TEARDOWN[name].SerializeToString()
+    for answers in UNHELPFUL:
+        chain = Scripted(log, answers)
+        gate = gate_with(log, chain, registration(hooks=frozenset({f"Pre{name}"})))
+        known_pod(gate)
+        assert outcome_of(gate, name, message) == Forward(None, observe=name.startswith("Remove"))
+        assert [q.request.sandbox.name for q in chain.questions] == ["p"]
+
+
+@pytest.mark.parametrize("name", ["StopPodSandbox", "StopContainer"])
+def test_a_pod_that_was_annotated_after_its_sandbox_was_made_is_torn_down_with_its_hook(log: Log, name: str) -> None:
+    chain = Scripted(log, answered(("10.json", ASSIGNED)))
+    gate = gate_with(log, chain, registration(hooks=frozenset({"PreCreateContainer", f"Pre{name}"})))
+    gate.known.learn_sandbox(hook.PodSandbox(id="s1", runtime_handler="nvidia"))
+    observe(gate, "CreateContainer", create(GUARDED), cri.CreateContainerResponse(container_id="c1").SerializeToString())
+    assert outcome_of(gate, name, TEARDOWN[name].SerializeToString()) == Forward(None, observe=False)
+    assert [q.request.stage for q in chain.questions] == [hook.CREATE_CONTAINER, hook.Stage.Value(Stage(name).name)]
+
+
+def test_a_grant_in_a_listed_container_is_enough_to_ask_at_teardown(log: Log) -> None:
+    chain = Scripted(log)
+    gate = gate_with(log, chain, registration(hooks=frozenset({"PreStopPodSandbox"})))
+    container = cri.Container(id="c1", pod_sandbox_id="s1", annotations={"lading.dev/grant": "{}"})
+    gate.known.relist(gate.known.mark(), [cri.PodSandbox(id="s1")], [container])
+    outcome_of(gate, "StopPodSandbox", TEARDOWN["StopPodSandbox"].SerializeToString())
+    assert len(chain.questions) == 1
+
+
+@pytest.mark.parametrize("name", TEARDOWN)
+def test_garbage_in_teardown_is_forwarded(log: Log, name: str) -> None:
+    gate = gate_with(log, Scripted(log), registration(hooks=frozenset({f"Pre{name}"}), prefixes=None))
+    outcome = outcome_of(gate, name, b"\xff lading.dev/")
+    assert isinstance(outcome, Forward)
+    assert outcome.message is None
+
+
+@pytest.mark.parametrize("name", TEARDOWN)
+def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name: str) -> None:
+    gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration(hooks=frozenset({f"Pre{name}"})))
+    call = held(name, TEARDOWN[name].SerializeToString())
+    assert gate.screen(call) == Forward(None, observe=name.startswith("Remove"))
+
+
+def test_a_start_can_be_refused_and_an_update_changed(log: Log) -> None:
+    chain = Scripted(log, Refusal(reason="sandbox-stopped", message="no"))
+    gate = gate_with(log, chain, registration(hooks=frozenset({"PreStartContainer", "PreUpdateContainerResources"})))
+    known_pod(gate)
+    assert reason(outcome_of(gate, "StartContainer", cri.StartContainerRequest(container_id="c1").SerializeToString())) == (
+        "sandbox-stopped"
+    )
+    chain.answers = answered(("10.json", hook.Adjustment(resources=hook.LinuxResources(cpu_shares=9))))
+    update = cri.UpdateContainerResourcesRequest(container_id="c1", linux=cri.LinuxContainerResources(cpu_quota=5))
+    outcome = outcome_of(gate, "UpdateContainerResources", update.SerializeToString())
+    assert isinstance(outcome, Forward)
+    changed = cri.UpdateContainerResourcesRequest.FromString(outcome.message or b"").linux
+    assert (changed.cpu_shares, changed.cpu_quota) == (9, 5)
+    assert chain.questions[-1].request.container.resources.cpu_quota == 5
+    assert chain.questions[-1].request.container.name == "c"
+
+
+# Exactly one outcome, whatever raises
+
+
+def test_an_error_of_ours_refuses_a_guarded_pod_and_forwards_any_other(log: Log, records: Records) -> None:
+    gate = gate_with(log, Scripted(log, ValueError("secret-value")), registration(prefixes=("lading.dev/", "other.dev/")))
+    outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
+    assert isinstance(outcome, Refuse)
+    assert outcome.status == Status.INTERNAL
+    assert outcome_of(gate, "CreateContainer", create({"other.dev/x": ""}, sandbox_id="s2")) == Forward(None, observe=False)
+    assert "secret-value" not in records.text() + outcome.message
+
+
+def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = gate_with(log, Scripted(log), registration(prefixes=None))
+
+    def broken(_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(gate.known, "sandbox", broken)
+    outcome = asyncio.run(gate.handle(held("CreateContainer", create())))
+    assert isinstance(outcome, Refuse)
+    assert outcome.status == Status.INTERNAL
+
+
+def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> None:
+    class Hanging(Scripted):
+        async def ask(self, *_: object, **__: object) -> Answers | Refusal:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    gate = gate_with(log, Hanging(log), registration())
+
+    async def body() -> None:
+        task = asyncio.create_task(gate.handle(held("CreateContainer", create(GUARDED))))
+        while not task.done():
+            await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(body())
+    assert records.events() == [Event.CALL_CANCELLED]
+
+
+# Observing
+
+
+def observe(gate: Gate, name: str, message: bytes, reply: bytes = b"", status: int = 0) -> None:
+    outcome = outcome_of(gate, name, message)
+    assert isinstance(outcome, Forward)
+    if outcome.observe:
+        gate.observed(held(name, message), outcome, status, reply)
+
+
+def test_a_pods_life_is_known_and_forgotten(log: Log) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration())
+    observe(
+        gate,
+        "RunPodSandbox",
+        run(GUARDED, handler="nvidia"),
+        cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString(),
+    )
+    observe(gate, "CreateContainer", create(GUARDED), cri.CreateContainerResponse(container_id="c1").SerializeToString())
+    found = gate.known.container("c1")
+    assert found is not None
+    assert (found[0].name, found[0].runtime_handler, found[1].name) == ("p", "nvidia", "c")
+    assert found[1].annotations["lading.dev/grant"] == "{}"
+    observe(gate, "RemoveContainer", TEARDOWN["RemoveContainer"].SerializeToString(), status=5)
+    assert gate.known.containers == 1
+    observe(gate, "RemoveContainer", TEARDOWN["RemoveContainer"].SerializeToString())
+    assert gate.known.containers == 0
+    observe(gate, "RemovePodSandbox", TEARDOWN["RemovePodSandbox"].SerializeToString())
+    assert len(gate.known) == 0
+
+
+def test_pods_that_concern_nobody_are_not_kept(log: Log) -> None:
+    gate = gate_with(log, Scripted(log), registration(hide_unassigned=HIDING))
+    observe(gate, "RunPodSandbox", run(), cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString())
+    observe(gate, "CreateContainer", create(), cri.CreateContainerResponse(container_id="c1").SerializeToString())
+    assert (len(gate.known), gate.known.containers) == (0, 0)
+
+
+def test_a_failed_call_teaches_nothing(log: Log) -> None:
+    gate = gate_with(log, Scripted(log))
+    observe(gate, "RunPodSandbox", run(GUARDED), status=13)
+    assert len(gate.known) == 0
+
+
+def test_hooks_are_told_with_id_and_status(log: Log) -> None:
+    chain = Scripted(log, answered(("10.json", hook.Adjustment())))
+    points = frozenset({"PreCreateContainer", "PostCreateContainer", "PostRemovePodSandbox"})
+    gate = gate_with(log, chain, registration(hooks=points))
+    observe(gate, "CreateContainer", create(GUARDED), cri.CreateContainerResponse(container_id="c1").SerializeToString())
+    observe(gate, "CreateContainer", create(GUARDED), status=2)
+    observe(gate, "RemovePodSandbox", TEARDOWN["RemovePodSandbox"].SerializeToString())
+    told = [(o[2].container.id, o[2].sandbox.id, o[2].sandbox.name, o[2].grpc_status) for o in chain.observations]
+    assert told == [("c1", "s1", "p", 0), ("", "s1", "p", 2), ("", "s1", "p", 0)]
+    assert [o[1] for o in chain.observations][-1] is Stage.REMOVE_POD_SANDBOX
+
+
+def test_a_reply_that_can_not_be_read_is_survived(log: Log, records: Records) -> None:
+    gate = gate_with(log, Scripted(log))
+    observe(gate, "RunPodSandbox", run(GUARDED), b"\xff")
+    assert len(gate.known) == 0
+    assert records.fields(Event.CALL_FORWARDED)[-1]["reason"] == Reason.INTERNAL
+
+
+# With a hook server
+
+
+@asynccontextmanager
+async def serving(sockets: Path, log: Log) -> AsyncIterator[tuple[Gate, HookServer]]:
+    chain = Chain(log)
+    gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"])
+    mine = registration(endpoint=str(sockets / "a"), env_values=frozenset({"SEEN"}))
+    gate.use((mine,))
+    async with HookServer(sockets / "a") as server:
+        yield gate, server
+        await chain.close()
+
+
+def test_a_hook_is_shown_names_and_the_values_that_it_named(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        async with serving(sockets, log) as (gate, server):
+            server.adjust(ASSIGNED)
+            request = cri.CreateContainerRequest.FromString(create(GUARDED))
+            request.config.envs.extend([cri.KeyValue(key="SEEN", value=b"1"), cri.KeyValue(key="SECRET", value=b"2")])
+            outcome = await gate.handle(held("CreateContainer", request.SerializeToString()))
+            assert isinstance(outcome, Forward)
+            assert outcome.message is not None
+            asked = server.asked[0]
+            assert {env.name: env.value for env in asked.container.env} == {"SEEN": "1", "SECRET": ""}
+            assert asked.traceparent == "00-ab-cd-01"
+            assert asked.sandbox.id == "s1"
+
+    asyncio.run(body())
+
+
+def test_pods_of_others_never_notice_that_a_hook_is_down(sockets: Path, log: Log) -> None:
+    async def body() -> None:
+        async with serving(sockets, log) as (gate, server):
+            await server._server.stop(None)
+            started = asyncio.get_running_loop().time()
+            for message in (create(), create({"other.dev/x": "lading.dev/"})):
+                assert await gate.handle(held("CreateContainer", message)) == Forward(None, observe=False)
+            assert asyncio.get_running_loop().time() - started < 0.1
+            deadline = started + 0.4
+            call = held("CreateContainer", create(GUARDED), deadline)
+            assert reason(await gate.handle(call)) == Reason.HOOK_UNAVAILABLE
+
+    asyncio.run(body())

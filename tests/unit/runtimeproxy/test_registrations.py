@@ -1,0 +1,123 @@
+import json
+from typing import Any
+
+import pytest
+
+from lading.errors import ConfigError
+from runtimeproxy.calls import Stage
+from runtimeproxy.registrations import FailurePolicy, Registration, clash, parse_registration
+
+KOORDINATOR = {"remote-endpoint": "/var/run/koordlet/koordlet.sock", "runtime-hooks": ["PreCreateContainer"]}
+FULL = {
+    "remote-endpoint": "unix:///run/lading/hooks.sock",
+    "failure-policy": "Ignore",
+    "runtime-hooks": ["PreCreateContainer", "PostStopPodSandbox"],
+    "annotation-prefixes": ["lading.dev/"],
+    "deadlines": {"PreCreateContainer": 30},
+    "env-values": ["NCCL_IB_HCA"],
+    "static-adjustments": {
+        "hide-unassigned": {
+            "env": {"NVIDIA_VISIBLE_DEVICES": "void"},
+            "exempt-namespaces": ["kube-system"],
+            "keep-kubelet-devices": True,
+        }
+    },
+}
+HIDE = {"env": {"NVIDIA_VISIBLE_DEVICES": "void"}}
+
+
+def parse(**changes: Any) -> Registration:
+    file = {**KOORDINATOR, **{key.replace("_", "-"): value for key, value in changes.items()}}
+    return parse_registration(json.dumps(file).encode(), "10.json")
+
+
+def test_koordinators_three_fields_are_enough_and_the_policy_is_fail() -> None:
+    registration = parse()
+    assert registration.policy is FailurePolicy.FAIL
+    assert registration.endpoint == "/var/run/koordlet/koordlet.sock"
+    assert registration.adjusts(Stage.CREATE_CONTAINER)
+    assert not registration.observes(Stage.CREATE_CONTAINER)
+    assert registration.deadline_s("PreCreateContainer") == 2
+    assert registration.wants(())
+
+
+def test_every_field_is_read() -> None:
+    registration = parse_registration(json.dumps(FULL).encode(), "10.json")
+    assert registration.endpoint == "/run/lading/hooks.sock"
+    assert registration.policy is FailurePolicy.IGNORE
+    assert registration.observes(Stage.STOP_POD_SANDBOX)
+    assert registration.deadline_s("PreCreateContainer") == 30
+    assert registration.env_values == {"NCCL_IB_HCA"}
+    assert registration.hide_unassigned is not None
+    assert registration.hide_unassigned.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
+    assert registration.hide_unassigned.exempt_namespaces == {"kube-system"}
+    assert registration.hide_unassigned.keep_kubelet_devices
+
+
+def test_prefixes_say_who_is_asked_and_what_is_claimed() -> None:
+    mine = parse(annotation_prefixes=["lading.dev/gpus"])
+    assert mine.wants(["other", "lading.dev/gpus.train"])
+    assert not mine.wants(["lading.dev/vfs"])
+    assert mine.claims("lading.dev/gpus")
+    assert not mine.claims("lading.dev/vfs")
+
+
+def test_a_registration_for_every_pod_claims_no_annotation() -> None:
+    assert not parse().claims("lading.dev/gpus")
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"failure_polcy": "Fail"}, ["failure-polcy"]),
+        ({"failure_policy": "fail"}, ["failure-policy", "fail"]),
+        ({"failure_policy": ""}, ["failure-policy"]),
+        ({"runtime_hooks": ["PreCreateContainerHook"]}, ["runtime-hooks[0]", "PreCreateContainerHook"]),
+        ({"runtime_hooks": []}, ["runtime-hooks"]),
+        ({"runtime_hooks": "PreCreateContainer"}, ["runtime-hooks"]),
+        ({"remote_endpoint": "hooks.sock"}, ["remote-endpoint", "hooks.sock"]),
+        ({"remote_endpoint": "tcp://1.2.3.4:5"}, ["remote-endpoint", "tcp://1.2.3.4:5"]),
+        ({"remote_endpoint": "/run/../etc/x"}, ["remote-endpoint", "/run/../etc/x"]),
+        ({"remote_endpoint": "/" + "x" * 107}, ["remote-endpoint", "107"]),
+        ({"annotation_prefixes": []}, ["annotation-prefixes"]),
+        ({"annotation_prefixes": [""]}, ["annotation-prefixes"]),
+        ({"deadlines": {"PreStartContainer": 1}}, ["deadlines.PreStartContainer"]),
+        ({"deadlines": {"PreCreateContainer": 0}}, ["deadlines.PreCreateContainer", "0"]),
+        ({"deadlines": {"PreCreateContainer": 601}}, ["deadlines.PreCreateContainer", "601"]),
+        ({"deadlines": {"PreCreateContainer": "2s"}}, ["deadlines"]),
+        ({"env_values": ["A=B"]}, ["env-values[0]", "A=B"]),
+        ({"static_adjustments": {"hide-unassigned": HIDE}}, ["hide-unassigned", "annotation-prefixes"]),
+        ({"static_adjustments": {"hide_unassigned": HIDE}}, ["static-adjustments", "hide_unassigned"]),
+        ({"static_adjustments": {"hide-unassigned": {"env": {}}}, "annotation_prefixes": ["x/"]}, ["env"]),
+        ({"static_adjustments": {"hide-unassigned": {"env": {"": "v"}}}, "annotation_prefixes": ["x/"]}, ["env"]),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_key_and_value(changes: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(**changes)
+    for name in ["10.json", *names]:
+        assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b'{"deadlines": NaN}']
+)
+def test_what_is_no_registration_is_an_error_and_no_crash(content: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"10\.json"):
+        parse_registration(content, "10.json")
+
+
+def test_one_endpoint_is_asked_once_a_stage() -> None:
+    first = parse_registration(json.dumps(KOORDINATOR).encode(), "10.json")
+    second = parse_registration(json.dumps({**KOORDINATOR, "remote-endpoint": "/run/other.sock"}).encode(), "20.json")
+    again = parse_registration(json.dumps(KOORDINATOR).encode(), "30.json")
+    assert clash(second, [first]) is None
+    error = clash(again, [first, second])
+    assert error is not None
+    assert "30.json" in str(error)
+    assert "10.json" in str(error)
+
+
+def test_one_endpoint_may_have_other_stages_in_another_file() -> None:
+    first = parse()
+    assert clash(parse(runtime_hooks=["PostCreateContainer"]), [first]) is None

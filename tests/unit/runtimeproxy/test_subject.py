@@ -1,0 +1,72 @@
+import pytest
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Stage
+from runtimeproxy.known import Known
+from runtimeproxy.subject import known_keys, subject_made, subject_of
+from tests.unit.runtimeproxy.requests import create, golden, goldens, method, run
+
+
+def known() -> Known:
+    made = Known()
+    made.learn_sandbox(hook.PodSandbox(id="s1", name="p", runtime_handler="nvidia", annotations={"then": "1"}))
+    made.learn_container("s1", hook.Container(id="c1", name="c"))
+    return made
+
+
+@pytest.mark.parametrize("name", [n for s in Stage for n in goldens(s.value)])
+def test_every_real_request_has_a_subject(name: str) -> None:
+    request = method(name.partition("-")[0]).parse(golden(name))
+    subject = subject_of(request, Known())
+    assert subject.sandbox.uid or subject.sandbox.id or (subject.container and subject.container.id)
+
+
+def test_a_container_has_its_sandboxs_handler_and_the_keys_of_then_and_now() -> None:
+    subject = subject_of(cri.CreateContainerRequest.FromString(create({"now": "1"})), known())
+    assert subject.sandbox.runtime_handler == "nvidia"
+    assert dict(subject.sandbox.annotations) == {"now": "1"}
+    assert subject.keys == {"then", "now"}
+
+
+def test_without_a_sandbox_in_the_request_the_known_one_is_meant() -> None:
+    subject = subject_of(cri.CreateContainerRequest(pod_sandbox_id="s1"), known())
+    assert subject.sandbox.name == "p"
+    assert subject.keys == {"then"}
+
+
+def test_an_update_shows_what_it_asks_for_and_whose_it_is() -> None:
+    request = cri.UpdateContainerResourcesRequest(container_id="c1", linux=cri.LinuxContainerResources(cpu_shares=3))
+    subject = subject_of(request, known())
+    assert subject.container is not None
+    assert (subject.container.name, subject.container.resources.cpu_shares) == ("c", 3)
+    found = known().container("c1")
+    assert found is not None
+    assert not found[1].HasField("resources")
+
+
+def test_what_is_not_known_has_its_id() -> None:
+    subject = subject_of(cri.StopContainerRequest(container_id="c9"), known())
+    assert subject.container is not None
+    assert (subject.container.id, subject.sandbox.id, subject.keys) == ("c9", "", frozenset())
+
+
+def test_what_was_made_has_its_new_id() -> None:
+    reply = cri.RunPodSandboxResponse(pod_sandbox_id="new").SerializeToString()
+    assert subject_made(cri.RunPodSandboxRequest.FromString(run()), reply, Known()).sandbox.id == "new"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "keys"),
+    [
+        ("CreateContainer", create(), {"then"}),
+        ("CreateContainer", create(sandbox_id="s9"), set()),
+        ("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="s1").SerializeToString(), {"then"}),
+        ("StopContainer", cri.StopContainerRequest(container_id="c1").SerializeToString(), {"then"}),
+        ("StopContainer", cri.StopContainerRequest(container_id="s1").SerializeToString(), set()),
+        ("RunPodSandbox", run(), set()),
+        ("RestorePod", create(), set()),
+    ],
+)
+def test_keys_are_found_by_id_without_parsing(name: str, message: bytes, keys: set[str]) -> None:
+    assert known_keys(method(name).stage, message, known()) == keys
