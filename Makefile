@@ -3,15 +3,17 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-.PHONY: setup demo test lint fmt proto requirements
+.PHONY: setup demo test test-cluster lint fmt proto requirements
 
 setup: $(VENV)/.done
 
-$(VENV)/.done: requirements.txt requirements-dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("error: Python 3.11 or newer is needed, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+$(VENV)/.done: requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv; }
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "installing the Python packages of requirements-dev.txt into $(VENV)"
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 lint: setup
@@ -29,10 +31,22 @@ proto: setup
 	$(PY) -m protos.generate
 
 # Pins with hashes, without an index address in the file.
-requirements: 
+requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
+# The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
 demo: setup
 	@$(PY) -m simnode.install
 	@$(PY) -m simnode.demo
+
+# Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
+test: setup lint
+	@$(PY) -m simnode.install
+	$(VENV)/bin/pytest
+
+# The path through a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
+# kube-controller-manager, kubelet and kubectl.
+test-cluster: setup
+	@$(PY) -m simnode.install
+	$(VENV)/bin/pytest tests/cluster
