@@ -7,7 +7,7 @@ takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from hooks.decide import Answer, Rules, View, decide
 from hooks.inventory.changes import ChangeKind, decide_changes
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.bypass import Bypassed, find_bypassed
 from hooks.ledger.foreign import decide_foreign, read_cgroups
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import Actions, reconcile
@@ -26,6 +27,7 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.runtime import RuntimeClient
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
+from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2
 
 # While the runtime does not answer, and before the first comparison with it.
@@ -52,6 +54,7 @@ class Node:
     reconcile_interval_s: float
     watch: InventoryWatch | None = None
     reconciled: bool = False
+    bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
     _touched: dict[PodUid, float] = field(default_factory=dict)  # pods with a call since, on time.monotonic()
     _stopped_pods: set[PodUid] = field(default_factory=set)  # whose sandbox was seen to stop, not released yet
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -166,6 +169,7 @@ class Node:
             self._say_once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
         with self._ledger_failure():
             self._apply(actions)
+        self._look_for_bypassed(sandboxes, containers)
         live = {PodUid(s.metadata.uid) for s in sandboxes}
         self._stopped_pods -= {pod for pod in stopped if not any(g.pod == pod for g in self.ledger.grants())}
         self._touched = {pod: at for pod, at in self._touched.items() if at >= began or pod in live}
@@ -173,6 +177,20 @@ class Node:
             self.reconciled = True
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
         return actions.reconciled
+
+    def _look_for_bypassed(self, sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> None:
+        rules = self.rules(self.watch.current or Inventory() if self.watch else Inventory())
+        self.bypassed = find_bypassed(sandboxes, containers, node=rules.node_name, trust=rules.trust)
+        for one in self.bypassed:
+            self._say_once(
+                Event.CONTAINER_BYPASSED,
+                f"container {one.id[:12]} was made past the proxy and runs without the devices of its pod's annotations; is "
+                "kubelet's --container-runtime-endpoint still the proxy's socket?",
+                pod_uid=one.pod,
+                namespace=one.namespace,
+                pod=one.pod_name,
+                container=one.container,
+            )
 
     def _apply(self, actions: Actions) -> None:
         for grant in actions.adopt:

@@ -73,6 +73,7 @@ class Event(StrEnum):
     LEDGER_FAILED = "ledger.failed"
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
     MEMLOCK_SMALL = "memlock.small"
+    CONTAINER_BYPASSED = "container.bypassed"  # runs without the devices of its pod's annotations
 
 
 class Sink(Protocol):
