@@ -8,8 +8,10 @@ PYTHON ?= python3
 setup: $(VENV)/.done
 
 $(VENV)/.done: requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "installing python3 and python3-venv"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 python3-venv; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv; }
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
 	@echo "installing the Python packages of requirements-dev.txt into $(VENV)"
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
