@@ -4,7 +4,8 @@ Enters: the hook's projection of a CreateContainer request, the node's rules (co
 moment. Leaves: an adjustment, with the grant that must be in the ledger before it is answered; or a refusal.
 
 An existing grant wins: a restarted container gets the devices it had, an annotation changed since is refused, and an assignment
-older than what the pod was granted is stale.
+older than what the pod was granted is stale. It does not win over another pod's grant of the same device: one of the two was
+adopted from a container's annotations, which a checkpoint can bring along, and nobody knows which is true.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unassigned import UnassignedPolicy, adjust_unassigned
 from hooks.inventory.model import Inventory
 from hooks.ledger.model import Grant, render_annotation
+from hooks.ledger.reconcile import both_hold
 from lading.reasons import Reason
 from lading.vocabulary import GRANT, GpuUuid, PodUid, SandboxId
 from protos.hook.v1 import hook_pb2
@@ -108,9 +110,10 @@ def _grant(
     request: ContainerRequest,
     view: View,
 ) -> Grant | Refusal:
-    if view.own:
-        return replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen)
     pod = PodUid(sandbox.uid)
+    if view.own:
+        twice = _held_twice(view.own, view.held)
+        return twice or replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen)
     devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign)
     if isinstance(devices, Refusal):
         return devices
@@ -127,6 +130,17 @@ def _grant(
         granted_at=view.now,
         boot_id=view.boot_id,
     )
+
+
+def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
+    for other in held:
+        for device in both_hold(own.devices, other.devices) if other.pod != own.pod else ():
+            return Refusal(
+                reason=Reason.DEVICE_HELD,
+                message=f"cannot give {device} again: this container's grant says so, and so does that of container "
+                f"{other.container} of pod {other.pod_name}; delete the pod that should not have it",
+            )
+    return None
 
 
 def _adjust(

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import faulthandler
 import json
 import signal
 import sys
@@ -22,22 +23,29 @@ from hooks.inventory.driver import read_cdi_names, read_driver_mounts
 from hooks.inventory.model import Inventory
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
+from hooks.ledger.foreign import find_foreign
+from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import rebuild
-from hooks.ledger.store import Ledger, holding_of, read_ledger, replace_ledger
+from hooks.ledger.store import Ledger, read_ledger, replace_ledger
 from hooks.memlock import memlock_warning
+from hooks.metrics import Metrics
 from hooks.node import Node
+from hooks.readiness import decide_ready, find_ledger_problem
 from hooks.registration import render_registration
 from hooks.service import HookService
 from hooks.settings import CONFIG, Settings, check, read_trust, rules
 from lading import __version__
 from lading.errors import ConfigError, LadingError, RuntimeUnavailableError, die
-from lading.log import Event, Log, open_log
+from lading.health import Condition, HealthServer, parse_address
+from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
+from lading.log import Event, Log, open_log, printable
 from lading.notify import notify
 from lading.runtime import CdiSupport, RuntimeClient, decide_cdi_support
 from lading.settings import add_flags, load, parse_args
-from lading.sockets import Peer, listen, parse_endpoint
+from lading.sockets import Peer, access_problems, listen, parse_endpoint
 
 LEDGER: Final = "node.db"
+CDI_NOT_ASKED: Final = "the container runtime has not said yet whether it honours CDI names"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,12 +74,14 @@ def serve(argv: Sequence[str]) -> None:
     parser.add_argument("--version", action="version", version=f"lading-hooks {__version__}")
     add_flags(parser, Settings, config=CONFIG)
     settings = parse_args(Settings, parser.parse_args(argv), check)
+    faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
     asyncio.run(run(settings, open_log("lading-hooks", settings.log_level)))
 
 
 async def run(settings: Settings, log: Log) -> None:
     host_root = Path(settings.host_root)
-    runtime_path = parse_endpoint(settings.runtime_endpoint)
+    runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
+    find_silence = partial(find_own_silence, listen_path, hello=HELLO)
 
     def rejected(peer: Peer) -> None:
         log.warning(Event.CONNECTION_REJECTED, f"peer has uid {peer.uid}", pid=peer.pid)
@@ -79,9 +89,9 @@ async def run(settings: Settings, log: Log) -> None:
     async with RuntimeClient(runtime_path) as runtime:
         with (
             Ledger.open(Path(settings.state_dir) / LEDGER) as ledger,
-            listen(parse_endpoint(settings.listen), rejected=rejected) as listener,
+            listen(listen_path, rejected=rejected) as listener,
         ):
-            injection = Injection(settings)
+            injection = Injection(settings, runtime_cdi=CdiSupport(problem=CDI_NOT_ASKED))
             trust = read_trust(settings)
             node = Node(
                 ledger=ledger,
@@ -103,17 +113,32 @@ async def run(settings: Settings, log: Log) -> None:
             background = [asyncio.create_task(node.keep_reconciled())]
             if settings.gpu_mode is GpuMode.CDI:
                 background.append(asyncio.create_task(injection.keep_cdi_support(runtime, settings.inventory_interval)))
-            server = Server([HookService(node)])
+            metrics = Metrics(node)
+            health = HealthServer(
+                parse_address(settings.metrics),
+                registry=metrics.registry,
+                silence=find_silence,
+                conditions=lambda: _conditions(settings, node),
+                log=log,
+            )
+            server = Server([HookService(node, answered=metrics.answered)])
+            stop = _stop_asked()  # before the first question can come, so that none is cut off
             await server.start(sock=listener)
+            await health.start()
+            for problem in access_problems(listen_path):
+                log.warning(Event.SOCKET_ACCESS, problem)
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, node=settings.node_name)
             if not settings.rdma_ipc_lock:
                 _warn_of_memlock(log, host_root, runtime_path, node.watch.current)
             notify("READY=1")
+            feeding = asyncio.create_task(keep_fed(find_silence, log))
             try:
-                await _signalled()
+                await _asked_or_failed(stop, background)
                 notify("STOPPING=1")
                 log.info(Event.DAEMON_STOPPING)
             finally:
+                feeding.cancel()
+                await health.close()
                 server.close()
                 await server.wait_closed()
                 for task in background:
@@ -126,9 +151,9 @@ async def run(settings: Settings, log: Log) -> None:
 class Injection:
     """How GPUs are injected on this node at this moment; driver files and CDI specs are read anew with each inventory."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, runtime_cdi: CdiSupport) -> None:
         self._settings = settings
-        self._runtime_cdi = CdiSupport(problem="the container runtime has not said yet whether it honours CDI names")
+        self._runtime_cdi = runtime_cdi
         self._of: tuple[Inventory | None, GpuInjection] = (None, GpuInjection(mode=settings.gpu_mode))
 
     def of(self, inventory: Inventory) -> GpuInjection:
@@ -160,6 +185,18 @@ class Injection:
             await asyncio.sleep(interval_s if support.supported else 1.0)
 
 
+def _conditions(settings: Settings, node: Node) -> tuple[Condition, ...]:
+    return decide_ready(
+        inventory_age_s=node.watch.age_s if node.watch else float("inf"),
+        inventory_interval_s=settings.inventory_interval,
+        reconcile_age_s=node.reconcile_age_s,
+        reconcile_interval_s=settings.reconcile_interval,
+        ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
+        socket=missing_socket(parse_endpoint(settings.listen)),
+        bypassed=node.bypassed,
+    )
+
+
 def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: Inventory | None) -> None:
     if inventory and inventory.vfs and (warning := memlock_warning(host_root, runtime_path)):
         log.warning(Event.MEMLOCK_SMALL, warning)
@@ -169,11 +206,21 @@ def _library(settings: Settings) -> Path | None:
     return Path(settings.nvml_library) if settings.nvml_library else None
 
 
-async def _signalled() -> None:
-    loop, came = asyncio.get_running_loop(), asyncio.Event()
+def _stop_asked() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, came.set)
-    await came.wait()
+        loop.add_signal_handler(number, asked.set)
+    return asked
+
+
+async def _asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
+    """Background work never ends by itself. If it does, its error ends the daemon; one without it is worse."""
+    signalled = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([signalled, *background], return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    for task in done:
+        task.result()
 
 
 # ---- what a person asks
@@ -195,6 +242,8 @@ def _render(argv: Sequence[str]) -> None:
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"cannot read {args.file}: {e}") from e
     pod = render.read_pod(text, args.file)
+    for warning in render.warnings(pod):
+        print(f"warning: {printable(warning)}", file=sys.stderr)
     rendered = render.render_pod(pod, *_node_now(settings))
     if args.output == "json":
         print(json.dumps(render.as_json(rendered), indent=2))
@@ -204,13 +253,14 @@ def _render(argv: Sequence[str]) -> None:
         raise SystemExit(3)
 
 
-def _node_now(settings: Settings) -> tuple[Rules, View]:
-    """The node as it is, read without a daemon: the ledger is only looked at."""
-    inventory = read_inventory(Path(settings.host_root), nvml_library=_library(settings))
-    injection = Injection(settings)
+def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
+    """The node as it is, read without a daemon or a runtime: the ledger is only looked at."""
+    host_root = Path(settings.host_root)
+    inventory = read_inventory(host_root, nvml_library=_library(settings))
     grants = read_ledger(Path(settings.state_dir) / LEDGER)
-    held = tuple(holding_of(grant) for grant in grants)
-    return rules(settings, read_trust(settings), injection.of(inventory)), View(inventory=inventory, held=held)
+    view = View(inventory=inventory, foreign=find_foreign(host_root, inventory, grants))
+    injection = Injection(settings, runtime_cdi=CdiSupport())
+    return rules(settings, read_trust(settings), injection.of(inventory)), view, grants
 
 
 def _registration(argv: Sequence[str]) -> None:

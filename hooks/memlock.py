@@ -12,13 +12,16 @@ from lading.sockets import peer_credentials
 
 # ibv_reg_mr pins what it registers, and programs register gigabytes: what is not unlimited is rarely enough.
 _ENOUGH: Final = 64 << 30
-_LINE: Final = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
+_LINE: Final = re.compile(r"^Max locked memory\s+(\d+|unlimited)\s", re.MULTILINE)  # the soft limit
+# Local and answered by the kernel; a runtime whose backlog is full would hold the loop, and is no reason to.
+_CONNECT_S: Final = 0.5
 
 
 def memlock_warning(host_root: Path, runtime: Path) -> str:
     """What to change, or empty: also where the runtime can not be asked, which others report."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            connection.settimeout(_CONNECT_S)
             connection.connect(str(runtime))
             pid = peer_credentials(connection).pid
         limits = (host_root / "proc" / str(pid) / "limits").read_text()

@@ -7,10 +7,10 @@ takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hooks.assignment.model import Refusal
 from hooks.decide import Answer, Rules, View, decide
@@ -18,15 +18,14 @@ from hooks.inventory.changes import ChangeKind, decide_changes
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.bypass import Bypassed, find_bypassed
-from hooks.ledger.foreign import decide_foreign, read_cgroups
+from hooks.ledger.foreign import decide_foreign, find_foreign, read_cgroups
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.store import Ledger
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
-from lading.runtime import RuntimeClient
-from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
+from lading.vocabulary import ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2
 
@@ -41,12 +40,20 @@ _CHANGE_EVENT: Final = {
 }
 
 
+class Lists(Protocol):
+    """What is asked of the runtime (lading.runtime.RuntimeClient)."""
+
+    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]: ...
+
+    async def list_containers(self) -> tuple[cri.Container, ...]: ...
+
+
 @dataclass(slots=True)
 class Node:
     """All methods on the loop's thread."""
 
     ledger: Ledger
-    runtime: RuntimeClient
+    runtime: Lists
     host_root: Path
     boot_id: str
     log: Log
@@ -54,9 +61,11 @@ class Node:
     reconcile_interval_s: float
     watch: InventoryWatch | None = None
     reconciled: bool = False
+    reconcile_failures: int = 0
     bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
+    _reconciled_at: float = float("-inf")  # on time.monotonic()
     _touched: dict[PodUid, float] = field(default_factory=dict)  # pods with a call since, on time.monotonic()
-    _stopped_pods: set[PodUid] = field(default_factory=set)  # whose sandbox was seen to stop, not released yet
+    _stopped_pods: dict[PodUid, float] = field(default_factory=dict)  # a sandbox was seen to stop, and not released yet
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _said: set[str] = field(default_factory=set)  # problems that were logged
 
@@ -92,7 +101,8 @@ class Node:
             self.ledger.tombstone(SandboxId(sandbox.id), int(time.time()))
 
     def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
-        self._stopped_pods.add(PodUid(sandbox.uid))
+        """It has: what its containers held is free once they have exited."""
+        self._stopped_pods[PodUid(sandbox.uid)] = time.monotonic()
         self._wake.set()
 
     def sandbox_removed(self, sandbox: hook_pb2.PodSandbox) -> None:
@@ -118,27 +128,28 @@ class Node:
             own=own,
             pod_gen=max((g.gen for g in self.ledger.grants() if g.pod == pod), default=0),
             held=self.ledger.held_by_others(pod, container.name),
-            foreign={} if own else self._foreign(inventory),
+            foreign={} if own else find_foreign(self.host_root, inventory, self.ledger.grants()),
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
             may_grant=self.reconciled,
             now=int(time.time()),
             boot_id=self.boot_id,
         )
 
-    def _foreign(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        """Looked up for a new grant only: a process of the last inventory may be gone, and its pod's grant with it."""
-        used = [gpu for gpu in inventory.gpus if gpu.process_ids]
-        if not used:
-            return {}
-        pids = [pid for gpu in used for pid in gpu.process_ids]
-        return decide_foreign(used, read_cgroups(self.host_root, pids), self.ledger.grants()).held
-
     # ---- the background
+
+    @property
+    def reconcile_age_s(self) -> float:
+        """Seconds since the ledger was last compared with the runtime's lists; infinite before the first time."""
+        return time.monotonic() - self._reconciled_at
 
     async def keep_reconciled(self) -> None:
         """Compares ledger and runtime at the start, every interval, and soon after a sandbox stopped. Never returns."""
         while True:
             done = await self._reconcile()
+            if done:
+                self._reconciled_at = time.monotonic()
+            else:
+                self.reconcile_failures += 1
             wait = self.reconcile_interval_s if done else RETRY_S
             if done and self._stopped_pods:
                 wait = min(wait, RELEASE_RETRY_S)
@@ -167,12 +178,13 @@ class Node:
         )
         for problem in actions.problems:
             self._say_once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
-        with self._ledger_failure():
-            self._apply(actions)
         self._look_for_bypassed(sandboxes, containers)
-        live = {PodUid(s.metadata.uid) for s in sandboxes}
-        self._stopped_pods -= {pod for pod in stopped if not any(g.pod == pod for g in self.ledger.grants())}
-        self._touched = {pod: at for pod, at in self._touched.items() if at >= began or pod in live}
+        try:
+            self._apply(actions)
+        except StateError as e:  # the ledger may lack what somebody holds: nothing new is given before it has that
+            self._say_once(Event.LEDGER_FAILED, str(e))
+            return False
+        self._forget_settled(began, {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY})
         if actions.reconciled and not self.reconciled:
             self.reconciled = True
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
@@ -191,6 +203,12 @@ class Node:
                 pod=one.pod_name,
                 container=one.container,
             )
+
+    def _forget_settled(self, began: float, ready: Collection[PodUid]) -> None:
+        """Of what happened before the lists were begun, they told everything. A pod with a newer sandbox keeps its grants."""
+        holders = {grant.pod for grant in self.ledger.grants() if grant.pod not in ready}
+        self._stopped_pods = {pod: at for pod, at in self._stopped_pods.items() if at >= began or pod in holders}
+        self._touched = {pod: at for pod, at in self._touched.items() if at >= began}
 
     def _apply(self, actions: Actions) -> None:
         for grant in actions.adopt:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from hooks.grant.gpu import VISIBLE_DEVICES, VOID
 from hooks.settings import Settings
+from lading.sockets import parse_endpoint
 from lading.vocabulary import PREFIX
 
 _HOOKS: Final = (
@@ -17,9 +18,10 @@ _HOOKS: Final = (
 
 
 def render_registration(settings: Settings) -> dict[str, Any]:
-    """The registration as JSON values. `hide_unassigned` is in it, because pods without our annotations are not asked about."""
+    """The registration as JSON values. `hide_unassigned` is in it, because pods without our annotations are not asked about.
+    Raises ConfigError for a `listen` that is no socket."""
     registration: dict[str, Any] = {
-        "remote-endpoint": settings.listen.removeprefix("unix://"),
+        "remote-endpoint": str(parse_endpoint(settings.listen)),
         "failure-policy": "Fail",
         "runtime-hooks": list(_HOOKS),
         "annotation-prefixes": [PREFIX],

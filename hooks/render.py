@@ -1,90 +1,164 @@
 """`lading-hooks render`: what this node would inject for a pod, container by container, or why not. No runtime is needed.
 
 Enters: a pod manifest (YAML or JSON), the node's configuration, its devices, its ledger. Leaves: the decision that a
-CreateContainer would get, as text or JSON. Containers are taken in kubelet's order, and each holds what it was given while the
-next is decided. What only kubelet and the runtime know (device plugins, runtime handlers) is not in a manifest.
+CreateContainer would get, as text or JSON, and warnings. Containers are taken in kubelet's order, and each holds what it was
+given while the next is decided; a pod that the ledger knows by its uid keeps what it has. What only kubelet and the runtime
+know (device plugins, runtime handlers, whether CDI names are honoured) is not in a manifest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import msgspec
 import yaml
 from google.protobuf.json_format import MessageToDict
 
+from hooks.assignment.manual import is_manual
 from hooks.assignment.model import Refusal
 from hooks.decide import Answer, Rules, View, decide
-from hooks.grant.choose import Holding
+from hooks.ledger.model import Grant, GrantKey
+from hooks.ledger.store import holding_of
 from lading.errors import ConfigError
-from lading.vocabulary import GRANT, PodUid
+from lading.log import printable
+from lading.vocabulary import GRANT, PREFIX, PodUid
 from protos.hook.v1 import hook_pb2
 
-_SANDBOX: Final = "rendered"
-_KINDS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+class _EnvVar(msgspec.Struct):
+    name: str
+    value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class _SecurityContext(msgspec.Struct):
+    privileged: bool | None = None
+
+
+class _Container(msgspec.Struct):
+    name: str
+    env: list[_EnvVar] | None = None
+    securityContext: _SecurityContext | None = None  # noqa: N815  Kubernetes' name, as those below
+
+
+class _Metadata(msgspec.Struct):
+    name: str | None = None
+    generateName: str | None = None  # noqa: N815
+    namespace: str | None = None
+    uid: str | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct):
+    containers: list[_Container]
+    initContainers: list[_Container] | None = None  # noqa: N815
+    ephemeralContainers: list[_Container] | None = None  # noqa: N815
+    hostNetwork: bool | None = None  # noqa: N815
+    hostUsers: bool | None = None  # noqa: N815
+
+
+class Pod(msgspec.Struct):
+    """The part of a manifest that a decision sees; Kubernetes checks the rest."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+    @property
+    def containers(self) -> list[_Container]:
+        """In the order in which kubelet makes them."""
+        spec = self.spec
+        return [*(spec.initContainers or []), *spec.containers, *(spec.ephemeralContainers or [])]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations or {}
+
+
+class Rendered(NamedTuple):
     container: str
     result: Answer | Refusal
 
 
-def read_pod(text: str, name: str) -> Mapping[str, Any]:
-    """The one pod of a manifest. Raises ConfigError naming the file and what is wrong."""
+def read_pod(text: str, name: str) -> Pod:
+    """The one pod of a manifest. Raises ConfigError naming the file, the key and what is wrong."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, RecursionError) as e:
+    except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise ConfigError(f"cannot read {name}: {e}") from e
-    if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != "Pod":
-        kinds = [d.get("kind") if isinstance(d, dict) else type(d).__name__ for d in documents]
-        raise ConfigError(f"cannot read {name}: it should hold one object of kind Pod, and holds {kinds}")
-    pod: dict[str, Any] = documents[0]
-    if not isinstance(pod.get("metadata"), dict) or not isinstance(pod.get("spec"), dict):
-        raise ConfigError(f"cannot read {name}: a Pod has metadata and spec")
-    annotations = pod["metadata"].get("annotations") or {}
-    if not isinstance(annotations, dict):
-        raise ConfigError(f"cannot read {name}: metadata.annotations is no mapping")
-    for key, value in annotations.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise ConfigError(
-                f"cannot read {name}: metadata.annotations.{key} = {value!r} is no string", hint="put it in quotes"
-            )
+    kinds = [_shown(d.get("kind")) if isinstance(d, dict) else type(d).__name__ for d in documents]
+    if kinds != ["Pod"]:
+        raise ConfigError(f"cannot read {name}: it should hold one object of kind Pod, and holds {kinds[:10]}")
+    try:
+        pod = msgspec.convert(documents[0], Pod, strict=True)
+        msgspec.json.encode(pod)
+    except msgspec.ValidationError as e:
+        raise _wrong(name, documents[0], str(e)) from e
+    except UnicodeEncodeError as e:
+        raise ConfigError(f"cannot read {name}: a text holds half of a surrogate pair (\\ud800 to \\udfff)") from e
     return pod
 
 
-def render_pod(pod: Mapping[str, Any], rules: Rules, view: View) -> list[Rendered]:
-    metadata, spec = pod["metadata"], pod["spec"]
+def _shown(value: object) -> str:
+    """Short, also where a few lines of YAML, by aliases or as a number, stand for more text than there is memory."""
+    plain = isinstance(value, str | float | None) or (isinstance(value, int) and value.bit_length() < 64)
+    return str(value)[:100] if plain else type(value).__name__
+
+
+def _wrong(name: str, pod: dict[str, Any], problem: str) -> ConfigError:
+    """msgspec names no key of a mapping ("$.metadata.annotations[...]"), and a person needs to know which annotation it is."""
+    cause, _, at = problem.partition(" - at `$")
+    key, cause = at.strip("`."), cause[:1].lower() + cause[1:]
+    hint = ""
+    if key.startswith("metadata.annotations["):
+        key, value = next((k, v) for k, v in pod["metadata"]["annotations"].items() if not isinstance(v, str))
+        key, hint = f"metadata.annotations.{key} = {_shown(value)}", "put it in quotes"
+    return ConfigError(f"cannot read {name}: {key + ': ' if key else ''}{cause}", hint=hint)
+
+
+def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> list[Rendered]:
+    """`grants` is the ledger; whose they are decides for each container, and `view` says the rest."""
+    metadata, spec = pod.metadata, pod.spec
     sandbox = hook_pb2.PodSandbox(
-        id=_SANDBOX,
-        name=metadata.get("name") or metadata.get("generateName") or "",
-        namespace=metadata.get("namespace") or "default",
-        uid=metadata.get("uid") or "",
-        annotations=metadata.get("annotations") or {},
-        host_network=bool(spec.get("hostNetwork")),
-        user_namespace=spec.get("hostUsers") is False,
+        name=metadata.name or metadata.generateName or "",
+        namespace=metadata.namespace or "default",
+        uid=metadata.uid or "",
+        annotations=pod.annotations,
+        host_network=bool(spec.hostNetwork),
+        user_namespace=spec.hostUsers is False,
     )
+    ledger = {grant.key: grant for grant in grants}
     out = []
-    for container in _containers(spec):
-        result = decide(sandbox, container, rules, view)
-        out.append(Rendered(container=container.name, result=result))
+    for container in map(_projected, pod.containers):
+        key = GrantKey(PodUid(sandbox.uid), container.name)
+        moment = replace(
+            view,
+            own=ledger.get(key),
+            pod_gen=max((grant.gen for grant in ledger.values() if grant.pod == sandbox.uid), default=0),
+            held=tuple(holding_of(grant) for grant in ledger.values() if grant.key != key),
+        )
+        result = decide(sandbox, container, rules, moment)
+        out.append(Rendered(container.name, result))
         if isinstance(result, Answer) and result.grant:
-            holding = Holding(
-                pod=PodUid(sandbox.uid),
-                pod_name=f"{sandbox.namespace}/{sandbox.name}",
-                container=container.name,
-                devices=result.grant.devices,
-            )
-            view = replace(view, held=(*view.held, holding))
+            ledger[result.grant.key] = result.grant
     return out
 
 
-def _containers(spec: Mapping[str, Any]) -> Iterator[hook_pb2.Container]:
-    for kind in _KINDS:
-        for container in spec.get(kind) or []:
-            env = [hook_pb2.EnvVar(name=str(e.get("name", "")), value=e.get("value")) for e in container.get("env") or []]
-            security = container.get("securityContext") or {}
-            yield hook_pb2.Container(name=str(container.get("name", "")), env=env, privileged=bool(security.get("privileged")))
+def _projected(container: _Container) -> hook_pb2.Container:
+    security = container.securityContext
+    return hook_pb2.Container(
+        name=container.name,
+        env=[hook_pb2.EnvVar(name=env.name, value=env.value) for env in container.env or []],
+        privileged=bool(security and security.privileged),
+    )
+
+
+def warnings(pod: Pod) -> list[str]:
+    """What is no refusal and still not what its author meant: an annotation for a container that the pod does not have."""
+    names = [container.name for container in pod.containers]
+    return [
+        f"{key} is for container {suffix}, and this pod has {', '.join(names)}"
+        for key in sorted(filter(is_manual, pod.annotations))
+        if (suffix := key.removeprefix(PREFIX).partition(".")[2]) and suffix not in names
+    ]
 
 
 def as_json(rendered: Sequence[Rendered]) -> list[dict[str, Any]]:
@@ -100,7 +174,7 @@ def as_json(rendered: Sequence[Rendered]) -> list[dict[str, Any]]:
 
 
 def as_text(rendered: Sequence[Rendered]) -> str:
-    return "\n".join(line for one in rendered for line in _lines(one)) + "\n"
+    return "".join(printable(line) + "\n" for one in rendered for line in _lines(one))
 
 
 def _lines(one: Rendered) -> Iterator[str]:
@@ -109,7 +183,8 @@ def _lines(one: Rendered) -> Iterator[str]:
         yield f"  {one.result.message}"
         return
     adjustment = one.result.adjustment
-    yield f"container {one.container}:" + ("" if adjustment.ByteSize() else " nothing")
+    note = " nothing" if not adjustment.ByteSize() else " as granted before" if one.result.reused else ""
+    yield f"container {one.container}:{note}"
     rows = [("env", f"{env.name}={env.value}") for env in adjustment.env]
     rows += [
         ("device", f"{d.container_path} {d.permissions}" + _from(d.host_path, d.container_path)) for d in adjustment.devices
@@ -123,4 +198,4 @@ def _lines(one: Rendered) -> Iterator[str]:
 
 
 def _from(host_path: str, container_path: str) -> str:
-    return "" if Path(host_path) == Path(container_path) else f"  ({host_path} on the host)"
+    return "" if host_path == container_path else f"  ({host_path} on the host)"

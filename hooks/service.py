@@ -4,6 +4,8 @@ grpclib serves it, because it takes a listening socket: systemd's, or one made w
 trusted (lading.sockets). grpcio binds its own.
 """
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 from grpclib.const import Cardinality, Handler, Status
@@ -11,6 +13,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
 from hooks.assignment.model import Refusal
+from hooks.decide import Answer
 from hooks.node import Node
 from protos.hook.v1 import hook_pb2
 
@@ -19,8 +22,10 @@ OK: Final = 0
 
 
 class HookService:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, answered: Callable[[Answer | Refusal, float], None] = lambda *_: None) -> None:
+        """`answered` is told of each container that was asked about, with the seconds that it took."""
         self._node = node
+        self._answered = answered
 
     def __mapping__(self) -> dict[str, Handler]:
         adjust = Handler(self._adjust, Cardinality.UNARY_UNARY, hook_pb2.AdjustRequest, hook_pb2.AdjustResponse)
@@ -43,7 +48,9 @@ class HookService:
     def adjust(self, request: hook_pb2.AdjustRequest) -> hook_pb2.AdjustResponse:
         match request.stage:
             case hook_pb2.CREATE_CONTAINER:
+                began = time.monotonic()
                 answer = self._node.adjust_container(request.sandbox, request.container)
+                self._answered(answer, time.monotonic() - began)
                 if isinstance(answer, Refusal):
                     return hook_pb2.AdjustResponse(refusal=hook_pb2.Refusal(reason=answer.reason, message=answer.message))
                 return hook_pb2.AdjustResponse(adjustment=answer.adjustment)

@@ -8,14 +8,16 @@ import msgspec
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import Form
 from hooks.decide import Rules
-from hooks.grant.gpu import DriverMount, GpuInjection, GpuMode
+from hooks.grant.gpu import GpuInjection, GpuMode
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
 from lading.errors import ConfigError
+from lading.health import parse_address
 from lading.log import Level
 from lading.settings import Setting
 from lading.signature import load_public_keys
+from lading.sockets import parse_endpoint
 
 CONFIG: Final = Path("/etc/lading/hooks.toml")
 
@@ -54,11 +56,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reconcile_interval: Annotated[
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
     ] = 60.0
+    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
 
 
 def check(settings: Settings) -> None:
     """What only several settings, or the files that they name, can show. Raises ConfigError."""
+    for key in ("listen", "runtime_endpoint"):
+        try:
+            parse_endpoint(getattr(settings, key))
+        except ConfigError as e:
+            raise ConfigError(f"{key}: {e.message}", hint=e.hint) from e
+    parse_address(settings.metrics)
     trust = read_trust(settings)
     if trust.accepted & {Form.SIGNED, Form.UNSIGNED} and not settings.node_name:
         accepted = ", ".join(sorted(trust.accepted))
@@ -101,6 +110,3 @@ def rules(settings: Settings, trust: Trust, gpu: GpuInjection) -> Rules:
         gpu=gpu,
         rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
     )
-
-
-__all__ = ["CONFIG", "DriverMount", "Settings", "check", "read_trust", "rules"]

@@ -4,13 +4,16 @@
 control characters, line breaks, bidirectional overrides and invalid UTF-8 are escaped, so that a record is one line and a
 terminal shows what is there. Values of environment variables, mount sources and whole messages are never logged.
 
-Source: systemd's Native Journal Protocol (fields `NAME=value\\n`, or `NAME\\n<u64 LE length><bytes>\\n`), sd_journal_send(3).
+A log that nobody reads holds nobody up: what can not be written at once is dropped, counted, and the number logged later.
+
+Source: systemd's Native Journal Protocol (fields `NAME=value\\n`, or `NAME\\n<u64 LE length><bytes>\\n`), sd_journal_send(3);
+unix(7): a datagram socket whose receiver's queue is full (net.unix.max_dgram_qlen, 512 where systemd booted) says EAGAIN.
 """
 
-import contextlib
 import errno
 import fcntl
 import os
+import select
 import socket
 import struct
 import sys
@@ -39,6 +42,11 @@ class Event(StrEnum):
     DAEMON_STOPPING = "daemon.stopping"
     DAEMON_STOPPED = "daemon.stopped"
     CONFIG_LOADED = "config.loaded"
+    SOCKET_ACCESS = "socket.access"  # owner or mode of our socket are not what they should be
+    METRICS_LISTENING = "metrics.listening"
+    METRICS_FAILED = "metrics.failed"
+    PROBE_FAILED = "probe.failed"  # our own socket does not answer: systemd's watchdog is not fed
+    LOG_DROPPED = "log.dropped"  # records that the journal did not take
     # proxy
     CONNECTION_OPENED = "connection.opened"
     CONNECTION_CLOSED = "connection.closed"
@@ -77,7 +85,8 @@ class Event(StrEnum):
 
 
 class Sink(Protocol):
-    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None: ...
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        """Raises BlockingIOError where it would have to wait."""
 
 
 def printable(text: str) -> str:
@@ -104,15 +113,31 @@ class LogfmtSink:
 
     def __init__(self, fd: int = 2) -> None:
         self._fd = fd
+        self._room = select.poll()
+        self._torn = False  # the last line was dropped in its middle
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         parts = [f"level={level}", f"event={event}"]
         parts += [f"{key}={_logfmt_value(value)}" for key, value in fields.items()]
         if message:
             parts.append(f"msg={_logfmt_value(message)}")
-        line = " ".join(parts).encode("utf-8", "backslashreplace") + b"\n"
-        with contextlib.suppress(OSError):  # a log that can not be written must not stop a node
-            os.write(self._fd, line)
+        line = b"\n" * self._torn + " ".join(parts).encode("utf-8", "backslashreplace") + b"\n"
+        try:
+            self._write(line)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a log that can not be written must not stop a node
+
+    def _write(self, line: bytes) -> None:
+        """Not by O_NONBLOCK: that would be shared with whoever else has this terminal or pipe open."""
+        self._room.register(self._fd, select.POLLOUT)
+        for start in range(0, len(line), select.PIPE_BUF):  # so much a pipe takes when it says that it has room
+            if not self._room.poll(0):
+                self._torn = self._torn or start > 0
+                raise BlockingIOError
+            os.write(self._fd, line[start : start + select.PIPE_BUF])
+        self._torn = False
 
 
 def _logfmt_value(text: str) -> str:
@@ -143,6 +168,8 @@ class JournalSink:
         datagram = b"".join(_journal_field(name, value) for name, value in record.items())
         try:
             self._send(datagram)
+        except BlockingIOError:
+            raise  # not to stderr: that is journald's too, and writing to it would wait
         except OSError:
             self._fallback.write(level, event, message, fields)
 
@@ -180,6 +207,8 @@ class Log:
         self._sink = sink
         self._rank = _RANK[level]
         self.debug_enabled = self._rank == 0
+        self.dropped = 0  # records, since the start
+        self._dropped_unsaid = 0
 
     def debug(self, event: Event, message: str = "", **fields: object) -> None:
         self._write(Level.DEBUG, event, message, fields)
@@ -194,8 +223,17 @@ class Log:
         self._write(Level.ERROR, event, message, fields)
 
     def _write(self, level: Level, event: Event, message: str, fields: dict[str, object]) -> None:
-        if _RANK[level] >= self._rank:
+        if _RANK[level] < self._rank:
+            return
+        try:
+            if self._dropped_unsaid:
+                lost = "the journal did not take them in time"
+                self._sink.write(Level.WARNING, Event.LOG_DROPPED, lost, {"records": str(self._dropped_unsaid)})
+                self._dropped_unsaid = 0
             self._sink.write(level, event, message, {k: str(v) for k, v in fields.items() if v is not None and v != ""})
+        except BlockingIOError:
+            self.dropped += 1
+            self._dropped_unsaid += 1
 
 
 def open_log(identifier: str, level: Level) -> Log:

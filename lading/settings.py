@@ -171,7 +171,10 @@ def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], N
     """Answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise. `check` raises ConfigError
     for what only several settings together, or the files that they name, can show."""
     settings = load(schema, args)
-    check(settings)
+    try:
+        check(settings)
+    except ConfigError as e:
+        raise ConfigError(f"{args.config or args.default_config}: {e.message}", hint=e.hint) from e
     if args.check_config:
         print("configuration ok")
         raise SystemExit(0)

@@ -180,7 +180,8 @@ class PrivateContainerd:
                 raise HostError(f"cannot import {tar.name}: {done.stderr.strip()}\n{self.tail()}")
         with self.client() as client:
             # CRI learns of an import by an event, a moment later
-            self._child.wait_until(lambda: all(client.image_id(name) for name in (images.PAUSE, images.BUSYBOX)), "the images")
+            names = (images.PAUSE, images.BUSYBOX, images.CUDA)
+            self._child.wait_until(lambda: all(map(client.image_id, names)), "the images")
 
 
 def overlay_works(folder: Path) -> bool:

@@ -11,14 +11,22 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from lading.errors import HostError
 from simnode.build import SimNode
 from simnode.child import Child, answers
-from simnode.containerd import PrivateContainerd
 from simnode.cri import Cri
 from simnode.nvml import compile_fake_nvml
+
+
+class Runtime(Protocol):
+    """What the daemons stand in front of: a `PrivateContainerd`, or a fake one."""
+
+    @property
+    def socket(self) -> Path: ...
+
+    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri: ...
 
 
 class Daemon(Child):
@@ -47,7 +55,7 @@ class LadingNode:
         folder: Path,
         *,
         node: SimNode,
-        runtime: PrivateContainerd,
+        runtime: Runtime,
         hooks_settings: Mapping[str, object] | None = None,
         proxy_settings: Mapping[str, object] | None = None,
     ) -> None:

@@ -1,8 +1,9 @@
 """Container images without a registry: OCI image layouts as tar files, made of a few static binaries.
 
 `pause` holds a pod's namespaces. `busybox` has a shell, and two small programs of ours: `pause` as a container that ends at
-once on SIGTERM, and `try-open`, which says what opening a device gives as an errno. Same inputs give the same bytes; they are
-built once and kept in a cache folder. Refuses: a machine without busybox or a C compiler with a static libc.
+once on SIGTERM, and `try-open`, which says what opening a device gives as an errno. `cuda` is the same with what CUDA images
+set in their environment. Same inputs give the same bytes; they are built once and kept in a cache folder. Refuses: a machine
+without busybox or a C compiler with a static libc.
 Source: OCI image-spec 1.0 (image-layout.md, manifest.md); containerd names an image by `io.containerd.image.name`.
 """
 
@@ -23,8 +24,10 @@ from lading.errors import HostError
 
 PAUSE = "localhost/lading/pause:1"
 BUSYBOX = "localhost/lading/busybox:1"
+CUDA = "localhost/lading/cuda:1"
 
 _INSTALL = "run: python -m simnode.install"
+_PATH = "PATH=/bin:/usr/bin"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _PAUSE_C = """\
@@ -78,12 +81,14 @@ def build_images(cache: Path) -> list[Path]:
     busybox = find_busybox(cache)
     recipe = _PAUSE_C + _TRY_OPEN_C + platform.machine() + Path(__file__).read_text()
     key = hashlib.sha256(recipe.encode() + busybox.read_bytes()).hexdigest()[:16]
-    tars = [cache / "images" / f"{name}-{key}.tar" for name in ("pause", "busybox")]
+    tars = [cache / "images" / f"{name}-{key}.tar" for name in ("pause", "busybox", "cuda")]
     if not all(tar.exists() for tar in tars):
         pause, try_open = compile_static(_PAUSE_C), compile_static(_TRY_OPEN_C)
         pause_files = {"pause": Entry(content=pause, mode=0o755)}
         _write(tars[0], render_image(PAUSE, pause_files, {"Entrypoint": ["/pause"]}))
-        _write(tars[1], render_image(BUSYBOX, _busybox_files(busybox, pause, try_open), {"Cmd": ["sh"]}))
+        files = _busybox_files(busybox, pause, try_open)
+        _write(tars[1], render_image(BUSYBOX, files, {"Cmd": ["sh"]}))
+        _write(tars[2], render_image(CUDA, files, {"Cmd": ["sh"], "Env": [_PATH, "NVIDIA_VISIBLE_DEVICES=all"]}))
     return tars
 
 
@@ -119,7 +124,7 @@ def render_image(name: str, files: Mapping[str, Entry], config: Mapping[str, obj
     layer_ref = add(layer, "layer.v1.tar")
     image = {
         **target,
-        "config": {"Env": ["PATH=/bin:/usr/bin"], **config},
+        "config": {"Env": [_PATH], **config},
         "rootfs": {"type": "layers", "diff_ids": [layer_ref["digest"]]},
     }
     manifest = {

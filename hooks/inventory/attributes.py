@@ -4,7 +4,10 @@ A function can be unbound, and its folder vanish, between two reads. That is abs
 an OSError for the caller to report: a read error must never look like a value.
 """
 
+import contextlib
 import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +44,23 @@ def read_names(folder: Path) -> tuple[str, ...]:
         if e.errno in _ABSENT:
             return ()
         raise
+
+
+@contextlib.contextmanager
+def pinned(folder: Path) -> Iterator[Path]:
+    """The folder that this path leads to now, under a name that goes on leading there: its number is given to another device
+    while it is read, and attributes read one by one would be of two. One that is not there stays its path, and has none."""
+    try:
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno not in _ABSENT:
+            raise
+        yield folder
+        return
+    try:
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
 
 
 def read_link_name(path: Path) -> str:

@@ -1,12 +1,18 @@
 """What a GPU container needs besides device nodes: the driver's files (mode `devices`), or CDI specs (mode `cdi`).
 
-Driver files are found as NVIDIA's tools find them: every library whose name ends in the driver's version, in the folders where
-distributions put it, below a driver root. ldcache and the `.so.1` links can not be made through CRI: a program that looks for
-`libcuda.so.1` gets it because each library is mounted under its soname too.
+Driver files are found as NVIDIA's container toolkit finds them: every library of the driver's version in the folder where
+libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which CRI can not ask for. So a library is
+also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1` or `libnvidia-nvvm.so.4`,
+where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image and the driver root may be
+of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in the toolkit without graphics.
+
+Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/lookup/library.go, internal/discover/ipc.go;
+ld.so(8); cncf-tags/container-device-interface, pkg/cdi/cache.go and spec-dirs.go.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+import platform
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +20,12 @@ import yaml
 
 from hooks.grant.gpu import DriverMount
 
-_LIBRARY_FOLDERS: Final = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "lib64", "usr/lib")
-# In a container, where the loader looks without configuration on glibc systems; x86_64 unless the folder says otherwise.
+_MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
+# Below the driver root, the first with libcuda: Debian's multiarch, its alternatives, Red Hat's, COS's, and Arch's folder.
+_LIBRARY_FOLDERS: Final = (_MULTIARCH, f"{_MULTIARCH}/nvidia/current", "usr/lib64", "lib64", "usr/lib")
+# In a container: where the loader of Debian's family looks without configuration, and that of all others.
+_LOADER_FOLDERS: Final = (f"/{_MULTIARCH}", "/usr/lib64")
+_BINARY_FOLDERS: Final = ("usr/bin", "bin")
 _BINARIES: Final = (
     "nvidia-smi",
     "nvidia-debugdump",
@@ -23,55 +33,75 @@ _BINARIES: Final = (
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
 )
-_SOCKETS: Final = ("run/nvidia-persistenced/socket",)
+_SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 
 
 def read_driver_mounts(driver_root: Path, version: str) -> tuple[DriverMount, ...]:
-    """Libraries of exactly this version with their sonames, programs, sockets; sorted by container path."""
-    mounts = {mount.container_path: mount for mount in _libraries(driver_root, version)}
+    """Libraries of exactly this version under all their names, programs, sockets; one mount a path, sorted by it."""
+    files = {f"{folder}/{name}": file for name, file in _libraries(driver_root, version).items() for folder in _LOADER_FOLDERS}
     for name in _BINARIES:
-        path = driver_root / "usr/bin" / name
-        if path.is_file():
-            mounts[f"/usr/bin/{name}"] = DriverMount(host_path=str(path), container_path=f"/usr/bin/{name}")
-    for name in _SOCKETS:
-        path = driver_root / name
-        if path.is_socket():
-            mounts[f"/{name}"] = DriverMount(host_path=str(path), container_path=f"/{name}")
-    return tuple(mounts[path] for path in sorted(mounts))
+        found = (driver_root / folder / name for folder in _BINARY_FOLDERS)
+        if file := next(filter(Path.is_file, found), None):
+            files[f"/usr/bin/{name}"] = file
+    files |= {f"/{name}": driver_root / name for name in _SOCKETS if (driver_root / name).is_socket()}
+    return tuple(DriverMount(host_path=str(file), container_path=path) for path, file in sorted(files.items()))
 
 
-def _libraries(driver_root: Path, version: str) -> Iterator[DriverMount]:
-    for folder in _LIBRARY_FOLDERS:
-        for library in sorted((driver_root / folder).glob(f"lib*.so.{version}")):
-            if not library.is_file():
-                continue
-            stem = library.name.removesuffix(f".{version}")  # libcuda.so
-            for name in (library.name, f"{stem}.1"):
-                yield DriverMount(host_path=str(library), container_path=f"/{folder}/{name}")
+def _libraries(driver_root: Path, version: str) -> dict[str, Path]:
+    """Each library by its names: its own, and those of the links beside it that lead to it."""
+    folders = (driver_root / name for name in _LIBRARY_FOLDERS)
+    folder = next((f for f in folders if (f / f"libcuda.so.{version}").is_file()), None)
+    if folder is None:
+        return {}
+    there = sorted(folder.glob("lib*.so*"))
+    files = {path.name: path for path in there if path.name.endswith(f".so.{version}") and path.is_file()}
+    # Up to drivers of the 500s; it has its own version.
+    files |= {path.name: path for path in folder.glob("libnvidia-nvvm70.so.*") if path.is_file()}
+    links = {path.name: path.readlink().name for path in there if path.is_symlink() and path.readlink().parent == Path()}
+    for name in links:
+        target = _follow(name, links)
+        if target in files:
+            files.setdefault(name, files[target])
+    return files
+
+
+def _follow(name: str, links: dict[str, str]) -> str:
+    """Where a link of one folder ends; a circle ends anywhere."""
+    for _ in links:
+        if name not in links:
+            break
+        name = links[name]
+    return name
 
 
 def read_cdi_names(folders: Iterable[Path]) -> frozenset[str]:
-    """`vendor/class=name` of each device that the specs define. A later folder overrides an earlier one; a device that two
-    specs of one folder define is dropped, as runtimes do; a spec that can not be read defines nothing."""
+    """`vendor/class=name` of each device that the specs define. A device that two specs of one folder define is dropped, as
+    runtimes do; a spec that can not be read, or is no spec, defines nothing."""
     names: set[str] = set()
+    dropped: set[str] = set()
     for folder in folders:
-        counts: dict[str, int] = {}
+        here: set[str] = set()
         for path in sorted(folder.glob("*")):
-            for name in _spec_names(path):
-                counts[name] = counts.get(name, 0) + 1
-        names -= {name for name, count in counts.items() if count > 1}
-        names |= {name for name, count in counts.items() if count == 1}
-    return frozenset(names)
+            spec_names = _spec_names(path)
+            dropped |= here & spec_names
+            here |= spec_names
+        names |= here
+    return frozenset(names - dropped)
 
 
-def _spec_names(path: Path) -> list[str]:
+def _spec_names(path: Path) -> set[str]:
+    """Empty also for `.yml`, which runtimes do not read, and for a spec that names a device twice, which they refuse."""
     try:
         if path.suffix == ".json":
             spec: Any = json.loads(path.read_bytes())
-        elif path.suffix in {".yaml", ".yml"}:
+        elif path.suffix == ".yaml":
             spec = yaml.safe_load(path.read_bytes())
         else:
-            return []
-        return [f"{spec['kind']}={device['name']}" for device in spec["devices"]]
+            return set()
+        names = [device["name"] for device in spec["devices"]]
+        kind = spec["kind"]
     except (OSError, ValueError, yaml.YAMLError, RecursionError, KeyError, TypeError):
-        return []
+        return set()
+    if not all(isinstance(text, str) for text in (kind, *names)) or len(set(names)) < len(names):
+        return set()
+    return {f"{kind}={name}" for name in names}

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from hooks.assignment.identity import parse_pci_address
-from hooks.inventory.attributes import read_attribute, read_device_number, read_int, read_link_name, read_names, read_numa
+from hooks.inventory.attributes import (
+    pinned,
+    read_attribute,
+    read_device_number,
+    read_int,
+    read_link_name,
+    read_names,
+    read_numa,
+)
 from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
 from hooks.inventory.model import CharDevice, Pf, Vf
 from lading.vocabulary import PciAddress
@@ -74,11 +82,12 @@ def read_rdma(host_root: Path) -> tuple[tuple[Pf, ...], CharDevice | None, tuple
 
 def _read_class(host_root: Path, kind: str) -> tuple[_ClassNode, ...]:
     folder = host_root / "sys/class" / kind
-    return tuple(
-        _ClassNode(name=name, ibdev=ibdev, number=read_device_number(folder / name / "dev"))
-        for name in read_names(folder)
-        if (ibdev := read_attribute(folder / name / "ibdev"))  # abi_version is a file beside the entries
-    )
+    nodes = []
+    for name in read_names(folder):
+        with pinned(folder / name) as entry:
+            if ibdev := read_attribute(entry / "ibdev"):  # abi_version is a file beside the entries
+                nodes.append(_ClassNode(name=name, ibdev=ibdev, number=read_device_number(entry / "dev")))
+    return tuple(nodes)
 
 
 def _read_rdma_cm(host: _Host, problems: list[str]) -> CharDevice | None:

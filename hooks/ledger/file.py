@@ -90,6 +90,25 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is now: device and inode, which is not used again while we have it open."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:
+    """Whether the file is no longer at its path: SQLite would go on writing into one that nobody finds again."""
+    if identity(path) == opened:
+        return None
+    return StateError(
+        f"cannot write ledger {path}: it was removed or replaced under the daemon",
+        hint="stop lading-hooks, then lading-hooks rebuild-ledger",
+    )
+
+
 def set_aside(path: Path) -> Path | None:
     """The old file and its logs get a free name (a person may want to look); the file keeps its own until it is replaced."""
     number = 1

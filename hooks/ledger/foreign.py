@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from hooks.inventory.model import Gpu
+from hooks.inventory.model import Gpu, Inventory
 from hooks.ledger.model import Grant
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid
@@ -48,6 +48,12 @@ def read_cgroups(host_root: Path, pids: Iterable[int]) -> dict[int, str]:
         except OSError as e:
             raise HostError(f"cannot read {path}: {e.strerror}") from e
     return texts
+
+
+def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Mapping[GpuUuid, str]:
+    """Cards held without a grant, by whom, at this moment: a process of the inventory may be gone, and the grant of its pod."""
+    pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
+    return decide_foreign(inventory.gpus, read_cgroups(host_root, pids), grants).held
 
 
 def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant]) -> Foreign:

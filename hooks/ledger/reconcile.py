@@ -1,12 +1,13 @@
 """The ledger beside the runtime's lists: what to release, adopt, note and forget, and what a person has to look at.
 
 Enter: the grants as they were *before* the lists were asked for, and the lists (None where asking failed). Leave: actions, to
-be applied as they are, and problems. A list that failed, or an empty list of sandboxes beside grants, releases nothing. (An
-empty list of containers beside sandboxes is believed: the last container of a node must be able to end.)
+be applied as they are, and problems. A list that failed, or an empty list of sandboxes beside a grant whose pod was not seen to
+stop, releases nothing. (The last container of a node must be able to end: of containers an empty list is believed.)
 
 A grant goes when no sandbox of its pod is ready and no container of its name in that pod is created or running: a restart, of
 the container or of the sandbox, keeps it. Left alone altogether are `busy` pods (a call of theirs is being answered, or was
-since the lists were begun: the lists can not know) and, against a caller that forgets one, grants younger than GRACE_S.
+since the lists were begun: the lists can not know) and, against a caller that forgets one, grants younger than GRACE_S. That
+grace ends with an end that was asked for: the pod was seen to stop, or its sandbox has a tombstone (which survives us).
 What contradicts itself (two pods on one device, an annotation that says otherwise than the ledger) is never settled here.
 """
 
@@ -83,14 +84,15 @@ def reconcile(
     if sandboxes is None or containers is None:
         failed = "sandboxes" if sandboxes is None else "containers"
         return Actions(reconciled=False, problems=(_problem(ProblemKind.LIST_FAILED, f"the list of {failed} is missing"),))
-    if not sandboxes and (grants or containers):
+    if not sandboxes and (containers or any(g.pod not in stopped for g in grants)):
         text = f"the runtime lists no sandbox, beside {len(grants)} grants and {len(containers)} containers"
         return Actions(reconciled=True, problems=(_problem(ProblemKind.LIST_EMPTY, text),))
 
     found = _identify(sandboxes, containers)
     ready = {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY}
     live = {f.key for f in found if f.live}
-    settled = [g for g in grants if g.pod not in busy and (g.pod in stopped or abs(now - g.granted_at) >= GRACE_S)]
+    ended = {g.key for g in grants if g.pod in stopped or g.sandbox in tombstones}
+    settled = [g for g in grants if g.pod not in busy and (g.key in ended or abs(now - g.granted_at) >= GRACE_S)]
     release = {g.key for g in settled if g.pod not in ready and g.key not in live}
     kept = {g.key: g for g in grants if g.key not in release}
 
@@ -128,12 +130,13 @@ def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
                     one.pod,
                     other.pod,
                 )
-                for device in _both_hold(one.devices, other.devices)
+                for device in both_hold(one.devices, other.devices)
             ]
     return tuple(problems)
 
 
-def _both_hold(one: Devices, other: Devices) -> Iterator[str]:
+def both_hold(one: Devices, other: Devices) -> Iterator[str]:
+    """The devices of both that only one of two pods may have. Shares of one card are for whoever adds them up."""
     for a in one.gpus:
         if any(a.uuid == b.uuid and _exclude(a, b) for b in other.gpus):
             yield a.mig_uuid or a.uuid

@@ -49,7 +49,10 @@ class Ledger:
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: contextlib.ExitStack) -> None:
         """Use `open`."""
         self.path = path
+        self.write_failures = 0
+        self.last_write = ""  # why it failed, or empty
         self._db = connection
+        self._opened = file.identity(path)
         self._lock = lock
         self._grants = {grant.key: grant for grant in _read_grants(connection)}
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
@@ -102,7 +105,8 @@ class Ledger:
 
     def record(self, grant: Grant) -> None:
         """Written before the answer that hands the devices out. Again for the same devices (a retry, a newer sandbox) is fine;
-        other devices for a container that holds some are refused: an existing grant wins.
+        other devices for a container that holds some are refused: an existing grant wins. Where nothing is new, nothing is
+        written: a container restarts also while the disk is full.
         """
         held = self._grants.get(grant.key)
         if held is not None and held.devices != grant.devices:
@@ -111,9 +115,12 @@ class Ledger:
             )
         annotation = render_annotation(grant)  # what could not be read back is not written
         parse_annotation(annotation, sandbox=grant.sandbox, granted_at=grant.granted_at, boot_id=grant.boot_id)
+        known = held.containers if held is not None else ()
+        if held == dataclasses.replace(grant, containers=known) and set(grant.containers) <= set(known):
+            return
         with self._transaction() as db:
             _write(db, grant)
-        seen = {c.id: c for c in (*(held.containers if held else ()), *grant.containers)}
+        seen = {c.id: c for c in (*known, *grant.containers)}
         self._grants[grant.key] = dataclasses.replace(grant, containers=_in_order(seen.values()))
 
     def add_container(self, pod: PodUid, container: str, container_id: ContainerId, sandbox: SandboxId) -> None:
@@ -165,16 +172,24 @@ class Ledger:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All of it is on disk when this ends, or none of it and StateError."""
+        if gone := file.replaced(self.path, self._opened):
+            raise self._failed(gone)
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
             self._db.execute("COMMIT")
+            self.last_write = ""
         except sqlite3.Error as e:
-            raise file.state_error("write", self.path, e) from e
+            raise self._failed(file.state_error("write", self.path, e)) from e
         finally:
             with contextlib.suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+    def _failed(self, error: StateError) -> StateError:
+        self.write_failures += 1
+        self.last_write = error.message
+        return error
 
 
 def holding_of(grant: Grant) -> Holding:

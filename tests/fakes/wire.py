@@ -6,12 +6,14 @@ Either side raises on what the RFC forbids, and h2 (unlike grpc-go) enforces the
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
 import h2.settings
+import hpack
 
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.connection import CallHeld, Relay, RelayEvent
@@ -36,6 +38,18 @@ class Seen:
         return next((v for block in reversed(self.headers) for k, v in block if k == name), None)
 
 
+class Encoder(hpack.Encoder):
+    """RFC 7541 4.2: the smallest table size since the last block is said, and the newest. (hpack's own says every one, also one
+    that is not allowed any more, and none at all if the newest was announced twice.)"""
+
+    def encode(self, headers: Any, huffman: bool = True) -> bytes:
+        if changes := self.table_size_changes:
+            self.table_size_changes = list(dict.fromkeys((min(changes), changes[-1])))
+            self.header_table.resized = True
+        encoded: bytes = super().encode(headers, huffman)
+        return encoded
+
+
 class Peer:
     """One h2 connection, which records what arrives. `auto_credit` returns windows at once, as a server with room does."""
 
@@ -43,6 +57,7 @@ class Peer:
         self.connection = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=client, header_encoding=None, validate_inbound_headers=False)
         )
+        self.connection.encoder = Encoder()
         self.auto_credit = True
         self.uncredited: list[tuple[int, int]] = []
         self.streams: dict[int, Seen] = {}
@@ -72,7 +87,7 @@ class Peer:
         for stream, size in self.uncredited:
             if size:
                 self.connection.increment_flow_control_window(size)
-                with contextlib.suppress(h2.exceptions.StreamClosedError):
+                with contextlib.suppress(h2.exceptions.StreamClosedError, KeyError):  # closed, or forgotten since
                     self.connection.increment_flow_control_window(size, stream)
         self.uncredited.clear()
 
@@ -91,6 +106,7 @@ class Wire:
         cut: Callable[[bytes], Iterable[bytes]] = lambda data: [data],
         client: Peer | None = None,
         runtime: Peer | None = None,
+        started: bool = True,
     ) -> None:
         self.client = client or Peer(client=True)
         self.runtime = runtime or Peer(client=False)
@@ -100,7 +116,8 @@ class Wire:
             held_paths=frozenset(held), budget=HoldBudget(budget), clock=lambda: self.time, max_message=max_message
         )
         self.events: list[RelayEvent] = []
-        self.flow()
+        if started:
+            self.flow()
 
     def flow(self) -> None:
         """Moves bytes until nobody has any."""

@@ -2,23 +2,44 @@
 
 They need root, containerd and runc (`tests.fakes.needs`: without them they are skipped, in CI they fail). A test that fails
 shows the ends of the logs that its fixtures named in `LOGS`.
+
+`site` is a node with both daemons, shared by the tests of a module: a module that wants other settings has a `running` of its
+own. A test that stops daemons, or breaks the node, starts its own with `start_lading` and `visit`.
 """
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from simnode import leftovers
+from simnode.build import build
 from simnode.child import tail
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.cri import Cri
+from simnode.daemons import LadingNode
 from simnode.install import missing_packages
 from tests.fakes.needs import need
+from tests.node.site import Site, eventually, open_site
 
 LOGS = pytest.StashKey[list[Path]]()
+_NO_PORT: Mapping[str, object] = {"metrics": ""}  # several nodes run on this machine at a time
+
+
+class StartLading(Protocol):
+    def __call__(
+        self,
+        profile: str = "demo-8gpu",
+        *,
+        hooks: Mapping[str, object] | None = None,
+        proxy: Mapping[str, object] | None = None,
+        runtime: PrivateContainerd | None = None,
+    ) -> LadingNode:
+        """Both daemons on a new simulated node, in front of the session's containerd, or of another one."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -68,3 +89,60 @@ def cri(containerd: PrivateContainerd) -> Iterator[Cri]:
     """A client that talks to containerd directly; what it made is gone after the test."""
     with containerd.client() as client:
         yield client
+
+
+def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[StartLading]:
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            profile: str = "demo-8gpu",
+            *,
+            hooks: Mapping[str, object] | None = None,
+            proxy: Mapping[str, object] | None = None,
+            runtime: PrivateContainerd | None = None,
+        ) -> LadingNode:
+            folder = Path(tempfile.mkdtemp(prefix="lading-"))
+            stack.callback(leftovers.remove_tree, folder)
+            lading = LadingNode(
+                folder,
+                node=build(profile, folder / "node"),
+                runtime=runtime or containerd,
+                hooks_settings={**_NO_PORT, **(hooks or {})},
+                proxy_settings={**_NO_PORT, **(proxy or {})},
+            )
+            logs = pytestconfig.stash[LOGS]
+            for log in lading.logs:
+                logs.append(log)
+                stack.callback(logs.remove, log)
+            return stack.enter_context(lading)
+
+        yield start
+
+
+start_lading = pytest.fixture(_starter)
+share_lading = pytest.fixture(scope="module")(_starter)
+
+
+@pytest.fixture(scope="module")
+def running(share_lading: StartLading) -> LadingNode:
+    """Mode `devices`, assignments by hand, on the node of the demo: eight GPUs, sixteen VFs."""
+    return share_lading()
+
+
+@pytest.fixture
+def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
+    """The module's node. After each test nothing is held on it any more, as nothing was before."""
+    with open_site(running, containerd) as site:
+        yield site
+
+    def nothing_held() -> None:
+        assert site.grants() == ()
+
+    eventually(nothing_held)
+
+
+@pytest.fixture
+def visit(containerd: PrivateContainerd) -> Iterator[Callable[[LadingNode], Site]]:
+    """Pods on a node that the test started itself."""
+    with contextlib.ExitStack() as stack:
+        yield lambda lading: stack.enter_context(open_site(lading, containerd))

@@ -128,6 +128,44 @@ def test_a_record_over_the_datagram_limit_goes_as_a_sealed_memfd(sink: JournalSi
     assert record["LADING_EVENT"] == "call.refused"
 
 
+def test_a_journal_that_does_not_read_holds_nobody_up(
+    sink: JournalSink, journal: socket.socket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does it go to stderr, which is journald's too."""
+    log = Log(sink)
+    while not log.dropped:
+        log.info(Event.GRANT_CREATED)
+    log.info(Event.GRANT_CREATED)
+    assert capfd.readouterr().err == ""
+    journal.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while journal.recv(65536):
+            pass
+    log.info(Event.GRANT_RELEASED)
+    said = parse_journal(journal.recv(65536))
+    assert (said["LADING_EVENT"], said["LADING_RECORDS"]) == ("log.dropped", "2")
+    assert parse_journal(journal.recv(65536))["LADING_EVENT"] == "grant.released"
+    log.info(Event.GRANT_RELEASED)
+    assert parse_journal(journal.recv(65536))["LADING_EVENT"] == "grant.released"
+    assert log.dropped == 2
+
+
+def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
+    reading, writing = os.pipe()
+    log = Log(LogfmtSink(writing))
+    while not log.dropped:
+        log.info(Event.GRANT_CREATED, "x" * 10_000)  # longer than a pipe takes in one go
+    os.set_blocking(reading, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(reading, 65536):
+            pass
+    log.info(Event.GRANT_RELEASED)
+    lines = os.read(reading, 65536).decode().splitlines()
+    assert [line.split()[1] for line in lines if line] == ["event=log.dropped", "event=grant.released"]
+    os.close(reading)
+    os.close(writing)
+
+
 def test_without_a_journal_the_record_goes_to_stderr(sink: JournalSink, capfd: pytest.CaptureFixture[str]) -> None:
     Log(sink).info(Event.DAEMON_STARTED)
     assert "event=daemon.started" in capfd.readouterr().err

@@ -144,6 +144,20 @@ def test_print_config_and_check_config_exit(tmp_path: Path, capsys: pytest.Captu
     assert tomllib.loads(capsys.readouterr().out)["limit"] == 5
 
 
+def test_what_the_check_finds_is_said_with_the_file(tmp_path: Path) -> None:
+    def refuse(settings: Settings) -> None:
+        raise ConfigError(f"listen and limit = {settings.limit} do not go together", hint="change one")
+
+    for flags in ((), ("--check-config",), ("--print-config",)):
+        parser = argparse.ArgumentParser()
+        add_flags(parser, Settings, config=tmp_path / "x.toml")
+        with pytest.raises(ConfigError) as e:
+            parse_args(Settings, parser.parse_args(["--limit", "5", *flags]), refuse)
+        assert str(tmp_path / "x.toml") in e.value.message
+        assert "limit = 5" in e.value.message
+        assert e.value.hint == "change one"
+
+
 def test_help_shows_every_flag_and_no_table(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser, Settings, config=tmp_path / "x.toml")

@@ -3,6 +3,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,14 @@ from tests.fakes.needs import need
 def another_user() -> int:
     need(os.geteuid() == 0, "root, to give files to another user")
     return 1234
+
+
+@pytest.fixture
+def sockets_for_all() -> Iterator[Path]:
+    """A folder that others can enter; pytest's own they can not."""
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -352,3 +361,47 @@ def test_variables_for_another_process_are_not_ours(path: Path) -> None:
         answer = activated_child(path, passed, listen_pid="1")
         assert answer.startswith("refused: ")
         assert f"process {os.getpid()}" in answer
+
+
+# who is let in
+
+
+def test_our_own_user_is_let_in(path: Path) -> None:
+    strangers: list[Peer] = []
+    with listen(path, rejected=strangers.append) as listener, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        connection, _ = listener.accept()
+        with connection:
+            assert peer_credentials(connection) == (os.getpid(), os.geteuid(), os.getegid())
+        assert strangers == []
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+# Dials as somebody else, says so, and waits to be cut off.
+STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(1234); os.setuid(1234)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(10)
+    connection.connect(sys.argv[1])
+    print("dialled", flush=True)
+    print(len(connection.recv(1)))
+"""
+
+
+def test_a_stranger_is_cut_off_and_who_comes_behind_is_let_in(another_user: int, sockets_for_all: Path) -> None:
+    path = sockets_for_all / "x.sock"
+    strangers: list[Peer] = []
+    with listen(path, mode=0o666, rejected=strangers.append) as listener:
+        child = subprocess.Popen([sys.executable, "-c", STRANGER, path], stdout=subprocess.PIPE, text=True)
+        with child, socket.socket(socket.AF_UNIX) as client:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "dialled\n"
+            client.connect(str(path))
+            connection, _ = listener.accept()
+            with connection:
+                assert peer_credentials(connection).uid == os.geteuid()
+            assert child.stdout.readline() == "0\n"
+        assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, another_user)]
+        assert child.returncode == 0

@@ -21,9 +21,10 @@ def settle(
     *,
     tombstones: Mapping[SandboxId, int] | None = None,
     busy: Collection[PodUid] = (),
+    stopped: Collection[PodUid] = (),
     now: int = NOW,
 ) -> Actions:
-    return reconcile(grants, tombstones or {}, sandboxes, containers, now=now, boot_id=BOOT, busy=busy)
+    return reconcile(grants, tombstones or {}, sandboxes, containers, now=now, boot_id=BOOT, busy=busy, stopped=stopped)
 
 
 def kinds(actions: Actions) -> list[ProblemKind]:
@@ -100,6 +101,36 @@ def test_a_brand_new_grant_is_left_alone(age: int, released: bool) -> None:
     """Its CreateContainer may be under way. A clock that jumped far back does not keep it for ever."""
     actions = settle([grant(granted_at=NOW - age)], [OTHER], [container("x", pod="pod-other")])
     assert bool(actions.release) is released
+
+
+def test_the_last_pod_of_a_node_may_end() -> None:
+    """It was seen to stop, and removed before the lists were made: then they are empty."""
+    young = grant(granted_at=NOW)
+    assert settle([young], [], [], stopped={young.pod}) == Actions(reconciled=True, release=(young.key,))
+    beside = grant("pod-2", devices=whole(1))
+    assert kinds(settle([young, beside], [], [], stopped={young.pod})) == [ProblemKind.LIST_EMPTY]
+
+
+def test_a_pod_that_was_seen_to_stop_has_no_grace_and_every_other_right() -> None:
+    young = grant(granted_at=NOW)
+    assert settle([young], [ENDED], [container(state=EXITED)], stopped={young.pod}).release == (young.key,)
+    assert is_quiet(settle([young], [ENDED], [container()], stopped={young.pod}))
+    assert is_quiet(settle([young], [ENDED, sandbox(id="pod-1-s1")], [], stopped={young.pod}))
+    assert is_quiet(settle([young], [ENDED], [], stopped={young.pod}, busy={young.pod}))
+    assert is_quiet(settle([young], [ENDED], [], stopped={PodUid("pod-other")}))
+    failed = settle([young], None, [], stopped={young.pod})
+    assert (failed.release, failed.reconciled) == ((), False)
+
+
+def test_a_tombstone_ends_the_grace() -> None:
+    """Whoever wrote it may have been killed before it heard that the sandbox was stopped."""
+    young = grant(granted_at=NOW)
+    grave = {young.sandbox: NOW}
+    assert settle([young], [OTHER], [], tombstones=grave).release == (young.key,)
+    assert settle([young], [ENDED], [container(state=EXITED)], tombstones=grave).release == (young.key,)
+    assert is_quiet(settle([young], [ENDED], [container()], tombstones=grave))
+    assert is_quiet(settle([young], [sandbox()], [], tombstones=grave))
+    assert is_quiet(settle([replace(young, sandbox=SandboxId("pod-1-s1"))], [OTHER], [], tombstones=grave))
 
 
 def test_a_busy_pod_is_left_alone() -> None:

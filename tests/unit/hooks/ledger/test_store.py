@@ -9,7 +9,7 @@ import pytest
 
 from hooks.ledger.model import HeldBy
 from hooks.ledger.schema import MIGRATIONS
-from hooks.ledger.store import Ledger, replace_ledger
+from hooks.ledger.store import Ledger, holding_of, read_ledger, replace_ledger
 from lading.errors import HostError, StateError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
 from tests.fakes.holders import grant, vfs, whole
@@ -211,3 +211,44 @@ def test_replacing_what_is_not_there_makes_it(path: Path) -> None:
     assert replace_ledger(path, [grant()]) is None
     with Ledger.open(path) as ledger:
         assert ledger.grants() == (grant(),)
+
+
+# looked at from beside
+
+
+def test_a_ledger_can_be_read_beside_its_daemon(ledger: Ledger) -> None:
+    """Also what is in its log only; and the daemon writes on while somebody looks."""
+    for number in range(3):
+        one = grant(f"pod-{number}", devices=whole(number), granted_at=number)
+        ledger.record(one)
+        ledger.add_container(one.pod, one.container, ContainerId(f"c{number}"), one.sandbox)
+        assert read_ledger(ledger.path) == ledger.grants()
+    ledger.release(POD)
+    assert [found.pod for found in read_ledger(ledger.path)] == ["pod-0", "pod-2"]
+
+
+def test_looking_changes_nothing(ledger: Ledger) -> None:
+    ledger.record(grant())
+    ledger.close()
+    before = ledger.path.read_bytes()
+    assert [found.pod for found in read_ledger(ledger.path)] == [POD]
+    assert ledger.path.read_bytes() == before
+
+
+def test_where_there_is_no_ledger_nobody_holds_anything(path: Path) -> None:
+    assert read_ledger(path) == ()
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database" * 100])
+def test_a_damaged_ledger_is_no_empty_one(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "node.db").write_bytes(content)
+    with pytest.raises(StateError) as e:
+        read_ledger(tmp_path / "node.db")
+    assert str(tmp_path / "node.db") in e.value.message
+
+
+def test_what_a_grant_holds_for_others() -> None:
+    one = grant()
+    held = holding_of(one)
+    assert (held.pod, held.pod_name, held.container, held.devices) == (POD, "default/name-of-pod-1", "train", one.devices)

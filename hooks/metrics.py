@@ -1,0 +1,96 @@
+"""What the hook server counts as it answers, and the gauges that are read from the node when somebody asks.
+
+Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons):
+neither a pod nor a device makes a series. On the loop's thread only.
+
+Source: prometheus.io/docs/practices/naming.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hooks.assignment.model import Form, Refusal
+from hooks.decide import Answer
+from hooks.inventory.model import Inventory
+from hooks.ledger.model import Grant
+from hooks.node import Node
+from lading import __version__
+
+_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
+_HELD, _PENDING = "held", "pending"  # a container was created with the grant, or not yet
+
+
+class Metrics:
+    def __init__(self, node: Node) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._outcomes = Counter(
+            "lading_hooks_containers",
+            "Containers that were asked about, by what they got; the reason is that of a refusal.",
+            ["outcome", "reason"],
+            registry=self.registry,
+        )
+        self._decision = Histogram(
+            "lading_hooks_decision_seconds", "Deciding and recording.", buckets=_BUCKETS, registry=self.registry
+        )
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_State(node))
+
+    def answered(self, answer: Answer | Refusal, seconds: float) -> None:
+        self._decision.observe(seconds)
+        match answer:
+            case Refusal(reason=reason):
+                self._outcomes.labels("refused", reason.value).inc()
+            case Answer(grant=None):
+                self._outcomes.labels("no-devices", "").inc()
+            case Answer(reused=reused):
+                self._outcomes.labels("reused" if reused else "created", "").inc()
+
+
+class _State(Collector):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else the registry would collect once to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        node = self._node
+        inventory = node.watch.current if node.watch else None
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield _grants(node.ledger.grants())
+        yield _devices(inventory or Inventory())
+        yield GaugeMetricFamily("lading_bypassed_containers", "Run without their pod's devices.", len(node.bypassed))
+        age_s = node.watch.age_s if node.watch else float("inf")
+        yield GaugeMetricFamily("lading_hooks_inventory_age_seconds", "Since the last good look at the devices.", age_s)
+        yield GaugeMetricFamily(
+            "lading_hooks_reconcile_age_seconds", "Since the ledger was last compared with the runtime.", node.reconcile_age_s
+        )
+        yield CounterMetricFamily("lading_hooks_reconcile_failures", "Comparisons that failed.", node.reconcile_failures)
+        yield CounterMetricFamily("lading_hooks_ledger_write_failures", "Changes not taken.", node.ledger.write_failures)
+        yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", node.log.dropped)
+
+
+def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
+    tally = Tally((grant.form.value, _HELD if grant.containers else _PENDING) for grant in grants)
+    family = GaugeMetricFamily("lading_hooks_grants", "Containers with devices, in the ledger.", labels=["form", "state"])
+    for form in Form:
+        for state in (_HELD, _PENDING):
+            family.add_metric([form.value, state], tally[form.value, state])
+    return family
+
+
+def _devices(inventory: Inventory) -> GaugeMetricFamily:
+    found = [("gpu", gpu.unhealthy) for gpu in inventory.gpus] + [("vf", vf.unhealthy) for vf in inventory.vfs]
+    tally = Tally((kind, "unhealthy" if why else "healthy") for kind, why in found)
+    family = GaugeMetricFamily("lading_hooks_devices", "Devices that were found.", labels=["kind", "health"])
+    for kind in ("gpu", "vf"):
+        for health in ("healthy", "unhealthy"):
+            family.add_metric([kind, health], tally[kind, health])
+    return family

@@ -1,0 +1,194 @@
+"""`/metrics`, `/healthz` and `/readyz` of a daemon, over HTTP/1.1 on an address of the node.
+
+Enters: a registry of metrics, a probe ("" or why the daemon does not answer), conditions. Leaves: text for Prometheus, JSON for
+the other two, 503 where something is not as it should be. Refuses: all methods but GET and HEAD, a request head over 8 KiB or
+later than 5 s, more than 16 connections at a time. An address that can not be had is said and tried again: it must not keep a
+node's daemon from starting.
+
+Not prometheus_client's own server: it answers from threads without a bound, so that `/healthz` would go on saying yes beside a
+loop that hangs. Not an HTTP framework: with one request a connection and no body, a page of HTTP/1.1 is left (RFC 9112).
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from lading.errors import ConfigError
+from lading.log import Event, Log
+
+MAX_HEAD: Final = 8 << 10
+MAX_CONNECTIONS: Final = 16  # a few scrapers, a kubelet probe, a person
+REQUEST_TIMEOUT_S: Final = 5.0
+BIND_RETRY_S: Final = 10.0
+
+
+class Address(NamedTuple):
+    host: str
+    port: int  # 0: any free one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One thing that has to be so for the daemon to do its work."""
+
+    name: str
+    ok: bool
+    why: str = ""  # what is wrong
+
+
+class _Readiness(msgspec.Struct):
+    ready: bool
+    conditions: Sequence[Condition]
+
+
+class _Health(msgspec.Struct):
+    alive: bool
+    why: str
+
+
+def parse_address(text: str) -> Address | None:
+    """`127.0.0.1:9440` or `[::1]:9440`; None for an empty text, which means off. ConfigError for anything else."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    hint = "write it as 127.0.0.1:9440 or [::1]:9440, or leave it empty for none"
+    try:
+        ipaddress.ip_address(host)
+    except ValueError as e:
+        raise ConfigError(f"metrics: {text!r} is no IP address and port", hint=hint) from e
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16):
+        raise ConfigError(f"metrics: {port!r} is no port", hint=hint)
+    return Address(host, int(port))
+
+
+class HealthServer:
+    """Answers on the loop that it tells about."""
+
+    def __init__(
+        self,
+        address: Address | None,
+        *,
+        registry: CollectorRegistry,
+        silence: Callable[[], Awaitable[str]],
+        conditions: Callable[[], Sequence[Condition]],
+        log: Log,
+    ) -> None:
+        self._address = address
+        self._registry = registry
+        self._silence = silence
+        self._conditions = conditions
+        self._log = log
+        self._open = 0
+        self._server: asyncio.Server | None = None
+        self._binding: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once it listens, or once the first attempt failed."""
+        if self._address is not None and not await self._listens(self._address):
+            self._binding = asyncio.create_task(self._listen(self._address))
+
+    async def close(self) -> None:
+        if self._binding is not None:
+            self._binding.cancel()
+        if self._server is not None:
+            self._server.close()  # connections that are open end by their time limit, or with the loop
+
+    async def _listen(self, address: Address) -> None:
+        while True:
+            await asyncio.sleep(BIND_RETRY_S)
+            if await self._listens(address, again=True):
+                return
+
+    async def _listens(self, address: Address, *, again: bool = False) -> bool:
+        try:
+            self._server = await asyncio.start_server(self._serve, *address, limit=MAX_HEAD, backlog=MAX_CONNECTIONS)
+        except OSError as e:
+            if not again:
+                self._log.error(
+                    Event.METRICS_FAILED,
+                    f"cannot listen: {e.strerror}; tried again every {BIND_RETRY_S:g} s",
+                    address=address.host,
+                    port=address.port,
+                )
+            return False
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self._log.info(Event.METRICS_LISTENING, address=host, port=port)
+        return True
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                writer.write(await self._answer_head(reader))
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError):  # it went away, or let us wait
+            pass
+        finally:
+            writer.transport.abort()
+            self._open -= 1
+
+    async def _answer_head(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        words = head.partition(b"\r\n")[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST)
+        method, target, _ = words
+        if method not in (b"GET", b"HEAD"):
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
+        try:
+            response = await self._answer(target.partition(b"?")[0])
+        except Exception as e:  # noqa: BLE001  what a metric or a condition is read from may break; the daemon goes on
+            self._log.error(Event.METRICS_FAILED, f"cannot answer {target[:80]!r}: {type(e).__name__}")
+            return _response(HTTPStatus.INTERNAL_SERVER_ERROR)
+        return response if method == b"GET" else response.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+
+    async def _answer(self, path: bytes) -> bytes:
+        match path:
+            case b"/metrics":
+                return _response(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+            case b"/healthz":
+                silence = await self._silence()
+                return _json(not silence, _Health(alive=not silence, why=silence))
+            case b"/readyz":
+                conditions = self._conditions()
+                ready = all(condition.ok for condition in conditions)
+                return _json(ready, _Readiness(ready=ready, conditions=conditions))
+            case _:
+                return _response(HTTPStatus.NOT_FOUND, b"/metrics /healthz /readyz\n")
+
+
+def _json(ok: bool, value: msgspec.Struct) -> bytes:
+    status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
+    return _response(status, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n", "application/json")
+
+
+def _response(
+    status: HTTPStatus,
+    body: bytes = b"",
+    content_type: str = "text/plain; charset=utf-8",
+    headers: dict[str, str] | None = None,
+) -> bytes:
+    fields = {
+        "Content-Type": content_type,
+        "Content-Length": str(len(body)),
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Connection": "close",
+        **(headers or {}),
+    }
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return head.encode() + b"\r\n" + body

@@ -1,0 +1,80 @@
+"""A `Wire` whose bytes take their time: four pipes, each moved on by any number of bytes, so that everything can cross.
+
+    client ─out▶ relay ─to_runtime▶ runtime        client ◀to_client─ relay ◀out─ runtime
+
+What the relay gives out must be whole frames. h2 takes nothing more after a GOAWAY, so those are kept from it and recorded.
+"""
+
+from enum import Enum
+
+from runtimeproxy.relay import frames
+from runtimeproxy.relay.frames import FrameReader
+from tests.fakes.wire import Peer, Wire
+
+
+class Pipe(Enum):
+    FROM_CLIENT = 0
+    TO_RUNTIME = 1
+    FROM_RUNTIME = 2
+    TO_CLIENT = 3
+
+
+class Crossing(Wire):
+    def __init__(self, *, budget: int, max_message: int) -> None:
+        super().__init__(budget=budget, max_message=max_message, started=False)
+        self.pipes = {pipe: bytearray() for pipe in Pipe}
+        self.goaways: list[int] = []  # the last stream that each GOAWAY to the client named
+        self._preface = len(frames.PREFACE)
+
+    def move(self, pipe: Pipe, size: int) -> None:
+        """The next bytes of one pipe arrive."""
+        self._collect()
+        data = bytes(self.pipes[pipe][:size])
+        if not data:
+            return
+        del self.pipes[pipe][:size]
+        match pipe:
+            case Pipe.FROM_CLIENT:
+                self.relay.receive_from_client(data)
+            case Pipe.TO_RUNTIME:
+                self.runtime.receive(data)
+            case Pipe.FROM_RUNTIME:
+                self.relay.receive_from_runtime(data)
+            case Pipe.TO_CLIENT:
+                self.client.receive(data)
+        self._collect()
+
+    def flow(self) -> None:
+        self._collect()
+        while any(self.pipes.values()):
+            for pipe in Pipe:
+                self.move(pipe, len(self.pipes[pipe]))
+
+    def _collect(self) -> None:
+        self.pipes[Pipe.FROM_CLIENT] += self.client.connection.data_to_send()
+        self.pipes[Pipe.FROM_RUNTIME] += self.runtime.connection.data_to_send()
+        to_runtime = self.relay.to_runtime()
+        self.pipes[Pipe.TO_RUNTIME] += to_runtime
+        preface, self._preface = to_runtime[: self._preface], max(0, self._preface - len(to_runtime))
+        assert frames.PREFACE.find(preface) >= 0
+        whole_frames(to_runtime[len(preface) :])
+        for frame in whole_frames(self.relay.to_client()):
+            if frame[3] == frames.GOAWAY:
+                self.goaways.append(frames.unsigned(frame, frames.HEADER_LENGTH))
+            else:
+                self.pipes[Pipe.TO_CLIENT] += frame
+        self.events += self.relay.take_events()
+
+
+def whole_frames(data: bytes) -> list[bytes]:
+    reader = FrameReader()
+    reader.max_frame_size = frames.LARGEST_MAX_FRAME_SIZE
+    found = [data[start:end] for _, _, _, start, end in reader.frames(data)]
+    assert not reader.buffered
+    return found
+
+
+def settled_window(peer: Peer) -> int:
+    """What `peer` lets the other side send on the connection, with what h2 keeps back until a WINDOW_UPDATE is worth it."""
+    manager = peer.connection._inbound_flow_control_window_manager
+    return manager.current_window_size + manager._bytes_processed

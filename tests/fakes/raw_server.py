@@ -1,0 +1,83 @@
+"""A gRPC server of unary calls in raw bytes, in threads: what a test scripts a runtime or a hook server with.
+
+Enters: a socket's path and what answers a call. Leaves: the answer, or the status of the `Fail` that was raised. A call may be
+held up in its handler for as long as a test likes; others go on meanwhile.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import grpc
+
+WORKERS = 64
+
+
+class Call(NamedTuple):
+    path: str  # /service/Method
+    request: bytes
+    deadline_s: float | None  # what the caller had left when the call came
+
+    @property
+    def method(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class Fail(Exception):  # noqa: N818  it reads `raise Fail(...)`
+    def __init__(self, code: grpc.StatusCode, details: str = "scripted") -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+Answer = Callable[[Call], bytes]
+
+
+class RawServer:
+    """`start` after `stop` serves again at the same path."""
+
+    def __init__(self, path: Path, answer: Answer, *, workers: int = WORKERS) -> None:
+        self.path = path
+        self.answer = answer
+        self._workers = workers
+        self._server: grpc.Server | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        server = grpc.server(ThreadPoolExecutor(self._workers, thread_name_prefix=f"serve-{self.path.name}"))
+        server.add_generic_rpc_handlers((_Every(self),))
+        server.add_insecure_port(f"unix:{self.path}")
+        server.start()
+        self._server = server
+
+    def stop(self) -> None:
+        """Open calls are cut off, as when a process dies. Works twice."""
+        if self._server is not None:
+            self._server.stop(None).wait()
+            self._server = None
+
+
+class _Every(grpc.GenericRpcHandler):
+    """Whatever is called."""
+
+    def __init__(self, server: RawServer) -> None:
+        self._server = server
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        path = handler_call_details.method
+
+        def handle(request: bytes, context: grpc.ServicerContext) -> bytes:
+            try:
+                return self._server.answer(Call(path, request, context.time_remaining()))
+            except Fail as e:
+                context.abort(e.code, e.details)
+
+        return grpc.unary_unary_rpc_method_handler(handle)

@@ -1,0 +1,204 @@
+"""One node as a test sees it: pods through the proxy, what their containers really see, how they are refused, who holds what.
+
+A container's devices are never taken from what was asked: every device number of the simulated node is tried from inside it, so
+that what it was not given is seen to be EPERM as well (the device cgroup at work), and what it was given to be anything else.
+"""
+
+import contextlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, Unpack
+
+import grpc
+
+from hooks.ledger.model import Grant
+from hooks.ledger.store import read_ledger
+from lading.log import Event
+from lading.reasons import Reason
+from simnode.build import SimNode
+from simnode.containerd import PrivateContainerd
+from simnode.cri import Container, Cri, CriError, Pod
+from simnode.daemons import Daemon, LadingNode
+from simnode.kubelet import ContainerOptions, Device
+
+T = TypeVar("T")
+
+RELEASE_S = 5.0  # nominally two seconds after the pod is gone; a busy two-core machine gets some more
+_LOOK_EVERY_S = 0.05
+
+# ENXIO: no driver behind the number; ENODEV: what misc devices (rdma_cm) say for it; ok: this machine has such a device.
+_GRANTED = {"ok", "ENXIO", "ENODEV"}
+_EVERY_CONTAINER = r"^/dev/(null|zero|full|random|urandom|tty|ptmx|console|pts/.*)$"
+
+
+class Refused(NamedTuple):
+    reason: Reason
+    code: grpc.StatusCode
+    message: str  # of the hook or the proxy, without the reason before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a container really sees."""
+
+    env: Mapping[str, str]
+    nodes: frozenset[str]  # its device nodes, beside those of every container; it can open these, and no other of the node
+    gpus: tuple[str, ...]  # UUIDs of the cards whose nodes it has, in order of PCI address
+    vfs: tuple[str, ...]  # PCI addresses of the VFs whose verbs nodes it has, in order
+
+
+def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
+    """What `look` answers as soon as it neither refuses nor fails an assertion; its last failure when the time is over."""
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            return look()
+        except (CriError, AssertionError):
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_LOOK_EVERY_S)
+
+
+def refusal_of(error: CriError) -> Refused:
+    lading, reason, message = error.details.split(": ", 2)
+    assert lading == "lading", error.details
+    return Refused(Reason(reason), error.code, message)
+
+
+def granted_in(container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The UUIDs and PCI addresses that the container's own annotation says it was granted."""
+    devices: dict[str, Any] = json.loads(container.status().annotations["lading.dev/grant"])["devices"]
+    gpus = (gpu.get("mig_uuid") or gpu["uuid"] for gpu in devices.get("gpus", []))
+    return tuple(gpus), tuple(vf["bdf"] for vf in devices.get("vfs", []))
+
+
+class Site:
+    def __init__(self, lading: LadingNode, runtime: PrivateContainerd) -> None:
+        self.lading = lading
+        self.runtime = runtime
+        self.direct = runtime.client()
+        self._clients = [lading.client()]
+
+    @property
+    def node(self) -> SimNode:
+        return self.lading.node
+
+    @property
+    def kubelet(self) -> Cri:
+        """Through the proxy; `direct` is past it."""
+        return self._clients[-1]
+
+    def reconnect(self) -> None:
+        """A new connection to the proxy, as kubelet makes one after a restart."""
+        self._clients.append(self.lading.client())
+        eventually(self.kubelet.version)
+
+    def close(self) -> None:
+        """Removes every pod: through the proxy, and what is left past it."""
+        for client in self._clients:
+            client.close()
+        self.direct.remove_every_pod()
+        self.direct.close()
+
+    # ---- devices
+
+    def gpu(self, index: int) -> str:
+        return self.node.profile.gpus[index][1].uuid
+
+    def card(self, index: int) -> str:
+        """The card's node, which has the driver's number, not NVML's."""
+        return f"/dev/nvidia{self.node.profile.gpus[index][1].minor}"
+
+    @property
+    def vfs(self) -> list[str]:
+        return [vf.bdf for _, pf in self.node.profile.pfs for vf in pf.vfs]
+
+    def uverbs(self, vf: str) -> str:
+        (folder,) = (self.node.pci(vf) / "infiniband_verbs").iterdir()
+        return f"/dev/infiniband/{folder.name}"
+
+    def supplied(self, path: str) -> Device:
+        """A device of the node as a device plugin has kubelet pass it."""
+        return Device(host_path=self.node.root / path[1:], container_path=path, permissions="rw")
+
+    def see(self, container: Container) -> Sight:
+        numbers = _numbers(self.node.root)
+        probes = {path: f"/tmp/probe/{number}" for number, path in enumerate(numbers)}
+        script = "rm -rf /tmp/probe; mkdir /tmp/probe; find /dev -type b -o -type c\n"
+        script += "\n".join(f"mknod {probe} c {numbers[path][0]} {numbers[path][1]}" for path, probe in probes.items())
+        found = container.sh(f"({script}) | grep -Ev '{_EVERY_CONTAINER}' || true").split()
+        outcomes = dict(zip(probes, container.try_open(*probes.values()), strict=True))
+        granted = {path for path, outcome in outcomes.items() if outcome in _GRANTED}
+        assert set(outcomes.values()) <= _GRANTED | {"EPERM"}, outcomes
+        assert granted == set(found), outcomes
+        assert set(container.try_open(*found)) <= _GRANTED
+        return Sight(
+            env=container.env(),
+            nodes=frozenset(found),
+            gpus=tuple(gpu.uuid for _, gpu in self.node.profile.gpus if f"/dev/nvidia{gpu.minor}" in granted),
+            vfs=tuple(vf for vf in self.vfs if self.uverbs(vf) in granted),
+        )
+
+    # ---- refusals
+
+    def create(self, pod: Pod, name: str = "main", **options: Unpack[ContainerOptions]) -> Container | Refused:
+        try:
+            return pod.create_container(name, **options)
+        except CriError as e:
+            return refusal_of(e)
+
+    def refused(self, pod: Pod, name: str = "main", **options: Unpack[ContainerOptions]) -> Refused:
+        """The container is refused, and the runtime has not heard of it."""
+        before = {container.id for container in self.direct.list_containers(pod_id=pod.id)}
+        refused = self.create(pod, name, **options)
+        assert isinstance(refused, Refused), "the container was made"
+        assert {container.id for container in self.direct.list_containers(pod_id=pod.id)} == before
+        return refused
+
+    def refused_at_once(self, annotations: Mapping[str, str], /, **options: Unpack[ContainerOptions]) -> Refused:
+        """The same for a pod of its own with these annotations."""
+        return self.refused(self.kubelet.run_pod("refused", annotations=annotations), **options)
+
+    # ---- the daemons
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Of the ledger, as it is on disk."""
+        return read_ledger(self.ledger)
+
+    @property
+    def ledger(self) -> Path:
+        return self.lading.folder / "state" / "node.db"
+
+    def logged(self, daemon: Daemon, event: Event, text: str = "") -> list[str]:
+        return [line for line in daemon.log.read_text().splitlines() if f"event={event}" in line.split() and text in line]
+
+    def await_log(self, daemon: Daemon, event: Event, text: str) -> None:
+        def said() -> None:
+            assert self.logged(daemon, event, text)
+
+        eventually(said)
+
+
+@contextlib.contextmanager
+def open_site(lading: LadingNode, runtime: PrivateContainerd) -> Iterator[Site]:
+    site = Site(lading, runtime)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def _numbers(root: Path) -> dict[str, tuple[int, int]]:
+    """Every device node of the simulated node: path in a container → major, minor."""
+    found = {}
+    for folder, _, names in os.walk(root / "dev"):
+        for path in (Path(folder, name) for name in names):
+            status = path.lstat()
+            if stat.S_ISCHR(status.st_mode):
+                found[f"/{path.relative_to(root)}"] = os.major(status.st_rdev), os.minor(status.st_rdev)
+    return found

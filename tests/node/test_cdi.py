@@ -1,0 +1,97 @@
+"""Mode `cdi`: GPUs by their CDI names where the runtime honours them, a refusal by name where it would silently ignore them.
+
+Newer runtimes are those that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists (with colons).
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lading.reasons import Reason
+from simnode import leftovers
+from simnode.containerd import Binaries, PrivateContainerd, find_unpacked, read_version
+from simnode.containerd_config import has_cdi
+from simnode.daemons import LadingNode
+from simnode.images import default_cache
+from tests.node.conftest import LOGS, StartLading
+from tests.node.site import Site, eventually, granted_in, open_site
+
+pytestmark = pytest.mark.node
+
+GPU = "lading.dev/gpus"
+
+
+def newer_containerds() -> list[Binaries]:
+    listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
+    found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
+    unpacked = (find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))
+    return [binaries for binaries in (*found, *filter(None, unpacked)) if has_cdi(binaries.version)]
+
+
+@pytest.fixture(params=newer_containerds(), ids=lambda binaries: binaries.version)
+def newer(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
+    """`binaries` is asked for what it checks: root and runc."""
+    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
+    runtime = PrivateContainerd(folder, request.param)
+    logs = pytestconfig.stash[LOGS]
+    logs.append(runtime.log)
+    with runtime:
+        yield runtime
+    logs.remove(runtime.log)
+    leftovers.remove_tree(folder)
+
+
+def write_spec(lading: LadingNode, folder: Path) -> None:
+    """As `nvidia-ctk cdi generate --device-name-strategy=uuid` does, of the first three cards."""
+
+    def edits(*paths: str, **env: str) -> dict[str, object]:
+        nodes = [{"path": path, "hostPath": str(lading.node.root / path[1:]), "permissions": "rw"} for path in paths]
+        return {"deviceNodes": nodes, "env": [f"{name}={value}" for name, value in env.items()]}
+
+    cards = [card for _, card in lading.node.profile.gpus][:3]
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": card.uuid, "containerEdits": edits(f"/dev/nvidia{card.minor}")} for card in cards],
+        "containerEdits": edits("/dev/nvidiactl", "/dev/nvidia-uvm", EDITED_BY="cdi"),
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "nvidia.json").write_text(json.dumps(spec))
+
+
+def test_a_runtime_that_ignores_cdi_is_refused_by_name(
+    containerd: PrivateContainerd, start_lading: StartLading, visit: Callable[[LadingNode], Site], short_folder: Path
+) -> None:
+    if has_cdi(containerd.version):
+        pytest.skip(f"containerd {containerd.version} honours CDI")
+    lading = start_lading(hooks={"gpu_mode": "cdi", "cdi_spec_dirs": [str(short_folder)]})
+    write_spec(lading, short_folder)
+    site = visit(lading)
+    refused = site.refused_at_once({GPU: "0"})
+    assert refused.reason is Reason.CDI_UNAVAILABLE
+    assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"containerd {containerd.version}" in refused.message
+    with site.kubelet.pod("no-gpu", annotations={"lading.dev/vfs": "1"}) as pod:
+        assert len(site.see(pod.run_container()).vfs) == 1  # needs no CDI
+
+
+def test_a_runtime_that_honours_cdi_gives_what_the_spec_says(newer: PrivateContainerd, start_lading: StartLading) -> None:
+    lading = start_lading(hooks={"gpu_mode": "cdi", "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer)
+    write_spec(lading, newer.layout.cdi)
+    lading.hooks.restart()  # which reads the specs
+    with open_site(lading, newer) as site, site.kubelet.pod("by-cdi", annotations={GPU: "0,2"}) as pod:
+        container = eventually(pod.create_container)
+        container.start()
+        sight = site.see(container)
+        assert sight.nodes == {site.card(0), site.card(2), "/dev/nvidiactl", "/dev/nvidia-uvm"}
+        assert sight.env["EDITED_BY"] == "cdi"
+        assert sight.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert granted_in(container) == (sight.gpus, ())
+        undefined = site.refused_at_once({GPU: "7"})
+        assert undefined.reason is Reason.CDI_UNAVAILABLE
+        assert site.gpu(7) in undefined.message

@@ -1,0 +1,136 @@
+"""SIGTERM: calls that end in time are not lost, the others end UNAVAILABLE and are counted, also over the restart."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lading.log import Event
+from runtimeproxy.lost import lost_file, read_lost
+from simnode.daemons import render_flat_toml
+from tests.fakes.counting_runtime import COUNTED, HELD, CountingRuntime
+from tests.fakes.service_manager import ServiceManager, managed
+from tests.node.observe import metric
+
+NO_RETRIES = (("grpc.enable_retries", 0),)
+
+
+@pytest.fixture
+def runtime(short_folder: Path) -> Iterator[CountingRuntime]:
+    with CountingRuntime(short_folder / "runtime.sock") as runtime:
+        yield runtime
+
+
+def proxy(folder: Path, runtime: CountingRuntime, *, drain_timeout: float) -> list[str]:
+    settings = {
+        "listen": str(folder / "run" / "cri.sock"),
+        "runtime_endpoint": str(runtime.path),
+        "hooks_dir": str(folder / "hooks.d"),
+        "metrics": "127.0.0.1:0",
+        "drain_timeout": drain_timeout,
+    }
+    config = folder / "runtimeproxy.toml"
+    config.write_text(render_flat_toml(settings))
+    return [str(Path(sys.executable).with_name("lading-runtimeproxy")), "--config", str(config)]
+
+
+@pytest.fixture
+def patient(short_folder: Path, runtime: CountingRuntime) -> Iterator[ServiceManager]:
+    argv = proxy(short_folder, runtime, drain_timeout=30)
+    with managed(argv, path=short_folder / "run" / "cri.sock", log=short_folder / "proxy.log") as manager:
+        manager.start()
+        yield manager
+
+
+@pytest.fixture
+def hasty(short_folder: Path, runtime: CountingRuntime) -> Iterator[ServiceManager]:
+    argv = proxy(short_folder, runtime, drain_timeout=0.3)
+    with managed(argv, path=short_folder / "run" / "cri.sock", log=short_folder / "proxy.log") as manager:
+        manager.start()
+        yield manager
+
+
+@pytest.fixture
+def channel(short_folder: Path) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(f"unix:{short_folder}/run/cri.sock", options=NO_RETRIES) as channel:
+        yield channel
+
+
+def call(channel: grpc.Channel, method: str, request: bytes) -> grpc.Future:
+    future: grpc.Future = channel.unary_unary(method, bytes, bytes).future(request, timeout=60)
+    return future
+
+
+def lost_in(log: Path) -> list[int]:
+    lines = [line for line in log.read_text().splitlines() if f"event={Event.DAEMON_STOPPED} " in line]
+    return [int(re.findall(r"lost_calls=(\d+)", line)[0]) for line in lines]
+
+
+def test_calls_that_end_in_time_are_not_lost(patient: ServiceManager, runtime: CountingRuntime, channel: grpc.Channel) -> None:
+    open_calls = [call(channel, HELD, bytes([i])) for i in range(10)]
+    for _ in open_calls:
+        assert runtime.arrived.acquire(timeout=10)
+    patient.terminate()
+    patient.wait_for("STOPPING=1")
+    assert not any(one.done() for one in open_calls)
+    runtime.release.set()
+    assert [one.result(10) for one in open_calls] == [b""] * 10
+    assert patient.wait() == 0
+    assert lost_in(patient.log) == [0]
+    assert set(runtime.got.values()) == {1}
+
+
+def test_a_call_made_while_it_drains_is_served_by_the_next_one(
+    patient: ServiceManager, runtime: CountingRuntime, channel: grpc.Channel
+) -> None:
+    """The client was told to open no more calls on its connection, and a new one waits in the socket's queue."""
+    held = call(channel, HELD, b"held")
+    assert runtime.arrived.acquire(timeout=10)
+    patient.terminate()
+    patient.wait_for("STOPPING=1")
+    late = [call(channel, COUNTED, bytes([i])) for i in range(10)]
+    runtime.release.set()
+    assert held.result(10) == b""
+    assert patient.wait() == 0
+    patient.start()
+    assert [one.result(20) for one in late] == [b""] * 10
+    assert set(runtime.got.values()) == {1}
+
+
+def test_longer_calls_end_unavailable_and_are_counted(
+    hasty: ServiceManager, runtime: CountingRuntime, channel: grpc.Channel, short_folder: Path
+) -> None:
+    open_calls = [call(channel, HELD, bytes([i])) for i in range(3)]
+    for _ in open_calls:
+        assert runtime.arrived.acquire(timeout=10)
+    hasty.terminate()
+    for one in open_calls:
+        error = one.exception(10)
+        assert isinstance(error, grpc.RpcError)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        assert "lading" in error.details()  # type: ignore[attr-defined]
+    assert hasty.wait() == 0
+    assert lost_in(hasty.log) == [3]
+    assert read_lost(lost_file(short_folder / "run" / "cri.sock")) == 3
+
+
+def test_what_was_lost_is_a_metric_of_the_next_one(
+    hasty: ServiceManager, runtime: CountingRuntime, channel: grpc.Channel
+) -> None:
+    for round_ in (1, 2):
+        held = call(channel, HELD, bytes([round_]))
+        assert runtime.arrived.acquire(timeout=10)
+        hasty.restart()
+        assert held.exception(10) is not None
+        assert metric(hasty.log, "lading_proxy_lost_calls_total") == round_
+
+
+def test_the_stop_is_given_as_long_as_the_drain_takes(patient: ServiceManager) -> None:
+    patient.terminate()
+    assert patient.wait() == 0
+    patient.wait_for("STOPPING=1")
+    extended = [int(said.partition("=")[2]) for said in patient.heard if said.startswith("EXTEND_TIMEOUT_USEC=")]
+    assert min(extended) > 30e6

@@ -1,0 +1,210 @@
+"""Hooks that are away, hang, or are not registered: a pod that carries our annotations never gets a container without them, and
+a pod that does not never notices.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lading.log import Event
+from lading.reasons import Reason
+from simnode.cri import Container
+from simnode.daemons import LadingNode
+from tests.node.conftest import StartLading
+from tests.node.site import Refused, Site, eventually, granted_in
+
+pytestmark = pytest.mark.node
+
+GPU = "lading.dev/gpus"
+NOTICED_S = 2.0  # a change in the folder of registrations; nominally a twentieth of it
+
+
+@pytest.fixture(scope="module")
+def running(share_lading: StartLading) -> LadingNode:
+    """Shared by tests that leave both daemons, and the registration, as they found them."""
+    return share_lading("workstation")
+
+
+@contextlib.contextmanager
+def hung(lading: LadingNode) -> Iterator[None]:
+    """The hook server accepts connections, and answers nothing."""
+    os.kill(lading.hooks.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(lading.hooks.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def registrations_changed(lading: LadingNode) -> Iterator[Path]:
+    """The folder of registrations, to be changed; as it was afterwards."""
+    before = {path: path.read_text() for path in lading.hooks_dir.iterdir()}
+    try:
+        yield lading.hooks_dir
+    finally:
+        for path in lading.hooks_dir.iterdir():
+            path.unlink()
+        for path, content in before.items():
+            path.write_text(content)
+
+
+def create_plain(site: Site) -> Container:
+    """A container of a pod without our annotations: no slower than it is anyway."""
+    pod = site.kubelet.run_pod("plain")
+    began = time.monotonic()
+    container = pod.create_container()
+    assert time.monotonic() - began < 1
+    container.start()
+    return container
+
+
+def refused_for(site: Site, reason: Reason) -> Refused:
+    """Soon, the reason to refuse is this one; until then a container has its devices, and never is one made without."""
+
+    def look() -> Refused:
+        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
+            made = site.create(pod)
+            assert isinstance(made, Refused) or granted_in(made) == ((site.gpu(0),), ())
+            assert isinstance(made, Refused), "not yet"
+            assert made.reason is reason
+            assert site.direct.list_containers(pod_id=pod.id) == []
+            return made
+
+    return eventually(look, within_s=NOTICED_S)
+
+
+def test_without_a_hook_server_no_guarded_container_and_every_other_one(site: Site) -> None:
+    lading = site.lading
+    pod = site.kubelet.run_pod("guarded", annotations={GPU: "0"})
+    lading.hooks.stop()
+    try:
+        refused = site.refused(pod)
+        assert (refused.reason, refused.code) == (Reason.HOOK_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE)
+        assert str(lading.hooks.socket) in refused.message
+        assert create_plain(site).env()["NVIDIA_VISIBLE_DEVICES"] == "void"  # the proxy does that without being told
+    finally:
+        lading.hooks.start()
+    container = eventually(pod.create_container, within_s=1)
+    container.start()
+    assert site.see(container).gpus == (site.gpu(0),)
+    assert site.logged(lading.proxy, Event.HOOK_BACK)
+
+
+def test_a_hook_server_that_hangs_is_one_that_is_away(site: Site) -> None:
+    pod = site.kubelet.run_pod("guarded", annotations={GPU: "0"})
+    with hung(site.lading):
+        began = time.monotonic()
+        refused = site.refused(pod)
+        assert (refused.reason, refused.code) == (Reason.HOOK_TIMEOUT, grpc.StatusCode.UNAVAILABLE)
+        assert time.monotonic() - began < 5  # its deadline is two seconds
+        create_plain(site)
+    container = eventually(pod.create_container, within_s=1)
+    container.start()
+    assert site.see(container).gpus == (site.gpu(0),)
+
+
+def test_a_registration_that_is_removed_and_comes_back(site: Site) -> None:
+    with registrations_changed(site.lading) as folder:
+        (folder / "50-lading.json").unlink()
+        refused = refused_for(site, Reason.NO_REGISTRATION)
+        assert refused.code is grpc.StatusCode.UNAVAILABLE
+        assert GPU in refused.message
+        assert "NVIDIA_VISIBLE_DEVICES" not in create_plain(site).env()  # hiding was the registration's, too
+    with site.kubelet.pod("back", annotations={GPU: "0"}) as pod:
+        container = eventually(pod.create_container, within_s=NOTICED_S)
+        container.start()
+        assert site.see(container).gpus == (site.gpu(0),)
+
+
+@pytest.mark.parametrize("garbage", ["{", '{"remote-endpoint": "/x.sock", "runtime-hooks": [], "failure-polcy": "Ignore"}'])
+def test_a_registration_that_turns_bad_stays_in_force_as_it_was(site: Site, garbage: str) -> None:
+    with registrations_changed(site.lading) as folder:
+        said = len(site.logged(site.lading.proxy, Event.HOOK_INVALID))
+        (folder / "50-lading.json").write_text(garbage)
+
+        def noticed() -> None:
+            assert len(site.logged(site.lading.proxy, Event.HOOK_INVALID)) == said + 1
+
+        eventually(noticed, within_s=NOTICED_S)
+        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
+            assert site.see(pod.run_container()).gpus == (site.gpu(0),)
+
+
+def test_a_registration_that_claims_none_of_our_annotations_is_none(site: Site) -> None:
+    with registrations_changed(site.lading) as folder:
+        registration = json.loads((folder / "50-lading.json").read_text())
+        for prefixes in (["lading.dev/other"], None):  # None: it is asked about every pod, and answers for no annotation
+            registration |= {"annotation-prefixes": prefixes, "static-adjustments": {}}
+            (folder / "50-lading.json").write_text(json.dumps({k: v for k, v in registration.items() if v is not None}))
+            refused_for(site, Reason.NO_REGISTRATION)
+
+
+def test_policy_ignore_does_not_make_a_guarded_container_bare(site: Site) -> None:
+    with registrations_changed(site.lading) as folder:
+        registration = json.loads((folder / "50-lading.json").read_text())
+        away = str(folder.parent / "nobody.sock")
+        (folder / "50-lading.json").write_text(
+            json.dumps({**registration, "failure-policy": "Ignore", "remote-endpoint": away})
+        )
+        refused_for(site, Reason.HOOK_UNAVAILABLE)
+        create_plain(site)
+
+
+def test_policy_ignore_of_another_hook_that_is_away_is_not_noticed(site: Site) -> None:
+    with registrations_changed(site.lading) as folder:
+        other = {
+            "remote-endpoint": str(folder.parent / "nobody.sock"),
+            "runtime-hooks": ["PreRunPodSandbox", "PreCreateContainer", "PreStopPodSandbox"],
+            "failure-policy": "Ignore",
+        }
+        (folder / "10-other.json").write_text(json.dumps(other))
+        site.await_log(site.lading.proxy, Event.HOOK_REGISTERED, "10-other.json")
+        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
+            assert site.see(pod.run_container()).gpus == (site.gpu(0),)
+        create_plain(site)
+        assert site.logged(site.lading.proxy, Event.HOOK_IGNORED, "10-other.json")
+        (folder / "10-other.json").write_text(json.dumps({**other, "failure-policy": "Fail"}))
+        refused_for(site, Reason.HOOK_UNAVAILABLE)
+
+
+def test_an_endpoint_that_is_no_socket_is_not_asked(site: Site) -> None:
+    with registrations_changed(site.lading) as folder:
+        registration = json.loads((folder / "50-lading.json").read_text())
+        (folder.parent / "no.sock").touch()
+        (folder / "50-lading.json").write_text(json.dumps({**registration, "remote-endpoint": str(folder.parent / "no.sock")}))
+        refused_for(site, Reason.HOOK_INVALID)
+
+
+def test_two_hooks_that_claim_one_variable_are_told_of_each_other(site: Site) -> None:
+    with registrations_changed(site.lading) as folder:
+        other = {
+            "remote-endpoint": str(folder.parent / "nobody.sock"),
+            "runtime-hooks": ["PreCreateContainer"],
+            "annotation-prefixes": ["example.com/"],
+            "static-adjustments": {"hide-unassigned": {"env": {"NVIDIA_VISIBLE_DEVICES": "none"}}},
+        }
+        (folder / "60-other.json").write_text(json.dumps(other))
+        refused = refused_for(site, Reason.HOOK_CONFLICT)
+        assert "50-lading.json" in refused.message
+        assert "60-other.json" in refused.message
+
+
+def test_guarded_pods_where_nothing_was_ever_registered(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+    site = visit(start_lading("workstation", proxy={"hooks_dir": "/none/such"}))
+    assert refused_for(site, Reason.NO_REGISTRATION).code is grpc.StatusCode.UNAVAILABLE
+    create_plain(site)
+
+
+def test_a_node_that_guards_nothing_and_has_no_hook_makes_every_container(
+    start_lading: StartLading, visit: Callable[[LadingNode], Site]
+) -> None:
+    site = visit(start_lading("workstation", proxy={"hooks_dir": "/none/such", "guarded_prefixes": []}))
+    with site.kubelet.pod("bare", annotations={GPU: "0"}) as pod:
+        assert site.see(pod.run_container()).nodes == frozenset()

@@ -1,0 +1,260 @@
+"""Every reason to refuse that a node can have: told by its code, and the runtime has not heard of the container.
+
+Those of central's form are in `test_signed`, those of daemons that do not answer in `test_fail_closed`.
+"""
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lading.log import Event
+from lading.reasons import Reason
+from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.cri import CriError
+from simnode.daemons import LadingNode
+from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
+from tests.node.conftest import StartLading
+from tests.node.site import Site, eventually, refusal_of
+
+pytestmark = pytest.mark.node
+
+GPU = "lading.dev/gpus"
+VFS = "lading.dev/vfs"
+
+# What no test of this folder can reach, and why.
+NOT_REACHED = {
+    Reason.INTERNAL: "an error of our own code",
+    Reason.HOST_NETWORK: "nothing refuses it yet: the VF's netdev is not moved",
+    Reason.REQUEST_TOO_LARGE: "answered in grpc-go's own words, as the runtime would",
+}
+
+
+def test_every_reason_is_met_by_some_test_of_this_folder() -> None:
+    sources = (path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    met = {Reason[name] for source in sources for name in re.findall(r"\bReason\.([A-Z_]+)\b(?!:)", source)}
+    assert met == set(Reason) - NOT_REACHED.keys()
+
+
+# ---- what the annotation says
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({GPU: ""}, id="empty"),
+        pytest.param({GPU: "0,,1"}, id="comma-too-many"),
+        pytest.param({GPU: "0-3"}, id="range"),
+        pytest.param({GPU: "1,1"}, id="twice"),
+        pytest.param({GPU: "0,GPU-00000001-4c61-6469-6e67-000000001efc"}, id="twice-by-two-names"),
+        pytest.param({GPU: "0:memory=8"}, id="no-unit"),
+        pytest.param({GPU: "0:core=101"}, id="percent"),
+        pytest.param({GPU: "all:core=10"}, id="share-of-all"),
+        pytest.param({VFS: "0"}, id="no-vf"),
+        pytest.param({"lading.dev/gpu": "0"}, id="misspelt"),
+        pytest.param({"lading.dev/gpu-memory": "8Gi"}, id="limit-as-annotation"),
+        pytest.param({f"{GPU}.Train": "0"}, id="no-container-name"),
+        # One bad entry refuses all, and no path of the host ever gets near a container.
+        pytest.param({GPU: "0,/"}, id="root"),
+        pytest.param({GPU: "0,/dev/sda"}, id="disk"),
+        pytest.param({VFS: "/dev/../etc/shadow"}, id="shadow"),
+        pytest.param({VFS: "mlx5_8,/proc/1/root"}, id="proc"),
+        pytest.param({VFS: "mlx5_8,../sda"}, id="up"),
+    ],
+)
+def test_an_annotation_that_can_not_be_read(site: Site, annotations: dict[str, str]) -> None:
+    refused = site.refused_at_once(annotations)
+    assert refused.reason is Reason.ANNOTATION_MALFORMED
+    assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize(
+    ("annotations", "reason"),
+    [
+        pytest.param({GPU: "8"}, Reason.DEVICE_UNKNOWN, id="no-such-index"),
+        pytest.param({GPU: "0000:ff:00.0"}, Reason.DEVICE_UNKNOWN, id="no-such-address"),
+        pytest.param({GPU: "0", VFS: "mlx5_0"}, Reason.DEVICE_UNKNOWN, id="a-pf-is-the-hosts"),
+        pytest.param({GPU: "0", VFS: "17"}, Reason.CAPACITY_EXCEEDED, id="more-than-there-are"),
+        pytest.param({GPU: "0:memory=80Gi"}, Reason.CAPACITY_EXCEEDED, id="more-than-it-has"),
+        pytest.param({GPU: "0", "lading.dev/policy": "binpack"}, Reason.ANNOTATION_CONFLICT, id="by-hand-and-for-central"),
+        pytest.param({"lading.dev/assignment": "{}"}, Reason.FORM_NOT_ACCEPTED, id="by-central"),
+    ],
+)
+def test_what_this_node_can_not_give(site: Site, annotations: dict[str, str], reason: Reason) -> None:
+    assert site.refused_at_once(annotations).reason is reason
+    with site.kubelet.pod("after", annotations={GPU: "0"}) as pod:  # nothing of a refused request is held
+        assert site.see(pod.run_container()).gpus == (site.gpu(0),)
+
+
+@pytest.mark.parametrize("key", ["lading.dev/grant", "cdi.k8s.io/x", "org.systemd.property.DeviceAllow"])
+def test_keys_that_only_the_node_writes(site: Site, key: str) -> None:
+    with pytest.raises(CriError) as caught:
+        site.kubelet.run_pod("smuggles", annotations={GPU: "0", key: "nvidia.com/gpu=all"})
+    assert refusal_of(caught.value).reason is Reason.ANNOTATION_RESERVED
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert site.direct.list_pods() == []
+    pod = site.kubelet.run_pod("smuggles-later", annotations={GPU: "0"})
+    assert site.refused(pod, annotations={key: "nvidia.com/gpu=all"}).reason is Reason.ANNOTATION_RESERVED
+
+
+def test_our_grant_is_not_taken_from_a_plain_pod_either(site: Site) -> None:
+    with site.kubelet.pod("plain") as pod:
+        assert site.refused(pod, annotations={"lading.dev/grant": "{}"}).reason is Reason.ANNOTATION_RESERVED
+
+
+# ---- the pod and its runtime
+
+
+def test_a_privileged_container(site: Site) -> None:
+    pod = site.kubelet.run_pod("privileged", annotations={GPU: "0"}, privileged=True)
+    assert site.refused(pod, privileged=True).reason is Reason.PRIVILEGED
+
+
+def test_a_user_namespace(site: Site) -> None:
+    pod = site.kubelet.run_pod("user-namespace", annotations={GPU: "0"})
+    pod.config.linux.security_context.namespace_options.userns_options.mode = cri.POD
+    assert site.refused(pod).reason is Reason.USER_NAMESPACE
+
+
+def test_a_container_that_a_device_plugin_serves_too(site: Site) -> None:
+    pod = site.kubelet.run_pod("both", annotations={GPU: "0", f"{VFS}.rdma": "1"})
+    refused = site.refused(pod, devices=[site.supplied("/dev/nvidia4")])
+    assert refused.reason is Reason.DEVICE_PLUGIN_CONFLICT
+    assert "/dev/nvidia4" in refused.message
+    assert site.refused(pod, "rdma", devices=[site.supplied(site.uverbs(site.vfs[0]))]).reason is Reason.DEVICE_PLUGIN_CONFLICT
+
+
+def test_a_runtime_handler_that_can_not_be_served(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+    site = visit(start_lading("workstation", hooks={"unsupported_handlers": ["run?"]}))
+    pod = site.kubelet.run_pod("elsewhere", annotations={GPU: "0"}, runtime_handler="runc")
+    refused = site.refused(pod)
+    assert refused.reason is Reason.RUNTIME_HANDLER
+    assert "runc" in refused.message
+    with site.kubelet.pod("by-default", annotations={GPU: "0"}) as by_default:
+        assert site.see(by_default.run_container()).gpus == (site.gpu(0),)
+    with site.kubelet.pod("plain", runtime_handler="runc") as plain:
+        assert site.see(plain.run_container()).nodes == frozenset()
+
+
+# ---- the node
+
+
+@pytest.fixture
+def small_disk(short_folder: Path) -> Iterator[Path]:
+    folder = short_folder / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill_disk(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_ledger_that_can_not_be_written(
+    start_lading: StartLading, visit: Callable[[LadingNode], Site], small_disk: Path
+) -> None:
+    lading = start_lading("workstation", hooks={"state_dir": str(small_disk)})
+    site = visit(lading)
+    pod = site.kubelet.run_pod("unrecorded", annotations={GPU: "0"})
+    fill_disk(small_disk / "fill")
+    assert site.refused(pod).reason is Reason.LEDGER_UNAVAILABLE
+    (small_disk / "fill").unlink()
+    assert site.see(pod.run_container()).gpus == (site.gpu(0),)
+    pod.remove()
+    lading.stop()  # before its disk goes
+
+
+def test_a_card_and_a_driver_that_break_and_are_mended(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+    lading = start_lading("mig", hooks={"inventory_interval": 1})
+    site = visit(lading)
+    pod = site.kubelet.run_pod("unlucky", annotations={GPU: "1"})
+
+    lost = Failure(status=GPU_IS_LOST, gpu=1)
+    NvmlState(profile=lading.node.profile, failures=(lost,)).write(lading.node.nvml_state)
+    site.await_log(lading.hooks, Event.DEVICE_UNHEALTHY, site.gpu(1))
+    assert site.refused(pod).reason is Reason.DEVICE_UNHEALTHY
+
+    NvmlState(profile=lading.node.profile).write(lading.node.nvml_state)
+    site.await_log(lading.hooks, Event.DEVICE_HEALTHY, site.gpu(1))
+    nvidiactl = lading.node.root / "dev/nvidiactl"
+    nvidiactl.rename(lading.node.root / "nvidiactl")
+    site.await_log(lading.hooks, Event.INVENTORY_CHANGED, "/dev/nvidiactl")
+    assert site.refused(pod).reason is Reason.DEVICE_NODE_INVALID
+
+    (lading.node.root / "nvidiactl").rename(nvidiactl)
+    container = eventually(pod.create_container)
+    container.start()
+    assert site.see(container).gpus == (site.gpu(1),)
+
+
+def test_a_vf_whose_rdma_device_went_away(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+    lading = start_lading(hooks={"inventory_interval": 1})
+    site = visit(lading)
+    vf = site.vfs[2]
+    pod = site.kubelet.run_pod("unlucky", annotations={VFS: vf})
+    (lading.node.pci(vf) / "infiniband").rename(lading.node.root / "infiniband-of-vf")  # as a driver that is unbound leaves it
+    site.await_log(lading.hooks, Event.DEVICE_UNHEALTHY, vf)
+    assert site.refused(pod).reason is Reason.DEVICE_UNHEALTHY
+    by_number = site.kubelet.run_pod("lucky", annotations={VFS: "3"})
+    assert site.see(by_number.run_container()).vfs == (site.vfs[0], site.vfs[1], site.vfs[3])
+
+
+def test_devices_that_were_not_read_yet(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+    lading = start_lading("workstation", hooks={"inventory_interval": 1})
+    site = visit(lading)
+    pod = site.kubelet.run_pod("early", annotations={GPU: "0"})
+    lading.hooks.stop()
+    dev = lading.node.root / "dev"
+    dev.rename(lading.node.root / "no-dev")
+    lading.hooks.start()
+    assert site.refused(pod).reason is Reason.INVENTORY_UNAVAILABLE
+    (lading.node.root / "no-dev").rename(dev)
+    container = eventually(pod.create_container)
+    container.start()
+    assert site.see(container).gpus == (site.gpu(0),)
+
+
+def test_holders_that_were_not_compared_with_the_runtime_yet(
+    start_lading: StartLading, visit: Callable[[LadingNode], Site]
+) -> None:
+    site = visit(start_lading("workstation", hooks={"runtime_endpoint": "/none/such.sock"}))
+    refused = site.refused_at_once({GPU: "0"})
+    assert refused.reason is Reason.NOT_RECONCILED
+    assert refused.code is grpc.StatusCode.UNAVAILABLE  # kubelet tries again, and nobody has to do anything
+
+
+# ---- requests that no kubelet makes
+
+
+def test_a_sandbox_that_the_runtime_does_not_know(site: Site) -> None:
+    config = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="ghost", uid="u"), annotations={GPU: "0"})
+    request = cri.CreateContainerRequest(pod_sandbox_id="f" * 64, sandbox_config=config)
+    with pytest.raises(CriError) as caught:
+        site.kubelet.call("CreateContainer", request, cri.CreateContainerResponse)
+    assert refusal_of(caught.value).reason is Reason.NOT_RECONCILED
+
+
+def test_a_request_that_can_not_be_read(site: Site) -> None:
+    """Its second field is no ContainerConfig, and it has our prefix in it."""
+    with pytest.raises(CriError) as caught:
+        site.kubelet.call("CreateContainer", cri.VersionResponse(runtime_name="lading.dev/gpus"), cri.CreateContainerResponse)
+    assert refusal_of(caught.value).reason is Reason.REQUEST_UNREADABLE
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_guarded_pod_made_another_way(site: Site) -> None:
+    def restore(text: str) -> CriError:
+        with pytest.raises(CriError) as caught:
+            site.kubelet.call("RestorePod", cri.VersionResponse(runtime_name=text), cri.VersionResponse)
+        return caught.value
+
+    assert refusal_of(restore("lading.dev/gpus")).reason is Reason.CREATED_ANOTHER_WAY
+    assert not restore("nobody's").details.startswith("lading")  # any other goes to the runtime

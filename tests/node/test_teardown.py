@@ -1,0 +1,90 @@
+"""Stop and Remove are never refused, whatever the hooks do: kubelet retries them for ever, and a node would keep devices."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.cri import Cri, CriError
+from simnode.daemons import LadingNode
+from tests.node.conftest import StartLading
+from tests.node.site import Site, eventually
+
+pytestmark = pytest.mark.node
+
+DELAYED_S = 2.0  # the hooks' deadline for a Stop
+RUNTIME_S = 3.0  # what the runtime itself needs, on a busy machine
+
+Repair = Callable[[], object]
+
+
+@pytest.fixture(scope="module")
+def lading(share_lading: StartLading) -> LadingNode:
+    return share_lading("workstation")
+
+
+def hang(lading: LadingNode) -> Repair:
+    os.kill(lading.hooks.pid, signal.SIGSTOP)
+    return lambda: os.kill(lading.hooks.pid, signal.SIGCONT)
+
+
+def end(lading: LadingNode) -> Repair:
+    lading.hooks.kill()
+    return lading.hooks.start
+
+
+def unregister(lading: LadingNode) -> Repair:
+    path = lading.hooks_dir / "50-lading.json"
+    content = path.read_text()
+    path.unlink()
+    return lambda: path.write_text(content)
+
+
+@pytest.mark.parametrize("harm", [hang, unregister, end])
+def test_a_guarded_pod_is_torn_down_without_its_hooks(
+    lading: LadingNode, visit: Callable[[LadingNode], Site], harm: Callable[[LadingNode], Repair]
+) -> None:
+    site = visit(lading)
+    pod = site.kubelet.run_pod("guarded", annotations={"lading.dev/gpus": "0:core=10"})
+    container = pod.run_container()
+    with contextlib.ExitStack() as stack:
+        stack.callback(harm(lading))
+        for teardown in (container.stop, container.remove, pod.stop, pod.remove):  # the last one stops it again, as kubelet may
+            began = time.monotonic()
+            teardown()
+            assert time.monotonic() - began < DELAYED_S + RUNTIME_S
+        assert site.direct.list_pods() == []
+        assert site.direct.list_containers() == []
+
+
+def test_hooks_that_hung_learn_of_the_end_of_a_pod(lading: LadingNode, visit: Callable[[LadingNode], Site]) -> None:
+    site = visit(lading)
+    site.kubelet.run_pod("bystander")  # a runtime that lists no sandbox at all is not believed
+    pod = site.kubelet.run_pod("guarded", annotations={"lading.dev/gpus": "0:core=20"})
+    pod.run_container()
+    repair = hang(lading)
+    try:
+        pod.remove()
+    finally:
+        repair()
+
+    def released() -> None:
+        assert [grant for grant in site.grants() if grant.pod == pod.spec.uid] == []
+
+    eventually(released)
+
+
+def test_what_nobody_knows_is_answered_by_the_runtime(lading: LadingNode, visit: Callable[[LadingNode], Site]) -> None:
+    site = visit(lading)
+
+    def answer(client: Cri) -> object:
+        try:
+            return client.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="f" * 64), cri.StopPodSandboxResponse)
+        except CriError as e:
+            return e.code, e.details
+
+    assert answer(site.kubelet) == answer(site.direct)

@@ -1,0 +1,5 @@
+"""What the tests of the hook server share: a log that can be read back, and a short folder for sockets."""
+
+from tests.unit.runtimeproxy.conftest import log, records, sockets
+
+__all__ = ["log", "records", "sockets"]

@@ -1,0 +1,473 @@
+"""Inventory, ledger and runtime joined: a real ledger, a runtime of two lists, a hand-made inventory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hooks.assignment.annotations import Trust
+from hooks.assignment.model import Form, Refusal
+from hooks.decide import Answer, Rules
+from hooks.grant.gpu import GpuInjection, GpuMode
+from hooks.grant.pod import PodPolicy
+from hooks.grant.rdma import RdmaInjection
+from hooks.grant.unassigned import UnassignedPolicy
+from hooks.inventory.model import Inventory
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.store import Ledger
+from hooks.node import Node
+from lading.log import Event, Level, Log
+from lading.reasons import Reason
+from lading.vocabulary import PodUid, SandboxId
+from protos.hook.v1 import hook_pb2
+from tests.fakes.holders import BOOT, grant, whole
+from tests.fakes.holders import gpu_uuid as held_uuid
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
+from tests.unit.runtimeproxy.conftest import Records
+
+DEVICES = inventory(gpus=(gpu(0), gpu(1)), vfs=(vf(0), vf(1)))
+GPU_0 = {"lading.dev/gpus": "0"}
+RULES = Rules(
+    node_name="n1",
+    trust=Trust(accepted=frozenset({Form.MANUAL})),
+    pod=PodPolicy(),
+    unassigned=UnassignedPolicy(),
+    gpu=GpuInjection(mode=GpuMode.DEVICES),
+    rdma=RdmaInjection(),
+)
+
+
+class Rig:
+    """A node beside a runtime, and kubelet's part of the game."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.folder = folder
+        self.log = log
+        self.runtime = FakeRuntime()
+
+    @asynccontextmanager
+    async def node(self, devices: Inventory = DEVICES) -> AsyncIterator[Node]:
+        with Ledger.open(self.folder / "state" / "node.db") as ledger:
+            node = Node(
+                ledger=ledger,
+                runtime=self.runtime,
+                host_root=self.folder,
+                boot_id=BOOT,
+                log=self.log,
+                rules=lambda _: RULES,
+                reconcile_interval_s=3600.0,
+            )
+            watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
+            node.watch = watch
+            await watch.start()
+            try:
+                yield node
+            finally:
+                await watch.close()
+
+    def ask(
+        self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train"
+    ) -> Answer | Refusal:
+        return node.adjust_container(_sandbox(pod, sandbox, annotations), hook_pb2.Container(name=name))
+
+    def create(self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train") -> str:
+        """A whole CreateContainer: asked, made with what was answered, told. The container's id."""
+        answer = self.ask(node, pod, sandbox, annotations, name)
+        assert isinstance(answer, Answer), answer
+        container = self.runtime.create(sandbox, name, wears=answer.adjustment.annotations.get("lading.dev/grant"))
+        node.container_created(_sandbox(pod, sandbox), hook_pb2.Container(name=name, id=container))
+        return container
+
+    def stop(self, node: Node, pod: str, sandbox: str, *, but: str = "") -> None:
+        node.stopping(_sandbox(pod, sandbox))
+        self.runtime.stop(sandbox, but=but)
+        node.stopped(_sandbox(pod, sandbox))
+
+
+def _sandbox(pod: str, sandbox: str, annotations: dict[str, str] | None = None) -> hook_pb2.PodSandbox:
+    return hook_pb2.PodSandbox(id=sandbox, uid=pod, name=f"name-of-{pod}", namespace="default", annotations=annotations)
+
+
+Scenario = Callable[[Rig], Coroutine[None, None, None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, log: Log) -> Callable[[Scenario], None]:
+    async def run(scenario: Scenario) -> None:
+        async with asyncio.timeout(10):
+            await scenario(Rig(tmp_path, log))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+Play = Callable[[Scenario], None]
+
+
+def holders(node: Node) -> set[str]:
+    return {found.pod for found in node.ledger.grants()}
+
+
+def reason(answer: Answer | Refusal) -> Reason:
+    assert isinstance(answer, Refusal), answer
+    return answer.reason
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  the node has no event to wait for, and the time is bounded by `play`
+        await asyncio.sleep(0)
+
+
+# release
+
+
+def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Records) -> None:
+    """No waiting for the grace that covers calls under way: the stop was seen."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            rig.stop(node, "pod-1", sandbox)
+            assert await node._reconcile()
+            assert holders(node) == set()
+            assert node._stopped_pods == {}
+            assert isinstance(rig.ask(node, "pod-2", rig.runtime.run("pod-2")), Answer)
+
+    play(scenario)
+    assert records.fields(Event.GRANT_RELEASED)[0]["devices"] == uuid(0)
+
+
+def test_a_sandbox_that_was_not_seen_to_stop_has_its_grace(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            rig.runtime.stop(sandbox)
+            await node._reconcile()
+            assert holders(node) == {"pod-1"}
+
+    play(scenario)
+
+
+def test_a_pod_with_a_newer_sandbox_keeps_its_devices(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            old = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", old)
+            rig.stop(node, "pod-1", old)
+            new = rig.runtime.run("pod-1")
+            await node._reconcile()
+            assert holders(node) == {"pod-1"}
+            assert node._stopped_pods == {}  # or it would be looked at every two seconds for as long as the pod lives
+            answer = rig.ask(node, "pod-1", new)
+            assert isinstance(answer, Answer)
+            assert answer.reused
+
+    play(scenario)
+
+
+def test_a_stop_during_the_lists_is_not_forgotten(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            rig.runtime.pause()
+            comparing = asyncio.create_task(node._reconcile())
+            await asyncio.sleep(0)
+            rig.stop(node, "pod-1", sandbox)
+            rig.runtime.go_on()
+            await comparing
+            assert holders(node) == {"pod-1"}
+            assert set(node._stopped_pods) == {"pod-1"}
+            await node._reconcile()
+            assert holders(node) == set()
+
+    play(scenario)
+
+
+def test_a_container_that_outlives_its_sandbox_keeps_its_devices_until_it_exits(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            container = rig.create(node, "pod-1", sandbox)
+            rig.stop(node, "pod-1", sandbox, but=container)
+            await node._reconcile()
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+            assert set(node._stopped_pods) == {"pod-1"}  # it is looked at again soon
+            rig.runtime.exit(container)
+            await node._reconcile()
+            assert holders(node) == set()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_a_failed_or_empty_list_releases_nothing(play: Play, down: bool) -> None:
+    """But for an empty one after the node's last pod was seen to stop (tests/unit/hooks/ledger/test_reconcile.py)."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            if down:
+                rig.stop(node, "pod-1", sandbox)
+            rig.runtime.remove(sandbox)
+            rig.runtime.down = down
+            assert await node._reconcile() is not down
+            assert holders(node) == {"pod-1"}
+
+    play(scenario)
+
+
+def test_a_pod_that_is_being_answered_is_left_alone(play: Play) -> None:
+    """Its sandbox is new and the lists are older: they know the stopped one only."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            old = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", old)
+            rig.stop(node, "pod-1", old)
+            rig.runtime.pause()
+            comparing = asyncio.create_task(node._reconcile())
+            await asyncio.sleep(0)
+            assert isinstance(rig.ask(node, "pod-1", rig.runtime.run("pod-1")), Answer)
+            rig.runtime.go_on()
+            await comparing
+            assert holders(node) == {"pod-1"}
+
+    play(scenario)
+
+
+def test_the_comparison_runs_soon_after_a_stop(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: node.reconciled)
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            asked = rig.runtime.asked
+            rig.stop(node, "pod-1", sandbox)
+            await until(lambda: not holders(node))
+            assert rig.runtime.asked == asked + 1
+            keeping.cancel()
+
+    play(scenario)
+
+
+# the start
+
+
+def test_nothing_new_is_given_before_the_first_comparison(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        kept, late = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
+        async with rig.node() as node:
+            await node._reconcile()
+            rig.create(node, "pod-1", kept)
+        async with rig.node() as node:
+            rig.runtime.down = True
+            assert not await node._reconcile()
+            again = rig.ask(node, "pod-1", kept)
+            assert isinstance(again, Answer)
+            assert again.reused
+            assert reason(rig.ask(node, "pod-2", late, {"lading.dev/gpus": "1"})) is Reason.NOT_RECONCILED
+            rig.runtime.down = False
+            assert await node._reconcile()
+            assert isinstance(rig.ask(node, "pod-2", late, {"lading.dev/gpus": "1"}), Answer)
+
+    play(scenario)
+    assert len(records.fields(Event.LEDGER_RECONCILED)) == 2
+
+
+def test_what_the_ledger_lacks_is_adopted_from_the_runtime(play: Play, records: Records) -> None:
+    lost = grant(devices=whole(0))
+
+    async def scenario(rig: Rig) -> None:
+        container = rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=lost)
+        card = replace(gpu(0), uuid=held_uuid(0))
+        async with rig.node(inventory(gpus=(card,))) as node:
+            await node._reconcile()
+            (adopted,) = node.ledger.grants()
+            assert (adopted.key, adopted.devices, [c.id for c in adopted.containers]) == (lost.key, lost.devices, [container])
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+
+    play(scenario)
+    assert records.fields(Event.GRANT_ADOPTED)[0]["pod_uid"] == "pod-1"
+
+
+def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
+    """Who holds what is known and could not be written: a grant that fits the ledger may be a card in use."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
+        async with rig.node(inventory(gpus=(replace(gpu(0), uuid=held_uuid(0)),))) as node:
+            node.ledger._db.execute("PRAGMA query_only = ON")
+            assert not await node._reconcile()
+            node.ledger._db.execute("PRAGMA query_only = OFF")
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.NOT_RECONCILED
+            assert await node._reconcile()
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+
+    play(scenario)
+
+
+def test_without_an_inventory_nothing_is_given(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            node.watch = None
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+
+    play(scenario)
+
+
+# one decision at a time
+
+
+def test_interleaved_requests_never_share_a_device(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+
+            async def ask(pod: str, annotations: dict[str, str]) -> Answer | Refusal:
+                await asyncio.sleep(0)
+                return rig.ask(node, pod, f"{pod}-s0", annotations)
+
+            asked = [ask(f"pod-{n}", {"lading.dev/vfs": "1"}) for n in range(4)]
+            asked += [ask(f"gpu-{n}", GPU_0) for n in range(3)]
+            answers = await asyncio.gather(*asked)
+            assert sum(isinstance(answer, Answer) for answer in answers[:4]) == 2
+            assert sum(isinstance(answer, Answer) for answer in answers[4:]) == 1
+            given = [d for g in node.ledger.grants() for d in (*g.devices.gpus, *g.devices.vfs)]
+            assert len(given) == len(set(given)) == 3
+
+    play(scenario)
+
+
+def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            node.ledger._db.execute("PRAGMA query_only = ON")
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
+            node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
+            node.container_removed(hook_pb2.Container(id="c0"))
+            assert node.ledger.grants() == ()
+            node.ledger._db.execute("PRAGMA query_only = OFF")
+            assert isinstance(rig.ask(node, "pod-2", "s1"), Answer)
+
+    play(scenario)
+    assert Event.LEDGER_FAILED in records.events()
+
+
+def test_a_stopped_sandbox_is_given_nothing_until_it_is_gone(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            node.stopping(_sandbox("pod-1", "s0"))
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.SANDBOX_STOPPED
+            assert isinstance(rig.ask(node, "pod-1", "s1"), Answer)
+            node.sandbox_removed(_sandbox("pod-1", "s0"))
+            assert not node.ledger.is_stopped(SandboxId("s0"))
+
+    play(scenario)
+
+
+def test_containers_of_a_grant_are_kept_and_forgotten(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            container = rig.create(node, "pod-1", rig.runtime.run("pod-1"))
+            found = node.ledger.find(PodUid("pod-1"), "train")
+            assert found is not None
+            assert [c.id for c in found.containers] == [container]
+            node.container_removed(hook_pb2.Container(id=container))
+            assert [g.containers for g in node.ledger.grants()] == [()]
+
+    play(scenario)
+
+
+# cards in use without a grant
+
+
+def process(folder: Path, pid: int, cgroup: str) -> Path:
+    path = folder / "proc" / str(pid) / "cgroup"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"0::{cgroup}\n")
+    return path
+
+
+IN_USE = inventory(gpus=(replace(gpu(0), process_ids=(42,)), gpu(1)))
+OTHER_POD = "/kubepods.slice/kubepods-podaaaa_bbbb.slice/cri-containerd-" + "c" * 64 + ".scope"
+
+
+def test_a_card_that_a_pod_uses_without_a_grant_is_held_while_it_uses_it(play: Play, records: Records) -> None:
+    """The inventory may be seconds old: whether the process is still there is asked at the moment of the decision."""
+
+    async def scenario(rig: Rig) -> None:
+        path = process(rig.folder, 42, OTHER_POD)
+        async with rig.node(IN_USE) as node:
+            await node._reconcile()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DEVICE_HELD
+            node.inventory_changed(Inventory(), IN_USE)
+            path.unlink()
+            assert isinstance(rig.ask(node, "pod-1", "s0"), Answer)
+
+    play(scenario)
+    (foreign,) = records.fields(Event.HOLDER_FOREIGN)  # said once
+    assert foreign["device"] == uuid(0)
+
+
+def test_a_process_of_the_host_or_of_the_pod_itself_holds_nothing(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        path = process(rig.folder, 42, "/system.slice/dcgm.service")
+        async with rig.node(IN_USE) as node:
+            await node._reconcile()
+            assert isinstance(rig.ask(node, "aaaa-bbbb", "s0"), Answer)
+            path.write_text(f"0::{OTHER_POD}\n")
+            assert isinstance(rig.ask(node, "aaaa-bbbb", "s0"), Answer)
+
+    play(scenario)
+
+
+def test_when_nobody_knows_who_uses_a_card_it_is_not_given(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        (rig.folder / "proc/42/cgroup").mkdir(parents=True)
+        async with rig.node(IN_USE) as node:
+            await node._reconcile()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+            assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
+# the log
+
+
+def test_changes_of_the_inventory_are_said(play: Play, records: Records) -> None:
+    ill = inventory(gpus=(gpu(0, unhealthy="it fell off the bus"), gpu(1)), vfs=(vf(0), vf(1)))
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            node.inventory_changed(DEVICES, ill)
+            node.inventory_changed(ill, DEVICES)
+            for _ in range(2):
+                node.inventory_failed(OSError("NVML hangs"))
+
+    play(scenario)
+    assert [(level, fields["device"]) for level, event, _, fields in records.written if event is Event.DEVICE_UNHEALTHY] == [
+        (Level.WARNING, uuid(0))
+    ]
+    assert [fields["device"] for fields in records.fields(Event.DEVICE_HEALTHY)] == [uuid(0)]
+    assert records.fields(Event.INVENTORY_CHANGED) == [{"gpus": "2", "pfs": "1", "vfs": "2"}]  # the first one, in one line
+    assert records.events().count(Event.INVENTORY_FAILED) == 1

@@ -1,0 +1,70 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks import readiness
+from hooks.ledger.bypass import Bypassed
+from hooks.readiness import decide_ready, find_ledger_problem
+from lading.vocabulary import ContainerId, PodUid
+
+NEVER = float("inf")
+READY: dict[str, Any] = {
+    "inventory_age_s": 9.0,
+    "inventory_interval_s": 10.0,
+    "reconcile_age_s": 59.0,
+    "reconcile_interval_s": 60.0,
+    "ledger": "",
+    "socket": "",
+    "bypassed": (),
+}
+
+
+def bypassed(name: str) -> Bypassed:
+    return Bypassed(id=ContainerId("c"), container="train", pod=PodUid("u"), namespace="ns", pod_name=name)
+
+
+def failed(**changed: Any) -> dict[str, str]:
+    return {c.name: c.why for c in decide_ready(**{**READY, **changed}) if not c.ok}
+
+
+def test_ready() -> None:
+    assert failed() == {}
+    assert [c.name for c in decide_ready(**READY)] == ["inventory", "reconciled", "ledger", "socket", "no-bypass"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "named"),
+    [
+        ({"inventory_age_s": NEVER}, "inventory", "never"),
+        ({"inventory_age_s": 61.0}, "inventory", "61"),
+        ({"reconcile_age_s": NEVER}, "reconciled", "never"),
+        ({"reconcile_age_s": 211.0}, "reconciled", "211"),
+        ({"ledger": "disk full"}, "ledger", "disk full"),
+        ({"socket": "/x.sock is gone"}, "socket", "/x.sock"),
+        ({"bypassed": [bypassed("p")]}, "no-bypass", "ns/p/train"),
+    ],
+)
+def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> None:
+    problems = failed(**changed)
+    assert list(problems) == [name]
+    assert named in problems[name]
+
+
+def test_many_bypassed_containers_are_counted_not_listed() -> None:
+    why = failed(bypassed=[bypassed(f"p{i}") for i in range(500)])["no-bypass"]
+    assert "497" in why
+    assert "p3" not in why
+
+
+def test_a_ledger_that_can_be_written(tmp_path: Path) -> None:
+    assert find_ledger_problem(tmp_path / "node.db", "") == ""
+
+
+def test_a_ledger_whose_last_write_failed(tmp_path: Path) -> None:
+    assert find_ledger_problem(tmp_path / "node.db", "disk I/O error") == "disk I/O error"
+
+
+def test_a_full_disk_shows_before_the_next_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_LEAST_FREE", 1 << 80)
+    assert str(tmp_path) in find_ledger_problem(tmp_path / "node.db", "")

@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from hooks.main import main
+from hooks.registration import render_registration
+from hooks.settings import Settings
+from lading.errors import ConfigError
+from runtimeproxy.calls import Stage
+from runtimeproxy.registrations import FailurePolicy, Registration, parse_registration
+
+
+def registered(settings: Settings) -> Registration:
+    """As the proxy reads it."""
+    return parse_registration(json.dumps(render_registration(settings)).encode(), "50-lading.json")
+
+
+@pytest.mark.parametrize("listen", ["/run/l/h.sock", "unix:///run/l/h.sock", "unix:/run/l/h.sock"])
+def test_the_proxy_reads_what_is_written(listen: str) -> None:
+    made = registered(Settings(listen=listen))
+    assert made.endpoint == "/run/l/h.sock"
+    assert made.policy is FailurePolicy.FAIL
+    assert made.prefixes == ("lading.dev/",)
+    assert made.env_values == {"NVIDIA_VISIBLE_DEVICES"}
+    assert made.adjusts(Stage.CREATE_CONTAINER)
+    assert made.adjusts(Stage.STOP_POD_SANDBOX)
+    observed = {stage for stage in Stage if made.observes(stage)}
+    assert observed == {Stage.CREATE_CONTAINER, Stage.REMOVE_CONTAINER, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX}
+
+
+def test_the_command_writes_a_file_that_the_proxy_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything else is configured, keys for instance: the proxy may come first."""
+    config = tmp_path / "hooks.toml"
+    config.write_text('listen = "unix:///run/l/h.sock"\ncoexist = true\n')
+    main(["registration", "--config", str(config)])
+    made = parse_registration(capsys.readouterr().out.encode(), "50-lading.json")
+    assert made == registered(Settings(listen="/run/l/h.sock", coexist=True))
+
+
+def test_what_hides_cards_is_in_it_as_configured() -> None:
+    assert registered(Settings(hide_unassigned=False)).hide_unassigned is None
+    hide = registered(Settings(exempt_namespaces=("monitoring",), coexist=True)).hide_unassigned
+    assert hide is not None
+    assert hide.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
+    assert hide.exempt_namespaces == {"monitoring"}
+    assert hide.keep_kubelet_devices
+
+
+def test_a_listen_that_is_no_socket_is_not_registered() -> None:
+    with pytest.raises(ConfigError):
+        render_registration(Settings(listen="tcp://0.0.0.0:1"))

@@ -1,0 +1,230 @@
+"""The hook API as its clients see it: grpclib serves, grpcio asks, over a socket of ours."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpclib.protocol import H2Protocol
+from grpclib.server import Server
+
+from hooks.assignment.model import Refusal
+from hooks.decide import Answer
+from hooks.service import SERVICE, HookService
+from lading.reasons import Reason
+from lading.sockets import Peer, listen
+from protos.hook.v1 import hook_pb2 as hook
+from tests.fakes.needs import need
+
+NOBODY = 65534
+
+
+class Node:
+    """Remembers what it was asked; answers what the test says."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | Refusal | Exception = Answer(adjustment=hook.Adjustment(env_remove=["X"]))
+        self.asked: list[tuple[str, ...]] = []
+
+    def adjust_container(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
+        self.asked.append(("adjust", sandbox.id, container.name))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def stopping(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("stopping", sandbox.id))
+
+    def stopped(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("stopped", sandbox.id))
+
+    def sandbox_removed(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("removed", sandbox.id))
+
+    def container_created(self, sandbox: hook.PodSandbox, container: hook.Container) -> None:
+        self.asked.append(("created", sandbox.id, container.id))
+
+    def container_removed(self, container: hook.Container) -> None:
+        self.asked.append(("container removed", container.id))
+
+
+class Client:
+    def __init__(self, path: Path) -> None:
+        self.channel = grpc.aio.insecure_channel(f"unix://{path}")
+
+    async def adjust(self, request: hook.AdjustRequest) -> hook.AdjustResponse:
+        return hook.AdjustResponse.FromString(await self.raw("Adjust", request.SerializeToString()))
+
+    async def observe(self, request: hook.ObserveRequest) -> None:
+        await self.raw("Observe", request.SerializeToString())
+
+    async def raw(self, method: str, request: bytes) -> bytes:
+        call = self.channel.unary_unary(f"/{SERVICE}/{method}", bytes, bytes)
+        answer: bytes = await call(request, timeout=5)
+        return answer
+
+
+class HangingUp(Server):
+    """grpclib leaves open connections to the end of the process; a test ends them."""
+
+    def __init__(self, service: HookService) -> None:
+        super().__init__([service])
+        self._protocols: list[H2Protocol] = []
+
+    def _protocol_factory(self) -> H2Protocol:
+        self._protocols.append(super()._protocol_factory())
+        return self._protocols[-1]
+
+    async def hang_up(self) -> None:
+        for protocol in self._protocols:
+            protocol.processor.close()
+        await asyncio.sleep(0)  # connection_lost
+
+
+@asynccontextmanager
+async def serving(path: Path, node: Node, rejected: Callable[[Peer], None] = lambda _: None) -> AsyncIterator[Client]:
+    with listen(path, directory_mode=0o755, rejected=rejected) as listener:
+        server = HangingUp(HookService(node))  # type: ignore[arg-type]
+        await server.start(sock=listener)
+        client = Client(path)
+        try:
+            yield client
+        finally:
+            await client.channel.close(None)
+            server.close()
+            await server.wait_closed()
+            await server.hang_up()
+
+
+def ask(sockets: Path, node: Node, questions: Callable[[Client], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with serving(sockets / "h" / "hooks.sock", node) as client:
+            await questions(client)
+
+    asyncio.run(run())
+
+
+SANDBOX, CONTAINER = hook.PodSandbox(id="s1"), hook.Container(id="c1", name="train")
+
+
+def test_adjust_answers_what_was_decided(sockets: Path) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
+        assert (await client.adjust(request)).adjustment == hook.Adjustment(env_remove=["X"])
+        node.answer = Refusal(reason=Reason.DEVICE_HELD, message="cannot give GPU 0: …")
+        refusal = (await client.adjust(request)).refusal
+        assert (refusal.reason, refusal.message) == ("device-held", node.answer.message)
+
+    ask(sockets, node, questions)
+    assert node.asked == [("adjust", "s1", "train")] * 2
+
+
+@pytest.mark.parametrize("stage", [hook.RUN_POD_SANDBOX, hook.STOP_POD_SANDBOX, hook.UPDATE_CONTAINER_RESOURCES, 99])
+def test_any_other_stage_is_answered_with_nothing(sockets: Path, stage: hook.Stage) -> None:
+    """Set, not absent: the proxy refuses an answer that says nothing. 99 is a newer proxy's."""
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        answer = await client.adjust(hook.AdjustRequest(stage=stage, sandbox=SANDBOX))
+        assert answer.WhichOneof("result") == "adjustment"
+        assert answer.adjustment == hook.Adjustment()
+
+    ask(sockets, node, questions)
+    assert node.asked == ([("stopping", "s1")] if stage == hook.STOP_POD_SANDBOX else [])
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (hook.CREATE_CONTAINER, [("created", "s1", "c1")]),
+        (hook.REMOVE_CONTAINER, [("container removed", "c1")]),
+        (hook.STOP_POD_SANDBOX, [("stopped", "s1")]),
+        (hook.REMOVE_POD_SANDBOX, [("removed", "s1")]),
+        (hook.START_CONTAINER, []),
+        (99, []),
+    ],
+)
+def test_observe_tells_what_succeeded(sockets: Path, stage: hook.Stage, told: list[tuple[str, ...]]) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        for status in (0, 5):
+            await client.observe(hook.ObserveRequest(stage=stage, sandbox=SANDBOX, container=CONTAINER, grpc_status=status))
+
+    ask(sockets, node, questions)
+    assert node.asked == told
+
+
+@pytest.mark.parametrize("method", ["Adjust", "Observe"])
+def test_garbage_is_an_error_and_the_next_call_is_served(sockets: Path, method: str) -> None:
+    async def questions(client: Client) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.raw(method, b"\xff\xff\xff")
+        assert (await client.adjust(hook.AdjustRequest(stage=hook.CREATE_CONTAINER))).HasField("adjustment")
+
+    ask(sockets, Node(), questions)
+
+
+def test_an_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
+    node = Node()
+    node.answer = RuntimeError("a bug")
+
+    async def questions(client: Client) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await client.adjust(hook.AdjustRequest(stage=hook.CREATE_CONTAINER))
+        assert e.value.code() is grpc.StatusCode.UNKNOWN
+
+    ask(sockets, node, questions)
+
+
+def test_an_unknown_method(sockets: Path) -> None:
+    async def questions(client: Client) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await client.raw("Later", b"")
+        assert e.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    ask(sockets, Node(), questions)
+
+
+# Dials as another user, says the preface of HTTP/2, and prints what comes back: nothing, if it is cut off.
+STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(5)
+connection.connect(sys.argv[1])
+try:
+    connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
+    print(len(connection.recv(100)))
+except (BrokenPipeError, ConnectionResetError):
+    print(0)
+"""
+
+
+def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets: Path) -> None:
+    path = sockets / "h" / "hooks.sock"
+    strangers: list[Peer] = []
+
+    async def run() -> None:
+        async with serving(path, Node(), strangers.append):
+            await asyncio.to_thread(path.chmod, 0o666)
+            code = STRANGER.format(nobody=NOBODY)
+            child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, path, stdout=asyncio.subprocess.PIPE)
+            printed, _ = await child.communicate()
+            assert printed == b"0\n"
+            assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, NOBODY)]
+            reader, writer = await asyncio.open_unix_connection(path)
+            assert await reader.readexactly(9)  # the head of its SETTINGS
+            writer.close()
+            await writer.wait_closed()
+
+    need(os.geteuid() == 0, "root, to be another user")
+    sockets.chmod(0o755)
+    asyncio.run(asyncio.wait_for(run(), 20))

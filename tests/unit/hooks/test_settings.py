@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from hooks.assignment.model import Form
+from hooks.grant.gpu import GpuInjection, GpuMode
+from hooks.main import serve
+from hooks.settings import Settings, check, read_trust, rules
+from lading.errors import ConfigError
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "k1.pem"
+    public = Ed25519PrivateKey.generate().public_key()
+    path.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return path
+
+
+def test_the_default_trusts_signatures_and_says_what_it_lacks(key: Path) -> None:
+    assert Settings().assignments == (Form.SIGNED,)
+    with pytest.raises(ConfigError, match="node_name"):
+        check(Settings(keys={"k1": str(key)}))
+    with pytest.raises(ConfigError, match="keys"):
+        check(Settings(node_name="n1"))
+    check(Settings(node_name="n1", keys={"k1": str(key)}))
+    assert list(read_trust(Settings(keys={"k1": str(key)})).keys) == ["k1"]
+
+
+def test_by_hand_needs_neither_a_name_nor_keys() -> None:
+    check(Settings(assignments=(Form.MANUAL,)))
+
+
+def test_an_unsigned_assignment_needs_a_name(key: Path) -> None:
+    with pytest.raises(ConfigError, match="node_name"):
+        check(Settings(assignments=(Form.UNSIGNED,)))
+    check(Settings(assignments=(Form.UNSIGNED,), node_name="n1"))
+    check(Settings(assignments=(Form.UNSIGNED, Form.SIGNED), node_name="n1", keys={"k1": str(key)}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(assignments=(Form.MANUAL, Form.SIGNED)), ("assignments", "manual", "signed")),
+        (Settings(assignments=(Form.MANUAL,), keys={"k1": "/absent.pem"}), ("keys.k1", "/absent.pem")),
+        (Settings(assignments=(Form.MANUAL,), listen="tcp://0.0.0.0:1"), ("listen", "tcp://0.0.0.0:1")),
+        (Settings(assignments=(Form.MANUAL,), runtime_endpoint="run/x.sock"), ("runtime_endpoint", "run/x.sock")),
+    ],
+)
+def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as e:
+        check(settings)
+    for word in words:
+        assert word in e.value.message
+
+
+def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "k1.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    with pytest.raises(ConfigError, match="'k1'"):
+        check(Settings(assignments=(Form.MANUAL,), keys={"k1": str(tmp_path / "k1.pem")}))
+
+
+def test_rules_are_the_settings() -> None:
+    settings = Settings(
+        assignments=(Form.MANUAL,),
+        node_name="n1",
+        allow_privileged=True,
+        coexist=True,
+        hide_unassigned=False,
+        exempt_namespaces=("monitoring",),
+        unsupported_handlers=("kata-*",),
+        rdma_resource="example.com/vf",
+        rdma_mad=True,
+        rdma_ipc_lock=True,
+    )
+    gpu = GpuInjection(mode=GpuMode.CDI)
+    made = rules(settings, read_trust(settings), gpu)
+    assert (made.node_name, made.gpu) == ("n1", gpu)
+    assert made.trust.accepted == {Form.MANUAL}
+    assert (made.pod.allow_privileged, made.pod.coexist, made.pod.unsupported_handlers) == (True, True, ("kata-*",))
+    assert (made.unassigned.hide, made.unassigned.coexist) == (False, True)
+    assert made.unassigned.exempt_namespaces == {"monitoring"}
+    assert (made.rdma.resource, made.rdma.mad, made.rdma.ipc_lock) == ("example.com/vf", True, True)
+
+
+# lading-hooks --check-config, --print-config
+
+
+def config(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "hooks.toml"
+    path.write_text(text)
+    return path
+
+
+def test_check_config_accepts(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as e:
+        serve(["--check-config", "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
+    assert e.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('gpu_mode = "cuda"', ("gpu_mode", "'cuda'", "devices")),
+        ("inventory_interval = 0.1", ("inventory_interval", "0.1")),
+        ('lissten = "/x"', ("lissten",)),
+        ('node_name = "n1"', ("keys",)),
+        ('assignments = ["manual"]\nlisten = "x.sock"', ("listen", "x.sock")),
+        ('assignments = ["manual"]\n[keys]\nk1 = "/absent.pem"', ("keys.k1", "/absent.pem")),
+    ],
+)
+def test_check_config_names_file_key_and_value(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = config(tmp_path, text)
+    with pytest.raises(ConfigError) as e:
+        serve(["--check-config", "--config", str(path)])
+    for word in (str(path), *words):
+        assert word in str(e.value)
+
+
+def test_print_config_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path, 'assignments = ["manual"]\nrdma_mad = true\n')
+    printed = []
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            serve(["--print-config", "--config", str(path)])
+        printed.append(capsys.readouterr().out)
+        path.write_text(printed[-1])
+    assert printed[0] == printed[1]
+    assert "rdma_mad = true" in printed[0]

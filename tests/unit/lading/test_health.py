@@ -1,0 +1,246 @@
+"""The endpoint as its clients see it: real connections on the loop that it answers from."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from lading import health
+from lading.errors import ConfigError
+from lading.health import Address, Condition, HealthServer, parse_address
+from lading.log import Event, Level, Log
+
+
+@dataclass
+class Daemon:
+    """What is told about."""
+
+    silence: str = ""
+    conditions: tuple[Condition, ...] = ()
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    events: list[tuple[Event, dict[str, str]]] = field(default_factory=list)
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        self.events.append((event, fields))
+
+    async def find_silence(self) -> str:
+        return self.silence
+
+    def server(self, address: Address | None) -> HealthServer:
+        return HealthServer(
+            address,
+            registry=self.registry,
+            silence=self.find_silence,
+            conditions=lambda: self.conditions,
+            log=Log(self),
+        )
+
+    @property
+    def port(self) -> int:
+        return next(int(fields["port"]) for event, fields in self.events if event is Event.METRICS_LISTENING)
+
+
+@asynccontextmanager
+async def serving(daemon: Daemon) -> AsyncIterator[int]:
+    server = daemon.server(Address("127.0.0.1", 0))
+    await server.start()
+    yield daemon.port
+    await server.close()
+
+
+async def say(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    status, *fields = head.decode().split("\r\n")
+    return int(status.split()[1]), dict(f.split(": ", 1) for f in fields), body
+
+
+async def get(port: int, path: str) -> tuple[int, dict[str, str], bytes]:
+    return await say(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+def run(daemon: Daemon, body: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with serving(daemon) as port:
+            await body(port)
+
+    asyncio.run(whole())
+
+
+def test_metrics_are_those_of_this_registry() -> None:
+    daemon = Daemon()
+    Counter("lading_test", "One.", registry=daemon.registry).inc(3)
+
+    async def ask(port: int) -> None:
+        status, fields, body = await get(port, "/metrics")
+        assert (status, int(fields["Content-Length"])) == (200, len(body))
+        assert fields["Content-Type"].startswith("text/plain; version=")
+        assert [line for line in body.decode().splitlines() if line.startswith("lading_test_total")] == [
+            "lading_test_total 3.0"
+        ]
+
+    run(daemon, ask)
+
+
+@pytest.mark.parametrize(("silence", "status"), [("", 200), ("no answer", 503)])
+def test_healthz(silence: str, status: int) -> None:
+    async def ask(port: int) -> None:
+        answered, _, body = await get(port, "/healthz")
+        assert (answered, json.loads(body)) == (status, {"alive": status == 200, "why": silence})
+
+    run(Daemon(silence=silence), ask)
+
+
+@pytest.mark.parametrize(("ok", "status"), [(True, 200), (False, 503)])
+def test_readyz_names_each_condition_and_needs_all(ok: bool, status: int) -> None:
+    conditions = (Condition(name="runtime", ok=True), Condition(name="ledger", ok=ok, why="full"))
+
+    async def ask(port: int) -> None:
+        answered, _, body = await get(port, "/readyz")
+        assert answered == status
+        assert json.loads(body) == {
+            "ready": ok,
+            "conditions": [{"name": "runtime", "ok": True, "why": ""}, {"name": "ledger", "ok": ok, "why": "full"}],
+        }
+
+    run(Daemon(conditions=conditions), ask)
+
+
+def test_head_is_the_answer_without_its_body() -> None:
+    async def ask(port: int) -> None:
+        status, fields, body = await say(port, b"HEAD /healthz HTTP/1.1\r\n\r\n")
+        assert (status, body) == (200, b"")
+        assert int(fields["Content-Length"]) > 0
+
+    run(Daemon(), ask)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET /metrics?name=x HTTP/1.0\r\n\r\n", 200),
+        (b"PRI * HTTP/2.0\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nA: " + b"x" * health.MAX_HEAD + b"\r\n\r\n", 431),
+    ],
+)
+def test_what_is_asked_otherwise(request_: bytes, status: int) -> None:
+    async def ask(port: int) -> None:
+        assert (await say(port, request_))[0] == status
+
+    run(Daemon(), ask)
+
+
+def test_a_condition_that_breaks_is_an_error_and_ends_nothing() -> None:
+    daemon = Daemon()
+    daemon.find_silence = broken  # type: ignore[method-assign]
+
+    async def ask(port: int) -> None:
+        assert (await get(port, "/healthz"))[0] == 500
+        assert (await get(port, "/metrics"))[0] == 200
+
+    run(daemon, ask)
+    assert Event.METRICS_FAILED in [event for event, _ in daemon.events]
+
+
+async def broken() -> str:
+    raise RuntimeError
+
+
+def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "REQUEST_TIMEOUT_S", 0.05)
+
+    async def ask(port: int) -> None:
+        assert await within(closed_without_a_word(port))
+
+    run(Daemon(), ask)
+
+
+def test_connections_beyond_the_limit_are_cut_off_and_room_comes_back() -> None:
+    async def ask(port: int) -> None:
+        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MAX_CONNECTIONS)]
+        assert await within(closed_without_a_word(port))
+        for _, writer in waiting:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(5):
+            while (await get_or_nothing(port)) != 200:  # noqa: ASYNC110  until the server has seen them go
+                await asyncio.sleep(0)
+
+    run(Daemon(), ask)
+
+
+async def closed_without_a_word(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+    finally:
+        writer.transport.abort()
+
+
+async def get_or_nothing(port: int) -> int:
+    try:
+        return (await get(port, "/healthz"))[0]
+    except (OSError, IndexError):
+        return 0
+
+
+async def within(answer: Awaitable[bool]) -> bool:
+    return await asyncio.wait_for(answer, 5)
+
+
+def test_a_port_that_is_taken_stops_nobody_and_is_had_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "BIND_RETRY_S", 0.01)
+    daemon = Daemon()
+
+    async def whole() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            server = daemon.server(Address("127.0.0.1", taken.getsockname()[1]))
+            await server.start()
+        async with asyncio.timeout(5):
+            while len(daemon.events) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (await get(daemon.port, "/healthz"))[0] == 200
+        await server.close()
+
+    asyncio.run(whole())
+    assert [event for event, _ in daemon.events] == [Event.METRICS_FAILED, Event.METRICS_LISTENING]
+
+
+def test_off() -> None:
+    daemon = Daemon()
+
+    async def whole() -> None:
+        server = daemon.server(parse_address(""))
+        await server.start()
+        await server.close()
+
+    asyncio.run(whole())
+    assert daemon.events == []
+
+
+@pytest.mark.parametrize(("text", "address"), [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:9440", ("::1", 9440)), ("", None)])
+def test_addresses(text: str, address: tuple[str, int] | None) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", [":9440", "9440", "127.0.0.1", "localhost:9440", "127.0.0.1:65536", "127.0.0.1:-1", "1.2.3.4:", "[::1]"]
+)
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        parse_address(text)
+    assert "metrics" in e.value.message

@@ -1,0 +1,152 @@
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lading.liveness import HELLO, find_own_silence, find_silence, keep_fed, read_watchdog_s
+from lading.log import Event, Level, Log, LogfmtSink
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
+        yield Path(folder) / "x.sock"
+
+
+@pytest.fixture
+def listener(path: Path) -> Iterator[socket.socket]:
+    """Listens, and nobody accepts."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        yield listening
+
+
+async def answering(path: Path, heard: list[bytes]) -> asyncio.Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        writer.write(b"!")
+        writer.close()
+
+    return await asyncio.start_unix_server(answer, path)
+
+
+def test_who_answers_is_alive(path: Path) -> None:
+    heard: list[bytes] = []
+
+    async def ask() -> str:
+        async with await answering(path, heard):
+            return await find_silence(path, hello=HELLO)
+
+    assert asyncio.run(ask()) == ""
+    assert heard == [HELLO]
+
+
+@pytest.mark.usefixtures("listener")
+def test_a_listener_that_nobody_accepts_on_is_silent(path: Path) -> None:
+    assert str(path) in asyncio.run(find_silence(path, timeout_s=0.05))
+
+
+@pytest.mark.usefixtures("listener")
+def test_a_full_accept_queue_is_waited_for_and_then_silent(path: Path) -> None:
+    """connect() says EAGAIN there, which asyncio takes for a connection under way."""
+    waiting = [socket.socket(socket.AF_UNIX) for _ in range(10)]
+    try:
+        for one in waiting:
+            one.setblocking(False)
+        assert any(one.connect_ex(str(path)) for one in waiting)
+        assert str(path) in asyncio.run(find_silence(path, timeout_s=0.05))
+    finally:
+        for one in waiting:
+            one.close()
+
+
+def test_who_closes_without_a_word_is_silent(path: Path) -> None:
+    async def ask() -> str:
+        async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
+            return await find_silence(path)
+
+    assert str(path) in asyncio.run(ask())
+
+
+def test_a_socket_file_that_is_gone(path: Path) -> None:
+    """Silence of another daemon, none of our own: a restart would not bring back what systemd made."""
+    assert str(path) in asyncio.run(find_silence(path))
+    assert asyncio.run(find_own_silence(path)) == ""
+
+
+@pytest.mark.usefixtures("listener")
+def test_our_own_socket_unanswered_is_silence(path: Path) -> None:
+    assert str(path) in asyncio.run(find_own_silence(path, timeout_s=0.05))
+
+
+@pytest.mark.parametrize(
+    ("variables", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "own"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_how_long_systemd_waits(variables: dict[str, str], seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(os.getpid()) if value == "own" else value)
+    assert read_watchdog_s() == seconds
+
+
+class Watched:
+    """A daemon whose answers are scripted, and systemd's end of the notification socket."""
+
+    def __init__(self, path: Path, answers: list[str]) -> None:
+        self.heard: list[bytes] = []
+        self.events: list[Event] = []
+        self._answers = answers
+        self._systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._systemd.bind(str(path))
+        self._systemd.setblocking(False)
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        self.events.append(event)
+
+    async def find_silence(self) -> str:
+        if not self._answers:
+            raise asyncio.CancelledError
+        return self._answers.pop(0)
+
+    def run(self) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(keep_fed(self.find_silence, Log(self)))
+        with self._systemd:
+            while True:
+                try:
+                    self.heard.append(self._systemd.recv(100))
+                except BlockingIOError:
+                    return
+
+
+def test_the_watchdog_is_fed_only_while_there_is_an_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+    watched = Watched(path, ["", "", "hangs", "hangs", ""])
+    watched.run()
+    assert watched.heard == [b"WATCHDOG=1"] * 3
+    assert watched.events == [Event.PROBE_FAILED]  # once for one silence
+
+
+def test_without_a_watchdog_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+
+    async def asked() -> str:
+        raise AssertionError
+
+    asyncio.run(keep_fed(asked, Log(LogfmtSink())))
