@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-.PHONY: setup demo test test-cluster lint fmt proto requirements
+.PHONY: setup demo test test-cluster bench-proxy lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -44,7 +44,7 @@ demo: setup
 
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
 test: setup lint
-	@$(PY) -m simnode.install
+	@$(PY) -m simnode.install --tests
 	$(VENV)/bin/pytest
 
 # The path through a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
@@ -52,3 +52,8 @@ test: setup lint
 test-cluster: setup
 	@$(PY) -m simnode.install
 	$(VENV)/bin/pytest tests/cluster
+
+# The proxy beside a direct connection and beside a plain gRPC proxy, in one run: bench/out/proxy.json. About 10 minutes.
+bench-proxy: setup
+	@$(PY) -m simnode.install
+	$(PY) -m bench.proxy

@@ -57,8 +57,9 @@ class Node:
     host_root: Path
     boot_id: str
     log: Log
-    rules: Callable[[Inventory], Rules]
+    rules: Callable[[], Rules]
     reconcile_interval_s: float
+    clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
     watch: InventoryWatch | None = None
     reconciled: bool = False
     reconcile_failures: int = 0
@@ -78,7 +79,7 @@ class Node:
         pod = PodUid(sandbox.uid)
         self._touched[pod] = time.monotonic()
         try:
-            answer = decide(sandbox, container, self.rules(inventory), self._view(inventory, sandbox, container))
+            answer = decide(sandbox, container, self.rules(), self._view(inventory, sandbox, container))
         except HostError as e:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message=str(e))
         fields = {"pod_uid": pod, "namespace": sandbox.namespace, "pod": sandbox.name, "container": container.name}
@@ -98,7 +99,7 @@ class Node:
     def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
         """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more."""
         with self._ledger_failure():
-            self.ledger.tombstone(SandboxId(sandbox.id), int(time.time()))
+            self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
 
     def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
         """It has: what its containers held is free once they have exited."""
@@ -106,8 +107,9 @@ class Node:
         self._wake.set()
 
     def sandbox_removed(self, sandbox: hook_pb2.PodSandbox) -> None:
-        with self._ledger_failure():
-            self.ledger.forget_sandbox(SandboxId(sandbox.id))
+        """Its stop may have gone by while we were away. The tombstone stays until the lists have been without it for a while:
+        if we are killed before its grants are released, it is what tells the next instance."""
+        self.stopping(sandbox)
         self.stopped(sandbox)
 
     def container_created(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> None:
@@ -131,7 +133,7 @@ class Node:
             foreign={} if own else find_foreign(self.host_root, inventory, self.ledger.grants()),
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
             may_grant=self.reconciled,
-            now=int(time.time()),
+            now=int(self.clock()),
             boot_id=self.boot_id,
         )
 
@@ -151,11 +153,17 @@ class Node:
             else:
                 self.reconcile_failures += 1
             wait = self.reconcile_interval_s if done else RETRY_S
-            if done and self._stopped_pods:
+            if done and self._ending:
                 wait = min(wait, RELEASE_RETRY_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                async with asyncio.timeout(wait):  # wait_for loses a cancellation that comes with the event (bpo-37658)
+                    await self._wake.wait()
             self._wake.clear()
+
+    @property
+    def _ending(self) -> bool:
+        """Somebody holds devices whose sandbox was, or was to be, stopped."""
+        return bool(self._stopped_pods) or any(self.ledger.is_stopped(grant.sandbox) for grant in self.ledger.grants())
 
     async def _reconcile(self) -> bool:
         began = time.monotonic()
@@ -171,7 +179,7 @@ class Node:
             tombstones,
             sandboxes,
             containers,
-            now=int(time.time()),
+            now=int(self.clock()),
             boot_id=self.boot_id,
             busy={pod for pod, at in self._touched.items() if at >= began},
             stopped=stopped,
@@ -191,7 +199,7 @@ class Node:
         return actions.reconciled
 
     def _look_for_bypassed(self, sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> None:
-        rules = self.rules(self.watch.current or Inventory() if self.watch else Inventory())
+        rules = self.rules()
         self.bypassed = find_bypassed(sandboxes, containers, node=rules.node_name, trust=rules.trust)
         for one in self.bypassed:
             self._say_once(

@@ -82,6 +82,10 @@ def check(settings: Settings) -> None:
         )
 
 
+def ledger_path(settings: Settings) -> Path:
+    return Path(settings.state_dir) / "node.db"
+
+
 def read_trust(settings: Settings) -> Trust:
     pems = {}
     for key_id, name in settings.keys.items():
@@ -92,8 +96,8 @@ def read_trust(settings: Settings) -> Trust:
     return Trust(accepted=frozenset(settings.assignments), keys=load_public_keys(pems))
 
 
-def rules(settings: Settings, trust: Trust, gpu: GpuInjection) -> Rules:
-    """`gpu` is read from the node: driver mounts and CDI names change under a running daemon."""
+def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
+    """`cdi_refusal`: why the runtime does not honour CDI names, or empty."""
     return Rules(
         node_name=settings.node_name,
         trust=trust,
@@ -107,6 +111,6 @@ def rules(settings: Settings, trust: Trust, gpu: GpuInjection) -> Rules:
             exempt_namespaces=frozenset(settings.exempt_namespaces),
             coexist=settings.coexist,
         ),
-        gpu=gpu,
+        gpu=GpuInjection(mode=settings.gpu_mode, driver_files=bool(settings.driver_root), cdi_refusal=cdi_refusal),
         rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
     )

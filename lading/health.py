@@ -14,18 +14,21 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, disable_created_metrics, generate_latest
 
 from lading.errors import ConfigError
-from lading.log import Event, Log
+from lading.log import Event, Log, printable
 
 MAX_HEAD: Final = 8 << 10
 MAX_CONNECTIONS: Final = 16  # a few scrapers, a kubelet probe, a person
 REQUEST_TIMEOUT_S: Final = 5.0
 BIND_RETRY_S: Final = 10.0
+
+# Else each counter has a second series, which Prometheus does not read.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Address(NamedTuple):
@@ -40,6 +43,11 @@ class Condition:
     name: str
     ok: bool
     why: str = ""  # what is wrong
+
+    @classmethod
+    def unless(cls, problem: str, *, name: str) -> Self:
+        """One that holds where there is no problem. The text may quote what a pod or a file said."""
+        return cls(name=name, ok=not problem, why=printable(problem))
 
 
 class _Readiness(msgspec.Struct):

@@ -23,12 +23,12 @@ class Reason(StrEnum):
     DEVICE_UNHEALTHY = "device-unhealthy"
     DEVICE_HELD = "device-held"
     DEVICE_NODE_INVALID = "device-node-invalid"
+    DRIVER_FILES_MISSING = "driver-files-missing"
     CAPACITY_EXCEEDED = "capacity-exceeded"  # shares of one card that add up to more than it has, or too few free VFs
     # The pod and its runtime
     RUNTIME_HANDLER = "runtime-handler"
     PRIVILEGED = "privileged"
     USER_NAMESPACE = "user-namespace"
-    HOST_NETWORK = "host-network"
     DEVICE_PLUGIN_CONFLICT = "device-plugin-conflict"
     CDI_UNAVAILABLE = "cdi-unavailable"
     SANDBOX_STOPPED = "sandbox-stopped"
@@ -43,6 +43,5 @@ class Reason(StrEnum):
     HOOK_CONFLICT = "hook-conflict"  # two hook servers claim one field
     NO_REGISTRATION = "no-registration"
     REQUEST_UNREADABLE = "request-unreadable"
-    REQUEST_TOO_LARGE = "request-too-large"
     CREATED_ANOTHER_WAY = "created-another-way"  # RestorePod and the like, for a guarded pod
     INTERNAL = "internal"

@@ -1,8 +1,9 @@
 """The container runtime's own answers: version, configuration, and the lists that a ledger is compared with.
 
-CRI `runtime.v1` over its Unix socket. A runtime that does not answer, or with an error, is a RuntimeUnavailableError that
-names the socket, never an empty list. An id that it does not know is None. `decide_cdi_support` says whether a CDI device in a
-request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts without its device.
+CRI `runtime.v1` over its Unix socket. A runtime that does not answer, or with an error, or with what can not be read, is a
+RuntimeUnavailableError that names the socket, never an empty list. An id that it does not know is None. `decide_cdi_support`
+says whether a CDI device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts
+without its device.
 """
 
 import json
@@ -16,6 +17,7 @@ from urllib.parse import quote
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from lading.errors import RuntimeUnavailableError
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -34,6 +36,7 @@ class _Message(Protocol):
 
 
 Answer = TypeVar("Answer")
+_Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class RuntimeClient:
@@ -94,13 +97,15 @@ class RuntimeClient:
             raise self._unavailable(method, e) from e
 
     async def _call(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer:
-        call = self._channel.unary_unary(
-            f"/runtime.v1.RuntimeService/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=parse,
-        )
-        answer: Answer = await call(request, timeout=self._timeout_s)
-        return answer
+        call: _Call = self._channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", bytes, bytes)
+        answer = await call(request.SerializeToString(), timeout=self._timeout_s)
+        try:
+            return parse(answer)
+        except DecodeError as e:  # containerd 1.6 keeps, and lists, names that are no UTF-8
+            raise RuntimeUnavailableError(
+                f"cannot read what the runtime at {self.endpoint} answers to {method}: it is not as runtime.v1 has it",
+                hint="a name, annotation or image that is no UTF-8? crictl shows which pod's",
+            ) from e
 
     def _unavailable(self, method: str, error: grpc.aio.AioRpcError) -> RuntimeUnavailableError:
         return RuntimeUnavailableError(

@@ -143,8 +143,9 @@ def _prepare_directory(directory: Path, mode: int) -> None:
     except OSError as e:
         raise HostError(f"cannot create {directory}: {e.strerror}") from e
     found = directory.stat()
-    if found.st_uid not in (0, os.geteuid()):
-        raise HostError(f"cannot listen in {directory}: it belongs to uid {found.st_uid}, who could replace the socket")
+    for owner in (directory.lstat().st_uid, found.st_uid):  # of a link too: it can be led elsewhere once we listen
+        if owner not in (0, os.geteuid()):
+            raise HostError(f"cannot listen in {directory}: it belongs to uid {owner}, who could replace the socket")
     if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
         raise HostError(
             f"cannot listen in {directory}: mode {stat.S_IMODE(found.st_mode):04o} lets others replace the socket",

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
+from lading.log import printable
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.relay.messages import Status
@@ -109,6 +110,7 @@ class Refuse:
 
     status: int
     message: str
+    reason: str = ""  # what it is counted under
 
 
 Outcome = Forward | Refuse
@@ -136,7 +138,8 @@ class Refusal:
 
     @property
     def outcome(self) -> Refuse:
-        return Refuse(_STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION), f"lading: {self.reason}: {self.message}")
+        status = _STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION)
+        return Refuse(status, f"lading: {self.reason}: {printable(self.message)}", self.reason)
 
 
 class AsksStages(Protocol):

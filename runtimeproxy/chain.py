@@ -10,7 +10,7 @@ Source: protos/hook/v1/hook.proto.
 import asyncio
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,9 +38,17 @@ class Question:
 
 
 class Chain:
-    def __init__(self, log: Log, *, owner_uid: int | None = None) -> None:
-        """`owner_uid`: whose sockets are trusted besides root's; this process's user by default."""
+    def __init__(
+        self,
+        log: Log,
+        *,
+        owner_uid: int | None = None,
+        answered: Callable[[str, float, Failure | None], None] = lambda *_: None,
+    ) -> None:
+        """`owner_uid`: whose sockets are trusted besides root's; this process's user by default. `answered` is told of each
+        question: the registration, seconds, and the failure, if it was one."""
         self._log = log
+        self._answered = answered
         self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
         self._endpoints: dict[str, Endpoint] = {}
         self._failing: set[str] = set()  # endpoints
@@ -100,8 +108,11 @@ class Chain:
     async def _ask(self, question: Question, until: float) -> hook.Adjustment | Refusal | Failure:
         registration = question.registration
         patient = registration.policy is FailurePolicy.FAIL
+        began = asyncio.get_running_loop().time()
         answer = await self._endpoint(registration).adjust(question.request, until=until, patient=patient)
         read = _parse_answer(answer, registration) if isinstance(answer, bytes) else answer
+        took_s = asyncio.get_running_loop().time() - began
+        self._answered(registration.name, took_s, read if isinstance(read, Failure) else None)
         if isinstance(read, Failure):
             self._failing.add(registration.endpoint)
         elif registration.endpoint in self._failing:

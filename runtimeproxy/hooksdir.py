@@ -118,6 +118,11 @@ class HooksDir:
             self._published = registrations
             self._publish(registrations)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was complained of and is still so: of the folder, and of files in it."""
+        return tuple(f"{name}: {message}" if name else message for name, message in self._said.items())
+
     def _names(self) -> list[str] | None:
         """Registration files in order, or None where the folder can not be judged: what is known then stays."""
         try:

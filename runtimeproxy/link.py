@@ -1,18 +1,23 @@
 """One client connection joined to one runtime connection: sockets around a `Relay`, and its held calls around the `Gate`.
 
 Enters: an accepted connection. Leaves: nothing; when either side ends, so does the other. Memory is bounded by back-pressure:
-while one side's outgoing buffer is full, the other side is not read.
+while one side's outgoing buffer is full, the other side is not read; nor is a client that does not read, because the relay
+answers it also by itself.
 """
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import Callable
 from typing import Final, cast
 
 from lading.log import Event, Log
+from lading.reasons import Reason
 from runtimeproxy.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
 from runtimeproxy.gate import Gate
+from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay import messages
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.connection import MAX_MESSAGE, CallCancelled, CallEnded, CallHeld, Relay
@@ -21,18 +26,22 @@ from runtimeproxy.relay.messages import Status, UnreadableMessageError
 
 # Bytes that may wait for a slow reader before the other side is no longer read.
 HIGH_WATER: Final = 1 << 20
-# A client that connected and has said nothing; kubelet's preface comes at once.
+# A client that connected and did not come to the end of its preface; kubelet's comes at once.
 PREFACE_TIMEOUT_S: Final = 10.0
+# Who does not take the end of what it is sent, or does not hang up after it, is cut off.
+LINGER_S: Final = 5.0
 
 
 class Half(asyncio.Protocol):
     """One socket of a link."""
 
-    def __init__(self, received: Callable[[bytes], None], paused: Callable[[bool], None], lost: Callable[[], None]) -> None:
+    def __init__(self, received: Callable[[bytes], None], throttle: Callable[[], None], lost: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
+        self.full = False  # it does not read what it is sent
         self._received = received
-        self._paused = paused
+        self._throttle = throttle
         self._lost = lost
+        self._ending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -42,16 +51,20 @@ class Half(asyncio.Protocol):
         self._received(data)
 
     def pause_writing(self) -> None:
-        self._paused(True)
+        self.full = True
+        self._throttle()
 
     def resume_writing(self) -> None:
-        self._paused(False)
+        self.full = False
+        self._throttle()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._ending:
+            self._ending.cancel()
         self._lost()
 
     def write(self, data: bytes) -> None:
-        if self.transport and not self.transport.is_closing():
+        if self.transport and not self._ending and not self.transport.is_closing():
             self.transport.write(data)
 
     def read(self, wanted: bool) -> None:
@@ -59,8 +72,16 @@ class Half(asyncio.Protocol):
         if transport and not transport.is_closing() and transport.is_reading() is not wanted:
             transport.resume_reading() if wanted else transport.pause_reading()
 
-    def close(self) -> None:
-        if self.transport:
+    def close(self, *, wait_for_peer: bool) -> None:
+        """Ends it once what was written has gone out. A peer that is still writing would lose what it did not read yet if the
+        socket were gone; with `wait_for_peer` it is told the end, and read for a while, until it hangs up."""
+        if not self.transport or self._ending or self.transport.is_closing():
+            return
+        self._ending = asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
+        if wait_for_peer:
+            self.read(True)
+            self.transport.write_eof()
+        else:
             self.transport.close()
 
 
@@ -73,6 +94,7 @@ class Link:
         budget: HoldBudget,
         runtime_path: str,
         log: Log,
+        metrics: Metrics,
         ended: Callable[["Link"], None],
         runtime_seen: Callable[[bool], None],
     ) -> None:
@@ -82,13 +104,15 @@ class Link:
         self._gate = gate
         self._runtime_path = runtime_path
         self._log = log
+        self._metrics = metrics
         self._ended = ended
         self._runtime_seen = runtime_seen
-        self._client = Half(self._from_client, lambda full: self._runtime.read(not full), self._client_lost)
-        self._runtime = Half(self._from_runtime, lambda full: self._client.read(not full), self._runtime_lost)
+        self._client = Half(self._from_client, self._throttle, self._client_lost)
+        self._runtime = Half(self._from_runtime, self._throttle, self._runtime_lost)
         self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._flush_soon)
         self._calls: dict[int, tuple[HeldCall, Forward | None]] = {}
         self._deciding: dict[int, asyncio.Task[None]] = {}
+        self._held_since: dict[int, tuple[Method, float]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._over = False
@@ -97,10 +121,11 @@ class Link:
 
     def start(self, connection: socket.socket) -> None:
         self._starting = self._loop.create_task(self._start(connection))
+        self._starting.add_done_callback(lambda _: None if self._client.transport else connection.close())
 
     async def _start(self, connection: socket.socket) -> None:
         try:
-            await self._loop.create_unix_connection(lambda: self._runtime, self._runtime_path)
+            await self._dial()
         except OSError as e:
             self._runtime_seen(False)
             self.local = LocalAnswer(f"lading: the container runtime at {self._runtime_path} can not be reached: {e.strerror}")
@@ -111,25 +136,52 @@ class Link:
         self._log.debug(Event.CONNECTION_OPENED, connection=self.number, local=self.local is not None)
         self._flush()
 
+    async def _dial(self) -> None:
+        transport, _ = await self._loop.create_unix_connection(lambda: self._runtime, self._runtime_path)
+        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a connection that comes
+            transport.abort()
+            raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
+
     def _client_silent(self) -> None:
+        if (self.local or self.relay).begun:
+            return
         self._log.warning(Event.CONNECTION_CLOSED, "no HTTP/2 preface", connection=self.number)
         self.close()
 
     # ---- bytes
 
     def _from_client(self, data: bytes) -> None:
-        if self._silence:
-            self._silence.cancel()
-            self._silence = None
-        if self.local:
+        if self._over:
+            return
+        self._metrics.from_client += len(data)
+        if self.local and self._runtime_is_back():
+            self.local.end()  # before this data is read: a call in it is not answered, and the client makes it again
+        elif self.local:
             self.local.receive(data)
         else:
             self.relay.receive_from_client(data)
         self._flush()
 
+    def _runtime_is_back(self) -> bool:
+        """One look: connecting to a Unix socket does not wait."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+                probe.connect(self._runtime_path)
+        except OSError:
+            return False
+        return True
+
     def _from_runtime(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._metrics.from_runtime += len(data)
         self.relay.receive_from_runtime(data)
         self._flush()
+
+    def _throttle(self) -> None:
+        if not self._over:
+            self._runtime.read(not self._client.full)
+            self._client.read(not self._client.full and not self._runtime.full)
 
     def _flush_soon(self) -> None:
         self._loop.call_soon(self._flush)
@@ -171,6 +223,7 @@ class Link:
 
     def _held(self, event: CallHeld) -> None:
         method = METHODS[event.path]
+        self._held_since[event.stream] = (method, self._loop.time())
         try:
             message = messages.unpack(event.message, event.encoding, MAX_MESSAGE)
         except UnreadableMessageError as e:
@@ -192,10 +245,10 @@ class Link:
     def _unreadable(self, method: Method, error: UnreadableMessageError) -> Outcome:
         if method.teardown:
             return Forward(None, observe=False)
-        return Refuse(error.status, str(error))
+        return Refuse(error.status, str(error), Reason.REQUEST_UNREADABLE)
 
     async def _decide(self, stream: int, call: HeldCall) -> None:
-        outcome: Outcome = Refuse(Status.INTERNAL, "lading: internal: the call was given up")
+        outcome: Outcome = Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
         if call.method.teardown:
             outcome = Forward(None, observe=False)
         try:
@@ -209,11 +262,12 @@ class Link:
         match outcome:
             case Forward(message, observe):
                 done = self.relay.forward(stream, message, observe=observe)
+                self._count(stream, outcome, done)
                 if done and observe and stream in self._calls:
                     self._calls[stream] = (self._calls[stream][0], outcome)
                     return
             case Refuse(status, text):
-                self.relay.refuse(stream, status, text)
+                self._count(stream, outcome, self.relay.refuse(stream, status, text))
         self._calls.pop(stream, None)
 
     def _observed(self, event: CallEnded) -> None:
@@ -231,8 +285,20 @@ class Link:
 
     def _cancelled(self, event: CallCancelled) -> None:
         self._calls.pop(event.stream, None)
+        self._count_cancelled(event.stream)
         if task := self._deciding.get(event.stream):
             task.cancel()
+
+    def _count(self, stream: int, outcome: Outcome, done: bool) -> None:
+        """Once a held call; where the relay says that it was over already, it was or will be cancelled."""
+        if done and stream in self._held_since:
+            method, since = self._held_since.pop(stream)
+            self._metrics.call_ended(method, outcome, self._loop.time() - since)
+
+    def _count_cancelled(self, stream: int) -> None:
+        if stream in self._held_since:
+            method, since = self._held_since.pop(stream)
+            self._metrics.call_cancelled(method, self._loop.time() - since)
 
     # ---- the end
 
@@ -260,15 +326,15 @@ class Link:
 
     def _client_lost(self) -> None:
         self.close()
+        self._ended(self)
 
     def _runtime_lost(self) -> None:
-        if not self._over:
+        if not self._over and not self.local:
             self.relay.end(f"lading: the container runtime at {self._runtime_path} closed the connection")
-            self._flush()
-            self.close()
+            self._flush()  # closes, as soon as there is a client
 
     def close(self) -> None:
-        """Both sockets, after what is written has gone out. May be called again."""
+        """Both sockets, after what is written has gone out; `ended` is told once the client's is gone. May be called again."""
         if self._over:
             return
         self._over = True
@@ -276,12 +342,17 @@ class Link:
             self._silence.cancel()
         for task in list(self._deciding.values()):
             task.cancel()
+        for stream in list(self._held_since):
+            self._count_cancelled(stream)
         self.relay.end("lading: the connection was closed")
         self.relay.take_events()
-        self._client.close()
-        self._runtime.close()
+        self._client.close(wait_for_peer=True)
+        self._runtime.close(wait_for_peer=False)
         self._log.debug(Event.CONNECTION_CLOSED, connection=self.number)
-        self._ended(self)
+        if self._client.transport is None:
+            if self._starting:
+                self._starting.cancel()
+            self._ended(self)
 
     async def closed(self) -> None:
         for task in [self._starting, *self._deciding.values()]:

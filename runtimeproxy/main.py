@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import resource
 import signal
 import sys
@@ -11,25 +12,31 @@ from pathlib import Path
 from typing import Final
 
 from lading import __version__
-from lading.errors import ConfigError, LadingError, RuntimeUnavailableError, die
+from lading.errors import ConfigError, LadingError, die
+from lading.health import Condition, HealthServer, parse_address
+from lading.liveness import keep_fed, missing_socket
 from lading.log import Event, Log, open_log
 from lading.notify import notify
 from lading.runtime import RuntimeClient
 from lading.settings import add_flags, parse_args
-from lading.sockets import listen, parse_endpoint
+from lading.sockets import access_problems, listen, parse_endpoint
 from runtimeproxy.chain import Chain
+from runtimeproxy.endpoint import Failure
 from runtimeproxy.gate import Gate
 from runtimeproxy.hooksdir import HooksDir
+from runtimeproxy.hookwatch import HookWatch
+from runtimeproxy.lost import lost_file, read_lost, write_lost
+from runtimeproxy.metrics import Gauges, Metrics
+from runtimeproxy.readiness import decide_ready
 from runtimeproxy.registrations import Registration
+from runtimeproxy.relist import Relist
 from runtimeproxy.server import Server
 from runtimeproxy.settings import CONFIG, Settings
 
-# What the proxy knows of pods is compared with the runtime's lists this often: calls that went past us are learnt then.
-RELIST_S: Final = 60.0
-# A teardown call in between would find its pod unknown, and go on without its hooks.
+# A teardown call before the first comparison with the runtime would find its pod unknown, and go on without its hooks.
 FIRST_RELIST_S: Final = 1.0
-# While the runtime does not answer.
-RELIST_RETRY_S: Final = 1.0
+# What stopping takes besides the drain.
+STOP_S: Final = 15.0
 # Two descriptors a connection, and those of the process itself.
 DESCRIPTORS: Final = 8192
 
@@ -46,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         settings = parse_args(Settings, parser.parse_args(argv), check)
         log = open_log("lading-runtimeproxy", settings.log_level)
+        faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
         asyncio.run(run(settings, log))
     except ConfigError as e:
         die(e, status=2)
@@ -60,6 +68,7 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             f"listen and runtime_endpoint are both {runtime}", hint="the proxy stands before the runtime's socket"
         )
+    parse_address(settings.metrics)
     for prefix in settings.guarded_prefixes:
         if not prefix or not prefix.isascii():
             raise ConfigError(
@@ -69,59 +78,107 @@ def check(settings: Settings) -> None:
 
 async def run(settings: Settings, log: Log) -> None:
     _raise_descriptor_limit()
-    runtime_path = parse_endpoint(settings.runtime_endpoint)
+    runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
+    metrics, hook_watch = Metrics(), HookWatch()
+
+    def answered(hook: str, seconds: float, failure: Failure | None) -> None:
+        metrics.hook_answered(hook, seconds, failure.reason if failure else None)
+        hook_watch.answered(hook, failure)
+
     async with RuntimeClient(runtime_path) as runtime:
-        chain = Chain(log)
+        chain = Chain(log, answered=answered)
         gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes)
-        server = Server(settings, runtime=runtime_path, gate=gate, log=log)
-        with listen(parse_endpoint(settings.listen), like=runtime_path, rejected=server.rejected) as listener:
+        server = Server(settings, runtime=runtime_path, gate=gate, metrics=metrics, log=log)
+        relist = Relist(gate.known, runtime, log)
+        with listen(listen_path, like=runtime_path, rejected=server.rejected) as listener:
 
             def use(registrations: tuple[Registration, ...]) -> None:
                 gate.use(registrations)
                 server.hold()
+                hook_watch.use(registrations)
+                metrics.forget_hooks(r.name for r in registrations)
 
             hooks_dir = HooksDir(Path(settings.hooks_dir), use, log)
             hooks_dir.start()
-            relisted = asyncio.Event()
-            relisting = asyncio.create_task(_relist(gate, runtime, log, relisted))
+            lost_before = read_lost(lost_file(listen_path))
+            metrics.show(lambda: _gauges(server, relist, hook_watch, log, lost_before))
+            health = HealthServer(
+                parse_address(settings.metrics),
+                registry=metrics.registry,
+                silence=server.find_silence,
+                conditions=lambda: _conditions(settings, server, relist, hooks_dir, hook_watch),
+                log=log,
+            )
+            background = [
+                asyncio.create_task(relist.keep()),
+                asyncio.create_task(hook_watch.keep_looking()),
+                asyncio.create_task(_say_access(relist, listen_path, runtime_path, log)),
+            ]
             with contextlib.suppress(TimeoutError):  # a runtime that is not there, or hangs, must not keep the socket shut
-                await asyncio.wait_for(relisted.wait(), FIRST_RELIST_S)
+                await asyncio.wait_for(relist.done.wait(), FIRST_RELIST_S)
+            stop = _stop_asked()  # before the first call can come, so that none is ended without a drain
             server.start(listener)
+            await health.start()
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, runtime=str(runtime_path))
             notify("READY=1")
+            background.append(asyncio.create_task(keep_fed(server.find_silence, log)))
             try:
-                await _signalled()
-                notify("STOPPING=1")
+                await stop.wait()
+                notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int((settings.drain_timeout + STOP_S) * 1e6)}")
                 log.info(Event.DAEMON_STOPPING, drain_timeout=settings.drain_timeout, connections=server.connections)
                 lost = await server.drain()
+                if lost:
+                    write_lost(lost_file(listen_path), lost_before + lost)
                 log.info(Event.DAEMON_STOPPED, lost_calls=lost)
             finally:
-                relisting.cancel()
+                for task in background:
+                    task.cancel()
+                await health.close()
                 hooks_dir.close()
                 await chain.close()
 
 
-async def _relist(gate: Gate, runtime: RuntimeClient, log: Log, relisted: asyncio.Event) -> None:
-    """Learns from the runtime which guarded pods there are: at the start, and now and then for what went past the proxy."""
-    while True:
-        mark = gate.known.mark()
-        try:
-            gate.known.relist(mark, await runtime.list_sandboxes(), await runtime.list_containers())
-        except RuntimeUnavailableError as e:
-            log.debug(Event.RUNTIME_UNREACHABLE, str(e))
-            await asyncio.sleep(RELIST_RETRY_S)
-            continue
-        if not relisted.is_set():
-            log.info(Event.PODS_KNOWN, sandboxes=len(gate.known), containers=gate.known.containers)
-            relisted.set()
-        await asyncio.sleep(RELIST_S)
+def _gauges(server: Server, relist: Relist, hook_watch: HookWatch, log: Log, lost_before: int) -> Gauges:
+    return Gauges(
+        connections=server.connections,
+        open_calls=server.open_calls,
+        connections_opened=server.connections_opened,
+        connections_rejected=server.rejections,
+        runtime_up=server.runtime_there and not relist.problem,
+        hooks_up={name: not silence for name, silence in hook_watch.silences().items()},
+        lost_calls=lost_before,
+        log_dropped=log.dropped,
+    )
 
 
-async def _signalled() -> None:
-    loop, came = asyncio.get_running_loop(), asyncio.Event()
+def _conditions(
+    settings: Settings, server: Server, relist: Relist, hooks_dir: HooksDir, hook_watch: HookWatch
+) -> tuple[Condition, ...]:
+    gone = "" if server.runtime_there else f"{settings.runtime_endpoint} could not be reached when it was last dialled"
+    return decide_ready(
+        runtime=relist.problem or gone,
+        socket=missing_socket(parse_endpoint(settings.listen)),
+        stopping=server.stopping,
+        hooks_dir=settings.hooks_dir,
+        hooks_dir_problems=hooks_dir.problems,
+        hook_silences=hook_watch.silences(),
+        guarded_prefixes=settings.guarded_prefixes,
+    )
+
+
+async def _say_access(relist: Relist, listen_path: Path, runtime_path: Path, log: Log) -> None:
+    """Of a socket that systemd made, owner and mode are its unit's: they should be those of the runtime's own socket."""
+    await relist.done.wait()
+    for problem in access_problems(listen_path, like=runtime_path):
+        log.warning(Event.SOCKET_ACCESS, f"{problem}, as {runtime_path} has it")
+
+
+def _stop_asked() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, came.set)
-    await came.wait()
+        loop.add_signal_handler(number, asked.set)
+    return asked
 
 
 def _raise_descriptor_limit() -> None:

@@ -5,14 +5,17 @@ While the runtime can not be reached, clients are answered locally; as soon as i
 """
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 from typing import Final
 
+from lading.liveness import find_own_silence
 from lading.log import Event, Log
-from lading.sockets import Peer
+from lading.sockets import Peer, parse_endpoint
 from runtimeproxy.gate import Gate
 from runtimeproxy.link import Link
+from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.settings import Settings
 
@@ -24,47 +27,75 @@ REJECTION_LOG_S: Final = 10.0
 
 
 class Server:
-    def __init__(self, settings: Settings, *, runtime: Path, gate: Gate, log: Log) -> None:
+    def __init__(self, settings: Settings, *, runtime: Path, gate: Gate, metrics: Metrics, log: Log) -> None:
         self._settings = settings
         self._runtime_path = str(runtime)
+        self._listen_path = parse_endpoint(settings.listen)
         self._gate = gate
+        self._metrics = metrics
         self._log = log
         self._budget = HoldBudget(HELD_BYTES)
         self._links: set[Link] = set()
         self._number = 0
         self._rejection_said = float("-inf")
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
         self._redialling: asyncio.Task[None] | None = None
         self._runtime_there: bool | None = None
+        self._probes: set[bytes] = set()  # addresses of our own questions to the listener
+        self.stopping = False
         self.rejections = 0
 
     @property
     def connections(self) -> int:
         return len(self._links)
 
+    @property
+    def connections_opened(self) -> int:
+        return self._number
+
+    @property
+    def open_calls(self) -> int:
+        return sum(link.relay.open_calls for link in self._links)
+
+    @property
+    def runtime_there(self) -> bool:
+        """As the last dial found; true before the first."""
+        return self._runtime_there is not False
+
     def start(self, listener: socket.socket) -> None:
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def hold(self) -> None:
         """The calls that hooks want have changed."""
         for link in self._links:
             link.relay.held_paths = self._gate.held_paths
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError as e:  # out of descriptors: those that are open go on, and this one is tried again
-                self._reject(f"cannot accept: {e.strerror}")
-                await asyncio.sleep(REDIAL_S)
-                continue
-            connection.setblocking(False)
-            if len(self._links) >= self._settings.max_connections:
-                self._reject(f"max_connections = {self._settings.max_connections} are open")
-                connection.close()
-            else:
-                self._join(connection)
+    def _accept(self, listener: socket.socket) -> None:
+        """One connection, in one go: a task that waits for the next could be cancelled between getting and using it."""
+        try:
+            connection, address = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as e:  # out of descriptors: those that are open go on, and this one is tried again
+            self._reject(f"cannot accept: {e.strerror}")
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(REDIAL_S, self._accept_again, listener)
+            return
+        connection.setblocking(False)
+        if address in self._probes:
+            with connection, contextlib.suppress(OSError):
+                connection.send(b"!")
+        elif len(self._links) >= self._settings.max_connections:
+            self._reject(f"max_connections = {self._settings.max_connections} are open")
+            connection.close()
+        else:
+            self._join(connection)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if not self.stopping:
+            self.start(listener)
 
     def _join(self, connection: socket.socket) -> None:
         self._number += 1
@@ -74,11 +105,25 @@ class Server:
             budget=self._budget,
             runtime_path=self._runtime_path,
             log=self._log,
+            metrics=self._metrics,
             ended=self._links.discard,
             runtime_seen=self._runtime_seen,
         )
         self._links.add(link)
         link.start(connection)
+
+    async def find_silence(self) -> str:
+        """Asks our own listener, past `max_connections` and the runtime: why the accept loop does not answer, or nothing."""
+        if self.stopping:
+            return ""  # nothing is accepted any more; that this runs is the sign of life
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        probe.bind(b"")  # the kernel gives it a name of its own, by which the accept loop knows it
+        name = probe.getsockname()
+        self._probes.add(name)
+        try:
+            return await find_own_silence(self._listen_path, probe=probe)
+        finally:
+            self._probes.discard(name)
 
     def rejected(self, peer: Peer) -> None:
         """The listener cut off a peer that is not trusted."""
@@ -110,6 +155,8 @@ class Server:
             except OSError:
                 continue
             writer.close()
+            if writer.get_extra_info("peername") is None:  # its backlog is full, which asyncio does not see
+                continue
             self._runtime_seen(True)
             for link in [link for link in self._links if link.local]:
                 link.send_away()
@@ -117,9 +164,11 @@ class Server:
 
     async def drain(self) -> int:
         """Accepts no more, lets open calls end within `drain_timeout`, ends the others. Returns how many those were."""
-        for task in (self._accepting, self._redialling):
-            if task:
-                task.cancel()
+        self.stopping = True
+        if self._listener:
+            asyncio.get_running_loop().remove_reader(self._listener)
+        if self._redialling:
+            self._redialling.cancel()
         for link in list(self._links):
             link.announce_end()
         loop = asyncio.get_running_loop()

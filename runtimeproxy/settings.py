@@ -29,4 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=2, le=4096),
         Setting("connections at a time; kubelet needs two"),
     ] = 256
+    metrics: Annotated[
+        str,
+        Setting("address and port of /metrics, /healthz and /readyz; empty for none"),
+    ] = "127.0.0.1:9440"
     log_level: Annotated[Level, Setting("debug (every call), info, warning or error")] = Level.INFO

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +38,9 @@ NEEDS = (
     Need(programs=("nsenter", "mount"), packages=("util-linux", "mount")),
 )
 
+# Not started, only run: systemd and journald in namespaces of their own, and what judges unit files.
+TEST_NEEDS = (Need(programs=("systemctl", "systemd-analyze", "journalctl"), packages=("systemd",)),)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
@@ -45,22 +49,22 @@ class Unavailable:
     cause: str
 
 
-def missing_packages() -> list[str]:
-    there = {program for need in NEEDS for program in need.programs if shutil.which(program, path=search_path())}
+def missing_packages(needs: Sequence[Need] = NEEDS) -> list[str]:
+    there = {program for need in needs for program in need.programs if shutil.which(program, path=search_path())}
     if "containerd" in there and not there.issuperset(NEEDS[0].programs):
         raise HostError(
             "cannot use the containerd of this machine: its ctr or containerd-shim-runc-v2 is missing",
             hint="install them from where this containerd came from; Debian's package would replace it",
         )
-    packages = [package for need in NEEDS if not there.issuperset(need.programs) for package in need.packages]
+    packages = [package for need in needs if not there.issuperset(need.programs) for package in need.packages]
     if "cc" in there and not _links_statically():
         packages.append("libc6-dev")
     return packages
 
 
-def install() -> None:
+def install(needs: Sequence[Need] = NEEDS) -> None:
     """May be called again: what is there is not touched."""
-    packages, busybox = missing_packages(), not _has_busybox()
+    packages, busybox = missing_packages(needs), not _has_busybox()
     if not packages and not busybox:
         return
     wanted = ", ".join([*packages, *([_BUSYBOX] if busybox else [])])
@@ -178,10 +182,11 @@ def _run(command: list[str], *, folder: Path | None = None) -> str:
 
 
 def main() -> None:
-    """`python -m simnode.install [VERSION]`: what the demo needs; with a version, that containerd in the cache as well."""
+    """`python -m simnode.install [--tests] [VERSION]`: what the demo (the tests) need; with a version, that containerd too."""
+    tests, versions = "--tests" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--tests"]
     try:
-        install()
-        for version in sys.argv[1:]:
+        install((*NEEDS, *TEST_NEEDS) if tests else NEEDS)
+        for version in versions:
             found = newer_containerd(version)
             if isinstance(found, Unavailable):
                 raise HostError(found.cause)

@@ -38,18 +38,9 @@ class GpuMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverMount:
-    """A file or socket of the host's driver, found below the configured driver root."""
-
-    host_path: str
-    container_path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInjection:
     mode: GpuMode
-    driver_mounts: tuple[DriverMount, ...] = ()  # devices mode
-    cdi_names: frozenset[str] = frozenset()  # cdi mode: what the spec directories define, fully qualified
+    driver_files: bool = False  # devices mode: the driver's libraries are to be mounted
     cdi_refusal: str = ""  # cdi mode: why the runtime does not honour CDI names, or empty
 
 
@@ -62,9 +53,9 @@ def adjust_gpus(devices: Devices, inventory: Inventory, injection: GpuInjection)
         return cards
     match injection.mode:
         case GpuMode.DEVICES:
-            adjustment = _adjust_by_devices(cards, inventory.driver, injection.driver_mounts)
+            adjustment = _adjust_by_devices(cards, inventory.driver, injection)
         case GpuMode.CDI:
-            adjustment = _adjust_by_cdi(cards, injection)
+            adjustment = _adjust_by_cdi(cards, inventory.cdi_names, injection)
         case GpuMode.NVIDIA_RUNTIME:
             adjustment = hook_pb2.Adjustment(env=[_env(VISIBLE_DEVICES, ",".join(card.name for card in cards))])
         case _:
@@ -113,15 +104,19 @@ def _gone(name: str) -> Refusal:
     )
 
 
-def _adjust_by_devices(
-    cards: list[_Card], driver: Driver | None, mounts: tuple[DriverMount, ...]
-) -> hook_pb2.Adjustment | Refusal:
+def _adjust_by_devices(cards: list[_Card], driver: Driver | None, injection: GpuInjection) -> hook_pb2.Adjustment | Refusal:
     control = driver.control if driver else ()
     missing = [path for path in _NEEDED_CONTROL if path not in {node.path for node in control}]
     if missing:
         return Refusal(
             reason=Reason.DEVICE_NODE_INVALID,
             message=f"cannot give GPUs: the node has no {' and no '.join(missing)}; nvidia-modprobe -c 0 -u makes them",
+        )
+    mounts = driver.mounts if driver else ()
+    if injection.driver_files and not mounts:
+        return Refusal(
+            reason=Reason.DRIVER_FILES_MISSING,
+            message="cannot give GPUs: the node's driver_root has no libraries of the driver that runs; see hooks.toml",
         )
     nodes = [card.node for card in cards]
     nodes += [node for card in cards if card.mig for node in card.mig.nodes]
@@ -133,12 +128,12 @@ def _adjust_by_devices(
     )
 
 
-def _adjust_by_cdi(cards: list[_Card], injection: GpuInjection) -> hook_pb2.Adjustment | Refusal:
+def _adjust_by_cdi(cards: list[_Card], defined: frozenset[str], injection: GpuInjection) -> hook_pb2.Adjustment | Refusal:
     if injection.cdi_refusal:
         return Refusal(reason=Reason.CDI_UNAVAILABLE, message=f"cannot give GPUs by CDI: {injection.cdi_refusal}")
     names = [f"{CDI_KIND}={card.name}" for card in cards]
     for name in names:
-        if name not in injection.cdi_names:
+        if name not in defined:
             return Refusal(
                 reason=Reason.CDI_UNAVAILABLE,
                 message=f"cannot give {name}: no CDI spec of this node defines it; nvidia-ctk cdi generate "

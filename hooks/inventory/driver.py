@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from hooks.grant.gpu import DriverMount
+from hooks.inventory.model import DriverMount
 
 _MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
 # Below the driver root, the first with libcuda: Debian's multiarch, its alternatives, Red Hat's, COS's, and Arch's folder.

@@ -76,11 +76,20 @@ class Pf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriverMount:
+    """A file or socket of the host's driver, found below the configured driver root."""
+
+    host_path: str
+    container_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
     """The NVIDIA driver as NVML and the device nodes show it; absent where there is none."""
 
     version: str
     control: tuple[CharDevice, ...]  # nvidiactl, nvidia-uvm, nvidia-uvm-tools: those that exist
+    mounts: tuple[DriverMount, ...] = ()  # its libraries and programs, where a driver root is configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,7 @@ class Inventory:
     pfs: tuple[Pf, ...] = ()
     driver: Driver | None = None
     rdma_cm: CharDevice | None = None
+    cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
     problems: tuple[str, ...] = field(default=())  # what could not be read, in words
 
     @property

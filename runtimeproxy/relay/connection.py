@@ -137,8 +137,13 @@ class Relay:
         self._last_stream = 0
         self._connection = Window(frames.DEFAULT_WINDOW)
         self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
+        self._unsaid_room = 0  # credit for it that could not go out yet
         self._acknowledged_window = frames.DEFAULT_WINDOW
         self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
+        self._client_stream_window = frames.DEFAULT_WINDOW  # what the client may count on for it
+        self._greeted = False  # the runtime's SETTINGS came: nothing goes to the client before them (3.4)
+        self._goaway_stream = frames.LARGEST_WINDOW  # what the last GOAWAY named; the next may not name a later one (6.8)
+        self._begun = False
         self._end_known = False
         self._refused: set[int] = set()
         self._barrier: set[int] = set()  # refused calls that the outstanding barrier covers
@@ -166,6 +171,11 @@ class Relay:
     # ---- what the shell calls
 
     @property
+    def begun(self) -> bool:
+        """The client's preface came whole: its 24 bytes and its SETTINGS (3.4)."""
+        return self._begun
+
+    @property
     def open_calls(self) -> int:
         return len(self._open)
 
@@ -191,6 +201,8 @@ class Relay:
 
     def to_client(self) -> bytes:
         """The bytes for the client since the last time."""
+        if not self._greeted:
+            return b""
         data = b"".join(self._replies.out)
         self._replies.out.clear()
         return data
@@ -227,7 +239,7 @@ class Relay:
 
     def announce_end(self) -> None:
         """Tells the client to open no more calls here. Those that are open go on, and those that it opened before it knew."""
-        self._replies.out.append(frames.goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR))
+        self._say_goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR)
         self._replies.out.append(frames.frame(frames.PING, 0, 0, _END_KNOWN))
 
     @property
@@ -284,7 +296,14 @@ class Relay:
         self._open.clear()
         # What the runtime sent wrong is no fault of the client's.
         code = error.code if by is Side.CLIENT or error.code is ErrorCode.NO_ERROR else ErrorCode.INTERNAL_ERROR
-        self._replies.out.append(frames.goaway(self._last_stream, code, str(error)))
+        if not self._greeted:
+            self._greeted = True
+            self._replies.out.insert(0, frames.frame(frames.SETTINGS, 0, 0))
+        self._say_goaway(self._last_stream, code, str(error))
+
+    def _say_goaway(self, last_stream: int, code: ErrorCode, text: str = "") -> None:
+        self._goaway_stream = min(self._goaway_stream, last_stream)
+        self._replies.out.append(frames.goaway(self._goaway_stream, code, text))
 
     # ---- header blocks, both ways
 
@@ -320,9 +339,10 @@ class Relay:
         fields = direction.lane.decode(block)
         meet = self._meet_request if direction is self._requests else self._meet_reply
         lane = direction.lane
-        if not meet(stream_id, fields, end_stream):
+        instead = meet(stream_id, fields, end_stream)
+        if instead is not None:
             lane.verbatim = False
-            return b""
+            return instead
         if lane.verbatim:
             lane.passed()
             return None
@@ -343,12 +363,13 @@ class Relay:
     def _request_continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
         return self._continuation(self._requests, buffer, flags, start, end)
 
-    def _meet_request(self, stream_id: int, fields: Fields, end_stream: bool) -> bool:
-        """A request's header block: True if it goes on now."""
+    def _meet_request(self, stream_id: int, fields: Fields, end_stream: bool) -> bytes | None:
+        """A request's header block: None if it goes on now, or what goes on in its place."""
         if stream_id > self._last_stream:
             self._last_stream = stream_id
             self._open[stream_id] = False
             path = next((value for name, value in fields if name == b":path"), b"")
+            path = path if path[:1] == b"/" else b"/" + path  # grpc-go serves both
             if path in self.held_paths and not end_stream:
                 self._streams[stream_id] = Stream(
                     stream_id,
@@ -357,16 +378,20 @@ class Relay:
                     path=path,
                     headers=fields,
                     opened_at=self._clock(),
+                    client_room=self._client_stream_window,
                 )
-            return True
+            return None
         stream = self._streams.get(stream_id)
         if stream is None or (stream.hold is Hold.PASSING and not stream.queue):
-            return True
+            return None
         if stream.hold is Hold.REFUSED:
             self._client_ended(stream, end_stream)
-            return False
+            return b""
         stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
-        return False
+        cut_short = end_stream and stream.hold is Hold.RECEIVING
+        instead = self._send_on(stream, bytes(stream.received)) if cut_short else b""
+        stream.client_ended = stream.client_ended or end_stream
+        return instead
 
     def _request_data(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         length = end - start - frames.HEADER_LENGTH
@@ -383,8 +408,10 @@ class Relay:
         end_stream = bool(flags & frames.END_STREAM)
         match stream.hold:
             case Hold.RECEIVING:
+                self._count_held(stream, length)
                 return self._receive(stream, buffer[begin:stop], length, end_stream)
             case Hold.HELD:  # behind a whole message: no credit on the stream for what nobody asked for
+                self._count_held(stream, length)
                 self._credit_client(0, length)
                 stream.queue.append(Waiting(buffer[begin:stop], own=True, end_stream=end_stream))
                 stream.client_ended = stream.client_ended or end_stream
@@ -406,6 +433,12 @@ class Relay:
                 stream.queue.append(Waiting(buffer[begin:stop], own=False, end_stream=end_stream))
                 return self._drain(stream)
 
+    def _count_held(self, stream: Stream, length: int) -> None:
+        """The runtime would judge this, but does not see it; and it bounds what a held call can pile up."""
+        stream.client_room -= length
+        if stream.client_room < 0:
+            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
+
     def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
         """Takes bytes of a message that is to be held. The connection's credit goes back at once, so that no other call waits
         for this one; the stream's once the message's room is reserved."""
@@ -423,7 +456,7 @@ class Relay:
             )
         if stream.expected and not known:
             self._reserve(stream)
-        if stream.reserved:
+        if stream.reserved or not stream.expected:  # a window may be smaller than the prefix
             self._credit_received(stream)
         if stream.whole:
             self._hold(stream)
@@ -445,6 +478,7 @@ class Relay:
 
     def _credit_received(self, stream: Stream) -> None:
         self._credit_client(stream.id, stream.uncredited)
+        stream.client_room += stream.uncredited
         stream.uncredited = 0
 
     def _hold(self, stream: Stream) -> None:
@@ -481,10 +515,8 @@ class Relay:
         self._drop_held(stream)
         stream.queue.clear()
         stream.hold = Hold.REFUSED
-        self._open.pop(stream.id, None)
-        self._replies.out.append(
-            self._rendered(self._replies.lane, stream.id, messages.trailers_only(status, message), end_stream=True)
-        )
+        render = messages.trailers if self._open.pop(stream.id, False) else messages.trailers_only
+        self._replies.out.append(self._rendered(self._replies.lane, stream.id, render(status, message), end_stream=True))
         if not stream.client_ended:
             self._replies.out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # RFC 9113 8.1
         self._refused.add(stream.id)
@@ -503,8 +535,8 @@ class Relay:
                 stream.queue.popleft()
                 continue
             left = len(item.data) - item.sent
-            size = min(left, self._room(stream), frames.DEFAULT_MAX_FRAME_SIZE)
-            if left and size <= 0:
+            size = min(left, max(0, self._room(stream)), frames.DEFAULT_MAX_FRAME_SIZE)
+            if left and not size:
                 self._queued[stream.id] = stream
                 return b"".join(out)
             last = size == left
@@ -548,6 +580,7 @@ class Relay:
                     return buffer[start:end] + b"".join([self._drain(s) for s in list(self._queued.values())])
             return None
         changed = frames.settings(buffer[start + frames.HEADER_LENGTH : end])
+        self._begun = True
         self._announced(self._requests, self._replies, changed)
         return None
 
@@ -567,14 +600,18 @@ class Relay:
     def _count_on_stream_window(self) -> bool:
         """The runtime's INITIAL_WINDOW_SIZE, as far as the relay's own bytes may count on it: less from the moment the runtime
         says so, more only once the client's acknowledgement goes on, because until then it holds the sender to the old value.
+        For the client, whose bytes of held calls the relay judges, it is the other way round. True: there is more room.
         """
         sizes = [changed[frames.INITIAL_WINDOW_SIZE] for changed in self._replies.unacknowledged
                  if changed and frames.INITIAL_WINDOW_SIZE in changed]  # fmt: skip
-        difference = min([self._acknowledged_window, *sizes]) - self._stream_window
+        sizes.append(self._acknowledged_window)
+        difference, of_client = min(sizes) - self._stream_window, max(sizes) - self._client_stream_window
         self._stream_window += difference
+        self._client_stream_window += of_client
         for stream in self._streams.values():
             if stream.window:
                 stream.window.room += difference
+                stream.client_room += of_client
         return difference > 0
 
     # ---- runtime → client
@@ -585,21 +622,19 @@ class Relay:
     def _reply_continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
         return self._continuation(self._replies, buffer, flags, start, end)
 
-    def _meet_reply(self, stream_id: int, fields: Fields, end_stream: bool) -> bool:
+    def _meet_reply(self, stream_id: int, fields: Fields, end_stream: bool) -> bytes | None:
         stream = self._streams.get(stream_id)
         if stream:
             if stream.hold is Hold.REFUSED:
-                return False
-            if stream.hold in (Hold.RECEIVING, Hold.HELD):  # the runtime answers first, and its answer wins
-                self._give_up(stream, Side.RUNTIME)
+                return b""
             if end_stream and stream.observe:
                 self.events.append(CallEnded(stream_id, messages.parse_status(fields), bytes(stream.reply)))
                 stream.observe = False
         if end_stream:
-            self._over(stream_id)
+            self._answered(stream_id)
         elif stream_id in self._open:
             self._open[stream_id] = True
-        return True
+        return None
 
     def _reply_data(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         stream = self._streams.get(stream_id)
@@ -616,7 +651,7 @@ class Relay:
             begin, stop = frames.unpadded(buffer, flags, start + frames.HEADER_LENGTH, end)
             stream.reply += buffer[begin:stop]
         if flags & frames.END_STREAM:
-            self._cancel(stream_id, Side.RUNTIME)  # no trailers: not gRPC, and no status
+            self._answered(stream_id)  # no trailers: not gRPC, and no status
         return None
 
     def _reply_rst(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
@@ -639,6 +674,7 @@ class Relay:
             if stream.hold is Hold.REFUSED:
                 return b""
             passed = stream.window.credited(increment)
+            stream.client_room += passed
             if stream.queue and stream.hold is Hold.PASSING:
                 self._requests.out.append(self._drain(stream))
         if passed == increment:
@@ -665,17 +701,31 @@ class Relay:
         changed = frames.settings(buffer[start + frames.HEADER_LENGTH : end])
         self._announced(self._replies, self._requests, changed)
         self._count_on_stream_window()
-        return None
+        if self._greeted:
+            return None
+        self._greeted = True
+        self._client_room += self._unsaid_room
+        self._replies.out.insert(0, buffer[start:end])
+        return b""
 
     def _reply_goaway(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         if end - start < frames.HEADER_LENGTH + 8:
             raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY too short")
         last = frames.unsigned(buffer, start + frames.HEADER_LENGTH)
+        self._goaway_stream = min(self._goaway_stream, last)
         for unprocessed in [s for s in self._open if s > last]:  # the client will try these again elsewhere
             self._cancel(unprocessed, Side.RUNTIME)
         return None
 
     # ---- the end of a call
+
+    def _answered(self, stream_id: int) -> None:
+        """The runtime said its last. A call that is still held ends so: the runtime answered first, and its answer wins. What
+        of the request waits here does not go on; if its end is in there, the runtime would wait for it for ever."""
+        stream = self._streams.get(stream_id)
+        if stream and any(item.end_stream for item in stream.queue):
+            self._requests.out.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+        self._cancel(stream_id, Side.RUNTIME)
 
     def _cancel(self, stream_id: int, by: Side) -> None:
         """The call is over without an answer of the runtime's that was observed."""
@@ -736,8 +786,10 @@ class Relay:
     def _credit_client(self, stream_id: int, size: int) -> None:
         if size:
             self._replies.out.append(frames.window_update(stream_id, size))
-            if stream_id == 0:
+            if stream_id == 0 and self._greeted:
                 self._client_room += size
+            elif stream_id == 0:
+                self._unsaid_room += size
 
 
 __all__ = [

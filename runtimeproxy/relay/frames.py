@@ -142,7 +142,7 @@ def rst_stream(stream: int, code: ErrorCode) -> bytes:
 
 
 def goaway(last_stream: int, code: ErrorCode, text: str = "") -> bytes:
-    return frame(GOAWAY, 0, 0, _U32.pack(last_stream) + _U32.pack(code) + text.encode()[:256])
+    return frame(GOAWAY, 0, 0, _U32.pack(last_stream) + _U32.pack(code) + text.encode("utf-8", "replace")[:256])
 
 
 def header_block(stream: int, block: bytes, *, end_stream: bool) -> bytes:

@@ -35,6 +35,7 @@ class HeaderLane:
         # blocks nearly always; this saves most of the time that decoding takes.
         self._known: dict[bytes, Fields] = {}
         self._owed_size_update: int | None = None
+        self._receivers_size = DEFAULT_TABLE_SIZE  # not the sender's, once its size updates no longer go on
 
     def decode(self, block: bytes) -> Fields:
         """The fields of the next block of this direction, which must all come by here, in order."""
@@ -60,12 +61,14 @@ class HeaderLane:
     def passed(self) -> None:
         """A block went on verbatim; if it had to begin with a size update, it did (the decoder insists)."""
         self._owed_size_update = None
+        self._receivers_size = self._decoder.header_table_size
 
     def render(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
         """A block that changes no table, to be sent in this direction."""
         out = bytearray()
         if self._owed_size_update is not None:
             out += _integer(self._owed_size_update, 5, 0x20)
+            self._receivers_size = self._owed_size_update
             self._owed_size_update = None
         for field in fields:
             never = isinstance(field, NeverIndexedHeaderTuple)
@@ -81,7 +84,8 @@ class HeaderLane:
     def acknowledge_table_size(self, size: int) -> None:
         """The sender of this direction acknowledged it: its next block obeys."""
         self._decoder.max_allowed_table_size = size
-        if size < self._decoder.header_table_size:
+        self._known.clear()  # the next block is one that must obey, not one that is known
+        if size < self._receivers_size:
             self._owed_size_update = size if self._owed_size_update is None else min(size, self._owed_size_update)
 
 

@@ -16,6 +16,7 @@ _MAX_BLOCK: Final = 1 << 20
 
 class LocalAnswer:
     def __init__(self, message: str) -> None:
+        self.begun = False  # the client's preface came whole, its SETTINGS too
         self.done = False  # GOAWAY was said: close once it is sent
         self._message = message
         self._reader = FrameReader()
@@ -56,6 +57,7 @@ class LocalAnswer:
         match kind:
             case frames.SETTINGS if not flags & frames.ACK:
                 frames.settings(content)
+                self.begun = True
                 self._out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
             case frames.PING if not flags & frames.ACK:
                 self._out.append(frames.frame(frames.PING, frames.ACK, 0, content))

@@ -14,6 +14,8 @@ PREFIX_LENGTH: Final = 5
 _PREFIX: Final = Struct(">BL")
 # A longer grpc-message would run into C-core's default limit for all metadata of a call (8 KiB).
 MAX_STATUS_MESSAGE: Final = 4096
+# Of one compressed message. Clients write one; each more costs a copy of what is behind it.
+_MAX_MEMBERS: Final = 64
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
@@ -53,6 +55,8 @@ def prefixed(message: bytes) -> bytes:
 
 def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
     """The content of the first message in `buffer`, decompressed, at most `limit` bytes (a compression bomb ends there)."""
+    if len(buffer) < PREFIX_LENGTH:
+        raise UnreadableMessageError(Status.INTERNAL, "there is no message")
     compressed, length = parse_prefix(buffer)
     content = bytes(buffer[PREFIX_LENGTH : PREFIX_LENGTH + length])
     if not compressed:
@@ -66,7 +70,9 @@ def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
 def _inflated(content: bytes, window_bits: int, limit: int) -> bytes:
     """Every member of the stream, because Go's gzip reads on behind the first: what hides there must be seen here too."""
     message = b""
-    while content:
+    for _ in range(_MAX_MEMBERS):
+        if not content:
+            return message
         inflater = zlib.decompressobj(window_bits)
         try:
             message += inflater.decompress(content, limit + 1 - len(message))
@@ -77,7 +83,7 @@ def _inflated(content: bytes, window_bits: int, limit: int) -> bytes:
         if not inflater.eof:
             raise UnreadableMessageError(Status.INTERNAL, "cannot decompress the request: it ends early")
         content = inflater.unused_data
-    return message
+    raise UnreadableMessageError(Status.INTERNAL, f"cannot decompress the request: over {_MAX_MEMBERS} gzip members")
 
 
 def too_large(length: int, limit: int) -> str:

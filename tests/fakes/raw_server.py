@@ -8,9 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import grpc
+
+if TYPE_CHECKING:  # generic in the stubs only
+    _Handler = grpc.GenericRpcHandler[bytes, bytes]
+else:
+    _Handler = grpc.GenericRpcHandler
 
 WORKERS = 64
 
@@ -65,7 +70,7 @@ class RawServer:
             self._server = None
 
 
-class _Every(grpc.GenericRpcHandler):
+class _Every(_Handler):
     """Whatever is called."""
 
     def __init__(self, server: RawServer) -> None:

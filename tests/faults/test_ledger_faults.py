@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from hooks.ledger.store import Ledger, replace_ledger
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 from tests.fakes.holders import grant, vfs, whole
-from tests.fakes.needs import need
+from tests.faults.rig import fill
 
 REBUILD = "lading-hooks rebuild-ledger"
 
@@ -164,25 +164,6 @@ def test_a_crash_while_it_is_replaced_does_not_leave_an_empty_one(path: Path, mo
 # the disk
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 512 KiB."""
-    need(os.geteuid() == 0, "root, to mount a tmpfs")
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", mounted], check=True)
-    yield mounted
-    subprocess.run(["umount", "--lazy", mounted], check=True)
-
-
-def fill(directory: Path) -> Path:
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
-    return filler
-
-
 def test_a_full_disk_refuses_the_grant_and_keeps_what_was_written(small_disk: Path) -> None:
     path = small_disk / "node.db"
     with Ledger.open(path) as ledger:
@@ -231,6 +212,45 @@ def test_a_disk_that_turns_read_only_refuses_the_grant(small_disk: Path) -> None
         Ledger.open(path)
     assert str(path) in e.value.message
     assert REBUILD not in e.value.hint
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def replace_by_a_copy(path: Path) -> None:
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+
+
+@pytest.mark.parametrize("gone", [unlink, replace_by_a_copy])
+def test_a_ledger_that_is_gone_from_its_path_takes_no_grant(path: Path, gone: Callable[[Path], None]) -> None:
+    """What is written into a file without a name is lost with the daemon."""
+    with Ledger.open(path) as ledger:
+        held = ledger.grants()
+        gone(path)
+        with pytest.raises(StateError) as e:
+            ledger.record(grant("late", devices=whole(3)))
+        assert str(path) in e.value.message
+        assert REBUILD in e.value.hint
+        assert ledger.grants() == held
+
+
+def test_the_grant_that_is_there_already_needs_no_disk(small_disk: Path) -> None:
+    """A container that restarts, while nothing can be written."""
+    with Ledger.open(small_disk / "node.db") as ledger:
+        ledger.record(grant(containers={"c0": "s"}))
+        fill(small_disk)
+        with contextlib.suppress(StateError):
+            for n in range(1, 200):
+                ledger.record(grant(f"pod-{n + 1}", devices=vfs(n)))
+        held = ledger.grants()
+        ledger.record(grant())
+        for other in (grant(sandbox="another"), grant(containers={"c1": "s"})):
+            with pytest.raises(StateError):
+                ledger.record(other)
+        assert ledger.grants() == held
 
 
 def test_a_write_that_fails_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Socket activation: restarts under load lose no call, and owner and mode of a socket that is not ours are looked at.
 
-The load is a real gRPC client without a retry policy, as kubelet is. Such a client still tries once more what no server can have
-seen ("transparent retry"): it picks a connection for a call, and the GOAWAY arrives before the call is sent. How often that
+The load is a real gRPC client without a retry policy, as kubelet is. Such a client still tries once more what no server can
+have seen ("transparent retry"): it picks a connection for a call, and GOAWAY comes before the call is sent. How often that
 happens is counted by a second client whose retries are off altogether. LADING_DEEP=1 restarts 100 times instead of 15.
 """
 
@@ -101,7 +101,7 @@ class Load:
             try:
                 method(request, timeout=30)
             except grpc.RpcError as e:
-                self.lost[request] = f"{e.code().name}: {e.details()}"  # type: ignore[attr-defined]
+                self.lost[request] = f"{e.code().name}: {e.details()}"
             self.calls += 1
 
 
@@ -188,6 +188,7 @@ def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path,
         for _ in range(3):
             manager.wait_for("WATCHDOG=1", timeout_s=10)
         assert ask(manager.log, "/healthz")[0] == 200
+        assert metric(manager.log, "lading_proxy_connections_opened_total") == 0  # its own questions are no connections
         assert ask(manager.log, "/readyz")[0] == 503
         assert {"proxy": "runtime", "hooks": "reconciled"}[daemon] in failed_conditions(manager.log)
 

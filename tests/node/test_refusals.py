@@ -29,8 +29,6 @@ VFS = "lading.dev/vfs"
 # What no test of this folder can reach, and why.
 NOT_REACHED = {
     Reason.INTERNAL: "an error of our own code",
-    Reason.HOST_NETWORK: "nothing refuses it yet: the VF's netdev is not moved",
-    Reason.REQUEST_TOO_LARGE: "answered in grpc-go's own words, as the runtime would",
 }
 
 

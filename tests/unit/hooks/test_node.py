@@ -21,7 +21,7 @@ from hooks.ledger.store import Ledger
 from hooks.node import Node
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
-from lading.vocabulary import PodUid, SandboxId
+from lading.vocabulary import PodUid
 from protos.hook.v1 import hook_pb2
 from tests.fakes.holders import BOOT, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
@@ -58,7 +58,7 @@ class Rig:
                 host_root=self.folder,
                 boot_id=BOOT,
                 log=self.log,
-                rules=lambda _: RULES,
+                rules=lambda: RULES,
                 reconcile_interval_s=3600.0,
             )
             watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
@@ -370,7 +370,7 @@ def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Recor
     assert Event.LEDGER_FAILED in records.events()
 
 
-def test_a_stopped_sandbox_is_given_nothing_until_it_is_gone(play: Play) -> None:
+def test_a_stopped_sandbox_is_given_nothing_any_more(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node._reconcile()
@@ -378,7 +378,45 @@ def test_a_stopped_sandbox_is_given_nothing_until_it_is_gone(play: Play) -> None
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.SANDBOX_STOPPED
             assert isinstance(rig.ask(node, "pod-1", "s1"), Answer)
             node.sandbox_removed(_sandbox("pod-1", "s0"))
-            assert not node.ledger.is_stopped(SandboxId("s0"))
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.SANDBOX_STOPPED
+
+    play(scenario)
+
+
+def test_a_removed_sandbox_was_stopped_also_if_nobody_heard_of_that(play: Play) -> None:
+    """Killed before the release, the next instance finds its tombstone."""
+
+    async def scenario(rig: Rig) -> None:
+        sandbox, _ = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
+        async with rig.node() as node:
+            await node._reconcile()
+            rig.create(node, "pod-1", sandbox)
+            rig.runtime.remove(sandbox)
+            node.sandbox_removed(_sandbox("pod-1", sandbox))
+        async with rig.node() as node:
+            assert holders(node) == {"pod-1"}
+            await node._reconcile()
+            assert holders(node) == set()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_it_can_be_ended_at_any_moment(play: Play, turns: int) -> None:
+    """Also in the turns of the loop in which a stopped sandbox wakes it."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: node.reconciled)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            node.stopped(_sandbox("pod-1", "s0"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            keeping.cancel()
+            await asyncio.wait({keeping}, timeout=1)
+            assert keeping.cancelled()
 
     play(scenario)
 

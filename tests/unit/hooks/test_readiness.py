@@ -1,11 +1,9 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hooks import readiness
 from hooks.ledger.bypass import Bypassed
-from hooks.readiness import decide_ready, find_ledger_problem
+from hooks.readiness import decide_ready
 from lading.vocabulary import ContainerId, PodUid
 
 NEVER = float("inf")
@@ -55,16 +53,3 @@ def test_many_bypassed_containers_are_counted_not_listed() -> None:
     why = failed(bypassed=[bypassed(f"p{i}") for i in range(500)])["no-bypass"]
     assert "497" in why
     assert "p3" not in why
-
-
-def test_a_ledger_that_can_be_written(tmp_path: Path) -> None:
-    assert find_ledger_problem(tmp_path / "node.db", "") == ""
-
-
-def test_a_ledger_whose_last_write_failed(tmp_path: Path) -> None:
-    assert find_ledger_problem(tmp_path / "node.db", "disk I/O error") == "disk I/O error"
-
-
-def test_a_full_disk_shows_before_the_next_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "_LEAST_FREE", 1 << 80)
-    assert str(tmp_path) in find_ledger_problem(tmp_path / "node.db", "")

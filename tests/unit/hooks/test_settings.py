@@ -74,10 +74,12 @@ def test_rules_are_the_settings() -> None:
         rdma_resource="example.com/vf",
         rdma_mad=True,
         rdma_ipc_lock=True,
+        gpu_mode=GpuMode.CDI,
+        driver_root="/run/nvidia/driver",
     )
-    gpu = GpuInjection(mode=GpuMode.CDI)
-    made = rules(settings, read_trust(settings), gpu)
-    assert (made.node_name, made.gpu) == ("n1", gpu)
+    made = rules(settings, read_trust(settings), cdi_refusal="too old")
+    assert made.node_name == "n1"
+    assert made.gpu == GpuInjection(mode=GpuMode.CDI, driver_files=True, cdi_refusal="too old")
     assert made.trust.accepted == {Form.MANUAL}
     assert (made.pod.allow_privileged, made.pod.coexist, made.pod.unsupported_handlers) == (True, True, ("kata-*",))
     assert (made.unassigned.hide, made.unassigned.coexist) == (False, True)

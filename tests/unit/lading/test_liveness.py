@@ -51,15 +51,28 @@ def test_a_listener_that_nobody_accepts_on_is_silent(path: Path) -> None:
     assert str(path) in asyncio.run(find_silence(path, timeout_s=0.05))
 
 
-@pytest.mark.usefixtures("listener")
-def test_a_full_accept_queue_is_waited_for_and_then_silent(path: Path) -> None:
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_full_accept_queue_is_waited_for(path: Path, listener: socket.socket, accepts: bool) -> None:
     """connect() says EAGAIN there, which asyncio takes for a connection under way."""
-    waiting = [socket.socket(socket.AF_UNIX) for _ in range(10)]
+
+    async def ask() -> str:
+        asking = asyncio.create_task(find_silence(path, timeout_s=5 if accepts else 0.05))
+        await asyncio.sleep(0.01)  # it has met the full queue
+        async with asyncio.timeout(10):
+            for _ in range(len(waiting) + 1 if accepts else 0):
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                with connection:
+                    connection.send(b"!")
+            return await asking
+
+    listener.setblocking(False)
+    waiting: list[socket.socket] = []
     try:
-        for one in waiting:
-            one.setblocking(False)
-        assert any(one.connect_ex(str(path)) for one in waiting)
-        assert str(path) in asyncio.run(find_silence(path, timeout_s=0.05))
+        while not waiting or waiting[-1].connect_ex(str(path)) == 0:
+            waiting.append(socket.socket(socket.AF_UNIX))
+            waiting[-1].setblocking(False)
+        waiting.pop().close()  # the one that was not let in
+        assert asyncio.run(ask()) == "" if accepts else str(path) in asyncio.run(ask())
     finally:
         for one in waiting:
             one.close()

@@ -294,6 +294,25 @@ def test_a_server_that_fails_is_unavailable_and_not_asked_twice(sockets: Path, l
     go(body())
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+def test_a_server_that_goes_away_while_it_is_asked_is_asked_again(sockets: Path, log: Log, code: grpc.StatusCode) -> None:
+    """Which of the two a server that stops says of what it was answering depends on its gRPC library."""
+
+    async def body() -> None:
+        chain = Chain(log)
+        async with HookServer(sockets / "a") as a:
+            a.fail(code)
+            asking = asyncio.create_task(ask(chain, registration(sockets / "a")))
+            await a.arrived.wait()
+            a.adjust(adjustment("A"))
+            answers = await asking
+            assert isinstance(answers, Answers)
+            assert len(a.asked) > 1
+            await chain.close()
+
+    go(body())
+
+
 def refused_socket(path: Path, log: Log) -> str:
     async def body() -> Answers | Refusal:
         chain = Chain(log)

@@ -224,7 +224,7 @@ def test_an_invalid_answer_under_policy_ignore_is_forgiven_but_not_for_a_guarded
 def test_a_hooks_refusal_reaches_the_caller(log: Log, records: Records) -> None:
     gate = gate_with(log, Scripted(log, Refusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
-    assert outcome == Refuse(Status.FAILED_PRECONDITION, "lading: device-held: by ns/x")
+    assert outcome == Refuse(Status.FAILED_PRECONDITION, "lading: device-held: by ns/x", "device-held")
     fields = records.fields(Event.CALL_REFUSED)[0]
     assert (fields["hook"], fields["reason"], fields["container"]) == ("10.json", "device-held", "c")
 

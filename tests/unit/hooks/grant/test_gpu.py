@@ -3,19 +3,21 @@ from dataclasses import replace
 import pytest
 
 from hooks.assignment.model import Devices, GrantedGpu, Refusal
-from hooks.grant.gpu import DriverMount, GpuInjection, GpuMode, adjust_gpus
+from hooks.grant.gpu import GpuInjection, GpuMode, adjust_gpus
+from hooks.inventory.model import DriverMount
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid
 
-NODE = inventory(gpus=(gpu(0), gpu(1), mig_gpu(2)))
+CDI_NAMES = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), uuid(1), mig_uuid(21)))
+NODE = replace(inventory(gpus=(gpu(0), gpu(1), mig_gpu(2))), cdi_names=CDI_NAMES)
 CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
 DEVICES = GpuInjection(mode=GpuMode.DEVICES)
 TWO = Devices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
 MIG = Devices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
 EVERY_MODE = [
     DEVICES,
-    GpuInjection(mode=GpuMode.CDI, cdi_names=frozenset(f"nvidia.com/gpu={n}" for n in (uuid(0), uuid(1), mig_uuid(21)))),
+    GpuInjection(mode=GpuMode.CDI),
     GpuInjection(mode=GpuMode.NVIDIA_RUNTIME),
 ]
 
@@ -61,10 +63,19 @@ def test_two_instances_of_one_card_share_its_node() -> None:
 
 def test_devices_mode_mounts_the_driver_read_only() -> None:
     library = DriverMount(host_path="/opt/driver/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
-    adjustment = adjust(TWO, replace(DEVICES, driver_mounts=(library,)))
+    assert NODE.driver is not None
+    with_files = replace(NODE, driver=replace(NODE.driver, mounts=(library,)))
+    adjustment = adjust_gpus(TWO, with_files, replace(DEVICES, driver_files=True))
+    assert isinstance(adjustment, hook_pb2.Adjustment)
     assert list(adjustment.mounts) == [
         hook_pb2.Mount(container_path="/usr/lib/libcuda.so.1", host_path="/opt/driver/libcuda.so.1", readonly=True)
     ]
+
+
+def test_devices_mode_without_the_drivers_files() -> None:
+    result = adjust_gpus(TWO, NODE, replace(DEVICES, driver_files=True))
+    assert isinstance(result, Refusal)
+    assert result.reason == Reason.DRIVER_FILES_MISSING
 
 
 @pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
@@ -96,8 +107,8 @@ def test_cdi_mode_names_by_uuid() -> None:
 
 
 def test_cdi_mode_without_the_name_or_the_runtime() -> None:
-    only_first = GpuInjection(mode=GpuMode.CDI, cdi_names=frozenset({"nvidia.com/gpu=0", f"nvidia.com/gpu={uuid(1)}"}))
-    result = adjust_gpus(TWO, NODE, only_first)
+    only_first = replace(NODE, cdi_names=frozenset({"nvidia.com/gpu=0", f"nvidia.com/gpu={uuid(1)}"}))
+    result = adjust_gpus(TWO, only_first, EVERY_MODE[1])
     assert isinstance(result, Refusal)
     assert result.reason == Reason.CDI_UNAVAILABLE
     assert uuid(0) in result.message

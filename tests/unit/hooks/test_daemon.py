@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from hooks.main import _asked_or_failed, _stop_asked
+from hooks.daemon import asked_or_failed, stop_asked
 
 
 async def forever() -> None:
@@ -19,7 +19,7 @@ async def fail() -> None:
 def test_a_signal_ends_the_daemon(number: signal.Signals) -> None:
     async def run() -> None:
         background = asyncio.create_task(forever())
-        ending = asyncio.create_task(_asked_or_failed(_stop_asked(), [background]))
+        ending = asyncio.create_task(asked_or_failed(stop_asked(), [background]))
         os.kill(os.getpid(), number)
         await ending
         assert not background.done()
@@ -33,6 +33,6 @@ def test_so_does_background_work_that_fails() -> None:
 
     async def run() -> None:
         with pytest.raises(ZeroDivisionError):
-            await _asked_or_failed(asyncio.Event(), [asyncio.create_task(fail())])
+            await asked_or_failed(asyncio.Event(), [asyncio.create_task(fail())])
 
     asyncio.run(asyncio.wait_for(run(), 5))

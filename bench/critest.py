@@ -1,0 +1,122 @@
+"""critest, CRI's own validation suite, against a runtime's socket: as it is, or through the proxy.
+
+    python -m bench.critest --critest BIN --socket SOCKET [--through] [--out FILE] [critest's own arguments]
+
+With `--through`, a proxy of its own stands before the socket, and every call that a hook can ask for is held. Hooks of every
+pod add an annotation and a label to each sandbox and container, an environment variable to each container, and an annotation to
+each update of resources, so that each of those requests is read and encoded anew; the others are held and go on as they came.
+Where the results of both ways are the same, spec by spec, nothing notices the proxy.
+
+The file is JSON: `{"passed": n, "failed": n, "skipped": n, "asked": n, "seconds": s, "specs": {name: state}}`. TMPDIR must be
+on a shared mount, and critest's images must be where the runtime pulls from; both are its user's to arrange.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from xml.etree import ElementTree
+
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Stage
+from simnode.daemons import Daemon, render_flat_toml
+from tests.fakes.hook_server import HookServer
+
+_MADE = (Stage.RUN_POD_SANDBOX, Stage.CREATE_CONTAINER)
+_MARK = {"critest.example/held": "yes"}
+_ANSWERS = {
+    "made": (_MADE, hook.Adjustment(annotations=_MARK, labels=_MARK)),
+    "env": ((Stage.CREATE_CONTAINER,), hook.Adjustment(env=[hook.EnvUpsert(name="CRITEST_HELD", value="yes")])),
+    "updated": ((Stage.UPDATE_CONTAINER_RESOURCES,), hook.Adjustment(annotations=_MARK)),
+    "held": ([stage for stage in Stage if stage not in (*_MADE, Stage.UPDATE_CONTAINER_RESOURCES)], hook.Adjustment()),
+}
+
+
+async def run_critest(binary: Path, socket: Path, words: list[str], report: Path) -> None:
+    """Its own output goes to stderr as it comes; failing specs are no error of ours."""
+    config = report.with_name("crictl.yaml")
+    config.touch()
+    command = [
+        *(str(binary), "--config", str(config)),
+        *("--runtime-endpoint", f"unix://{socket}", "--image-endpoint", f"unix://{socket}"),
+        *(
+            "--ginkgo.junit-report",
+            str(report),
+            "--ginkgo.no-color",
+            "--ginkgo.randomize-all=false",
+            "--ginkgo.seed",
+            "1",
+            *words,
+        ),
+    ]
+    await (await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)).wait()
+
+
+async def run_through(binary: Path, socket: Path, words: list[str], report: Path) -> int:
+    """The same through a proxy; how many questions its hooks were asked (two for each container)."""
+    folder = report.parent
+    async with AsyncExitStack() as stack:
+        servers = []
+        for name, (stages, answer) in _ANSWERS.items():
+            server = await stack.enter_async_context(HookServer(folder / f"{name}.sock"))
+            server.adjust(answer)
+            servers.append(server)
+            points = [*(stage.pre for stage in stages), *(stage.post for stage in stages)]
+            registration = {"remote-endpoint": str(folder / f"{name}.sock"), "runtime-hooks": points}
+            (folder / "hooks.d").mkdir(exist_ok=True)
+            (folder / f"hooks.d/{name}.json").write_text(json.dumps(registration))
+        settings = {
+            "listen": str(folder / "cri.sock"),
+            "runtime_endpoint": str(socket),
+            "hooks_dir": str(folder / "hooks.d"),
+            "max_connections": 4096,  # critest makes two for each spec and closes none
+        }
+        config = folder / "runtimeproxy.toml"
+        config.write_text(render_flat_toml(settings))
+        proxy = Daemon("lading-runtimeproxy", config=config, socket=folder / "cri.sock")
+        await asyncio.to_thread(proxy.start)
+        try:
+            await run_critest(binary, proxy.socket, words, report)
+        finally:
+            await asyncio.to_thread(proxy.stop)
+        return sum(len(server.asked) for server in servers)
+
+
+def read_report(report: Path) -> dict[str, str]:
+    """Spec → state, of a JUnit file."""
+    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 -- critest wrote it for us
+    found = ((str(case.get("name")), str(case.get("status"))) for case in cases)
+    return {name.removeprefix("[It] "): state for name, state in found if name.startswith("[It] ")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.critest", description="critest against a socket, or through the proxy.")
+    parser.add_argument("--critest", type=Path, required=True, metavar="BIN")
+    parser.add_argument("--socket", type=Path, required=True, help="the runtime's")
+    parser.add_argument("--through", action="store_true", help="through a proxy in front of it")
+    parser.add_argument("--out", type=Path, default=Path("bench/out/critest.json"))
+    args, words = parser.parse_known_args()
+    with tempfile.TemporaryDirectory(prefix="lading-critest-", dir="/tmp") as folder:  # sockets need short names
+        report = Path(folder) / "junit.xml"
+        begun = time.monotonic()
+        if args.through:
+            asked = asyncio.run(run_through(args.critest, args.socket, words, report))
+        else:
+            asked = 0
+            asyncio.run(run_critest(args.critest, args.socket, words, report))
+        specs = read_report(report)
+    counts = Counter(specs.values())
+    result = {state: counts[state] for state in ("passed", "failed", "skipped")}
+    result |= {"asked": asked, "seconds": round(time.monotonic() - begun)}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps({**result, "specs": dict(sorted(specs.items()))}, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What held calls cost the others: while a hook never answers, and while a message of 15 MB goes through.
+
+*Stuck hook.* Eight guarded CreateContainer calls wait for a hook that answers nothing, while one caller makes Version calls; a
+round is measured idle, then stuck. `p99_us` is the median of the rounds' 99th percentiles.
+
+*Stall.* Seen from outside: a probe makes a Version call every millisecond on a connection of its own, while CreateContainer
+calls of 15 MB are held, parsed, changed (`hide-unassigned`) and forwarded. The slowest probe, less the median one, is the
+longest time for which the event loop can have stood still. The sender, containerd and the probe share the machine's CPUs, and
+what they took is in it: an upper bound. What the same messages do to a direct connection is said beside it.
+"""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+from bench.caller import Caller, run_calls
+from bench.calls import OPTIONS, VERSION, VERSION_REQUEST
+from bench.creates import ENV, GUARDED
+from bench.figures import percentile
+from bench.rig import Contender, Rig
+from bench.size import Part, Size
+from lading.errors import HostError
+from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.cri import Cri
+
+CREATE: Final = "/runtime.v1.RuntimeService/CreateContainer"
+WAITING: Final = 8
+LARGE: Final = 15_000_000
+PROBE_EVERY_S: Final = 0.001
+_SETTLE_S: Final = 0.2
+
+
+def measure_stuck_hook(rig: Rig, size: Size) -> Part:
+    with rig.stuck_hook() as hook:
+        registration = {
+            "remote-endpoint": str(hook),
+            "runtime-hooks": ["PreCreateContainer"],
+            "annotation-prefixes": ["lading.dev/"],
+            "deadlines": {"PreCreateContainer": 600},
+        }
+        with rig.relay(rig.direct, registration=registration) as relay, Cri(relay.socket) as client:
+            pod = client.run_pod("guarded", annotations=GUARDED)
+            request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, sandbox_config=pod.config).SerializeToString()
+            idle, stuck = [], []
+            for number in range(size.rounds):
+                rig.say(f"stuck_hook: round {number + 1} of {size.rounds}")
+                idle.append(_p99_us(relay, size.calls))
+                with _in_flight(relay, request, WAITING) as creates:
+                    time.sleep(_SETTLE_S)  # until the hook has been asked
+                    stuck.append(_p99_us(relay, size.calls))
+                    if ended := [create.details() for create in creates if create.done()]:
+                        raise HostError(f"cannot measure a stuck hook: {len(ended)} of its calls ended: {ended[0]}")
+    figures = {"idle": {"p99_us": statistics.median(idle)}, "stuck": {"p99_us": statistics.median(stuck)}}
+    return Part({"stuck_hook": figures})
+
+
+def measure_stall(rig: Rig, size: Size) -> Part:
+    registration = {
+        "remote-endpoint": str(rig.folder / "nobody.sock"),  # the pod is not its, so it is not asked
+        "runtime-hooks": ["PreCreateContainer"],
+        "annotation-prefixes": ["lading.dev/"],
+        "static-adjustments": {"hide-unassigned": {"env": {ENV: "void"}}},
+    }
+    request = render_large(LARGE)
+    with rig.relay(rig.direct, registration=registration) as relay:
+        found = {}
+        for contender in (rig.direct, relay):
+            rig.say(f"loop_stall_max_ms: {contender.name}, {size.messages} messages of 15 MB")
+            probe = _probe(contender, request, size.messages)
+            found[contender.name] = max(probe) - percentile(probe, 0.5)
+    note = f"loop_stall_max_ms: the same messages on a direct connection {found['direct'] * 1e3:.1f} ms"
+    return Part({"loop_stall_max_ms": found["relay"] * 1e3}, [note])
+
+
+def render_large(at_least: int) -> bytes:
+    """A CreateContainer request of that size for a pod without annotations: most of it is environment."""
+    config = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="large"))
+    value = b"x" * 10_000
+    config.envs.extend(cri.KeyValue(key=f"PART_{number}", value=value) for number in range(at_least // len(value)))
+    sandbox = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="large", uid="large", namespace="default"))
+    return cri.CreateContainerRequest(pod_sandbox_id="large", config=config, sandbox_config=sandbox).SerializeToString()
+
+
+def _p99_us(contender: Contender, calls: int) -> float:
+    caller = Caller(contender.socket, VERSION, VERSION_REQUEST)
+    with contextlib.closing(caller):
+        run_calls([caller], calls // 10)
+        return percentile(run_calls([caller], calls), 0.99) * 1e6
+
+
+@contextlib.contextmanager
+def _in_flight(contender: Contender, request: bytes, calls: int) -> Iterator[list["grpc.CallFuture[bytes]"]]:
+    """CreateContainer calls that have begun; those that have not ended are cancelled."""
+    with grpc.insecure_channel(f"unix:{contender.socket}", options=OPTIONS) as channel:
+        create: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(CREATE, bytes, bytes)
+        futures = [create.future(request) for _ in range(calls)]
+        yield futures
+        for future in futures:
+            future.cancel()  # type: ignore[no-untyped-call]  # in the stubs
+
+
+def _probe(contender: Contender, request: bytes, messages: int) -> list[float]:
+    """Seconds that Version took, asked every millisecond while `messages` such requests went through one after the other."""
+    caller = Caller(contender.socket, VERSION, VERSION_REQUEST)
+    took = []
+    with contextlib.closing(caller):
+        run_calls([caller], 100)
+        for _ in range(messages):
+            with _in_flight(contender, request, 1) as (create,):
+                due = time.perf_counter()
+                while not create.done():
+                    took += run_calls([caller], 1)
+                    due += PROBE_EVERY_S
+                    time.sleep(max(0.0, due - time.perf_counter()))
+                if create.code() is not grpc.StatusCode.NOT_FOUND:  # containerd read all of it, and knows no such sandbox
+                    raise HostError(f"cannot measure {CREATE}: it ended with {create.code()}: {create.details()}")
+    return took

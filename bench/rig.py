@@ -1,0 +1,107 @@
+"""What is measured, running: a private containerd or the small backend, and in front of it the proxy and the usual way.
+
+Enters: a folder. Leaves: contenders, each a socket with the process whose CPU and memory count; all of them end with the `with`
+block. Rounds of the contenders are interleaved, so that what else the machine does meets all of them alike.
+"""
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simnode.build import build
+from simnode.child import Child, answers
+from simnode.containerd import PrivateContainerd
+from simnode.daemons import Daemon, LadingNode, render_flat_toml
+
+R = TypeVar("R")
+PROFILE = "demo-8gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    name: str  # as in the JSON file
+    socket: Path
+    pid: int  # whose CPU and memory count: the proxy's; direct, the runtime's
+
+
+class Rig:
+    def __init__(self, folder: Path, runtime: PrivateContainerd, say: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.runtime = runtime
+        self.say = say
+        self.direct = Contender(name="direct", socket=runtime.socket, pid=runtime.pid)
+
+    @contextlib.contextmanager
+    def relay(self, runtime: Contender, *, registration: Mapping[str, Any] | None = None) -> Iterator[Contender]:
+        """The proxy as it is installed, with at most one hook registration."""
+        folder = self.folder / f"relay-{runtime.name}"
+        hooks_dir = folder / "hooks.d"
+        hooks_dir.mkdir(parents=True, exist_ok=True)
+        for old in hooks_dir.iterdir():
+            old.unlink()
+        if registration:
+            (hooks_dir / "50-bench.json").write_text(json.dumps(registration))
+        config, listen = folder / "runtimeproxy.toml", folder / "cri.sock"
+        settings = {"listen": str(listen), "runtime_endpoint": str(runtime.socket), "hooks_dir": str(hooks_dir)}
+        config.write_text(render_flat_toml(settings))
+        proxy = Daemon("lading-runtimeproxy", config=config, socket=listen)
+        proxy.start()
+        try:
+            yield Contender(name="relay", socket=listen, pid=proxy.pid)
+        finally:
+            proxy.stop()
+
+    @contextlib.contextmanager
+    def grpc_aio(self, runtime: Contender) -> Iterator[Contender]:
+        with self._module("grpc_aio_proxy", f"grpc_aio-{runtime.name}", str(runtime.socket)) as (socket, pid):
+            yield Contender(name="grpc_aio", socket=socket, pid=pid)
+
+    @contextlib.contextmanager
+    def backend(self) -> Iterator[Contender]:
+        with self._module("backend", "backend") as (socket, pid):
+            yield Contender(name="direct", socket=socket, pid=pid)
+
+    @contextlib.contextmanager
+    def stuck_hook(self) -> Iterator[Path]:
+        """A hook server that takes every question and answers none."""
+        with self._module("stuck_hook", "stuck_hook") as (socket, _):
+            yield socket
+
+    @contextlib.contextmanager
+    def lading(self) -> Iterator[LadingNode]:
+        """Hooks and proxy on a simulated node, in front of the real containerd."""
+        folder = Path(tempfile.mkdtemp(prefix="lading-", dir=self.folder))
+        node = build(PROFILE, folder / "node")
+        with LadingNode(folder, node=node, runtime=self.runtime) as lading:
+            yield lading
+
+    @contextlib.contextmanager
+    def _module(self, module: str, name: str, *arguments: str) -> Iterator[tuple[Path, int]]:
+        socket = self.folder / f"{name}.sock"
+        command = [sys.executable, "-m", f"bench.{module}", str(socket), *arguments]
+        child = Child(command, log=self.folder / f"{name}.log")
+        child.start()
+        try:
+            child.wait_until(lambda: answers(socket), f"an answer at {socket}")
+            yield socket, child.pid
+        finally:
+            child.stop()
+
+    def interleave(
+        self, what: str, rounds: int, contenders: Sequence[Contender], measure: Callable[[Contender], R]
+    ) -> dict[str, list[R]]:
+        """What `measure` says of each contender, round by round, after one to warm up. Each round begins with another."""
+        out: dict[str, list[R]] = {contender.name: [] for contender in contenders}
+        for number in range(rounds + 1):
+            self.say(f"{what}: round {number} of {rounds}" if number else f"{what}: warming up")
+            first = number % len(contenders)
+            for contender in (*contenders[first:], *contenders[:first]):
+                figure = measure(contender)
+                if number:
+                    out[contender.name].append(figure)
+        return out

@@ -1,0 +1,165 @@
+"""The daemon: everything put together, started, watched and stopped in order."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from grpclib.server import Server
+
+from hooks.boot import read_boot_id
+from hooks.grant.gpu import GpuMode
+from hooks.inventory.model import Inventory
+from hooks.inventory.read import read_inventory
+from hooks.inventory.watch import InventoryWatch, watched_folders
+from hooks.ledger.store import Ledger
+from hooks.ledger.writable import find_ledger_problem
+from hooks.memlock import memlock_warning
+from hooks.metrics import Metrics
+from hooks.node import Node
+from hooks.readiness import decide_ready
+from hooks.service import HookService
+from hooks.settings import Settings, ledger_path, read_trust, rules
+from lading import __version__
+from lading.errors import RuntimeUnavailableError
+from lading.health import Condition, HealthServer, parse_address
+from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
+from lading.log import Event, Log
+from lading.notify import notify
+from lading.runtime import RuntimeClient, decide_cdi_support
+from lading.sockets import Peer, access_problems, listen, parse_endpoint
+
+CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
+
+
+async def run(settings: Settings, log: Log) -> None:
+    host_root = Path(settings.host_root)
+    runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
+    find_silence = partial(find_own_silence, listen_path, hello=HELLO)
+
+    def rejected(peer: Peer) -> None:
+        log.warning(Event.CONNECTION_REJECTED, f"peer has uid {peer.uid}", pid=peer.pid)
+
+    async with RuntimeClient(runtime_path) as runtime:
+        with (
+            Ledger.open(ledger_path(settings)) as ledger,
+            listen(listen_path, rejected=rejected) as listener,
+        ):
+            cdi = RuntimeCdi()
+            trust = read_trust(settings)
+            node = Node(
+                ledger=ledger,
+                runtime=runtime,
+                host_root=host_root,
+                boot_id=read_boot_id(host_root),
+                log=log,
+                rules=lambda: rules(settings, trust, cdi_refusal=cdi.refusal),
+                reconcile_interval_s=settings.reconcile_interval,
+            )
+            node.watch = InventoryWatch(
+                partial(read_configured, settings),
+                folders=watched_folders(host_root),
+                interval_s=settings.inventory_interval,
+                on_change=node.inventory_changed,
+                on_failure=node.inventory_failed,
+            )
+            await node.watch.start()
+            background = [asyncio.create_task(node.keep_reconciled())]
+            if settings.gpu_mode is GpuMode.CDI:
+                background.append(asyncio.create_task(cdi.keep_asking(runtime, settings.inventory_interval)))
+            metrics = Metrics(node)
+            health = HealthServer(
+                parse_address(settings.metrics),
+                registry=metrics.registry,
+                silence=find_silence,
+                conditions=lambda: _conditions(settings, node),
+                log=log,
+            )
+            server = Server([HookService(node, answered=metrics.answered)])
+            stop = stop_asked()  # before the first question can come, so that none is cut off
+            await server.start(sock=listener)
+            await health.start()
+            for problem in access_problems(listen_path):
+                log.warning(Event.SOCKET_ACCESS, problem)
+            log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, node=settings.node_name)
+            if not settings.rdma_ipc_lock:
+                _warn_of_memlock(log, host_root, runtime_path, node.watch.current)
+            notify("READY=1")
+            feeding = asyncio.create_task(keep_fed(find_silence, log))
+            try:
+                await asked_or_failed(stop, background)
+                notify("STOPPING=1")
+                log.info(Event.DAEMON_STOPPING)
+            finally:
+                feeding.cancel()
+                await health.close()
+                server.close()
+                await server.wait_closed()
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                await node.watch.close()
+                log.info(Event.DAEMON_STOPPED)
+
+
+class RuntimeCdi:
+    """Whether the runtime honours CDI names, as far as it has said."""
+
+    def __init__(self) -> None:
+        self.refusal = "the container runtime has not said yet whether it honours CDI names"
+
+    async def keep_asking(self, runtime: RuntimeClient, interval_s: float) -> None:
+        """The runtime may be upgraded, or reconfigured, under a running daemon. Never returns."""
+        while True:
+            try:
+                self.refusal = decide_cdi_support(await runtime.version(), await runtime.status_verbose()).problem
+            except RuntimeUnavailableError as e:
+                self.refusal = str(e)
+            await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
+
+
+def read_configured(settings: Settings) -> Inventory:
+    """The node's inventory, with what the configured way of injection needs."""
+    devices, cdi = settings.gpu_mode is GpuMode.DEVICES, settings.gpu_mode is GpuMode.CDI
+    return read_inventory(
+        Path(settings.host_root),
+        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
+        driver_root=Path(settings.driver_root) if devices and settings.driver_root else None,
+        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if cdi else [],
+    )
+
+
+def _conditions(settings: Settings, node: Node) -> tuple[Condition, ...]:
+    return decide_ready(
+        inventory_age_s=node.watch.age_s if node.watch else float("inf"),
+        inventory_interval_s=settings.inventory_interval,
+        reconcile_age_s=node.reconcile_age_s,
+        reconcile_interval_s=settings.reconcile_interval,
+        ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
+        socket=missing_socket(parse_endpoint(settings.listen)),
+        bypassed=node.bypassed,
+    )
+
+
+def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: Inventory | None) -> None:
+    if inventory and inventory.vfs and (warning := memlock_warning(host_root, runtime_path)):
+        log.warning(Event.MEMLOCK_SMALL, warning)
+
+
+def stop_asked() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    return asked
+
+
+async def asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
+    """Background work never ends by itself. If it does, its error ends the daemon; one without it is worse."""
+    signalled = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([signalled, *background], return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    for task in done:
+        task.result()

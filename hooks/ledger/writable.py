@@ -1,0 +1,21 @@
+"""Whether the next grant could be recorded, as far as it shows before: the last write, the folder, the room on its disk.
+
+Enters: the ledger's path and how its last write went. Leaves: what is wrong, or nothing.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+# Below it SQLite may fail to grow its log.
+LEAST_FREE: Final = 1 << 20
+
+
+def find_ledger_problem(path: Path, last_write: str) -> str:
+    if last_write:
+        return last_write
+    if not os.access(path.parent, os.W_OK):
+        return f"{path.parent} can not be written"
+    found = os.statvfs(path.parent)
+    free = found.f_bavail * found.f_frsize
+    return f"{path.parent} has {free} bytes left" if free < LEAST_FREE else ""

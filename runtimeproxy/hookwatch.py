@@ -1,0 +1,64 @@
+"""Whether each registered hook server answers: by its last question, and by a look every few seconds while nobody asks it.
+
+Enters: registrations, and how questions went. Leaves: for each registration why it does not answer, or nothing. A look is an
+HTTP/2 greeting: a server that hangs still lets connect, so only its own greeting counts. A question that failed in the last
+minute outweighs it, for a server that greets and then answers garbage does not work.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lading.liveness import HELLO, find_silence
+from runtimeproxy.endpoint import Failure
+from runtimeproxy.registrations import Registration
+
+LOOK_S: Final = 5.0
+REMEMBER_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    silence: str = "not looked at yet"
+    failure: str = ""  # of the last question
+    failed_at: float = 0.0
+
+
+class HookWatch:
+    def __init__(self) -> None:
+        self._endpoints: dict[str, Path] = {}  # by name of the registration
+        self._seen: dict[str, _Seen] = {}
+        self._changed = asyncio.Event()
+
+    def use(self, registrations: tuple[Registration, ...]) -> None:
+        self._endpoints = {r.name: Path(r.endpoint) for r in registrations}
+        self._seen = {name: self._seen.get(name, _Seen()) for name in self._endpoints}
+        self._changed.set()
+
+    def answered(self, name: str, failure: Failure | None) -> None:
+        if seen := self._seen.get(name):
+            seen.failure = failure.message if failure else ""
+            seen.failed_at = asyncio.get_running_loop().time()
+            if not failure:
+                seen.silence = ""
+
+    def silences(self) -> dict[str, str]:
+        """Why each does not answer; empty for one that does."""
+        since = asyncio.get_running_loop().time() - REMEMBER_S
+        return {name: seen.silence or (seen.failure if seen.failed_at > since else "") for name, seen in self._seen.items()}
+
+    async def keep_looking(self) -> None:
+        """Never returns."""
+        while True:
+            self._changed.clear()
+            await asyncio.gather(*(self._look(name, path) for name, path in self._endpoints.items()))
+            try:
+                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            except TimeoutError:
+                continue
+
+    async def _look(self, name: str, path: Path) -> None:
+        silence = await find_silence(path, hello=HELLO)
+        if seen := self._seen.get(name):
+            seen.silence = silence

@@ -1,0 +1,28 @@
+"""How many calls the proxy ended unfinished when it stopped, carried over its restarts in a small file beside its socket.
+
+A process that ends can not be scraped any more, so a counter in memory would never show what it is for. The folder is on a
+tmpfs: a reboot begins at 0, as with any counter. A file that can not be read or written costs the number, nothing else.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+_LONGEST: Final = 20  # digits
+
+
+def lost_file(listen: Path) -> Path:
+    return listen.with_name(listen.name + ".lost-calls")
+
+
+def read_lost(path: Path) -> int:
+    try:
+        text = path.read_bytes()[:_LONGEST].decode("ascii", "replace").strip()
+    except OSError:
+        return 0
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def write_lost(path: Path, calls: int) -> None:
+    with contextlib.suppress(OSError):
+        path.write_text(f"{calls}\n")

@@ -1,0 +1,129 @@
+"""What the proxy counts as it happens, and the gauges that are read when somebody asks.
+
+Enters: how held calls ended, how long hooks took, bytes. Leaves: a registry of its own. Label values come from closed lists
+(CRI methods, outcomes, reasons) or from the names of registration files, so a pod can not make a series: a reason that a hook
+made up counts as "other". The bytes are plain integers, added to for each chunk that is relayed. On the loop's thread only.
+
+Source: prometheus.io/docs/practices/naming.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lading import __version__
+from lading.reasons import Reason
+from runtimeproxy.calls import Forward, Method, Outcome
+
+_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
+_REASONS: Final = frozenset(Reason)
+_OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """What is so at this moment."""
+
+    connections: int
+    open_calls: int
+    connections_opened: int
+    connections_rejected: int
+    runtime_up: bool
+    hooks_up: dict[str, bool]  # by registration
+    lost_calls: int  # ended unfinished when the proxy stopped, since the node booted
+    log_dropped: int
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.from_client = 0  # bytes
+        self.from_runtime = 0
+        self._hooks: set[str] = set()  # that have series
+        self._calls = Counter(
+            "lading_proxy_calls", "Held calls by how they ended.", ["method", "outcome"], registry=self.registry
+        )
+        self._refusals = Counter("lading_proxy_refusals", "Refused calls by reason.", ["reason"], registry=self.registry)
+        self._held = Histogram(
+            "lading_proxy_held_seconds",
+            "From the whole request to its end here: sent on, refused or cancelled.",
+            ["method"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._hook = Histogram(
+            "lading_proxy_hook_seconds", "One question to a hook server.", ["hook"], buckets=_BUCKETS, registry=self.registry
+        )
+        self._hook_failures = Counter(
+            "lading_proxy_hook_failures", "Questions without a usable answer.", ["hook", "reason"], registry=self.registry
+        )
+        ProcessCollector(registry=self.registry)
+
+    def show(self, gauges: Callable[[], Gauges]) -> None:
+        """Once, when what they are read from is there."""
+        self.registry.register(_Shown(self, gauges))
+
+    def call_ended(self, method: Method, outcome: Outcome, held_s: float) -> None:
+        if isinstance(outcome, Forward):
+            self._end(method, "forwarded" if outcome.message is None else "adjusted", held_s)
+        else:
+            self._end(method, "refused", held_s)
+            self._refusals.labels(_known(outcome.reason)).inc()
+
+    def call_cancelled(self, method: Method, held_s: float) -> None:
+        self._end(method, "cancelled", held_s)
+
+    def hook_answered(self, hook: str, seconds: float, failure: Reason | None) -> None:
+        self._hooks.add(hook)
+        self._hook.labels(hook).observe(seconds)
+        if failure is not None:
+            self._hook_failures.labels(hook, failure.value).inc()
+
+    def forget_hooks(self, registered: Iterable[str]) -> None:
+        """Series of files that are gone go with them: their names are an operator's, and may be many over the years."""
+        for hook in self._hooks - frozenset(registered):
+            self._hook.remove_by_labels({"hook": hook})
+            self._hook_failures.remove_by_labels({"hook": hook})
+            self._hooks.discard(hook)
+
+    def _end(self, method: Method, outcome: str, held_s: float) -> None:
+        self._calls.labels(method.name, outcome).inc()
+        self._held.labels(method.name).observe(held_s)
+
+
+class _Shown(Collector):
+    def __init__(self, metrics: Metrics, gauges: Callable[[], Gauges]) -> None:
+        self._metrics = metrics
+        self._gauges = gauges
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else the registry would collect once to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._gauges()
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)
+        yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended.", now.open_calls)
+        yield CounterMetricFamily("lading_proxy_connections_opened", "Client connections.", now.connections_opened)
+        yield CounterMetricFamily("lading_proxy_connections_rejected", "Connections cut off.", now.connections_rejected)
+        yield GaugeMetricFamily("lading_proxy_runtime_up", "1 while the runtime answers.", int(now.runtime_up))
+        yield CounterMetricFamily("lading_proxy_lost_calls", "Calls that a stop of the proxy ended.", now.lost_calls)
+        yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", now.log_dropped)
+        bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by who sent them.", labels=["sender"])
+        bytes_.add_metric(["client"], self._metrics.from_client)
+        bytes_.add_metric(["runtime"], self._metrics.from_runtime)
+        yield bytes_
+        up = GaugeMetricFamily("lading_proxy_hook_up", "1 while the registered hook server answers.", labels=["hook"])
+        for hook, answers in now.hooks_up.items():
+            up.add_metric([hook], int(answers))
+        yield up
+
+
+def _known(reason: str) -> str:
+    return reason if reason in _REASONS else _OTHER

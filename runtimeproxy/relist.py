@@ -1,0 +1,43 @@
+"""Compares what the proxy knows of pods with the runtime's lists: at the start, and now and then for what went past the proxy.
+
+Enters: the runtime's lists. Leaves: guarded pods in `known`; `problem` says why the last comparison failed, or nothing.
+"""
+
+import asyncio
+from typing import Final
+
+from lading.errors import RuntimeUnavailableError
+from lading.log import Event, Log
+from lading.runtime import RuntimeClient
+from runtimeproxy.known import Known
+
+# Calls that went past us are learnt so often.
+RELIST_S: Final = 60.0
+# While the runtime does not answer.
+RELIST_RETRY_S: Final = 1.0
+
+
+class Relist:
+    def __init__(self, known: Known, runtime: RuntimeClient, log: Log) -> None:
+        self.done = asyncio.Event()  # for the first time
+        self.problem = "not asked yet"
+        self._known = known
+        self._runtime = runtime
+        self._log = log
+
+    async def keep(self) -> None:
+        """Never returns."""
+        while True:
+            mark = self._known.mark()
+            try:
+                self._known.relist(mark, await self._runtime.list_sandboxes(), await self._runtime.list_containers())
+            except RuntimeUnavailableError as e:
+                self.problem = e.message
+                self._log.debug(Event.RUNTIME_UNREACHABLE, str(e))
+                await asyncio.sleep(RELIST_RETRY_S)
+                continue
+            self.problem = ""
+            if not self.done.is_set():
+                self._log.info(Event.PODS_KNOWN, sandboxes=len(self._known), containers=self._known.containers)
+                self.done.set()
+            await asyncio.sleep(RELIST_S)

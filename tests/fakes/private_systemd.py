@@ -1,0 +1,150 @@
+"""A real systemd as PID 1 of namespaces of its own, with our units, the real journald, and nothing else of this machine's.
+
+Enters: a folder. What lies in `etc` is /etc/lading there, what lies in `containerd` is /run/containerd, and the units of
+`systemd/` run the commands of this checkout, unchanged but for a drop-in where they would hide the Python that runs them. /run,
+/opt, /var/lib, /etc and the unit folders of the machine are covered, so that nothing of the host's is seen or changed. Leaves:
+a booted system, until the end of the `with` block kills all of it. Source: systemd(1); the container interface of systemd.io.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from simnode.child import Child, tail
+
+ROOT: Final = Path(__file__).parents[2]
+UNITS: Final = ROOT / "systemd"
+_SYSTEM: Final = Path("/usr/lib/systemd/system")
+_OF_THE_MACHINE: Final = ("systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
+_ETC: Final = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf")
+_HIDDEN: Final = ("/root", "/home", "/run/user")  # by ProtectHome=
+_TARGETS: Final = ("sysinit", "basic", "sockets", "multi-user", "shutdown", "umount", "final", "emergency", "rescue")
+
+_BOOT: Final = """
+set -e
+folder=$1
+mount -t proc proc /proc
+umount -l /sys/fs/cgroup 2>/dev/null || true
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/containerd && mount --bind "$folder/containerd" /run/containerd
+for covered in /opt /var/lib /usr/lib/systemd/system /usr/lib/systemd/system-generators; do mount -t tmpfs tmpfs $covered; done
+mount --bind "$folder/root-etc" /etc
+mkdir -p /opt/lading && mount --bind "$2" /opt/lading
+cp "$folder/units"/* /usr/lib/systemd/system/
+exec env -i container=lading PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target --show-status=no
+"""
+
+
+def missing() -> str:
+    """Why it can not be had here, or nothing."""
+    if os.geteuid() != 0:
+        return "root"
+    if not Path("/lib/systemd/systemd").exists() or shutil.which("systemctl") is None:
+        return "systemd (apt-get install systemd)"
+    trial = [
+        "unshare",
+        "--mount",
+        "--cgroup",
+        "--propagation",
+        "private",
+        "mount",
+        "-t",
+        "cgroup2",
+        "cgroup2",
+        "/sys/fs/cgroup",
+    ]
+    return "a kernel with cgroup v2" if subprocess.run(trial, check=False, capture_output=True).returncode else ""
+
+
+class PrivateSystemd:
+    """`drop_ins`: unit → more lines for it."""
+
+    def __init__(self, folder: Path, *, wanted: Iterable[str], drop_ins: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.log = folder / "systemd.log"
+        self.etc = folder / "root-etc" / "lading"
+        self.units = folder / "root-etc" / "systemd/system"  # more units, and drop-ins
+        self.containerd = folder / "containerd"
+        self._wanted = tuple(wanted)
+        self._drop_ins = dict(drop_ins or {})
+        script = ["sh", "-c", _BOOT, "boot", str(folder), str(Path(sys.executable).parents[1])]
+        spaces = ["--mount", "--pid", "--uts", "--ipc", "--cgroup", "--propagation", "private"]
+        self._unshare = Child(["unshare", *spaces, "--fork", "--kill-child=KILL", *script], log=self.log)
+        self._pid = 0
+        for made in (self.etc, self.units, self.containerd, folder / "units"):
+            made.mkdir(parents=True)
+
+    def __enter__(self) -> Self:
+        self._write_etc()
+        self._write_units()
+        self._unshare.start()
+        try:
+            self._unshare.wait_until(self._booted, "a booted system")
+        except BaseException:
+            self._unshare.kill()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._unshare.kill()
+
+    @property
+    def root(self) -> Path:
+        """Its file system, from outside: sockets below it can be connected to."""
+        return Path(f"/proc/{self._pid}/root")
+
+    def run(self, *argv: str, check: bool = True) -> str:
+        done = subprocess.run(
+            ["nsenter", "--target", str(self._pid), "--mount", "--pid", "--", *argv],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}\n{tail(self.log)}"
+        return done.stdout
+
+    def show(self, unit: str, name: str) -> str:
+        return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
+
+    def status_of(self, unit: str) -> dict[str, str]:
+        """/proc/PID/status of its main process."""
+        status = self.run("cat", f"/proc/{self.show(unit, 'MainPID')}/status")
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in status.splitlines())}
+
+    def _write_etc(self) -> None:
+        etc = self.etc.parent
+        for name in _ETC:
+            if Path("/etc", name).exists():
+                shutil.copy(Path("/etc", name), etc)
+        (etc / "machine-id").write_text("5f0d2c6100004000800000000000abcd\n")
+
+    def _write_units(self) -> None:
+        units = self.folder / "units"
+        for name in _OF_THE_MACHINE:
+            shutil.copy(_SYSTEM / name, units)
+        for path in UNITS.glob("lading-*"):
+            shutil.copy(path, units)
+        for target in _TARGETS:
+            (units / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
+        wants = " ".join((*_OF_THE_MACHINE, *self._wanted))
+        (units / "multi-user.target").write_text(f"[Unit]\nDefaultDependencies=no\nWants={wants}\n")
+        visible = not any(str(path).startswith(_HIDDEN) for path in (ROOT, Path(sys.executable).resolve()))
+        for path in UNITS.glob("lading-*.service"):
+            more = self._drop_ins.get(path.name, "") + ("" if visible else "[Service]\nProtectHome=no\n")
+            drop_in = self.units / f"{path.name}.d" / "50-test.conf"
+            drop_in.parent.mkdir(parents=True)
+            drop_in.write_text(more)
+
+    def _booted(self) -> bool:
+        children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children").read_text().split()
+        if not children:
+            return False
+        self._pid = int(children[0])
+        state = self.run("systemctl", "is-system-running", check=False).strip()
+        return state in {"running", "degraded"}

@@ -1,0 +1,88 @@
+"""Fault tests: real daemons that are killed, starved, cut off and lied to. What needs a real runtime is marked `node`."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from simnode.build import build
+from simnode.containerd import PrivateContainerd
+from simnode.daemons import LadingNode
+from tests.fakes.needs import need
+from tests.faults.rig import NO_METRICS, InMemoryRuntime
+from tests.node.conftest import LOGS, binaries, containerd, pytest_runtest_makereport, short_folder
+from tests.node.site import Site, open_site
+
+__all__ = ["LOGS", "binaries", "containerd", "pytest_runtest_makereport", "short_folder"]
+
+
+class StartLading(Protocol):
+    def __call__(self, **hooks: object) -> LadingNode:
+        """Both daemons on a simulated node in front of the runtime in memory; `hooks`: settings of lading-hooks."""
+
+
+@pytest.fixture
+def start_lading(
+    device_nodes: None, runtime: InMemoryRuntime, short_folder: Path, pytestconfig: pytest.Config
+) -> Iterator[StartLading]:
+    logs = pytestconfig.stash.setdefault(LOGS, [])
+    with contextlib.ExitStack() as stack:
+
+        def start(**hooks: object) -> LadingNode:
+            node = build("demo-8gpu", short_folder / "node")
+            lading = LadingNode(
+                short_folder, node=node, runtime=runtime, hooks_settings={**NO_METRICS, **hooks}, proxy_settings=NO_METRICS
+            )
+            for log in lading.logs:
+                logs.append(log)
+                stack.callback(logs.remove, log)
+            return stack.enter_context(lading)
+
+        yield start
+
+
+@pytest.fixture
+def runtime(short_folder: Path) -> Iterator[InMemoryRuntime]:
+    with InMemoryRuntime(short_folder / "runtime.sock") as runtime:
+        yield runtime
+
+
+class StartOnContainerd(Protocol):
+    def __call__(self, **hooks: object) -> Site:
+        """Both daemons in front of the session's containerd."""
+
+
+@pytest.fixture
+def start_on_containerd(
+    device_nodes: None, containerd: PrivateContainerd, short_folder: Path, pytestconfig: pytest.Config
+) -> Iterator[StartOnContainerd]:
+    logs = pytestconfig.stash[LOGS]
+    with contextlib.ExitStack() as stack:
+
+        def start(**hooks: object) -> Site:
+            node = build("demo-8gpu", short_folder / "node")
+            lading = LadingNode(
+                short_folder, node=node, runtime=containerd, hooks_settings={**NO_METRICS, **hooks}, proxy_settings=NO_METRICS
+            )
+            for log in lading.logs:
+                logs.append(log)
+                stack.callback(logs.remove, log)
+            stack.enter_context(lading)
+            return stack.enter_context(open_site(lading, containerd))
+
+        yield start
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 512 KiB."""
+    need(os.geteuid() == 0, "root, to mount a tmpfs")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", mounted], check=True)
+    yield mounted
+    subprocess.run(["umount", "--lazy", mounted], check=True)

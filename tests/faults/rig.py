@@ -1,0 +1,137 @@
+"""What the fault tests share: a quick runtime, one daemon at a time, registrations by hand, what a log says, and a clock."""
+
+import json
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from lading.log import Event
+from lading.vocabulary import PREFIX
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from simnode.cri import Cri
+from simnode.daemons import Daemon, render_flat_toml
+from tests.fakes.raw_server import Call, RawServer
+from tests.hostile.runtime import KeepingRuntime
+
+
+class InMemoryRuntime(KeepingRuntime):
+    """Where speed or numbers matter more than a real runtime; what `LadingNode` stands in front of."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lock = threading.Lock()
+
+    @property
+    def socket(self) -> Path:
+        return self.path
+
+    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
+        return Cri(via or self.path, folder=self.path.parent, cgroup_root="none", api=api)
+
+    def _answer(self, method: str, request: bytes) -> bytes:
+        with self._lock:  # lists are made while others create
+            return super()._answer(method, request)
+
+
+NO_METRICS = {"metrics": ""}  # their port is a machine's, not a test's
+GUARDED = {f"{PREFIX}gpus": "0"}  # annotations of a pod that wants the first card
+PLAIN: dict[str, str] = {}
+
+
+def proxy_in(folder: Path, runtime: Path, **settings: object) -> Daemon:
+    """A proxy in front of any runtime, not started yet."""
+    config = folder / "runtimeproxy.toml"
+    values = {
+        "listen": str(folder / "cri.sock"),
+        "runtime_endpoint": str(runtime),
+        "hooks_dir": str(folder / "hooks.d"),
+        **NO_METRICS,
+        **settings,
+    }
+    (folder / "hooks.d").mkdir(exist_ok=True)
+    config.write_text(render_flat_toml(values))
+    return Daemon("lading-runtimeproxy", config=config, socket=folder / "cri.sock")
+
+
+def register(folder: Path, endpoint: Path, name: str = "50-test.json", **fields: object) -> Path:
+    """Asked at CreateContainer and StopPodSandbox about pods with our annotations; `fields` with `_` for `-`."""
+    registration: dict[str, Any] = {
+        "remote-endpoint": str(endpoint),
+        "runtime-hooks": ["PreCreateContainer", "PreStopPodSandbox"],
+        "annotation-prefixes": [PREFIX],
+        **{key.replace("_", "-"): value for key, value in fields.items()},
+    }
+    path = folder / "hooks.d" / name
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(registration))
+    new.rename(path)
+    return path
+
+
+def cards_in_use(runtime: InMemoryRuntime) -> list[str]:
+    """The nodes of NVIDIA cards that containers have which did not exit; one that two have is there twice."""
+    live = [c.id for c in list(runtime.containers.values()) if c.state != cri.CONTAINER_EXITED]
+    requests = [runtime.created[i] for i in live if i in runtime.created]
+    paths = [device.container_path for request in requests for device in request.config.devices]
+    return [path for path in paths if re.fullmatch(r"/dev/nvidia\d+", path)]
+
+
+def fill(directory: Path) -> Path:
+    """Takes what room its file system has; removing the file gives it back."""
+    filler = directory / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return filler
+
+
+def logged(daemon: Daemon, event: Event) -> list[dict[str, str]]:
+    """The records of an event, in order: their fields, and `msg`."""
+    lines = daemon.log.read_text().splitlines() if daemon.log.exists() else []
+    records = (dict(word.split("=", 1) for word in shlex.split(line) if "=" in word) for line in lines if "event=" in line)
+    return [record for record in records if record.get("event") == event]
+
+
+class Measured:
+    """Seconds, known after the block."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def measure(what: str) -> Iterator[Measured]:
+    """Printed, so that a report can say it (`pytest -rP`)."""
+    measured, began = Measured(), time.monotonic()
+    try:
+        yield measured
+    finally:
+        measured.seconds = time.monotonic() - began
+        print(f"measured: {what}: {measured.seconds:.3f} s")
+
+
+class ScriptedHooks(RawServer):
+    """A hook server that says what a test wants; at first, that every container gets the variable MARK."""
+
+    MARK: Final = "LADING_TEST_MARK"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, lambda call: self.says(call) if call.method == "Adjust" else b"")
+        self.says: Callable[[Call], bytes] = self.mark
+
+    @classmethod
+    def mark(cls, call: Call) -> bytes:
+        asked = hook.AdjustRequest.FromString(call.request)
+        adjustment = hook.Adjustment()
+        if asked.stage == hook.CREATE_CONTAINER:
+            adjustment.env.add(name=cls.MARK, value=asked.sandbox.uid)
+        return hook.AdjustResponse(adjustment=adjustment).SerializeToString()
+
+    @classmethod
+    def marked(cls, request: cri.CreateContainerRequest) -> bool:
+        return any(env.key == cls.MARK for env in request.config.envs)

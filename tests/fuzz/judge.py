@@ -1,0 +1,208 @@
+"""One play (script.py) through a `Relay`, and everything that must hold whatever the two sides say.
+
+No exception; no work out of proportion; malformed input ends with `broken` and a code, and nothing more comes out. Out come
+whole frames, each header block in one piece. An independent HPACK decoder at each far end reads the blocks that were put in, in
+order, except those of refused calls. The runtime never gets more DATA than it gave window for, and none of a refused call.
+Every held call ends once; afterwards nothing is reserved.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import hpack
+
+from runtimeproxy.relay import frames
+from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.connection import CallCancelled, CallEnded, CallHeld, Relay, Side
+from runtimeproxy.relay.frames import ErrorCode
+from tests.fakes.wire import HELD
+from tests.fuzz.script import Bytes, Decide, Decision, Script
+
+MAX_MESSAGE = 1000
+BUDGET = 2500
+OURS = b"said by the relay"
+TOO_LARGE = b"grpc: received message larger than max"
+Block = tuple[tuple[bytes, bytes], ...]
+
+
+class Reading:
+    """One direction's bytes at one point: frames, and blocks by stream."""
+
+    def __init__(self, preface: int) -> None:
+        self.blocks: dict[int, list[Block]] = defaultdict(list)
+        self.readable = True
+        self._rest = b""
+        self._skip = preface
+        self._decoder = hpack.Decoder(max_header_list_size=1 << 26)
+        self._decoder.max_allowed_table_size = (
+            1 << 32
+        )  # who may use what is the properties' question (h2); here, only the content
+        self._block: bytes | None = None
+        self._block_stream = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+        """(type, flags, stream, payload); header blocks are read on the way."""
+        skipped = data[: self._skip]
+        self._skip -= len(skipped)
+        data = self._rest + data[len(skipped) :]
+        while len(data) >= 9 and len(data) >= (size := 9 + int.from_bytes(data[:3], "big")):
+            kind, flags, stream = data[3], data[4], int.from_bytes(data[5:9], "big") & 0x7FFF_FFFF
+            self._meet(kind, flags, stream, data[9:size])
+            yield kind, flags, stream, data[9:size]
+            data = data[size:]
+        self._rest = data
+
+    @property
+    def between_frames(self) -> bool:
+        return not self._rest and self._block is None
+
+    def _meet(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if self._block is not None:
+            self.readable &= kind == frames.CONTINUATION and stream == self._block_stream
+        if kind == frames.HEADERS:
+            start, end = 0, len(payload)
+            if flags & frames.PADDED and payload:
+                start, end = 1, end - payload[0]
+            if flags & frames.PRIORITY_FIELDS:
+                start += 5
+            self._block, self._block_stream = payload[start : max(start, end)], stream
+        elif kind == frames.CONTINUATION:
+            self.readable &= self._block is not None
+            self._block = (self._block or b"") + payload
+        if kind in (frames.HEADERS, frames.CONTINUATION) and flags & frames.END_HEADERS and self._block is not None:
+            block, self._block = self._block, None
+            try:
+                self.blocks[self._block_stream].append(tuple((n, v) for n, v in self._decoder.decode(block, raw=True)))
+            except (hpack.HPACKError, UnicodeDecodeError):
+                self.readable = False
+
+
+class Play:
+    def __init__(self) -> None:
+        self.budget = HoldBudget(BUDGET)
+        self.relay = Relay(held_paths=frozenset({HELD}), budget=self.budget, clock=lambda: 0.0, max_message=MAX_MESSAGE)
+        self.said = {Side.CLIENT: Reading(len(frames.PREFACE)), Side.RUNTIME: Reading(0)}  # by whom
+        self.heard = {Side.CLIENT: Reading(0), Side.RUNTIME: Reading(len(frames.PREFACE))}  # by whom
+        self.window = frames.DEFAULT_WINDOW  # the runtime's
+        self.open: set[int] = set()  # held, and no end yet
+        self.observed: set[int] = set()
+        self.refused: set[int] = set()
+        self.ended: set[int] = set()  # by the client; what it still sends there is the runtime's to judge
+        self.taken = 0
+        self.given = 0
+
+    def run(self, script: Script) -> None:
+        for step in script.steps():
+            match step:
+                case Bytes(side, data):
+                    self.receive(side, data)
+                case Decide():
+                    self.decide(step)
+            self.look()
+            if self.relay.broken:
+                break
+        self.finish()
+
+    def receive(self, side: Side, data: bytes) -> None:
+        self.taken += len(data)
+        for kind, flags, stream, payload in self.said[side].feed(data):
+            if side is Side.CLIENT and (kind == frames.RST_STREAM or (kind < 2 and flags & frames.END_STREAM)):
+                self.ended.add(stream)
+            if side is Side.RUNTIME and kind == frames.WINDOW_UPDATE and stream == 0 and len(payload) == 4:
+                self.window += int.from_bytes(payload, "big") & 0x7FFF_FFFF
+        if side is Side.CLIENT:
+            self.relay.receive_from_client(data)
+        else:
+            self.relay.receive_from_runtime(data)
+
+    def decide(self, step: Decide) -> None:
+        undecided = step.stream in self.open
+        match step.what:
+            case Decision.FORWARD:
+                assert self.relay.forward(step.stream, step.message, observe=step.observe) is undecided
+                self.open.discard(step.stream)
+                if undecided:
+                    self.taken += len(step.message or b"")
+                    self.observed |= {step.stream} if step.observe else set()
+            case Decision.REFUSE:
+                if self.relay.refuse(step.stream, 9, OURS.decode()):
+                    self.refused.add(step.stream)
+                else:
+                    assert not undecided
+                self.open.discard(step.stream)
+            case Decision.ANNOUNCE_END:
+                self.relay.announce_end()
+
+    def look(self) -> None:
+        for event in self.relay.take_events():
+            match event:
+                case CallHeld(stream=stream):
+                    assert stream not in self.open | self.refused
+                    self.open.add(stream)
+                case CallCancelled(stream=stream):
+                    assert stream not in self.refused
+                    self.open.discard(stream)
+                    self.observed.discard(stream)
+                case CallEnded(stream=stream):
+                    self.observed.remove(stream)
+        to_runtime, to_client = self.relay.to_runtime(), self.relay.to_client()
+        self.given += len(to_runtime) + len(to_client)
+        for kind, _, stream, payload in self.heard[Side.RUNTIME].feed(to_runtime):
+            if kind == frames.DATA:
+                self.window -= len(payload)
+                assert self.window >= 0
+                assert stream not in self.refused - self.ended
+        at_client = self.heard[Side.CLIENT]
+        for _, _, stream, _ in at_client.feed(to_client):
+            if stream in at_client.blocks and _says(at_client.blocks[stream][-1], TOO_LARGE):
+                self.refused.add(stream)
+        self.check_blocks()
+
+    def check_blocks(self) -> None:
+        for hearer, speaker in ((Side.RUNTIME, Side.CLIENT), (Side.CLIENT, Side.RUNTIME)):
+            heard, said = self.heard[hearer], self.said[speaker]
+            assert heard.readable
+            for stream, blocks in heard.blocks.items():
+                theirs = [b for b in blocks if not _is_ours(b)]
+                if hearer is Side.RUNTIME and stream in self.refused & self.ended:
+                    assert all(block in said.blocks[stream] for block in theirs)
+                else:
+                    assert theirs == said.blocks[stream][: len(theirs)], (hearer, stream)
+                assert len(blocks) - len(theirs) <= 1
+        if not self.relay.broken:
+            for reading in self.heard.values():
+                assert reading.between_frames
+            for stream, blocks in self.said[Side.RUNTIME].blocks.items():
+                if stream not in self.refused and self.said[Side.RUNTIME].readable:
+                    assert len([b for b in self.heard[Side.CLIENT].blocks[stream] if not _is_ours(b)]) == len(blocks)
+
+    def finish(self) -> None:
+        relay, broken = self.relay, self.relay.broken
+        if broken:
+            assert isinstance(broken.code, ErrorCode)
+            relay.receive_from_client(bytes(100))
+            relay.receive_from_runtime(bytes(100))
+        relay.end(OURS.decode())
+        self.look()
+        assert relay.broken
+        assert not self.open
+        assert not self.observed
+        assert self.budget._room == BUDGET
+        assert not self.budget._waiting
+        # A block of table references grows when it is re-encoded, by at most the table's size for each byte.
+        assert self.given <= 200_000 + 4 * self.taken + 4200 * sum(map(len, self.said[Side.RUNTIME].blocks.values()))
+
+
+def _is_ours(block: Block) -> bool:
+    return _says(block, OURS) or _says(block, TOO_LARGE)
+
+
+def _says(block: Block, text: bytes) -> bool:
+    return bool(block) and block[-1][1].startswith(text)
+
+
+def play(data: bytes) -> Play:
+    """Raises AssertionError, or whatever the relay raised."""
+    played = Play()
+    played.run(Script(data))
+    return played

@@ -1,0 +1,93 @@
+"""Hostile tests: the twelve cases of docs/security.md, against the real daemons wherever that stays affordable.
+
+Three nodes for the session, which take assignments by hand, by central, and by central with a signature: both daemons of each
+before a runtime in memory. Where the kernel or the runtime decides, a test asks for `containerd`, the real one. Every module
+says by which naive version it was seen to fail. LADING_DEEP=1 runs them with the numbers that they are meant for.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from simnode import leftovers
+from simnode.build import build
+from simnode.containerd import PrivateContainerd
+from simnode.daemons import LadingNode
+from tests.hostile.front import PUBLIC_KEY, Front, RuntimeAt
+from tests.hostile.runtime import KeepingRuntime
+from tests.node.conftest import LOGS, binaries, containerd, pytest_runtest_makereport, short_folder
+from tests.node.site import Site, open_site
+
+__all__ = ["LOGS", "binaries", "containerd", "pytest_runtest_makereport", "short_folder"]
+
+
+class StartFront(Protocol):
+    def __call__(self, *, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
+        """Both daemons with these settings beside their own."""
+
+
+def _starter(device_nodes: None, pytestconfig: pytest.Config) -> Iterator[StartFront]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*, hooks: Mapping[str, object] | None = None, proxy: Mapping[str, object] | None = None) -> Front:
+            folder = Path(tempfile.mkdtemp(prefix="lading-"))
+            stack.callback(leftovers.remove_tree, folder)
+            runtime = stack.enter_context(KeepingRuntime(folder / "runtime.sock"))
+            lading = LadingNode(
+                folder,
+                node=build("demo-8gpu", folder / "node"),
+                runtime=RuntimeAt(runtime.path),
+                hooks_settings={"metrics": "", **(hooks or {})},
+                proxy_settings={"metrics": "", **(proxy or {})},
+            )
+            logs = pytestconfig.stash.setdefault(LOGS, [])
+            for log in lading.logs:
+                logs.append(log)
+                stack.callback(logs.remove, log)
+            return stack.enter_context(Front(stack.enter_context(lading), runtime))
+
+        yield start
+
+
+start_front = pytest.fixture(_starter)
+share_front = pytest.fixture(scope="session")(_starter)
+
+
+@pytest.fixture(scope="session")
+def by_hand(share_front: StartFront) -> Front:
+    return share_front()
+
+
+@pytest.fixture(scope="session")
+def by_central(share_front: StartFront) -> Front:
+    return share_front(hooks={"assignments": ["unsigned"]})
+
+
+@pytest.fixture(scope="session")
+def keys_toml(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, object]:
+    """Settings of a node that takes assignments signed by `front.PRIVATE_KEY`, key id k1."""
+    pem = tmp_path_factory.mktemp("keys") / "k1.pem"
+    pem.write_bytes(PUBLIC_KEY)
+    return {"assignments": ["signed"], "keys.k1": str(pem)}
+
+
+@pytest.fixture(scope="session")
+def signed(share_front: StartFront, keys_toml: Mapping[str, object]) -> Front:
+    return share_front(hooks=keys_toml)
+
+
+@pytest.fixture(scope="session")
+def real(
+    device_nodes: None, containerd: PrivateContainerd, keys_toml: Mapping[str, object], pytestconfig: pytest.Config
+) -> Iterator[Site]:
+    """The same signed node before the real containerd and runc."""
+    folder = Path(tempfile.mkdtemp(prefix="lading-"))
+    lading = LadingNode(folder, node=build("demo-8gpu", folder / "node"), runtime=containerd, hooks_settings=keys_toml)
+    pytestconfig.stash[LOGS] += lading.logs
+    with lading, open_site(lading, containerd) as site:
+        yield site
+    leftovers.remove_tree(folder)

@@ -1,0 +1,73 @@
+"""One gRPC call over a socket without a gRPC library: any message bytes, any prefix, any header, in pieces of any size.
+
+Enters: a socket's path and what to send. Leaves: grpc-status and grpc-message of the answer, as they came, with its message.
+Refuses nothing: h2 checks only what the other side sends.
+"""
+
+import contextlib
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import h2.exceptions
+
+from runtimeproxy.relay.messages import Status
+from tests.fakes.wire import Headers, Peer
+
+TIMEOUT_S = 20.0
+
+
+class Answer(NamedTuple):
+    status: int
+    text: bytes  # grpc-message, percent-encoded
+    message: bytes  # without its prefix
+
+
+def call(path: Path, method: str, content: bytes, *, flag: int = 0, headers: Headers = ()) -> Answer:
+    """`content` behind a gRPC prefix with that flag (1: compressed)."""
+    return send(path, method, [flag.to_bytes(1) + len(content).to_bytes(4) + content], headers=headers)
+
+
+def send(path: Path, method: str, pieces: Iterable[bytes], *, headers: Headers = ()) -> Answer:
+    peer = Peer(client=True)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(str(path))
+        stream = peer.connection.get_next_available_stream_id()
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", method.encode()), (b":authority", b"localhost")]
+        fields += [(b"content-type", b"application/grpc"), (b"te", b"trailers"), *headers]
+        peer.connection.send_headers(stream, fields)
+        for piece in pieces:
+            _send(connection, peer, stream, piece)
+        with contextlib.suppress(h2.exceptions.ProtocolError):  # answered, and over, before all was sent
+            peer.connection.end_stream(stream)
+        while not _over(peer, stream):
+            _exchange(connection, peer)
+    seen = peer.streams[stream]
+    return Answer(int(seen.last(b"grpc-status") or Status.UNKNOWN), seen.last(b"grpc-message") or b"", seen.data[5:])
+
+
+def _send(connection: socket.socket, peer: Peer, stream: int, data: bytes) -> None:
+    while data and not _over(peer, stream):
+        room = min(peer.connection.local_flow_control_window(stream), peer.connection.max_outbound_frame_size)
+        if room > 0:
+            peer.connection.send_data(stream, data[:room])
+            data = data[room:]
+        else:
+            _exchange(connection, peer)
+    connection.sendall(peer.connection.data_to_send())
+
+
+def _exchange(connection: socket.socket, peer: Peer) -> None:
+    connection.sendall(peer.connection.data_to_send())
+    received = connection.recv(1 << 18)
+    if not received:
+        raise ConnectionError("the other side closed the connection without an answer")
+    peer.receive(received)
+    connection.sendall(peer.connection.data_to_send())
+
+
+def _over(peer: Peer, stream: int) -> bool:
+    seen = peer.streams.get(stream)
+    return seen is not None and (seen.ended or seen.reset is not None)

@@ -1,0 +1,150 @@
+"""Case 2: keys that make the runtime act, or that only the node writes, brought along by a pod, a container or a checkpoint.
+
+Naive versions seen to fail: a check that looks at the pod's annotations only; a reconcile that takes a container's
+`lading.dev/grant` as whoever's it says; a RestorePod that is forwarded; an existing grant that is served unlooked at.
+"""
+
+import gzip
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu
+from hooks.ledger.model import render_annotation
+from hooks.ledger.reconcile import ProblemKind, reconcile
+from lading.reasons import Reason
+from lading.vocabulary import GRANT, GpuUuid
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.calls import Refusal, Stage
+from runtimeproxy.merge import merge
+from runtimeproxy.relay.messages import Status
+from simnode.cri import CriError
+from tests.fakes import holders
+from tests.hostile import raw
+from tests.hostile.front import Front
+from tests.node.site import Site, eventually, refusal_of
+
+RESTORE = "/runtime.v1.RuntimeService/RestorePod"
+GUARDED = {"lading.dev/gpus": "0"}
+RESERVED = {
+    "cdi.k8s.io/nvidia": "nvidia.com/gpu=all",
+    "cdi.k8s.io/": "nvidia.com/gpu=all",
+    "org.systemd.property.DeviceAllow": "[('/dev/nvidia7', 'rwm')]",
+    "org.systemd.property.": "x",
+    GRANT: "{}",
+}
+
+
+@pytest.mark.parametrize("key", RESERVED)
+def test_set_by_a_pod(by_hand: Front, key: str) -> None:
+    assert by_hand.refused({**GUARDED, key: RESERVED[key]}).reason is Reason.ANNOTATION_RESERVED
+    # and where the annotation came to a pod whose sandbox is there already
+    with by_hand.pod(GUARDED) as pod:
+        pod.config.annotations[key] = RESERVED[key]
+        with pytest.raises(CriError) as caught:
+            pod.create_container()
+        assert refusal_of(caught.value).reason is Reason.ANNOTATION_RESERVED
+
+
+@pytest.mark.parametrize("key", RESERVED)
+def test_set_on_a_container(by_hand: Front, key: str) -> None:
+    refused = by_hand.refused(GUARDED, annotations={key: RESERVED[key]})
+    assert refused.reason is Reason.ANNOTATION_RESERVED
+    assert key in refused.message
+
+
+def test_the_grant_is_nobodys_to_bring_and_the_rest_of_a_pod_that_is_not_ours_is_its_own(by_hand: Front) -> None:
+    assert by_hand.refused({GRANT: "{}"}).reason is Reason.ANNOTATION_RESERVED
+    assert by_hand.refused({}, annotations={GRANT: "{}"}).reason is Reason.ANNOTATION_RESERVED
+    others = {key: value for key, value in RESERVED.items() if key != GRANT}
+    with by_hand.created({}, annotations=others) as request:  # as a device plugin has kubelet do it
+        assert others.items() <= dict(request.config.annotations).items()
+
+
+@pytest.mark.parametrize("key", [*RESERVED, "io.kubernetes.container.hash"])
+def test_set_by_a_hook(key: str) -> None:
+    answer = hook.Adjustment(annotations={key: "x"})
+    merged = merge([("10.json", answer)], Stage.CREATE_CONTAINER)
+    assert isinstance(merged, Refusal) is (key != GRANT)  # which is what our own hook writes
+
+
+# Checkpoints
+
+
+def restore(front: Front, message: bytes, *, compress: bool) -> grpc.StatusCode:
+    """RestorePod through the proxy; our copy of CRI does not know it, so that its request is bytes."""
+    compression = grpc.Compression.Gzip if compress else grpc.Compression.NoCompression
+    with grpc.insecure_channel(f"unix:{front.lading.cri_socket}") as channel:
+        try:
+            channel.unary_unary(RESTORE, bytes, bytes)(message, compression=compression, timeout=10)
+        except grpc.RpcError as e:
+            code = e.code()
+            assert isinstance(code, grpc.StatusCode)
+            return code
+    return grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_pod_that_is_restored_past_the_hooks(by_hand: Front, compress: bool) -> None:
+    before = len(by_hand.runtime.requests("RestorePod"))
+    guarded = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(annotations=GUARDED)).SerializeToString()
+    assert restore(by_hand, guarded + b"\x1a\x01x" * 9, compress=compress) is grpc.StatusCode.FAILED_PRECONDITION
+    assert len(by_hand.runtime.requests("RestorePod")) == before
+    plain = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(annotations={"a": "b" * 99})).SerializeToString()
+    assert restore(by_hand, plain, compress=compress) is grpc.StatusCode.OK
+    assert by_hand.runtime.requests("RestorePod")[before:] == [plain]
+
+
+def test_a_restore_hidden_behind_an_empty_gzip_member(by_hand: Front) -> None:
+    """Go's gzip reads on behind the first member; whoever stops there sees an innocent request."""
+    guarded = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(annotations=GUARDED)).SerializeToString()
+    hidden = gzip.compress(b"") + gzip.compress(guarded)
+    before = len(by_hand.runtime.requests("RestorePod"))
+    answer = raw.call(by_hand.lading.cri_socket, RESTORE, hidden, flag=1, headers=[(b"grpc-encoding", b"gzip")])
+    assert answer.status == Status.FAILED_PRECONDITION
+    assert len(by_hand.runtime.requests("RestorePod")) == before
+
+
+def test_a_grant_that_came_with_a_checkpoint_moves_nothing() -> None:
+    """containerd merges a checkpoint's annotations into the container's: what the lists say is not only what we wrote."""
+    held = holders.grant("victim", devices=holders.whole(0))
+    stolen = render_annotation(held)
+    own = render_annotation(holders.grant("thief", devices=holders.whole(0, 1)))
+    sandboxes = [holders.sandbox("victim"), holders.sandbox("thief")]
+    for worn, kind in ((stolen, ProblemKind.ANNOTATION_MISPLACED), (own, ProblemKind.DEVICE_HELD_TWICE)):
+        containers = [holders.container("c1", pod="thief", wears=worn), holders.container("c0", pod="victim", wears=held)]
+        actions = reconcile([held], {}, sandboxes, containers, now=holders.NOW, boot_id=holders.BOOT)
+        assert actions.release == ()
+        assert kind in {problem.kind for problem in actions.problems}
+        assert held.key not in {grant.key for grant in actions.adopt}
+
+
+def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -> None:
+    """The one way to a forged grant of one's own: by its pod's uid, put into a checkpoint before the pod asks for devices."""
+    with by_hand.created({"lading.dev/gpus": "0"}), by_hand.pod({}) as thief:
+        forged = replace(
+            holders.grant(thief.spec.uid, "main"),
+            request=ContainerRequest(gpus=(GpuRequest(name="1", pod_wide=True),)),
+            devices=Devices(gpus=(GrantedGpu(uuid=GpuUuid(by_hand.gpu(0)), pod_wide=True),)),
+        )
+        restored = thief.create_container("main")
+        by_hand.runtime.containers[restored.id].annotations[GRANT] = render_annotation(forged)
+        by_hand.lading.hooks.restart()
+
+        def adopted() -> None:
+            assert forged.key in {grant.key for grant in by_hand.grants()}
+
+        eventually(adopted)
+        restored.remove()
+        thief.config.annotations["lading.dev/gpus"] = "1"
+        with pytest.raises(CriError) as caught:
+            thief.create_container("main", attempt=1)
+        assert refusal_of(caught.value).reason is Reason.DEVICE_HELD
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("key", RESERVED)
+def test_containerd_never_hears_of_it(real: Site, key: str) -> None:
+    assert real.refused_at_once(GUARDED, annotations={key: RESERVED[key]}).reason is Reason.ANNOTATION_RESERVED

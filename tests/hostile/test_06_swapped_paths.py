@@ -1,0 +1,132 @@
+"""Case 6: paths that change between the look and the use (TOCTOU), by a thread that exchanges them all the while.
+
+On the swapped path neither of the two is ever right, so every success is an escape: one is a link to a perfect copy outside the
+node's folder (who follows it is caught), the other a real node with a wrong number, or a file of another owner (who judges one
+and uses the other is caught). 2,000 rounds each, 100,000 with LADING_DEEP=1.
+
+Naive versions seen to fail: `is_symlink`, then `stat`; `resolve`, then `stat`; attributes of sysfs read one path at a time
+(this one was ours); a registration's owner judged by path before it is read. Container file systems: nothing of ours opens one;
+runc does (case 5).
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
+from hooks.inventory.sysfs import read_rdma
+from lading.log import Level, Log, LogfmtSink
+from runtimeproxy.hooksdir import HooksDir
+from runtimeproxy.registrations import Registration
+from simnode.build import build
+from tests.fakes.needs import need
+from tests.hostile.front import DEEP
+from tests.hostile.swapper import swapping
+
+ROUNDS = 100_000 if DEEP else 2_000
+NUMBER, WRONG = (231, 192), (1, 1)  # uverbs0; the kernel's memory
+PATH = "/dev/infiniband/uverbs0"
+SOMEBODY = 1234
+
+
+def make_node(path: Path, number: tuple[int, int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(*number))
+
+
+def test_a_device_node(device_nodes: None, tmp_path: Path) -> None:
+    root, outside = tmp_path / "node", tmp_path / "outside"
+    make_node(root / PATH[1:], WRONG)
+    make_node(outside, NUMBER)
+    other = root / "dev/infiniband/other"
+    other.symlink_to(outside)
+    with swapping(root / PATH[1:], other):
+        causes = {cause_of(root) for _ in range(ROUNDS)}
+    assert causes == {Cause.LINK, Cause.WRONG_NUMBER}  # both were met, and nothing else
+
+
+@pytest.mark.parametrize("folder", ["dev", "dev/infiniband"])
+def test_a_folder_on_the_way(device_nodes: None, tmp_path: Path, folder: str) -> None:
+    root, outside = tmp_path / "node", tmp_path / "outside"
+    make_node(root / PATH[1:], WRONG)
+    make_node(outside / Path(PATH).relative_to(f"/{folder}"), NUMBER)
+    other = root / "other"
+    other.symlink_to(outside)
+    with swapping(root / folder, other):
+        causes = {cause_of(root) for _ in range(ROUNDS)}
+    assert causes == {Cause.LINK, Cause.WRONG_NUMBER}
+
+
+def cause_of(root: Path) -> Cause:
+    with pytest.raises(DeviceNodeError) as caught:
+        read_char_device(root, PATH, major=NUMBER[0], minor=NUMBER[1])
+    return caught.value.cause
+
+
+PROFILE = {
+    "name": "two VFs",
+    "host_bridges": [
+        {
+            "bus": "0000:17",
+            "socket": 0,
+            "numa": 0,
+            "below": [
+                {
+                    "bdf": "0000:18:00.0",
+                    "pf": {
+                        "ibdev": "mlx5_0",
+                        "netdev": "ib0",
+                        "link_layer": "InfiniBand",
+                        "total_vfs": 2,
+                        "vfs": [
+                            {"bdf": "0000:18:00.2", "ibdevs": ["mlx5_1"]},
+                            {"bdf": "0000:18:00.3", "ibdevs": ["mlx5_2"]},
+                        ],
+                    },
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("swapped", ["uverbs", "function"])
+def test_two_functions_in_sysfs(device_nodes: None, tmp_path: Path, swapped: str) -> None:
+    """As when a driver is unbound and bound again while it is read: no VF is ever given another one's verbs device. A round
+    reads some thirty files."""
+    root = build(PROFILE, tmp_path / "node").root
+    (pf,), _, _ = read_rdma(root)
+    minors = {vf.ibdev: vf.uverbs.minor for vf in pf.vfs if vf.uverbs}
+    assert len(minors) == 2
+    if swapped == "function":
+        one, other = (root / "sys/bus/pci/devices" / vf.bdf for vf in pf.vfs)
+    else:
+        one, other = (root / f"sys/class/infiniband_verbs/uverbs{minor - 192}" for minor in minors.values())
+    with swapping(one, other):
+        for _ in range(ROUNDS // 4):
+            pfs, _, _ = read_rdma(root)
+            found = [vf for pf in pfs for vf in pf.vfs if vf.uverbs and not vf.unhealthy]
+            assert all(vf.uverbs and vf.uverbs.minor == minors[vf.ibdev] for vf in found)
+
+
+@pytest.mark.parametrize("other", ["file", "link"])
+def test_a_registration(tmp_path: Path, other: str) -> None:
+    """root's own names no endpoint; somebody else's does."""
+    need(os.geteuid() == 0, "root, to give a file to somebody else")
+    folder, evil = tmp_path / "hooks.d", tmp_path / "evil"
+    folder.mkdir(mode=0o755)
+    (folder / "10.json").write_text("{}")
+    evil.write_text(json.dumps({"remote-endpoint": "/tmp/evil.sock", "runtime-hooks": ["PreCreateContainer"]}))
+    os.chown(evil, SOMEBODY, SOMEBODY)
+    beside = folder / "10.json~"
+    evil.rename(beside) if other == "file" else beside.symlink_to(evil)
+    published: list[tuple[Registration, ...]] = []
+    with open(os.devnull, "wb") as null:
+        hooks_dir = HooksDir(folder, published.append, Log(LogfmtSink(null.fileno()), Level.ERROR))
+        with swapping(folder / "10.json", beside):
+            for _ in range(4 * ROUNDS):
+                hooks_dir.read()
+    assert published == [()]

@@ -1,0 +1,208 @@
+"""Case 9: messages around 4 MiB and 16 MiB, of 80 MiB, output of ExecSync of 16 MiB, compression bombs.
+
+Everything is asked twice, past the proxy and through it, and has to come to the same; the proxy's memory at the highest is
+looked at meanwhile. Calls of three kinds: one that passes frame by frame, one that is held and goes on as it came, one that is
+held, read and changed.
+
+Naive versions seen to fail: a proxy that keeps gRPC's default limit of 4 MiB; one that decompresses without a limit; one that
+decompresses every member of a gzip stream and copies all that is left for each (this one was ours).
+"""
+
+import gzip
+import hashlib
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+from runtimeproxy.relay.messages import Status
+from tests.hostile import raw
+from tests.hostile.front import Front
+from tests.hostile.measure import MIB, memory_growth
+from tests.hostile.runtime import LIMIT
+
+SIZES = (*(middle + off for middle in (4 * MIB, 16 * MIB) for off in (-1, 0, 1)), 80 * MIB)
+PASSING, HELD, CHANGED = "EchoOfSize", "RunPodSandbox", "CreateContainer"
+GROWTH_PASSING = 24 * MIB  # frames, and what waits for a slow reader
+GROWTH_HELD = 256 * MIB  # a message of 16 MiB is kept, read, and written anew
+
+KUBELET = [("grpc.max_receive_message_length", LIMIT), ("grpc.max_send_message_length", -1)]
+PATIENT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+Outcome = tuple[grpc.StatusCode, int, str]
+
+
+class Caller:
+    """The same calls past the proxy and through it."""
+
+    def __init__(self, front: Front, options: list[tuple[str, int]]) -> None:
+        local = ("grpc.use_local_subchannel_pool", 1)
+        self._front = front
+        self._direct, self._through = (
+            grpc.insecure_channel(f"unix:{path}", options=[*options, local])
+            for path in (front.runtime.path, front.lading.cri_socket)
+        )
+
+    def close(self) -> None:
+        self._direct.close()
+        self._through.close()
+
+    def both(
+        self, method: str, request: bytes, *, compressed: bool = False, growth: int = GROWTH_PASSING
+    ) -> tuple[Outcome, Outcome]:
+        compression = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
+        direct = _outcome(self._direct, method, request, compression)
+        with memory_growth(self._front.lading.proxy.pid) as grown:
+            through = _outcome(self._through, method, request, compression)
+        assert grown.bytes < growth
+        return direct, through
+
+
+def _outcome(channel: grpc.Channel, method: str, request: bytes, compression: grpc.Compression) -> Outcome:
+    rpc = channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", bytes, bytes)
+    try:
+        reply = rpc(request, timeout=20, compression=compression)
+    except grpc.RpcError as e:
+        return e.code(), 0, ""
+    # ids are new each time; what is echoed or scripted is not
+    made = method in {HELD, CHANGED}
+    return grpc.StatusCode.OK, len(reply), "" if made else hashlib.sha256(reply).hexdigest()
+
+
+@pytest.fixture
+def kubelet(by_hand: Front) -> Iterator[Caller]:
+    caller = Caller(by_hand, KUBELET)
+    yield caller
+    caller.close()
+    by_hand.runtime.sandboxes.clear()
+    by_hand.runtime.containers.clear()
+    by_hand.runtime.asked.clear()
+    by_hand.runtime.scripted.clear()
+
+
+@pytest.fixture
+def patient(by_hand: Front) -> Iterator[Caller]:
+    caller = Caller(by_hand, PATIENT)
+    yield caller
+    caller.close()
+    by_hand.runtime.scripted.clear()
+
+
+def request_of(front: Front, method: str, size: int) -> bytes:
+    """A request of exactly this size that the runtime serves."""
+    match method:
+        case "RunPodSandbox":
+            message: cri.RunPodSandboxRequest | cri.CreateContainerRequest = cri.RunPodSandboxRequest()
+            message.config.annotations["fill"] = ""
+        case "CreateContainer":
+            front.runtime.sandboxes["s"] = cri.PodSandbox(id="s")
+            message = cri.CreateContainerRequest(pod_sandbox_id="s")
+            message.config.annotations["fill"] = ""
+        case _:
+            return b"x" * size
+    config = message.config
+    for _ in range(4):  # the lengths before it take bytes too
+        config.annotations["fill"] = "x" * (len(config.annotations["fill"]) + size - message.ByteSize())
+    assert message.ByteSize() == size
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize("method", [PASSING, HELD])
+@pytest.mark.parametrize("size", SIZES)
+def test_requests(by_hand: Front, kubelet: Caller, method: str, size: int) -> None:
+    request = request_of(by_hand, method, size)
+    direct, through = kubelet.both(method, request, growth=GROWTH_PASSING if method == PASSING else GROWTH_HELD)
+    assert through == direct
+    assert (direct[0] is grpc.StatusCode.OK) is (size <= LIMIT)
+    if size <= LIMIT and method == HELD:
+        assert [hashlib.sha256(arrived).digest() for arrived in by_hand.runtime.requests(HELD)] == [
+            hashlib.sha256(request).digest()
+        ] * 2
+
+
+@pytest.mark.parametrize("size", SIZES[:-1])
+def test_requests_that_are_changed(by_hand: Front, kubelet: Caller, size: int) -> None:
+    """Hiding the cards adds a variable; where that is too much for the runtime, it says so."""
+    direct, through = kubelet.both(CHANGED, request_of(by_hand, CHANGED, size), growth=GROWTH_HELD)
+    if LIMIT - 100 < size <= LIMIT:
+        assert (direct[0], through[0]) == (grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    else:
+        assert through == direct
+    if size <= LIMIT - 100:
+        fills = [cri.CreateContainerRequest.FromString(r).config.annotations["fill"] for r in by_hand.runtime.requests(CHANGED)]
+        assert fills[0] == fills[1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_replies(by_hand: Front, kubelet: Caller, patient: Caller, size: int) -> None:
+    by_hand.runtime.scripted["ListContainers"] = b"\x0a\x00" * (size // 2) + b"\x00" * (size % 2)
+    for caller, taken in ((kubelet, size <= LIMIT), (patient, True)):
+        direct, through = caller.both("ListContainers", b"")
+        assert through == direct
+        assert (direct[0] is grpc.StatusCode.OK) is taken
+
+
+def test_output_of_exec_sync(by_hand: Front, kubelet: Caller, patient: Caller) -> None:
+    by_hand.runtime.scripted["ExecSync"] = cri.ExecSyncResponse(stdout=b"o" * (16 * MIB)).SerializeToString()
+    for caller, code in ((kubelet, grpc.StatusCode.RESOURCE_EXHAUSTED), (patient, grpc.StatusCode.OK)):
+        direct, through = caller.both("ExecSync", b"")
+        assert through == direct
+        assert direct[0] is code
+
+
+# Bombs
+
+
+@pytest.mark.parametrize("method", [PASSING, HELD])
+@pytest.mark.parametrize("size", [15 * MIB, LIMIT, LIMIT + 1, 64 * MIB])
+def test_a_request_that_is_large_once_unpacked(by_hand: Front, kubelet: Caller, method: str, size: int) -> None:
+    request = request_of(by_hand, method, size)
+    growth = GROWTH_PASSING if method == PASSING else GROWTH_HELD
+    direct, through = kubelet.both(method, request, compressed=True, growth=growth)
+    assert through == direct
+    assert (direct[0] is grpc.StatusCode.OK) is (size <= LIMIT)
+
+
+def test_a_request_of_500_kilobytes_that_is_500_megabytes(by_hand: Front) -> None:
+    with memory_growth(by_hand.lading.proxy.pid) as growth:
+        answer = by_hand_call(by_hand.lading.cri_socket, bomb(500))
+    assert answer.status == Status.RESOURCE_EXHAUSTED
+    assert growth.bytes < GROWTH_HELD
+
+
+def bomb(mebibytes: int) -> bytes:
+    """gzip, without having to compress it all: behind a full flush the same bytes mean the same again."""
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    block = deflate.compress(bytes(MIB)) + deflate.flush(zlib.Z_FULL_FLUSH)
+    checksum = 0
+    for _ in range(mebibytes):
+        checksum = zlib.crc32(bytes(MIB), checksum)
+    header = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    end = b"\x03\0" + checksum.to_bytes(4, "little") + (mebibytes * MIB).to_bytes(4, "little")
+    return header + block * mebibytes + end
+
+
+@pytest.mark.parametrize(
+    ("member", "times"),
+    [
+        pytest.param(gzip.compress(b""), 200_000, id="empty"),
+        pytest.param(gzip.compress(bytes(1000)), 16_000, id="small"),
+    ],
+)
+def test_a_request_of_many_gzip_members(by_hand: Front, member: bytes, times: int) -> None:
+    """Nobody sends more than one. While it is looked at nobody else is served."""
+    began = time.monotonic()
+    with memory_growth(by_hand.lading.proxy.pid) as growth:
+        answer = by_hand_call(by_hand.lading.cri_socket, member * times)
+    assert answer.status != Status.OK
+    assert time.monotonic() - began < 2.0
+    assert growth.bytes < GROWTH_HELD
+
+
+def by_hand_call(path: Path, content: bytes) -> raw.Answer:
+    headers = [(b"grpc-encoding", b"gzip")]
+    return raw.call(path, f"/runtime.v1.RuntimeService/{HELD}", content, flag=1, headers=headers)

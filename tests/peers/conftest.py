@@ -1,0 +1,81 @@
+"""Peer tests: the proxy as its own process between gRPC peers that know nothing of it; the same call with and without it.
+
+One pair of runtime and proxy for each runtime, shared by all tests of this folder; one pair of connections for each client.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lading.vocabulary import PREFIX
+from simnode import leftovers
+from simnode.daemons import Daemon
+from tests.faults.rig import ScriptedHooks, proxy_in, register
+from tests.node.conftest import LOGS, binaries, containerd, pytest_runtest_makereport, short_folder
+from tests.peers.callers import AioCaller, Caller, CoreCaller
+from tests.peers.loop import LoopThread
+from tests.peers.runtimes import AioRuntime, CoreRuntime
+from tests.peers.script import Runtime
+
+__all__ = ["LOGS", "binaries", "containerd", "pytest_runtest_makereport", "short_folder"]
+
+HOOK_DEADLINE_S = 60.0  # a hook that hangs is ended by its caller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One runtime, and the proxy in front of it with one hook server."""
+
+    runtime: Runtime
+    path: Path
+    proxy: Daemon
+    hooks: ScriptedHooks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """One client's connections: to the runtime, and to the proxy in front of it."""
+
+    pair: Pair
+    direct: Caller
+    proxied: Caller
+
+
+@pytest.fixture(scope="package")
+def loop() -> Iterator[LoopThread]:
+    loop = LoopThread()
+    yield loop
+    loop.stop()
+
+
+@pytest.fixture(scope="package", params=["core-runtime", "aio-runtime"])
+def pair(request: pytest.FixtureRequest, loop: LoopThread, pytestconfig: pytest.Config) -> Iterator[Pair]:
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="lading-"))
+        stack.callback(leftovers.remove_tree, folder)
+        path = folder / "runtime.sock"
+        runtime: Runtime = CoreRuntime(path) if request.param == "core-runtime" else AioRuntime(path, loop)
+        stack.callback(runtime.stop)
+        hooks = stack.enter_context(ScriptedHooks(folder / "hooks.sock"))
+        proxy = proxy_in(folder, path, metrics="")
+        register(folder, hooks.path, annotation_prefixes=[PREFIX], deadlines={"PreCreateContainer": HOOK_DEADLINE_S})
+        pytestconfig.stash.setdefault(LOGS, []).append(proxy.log)
+        stack.callback(pytestconfig.stash[LOGS].remove, proxy.log)
+        stack.callback(proxy.stop)
+        proxy.start()
+        yield Pair(runtime=runtime, path=path, proxy=proxy, hooks=hooks)
+
+
+@pytest.fixture(scope="package", params=["core-client", "aio-client"])
+def ways(request: pytest.FixtureRequest, pair: Pair, loop: LoopThread) -> Iterator[Ways]:
+    def connect(path: Path) -> Caller:
+        return CoreCaller(path) if request.param == "core-client" else AioCaller(path, loop)
+
+    direct, proxied = connect(pair.path), connect(pair.proxy.socket)
+    yield Ways(pair=pair, direct=direct, proxied=proxied)
+    proxied.close()
+    direct.close()

@@ -1,0 +1,436 @@
+"""The relay between two strict peers, under anything that both may lawfully do, in any order, crossing, split anywhere.
+
+h2 on both sides raises on what the RFC forbids, so a step that moves bytes is itself a check. Beyond that: every held call ends
+in exactly one way; what either side receives is what the other one said, or what was decided; at the end no window is off, no
+stream is open anywhere, and the relay remembers nothing. LADING_PROPERTIES=deep runs for hours.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+import h2.events
+from h2.settings import SettingCodes
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from runtimeproxy.relay import frames
+from runtimeproxy.relay.connection import CallCancelled, CallEnded, CallHeld
+from runtimeproxy.relay.frames import ErrorCode
+from runtimeproxy.relay.messages import Status, prefixed
+from tests.fakes.crossing import Crossing, Pipe, settled_window
+from tests.fakes.wire import FREE, HELD, Peer, Seen
+
+DEEP = os.environ.get("LADING_PROPERTIES") == "deep"
+MAX_MESSAGE = 290_000
+BUDGET = 400_000
+Block = list[tuple[bytes, bytes]]
+
+sizes = st.one_of(
+    st.integers(0, 20), st.integers(0, 20_000), st.sampled_from([16_379, 16_384, 65_530, 65_535, 65_536, 300_000])
+)
+any_number = st.integers(0, 1000)
+extras = st.lists(
+    st.tuples(st.sampled_from([b"x-a", b"x-b"]), st.sampled_from([b"", b"1", b"v" * 50, b"w" * 900, b"z" * 20_000])), max_size=2
+)
+setting = st.one_of(
+    st.tuples(st.just(SettingCodes.INITIAL_WINDOW_SIZE), st.sampled_from([0, 1, 4, 5, 1000, 65_535, 200_000])),
+    st.tuples(st.just(SettingCodes.HEADER_TABLE_SIZE), st.sampled_from([0, 64, 1000, 4096, 65_536])),
+    st.tuples(st.just(SettingCodes.MAX_FRAME_SIZE), st.sampled_from([16_384, 20_000, 100_000])),
+)
+
+
+@dataclass
+class Call:
+    stream: int
+    held: bool
+    body: bytes
+    blocks: list[Block]
+    sent: int = 0
+    client_ended: bool = False  # END_STREAM sent
+    client_reset: bool = False
+    answer_blocks: list[Block] = field(default_factory=list)
+    answer: bytearray = field(default_factory=bytearray)
+    runtime_ended: bool = False
+    runtime_reset: bool = False
+    was_held: bool = False  # CallHeld was seen
+    forwarded: bytes | None = None
+    observed: bool = False
+    refused: int | None = None
+    cancelled: bool = False
+    ended: bool = False  # CallEnded was seen
+
+    @property
+    def decided(self) -> bool:
+        return self.forwarded is not None or self.refused is not None or self.cancelled
+
+
+class RelayMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wire = Crossing(budget=BUDGET, max_message=MAX_MESSAGE)
+        self.calls: dict[int, Call] = {}
+        self.unprocessed = frames.LARGEST_WINDOW  # streams beyond it were given up by the runtime's GOAWAY
+        self.announced = False
+        self.settings_sent = {True: 1, False: 1}  # by the client, by the runtime
+        self.events_seen = 0
+
+    # ---- the client
+
+    @precondition(lambda self: len(self.calls) < 12 and self.unprocessed == frames.LARGEST_WINDOW)
+    @rule(held=st.booleans(), size=sizes, extra=extras, no_message=st.sampled_from([False] * 9 + [True]))
+    def open(self, held: bool, size: int, extra: Block, no_message: bool) -> None:
+        stream = self.wire.request(HELD if held else FREE, headers=extra, end_stream=no_message)
+        body = b"" if no_message else prefixed(bytes([stream % 251]) * size)
+        sent = [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", HELD if held else FREE),
+            (b":authority", b"localhost"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+            *extra,
+        ]
+        self.calls[stream] = Call(stream, held and not no_message, body, [sent], client_ended=no_message)
+
+    @precondition(lambda self: self.senders())
+    @rule(which=any_number, size=sizes, pad=st.sampled_from([None, None, 0, 1, 255]), with_end=st.booleans())
+    def send(self, which: int, size: int, pad: int | None, with_end: bool) -> None:
+        call = pick(self.senders(), which)
+        padding = 0 if pad is None else pad + 1
+        room = sendable(self.wire.client, call.stream) - padding
+        size = min(size, room, len(call.body) - call.sent)
+        if size < 0:
+            return
+        whole = call.sent + size == len(call.body)
+        piece = call.body[call.sent : call.sent + size]
+        self.wire.client.connection.send_data(call.stream, piece, end_stream=whole and with_end, pad_length=pad)
+        call.sent += size
+        call.client_ended = whole and with_end
+
+    @precondition(lambda self: self.senders())
+    @rule(which=any_number, trailers=st.sampled_from([False, False, True]))
+    def end_request(self, which: int, trailers: bool) -> None:
+        """Whole or not."""
+        call = pick(self.senders(), which)
+        client = self.wire.client.connection
+        if trailers:
+            call.blocks.append([(b"x-checksum", b"%d" % call.stream)])
+            client.send_headers(call.stream, call.blocks[-1], end_stream=True)
+        elif client.local_flow_control_window(call.stream) >= 0:  # h2 takes no empty frame below zero, though 6.9 allows it
+            client.end_stream(call.stream)
+        else:
+            return
+        call.client_ended = True
+
+    @precondition(lambda self: self.client_open())
+    @rule(which=any_number)
+    def client_resets(self, which: int) -> None:
+        call = pick(self.client_open(), which)
+        self.wire.client.connection.reset_stream(call.stream, ErrorCode.CANCEL)
+        call.client_reset = True
+
+    # ---- the runtime
+
+    @precondition(lambda self: self.answerable())
+    @rule(which=any_number, extra=extras, size=sizes, pad=st.sampled_from([None, 0, 200]))
+    def runtime_answers(self, which: int, extra: Block, size: int, pad: int | None) -> None:
+        call = pick(self.answerable(), which)
+        runtime = self.wire.runtime.connection
+        if not call.answer_blocks:
+            call.answer_blocks.append([(b":status", b"200"), (b"content-type", b"application/grpc"), *extra])
+            runtime.send_headers(call.stream, call.answer_blocks[-1])
+            return
+        padding = 0 if pad is None else pad + 1
+        size = min(size, sendable(self.wire.runtime, call.stream) - padding)
+        if size >= 0:
+            runtime.send_data(call.stream, bytes([call.stream % 253]) * size, pad_length=pad)
+            call.answer += bytes([call.stream % 253]) * size
+
+    @precondition(lambda self: self.answerable())
+    @rule(which=any_number, extra=extras, bare=st.sampled_from([False] * 5 + [True]), reset=st.booleans())
+    def runtime_ends(self, which: int, extra: Block, bare: bool, reset: bool) -> None:
+        self.end_answer(pick(self.answerable(), which), extra, bare=bare, reset=reset)
+
+    def end_answer(self, call: Call, extra: Block, *, bare: bool = False, reset: bool = False) -> None:
+        runtime = self.wire.runtime.connection
+        if bare and call.answer_blocks and runtime.local_flow_control_window(call.stream) >= 0:
+            runtime.end_stream(call.stream)  # no trailers
+        else:
+            first = [] if call.answer_blocks else [(b":status", b"200")]
+            call.answer_blocks.append([*first, (b"grpc-status", b"%d" % (call.stream % 17)), *extra])
+            runtime.send_headers(call.stream, call.answer_blocks[-1], end_stream=True)
+        call.runtime_ended = True
+        if reset and not self.seen_by_runtime(call).ended:  # 8.1: nobody needs the rest of the request
+            runtime.reset_stream(call.stream, ErrorCode.NO_ERROR)
+            call.runtime_reset = True
+
+    @precondition(lambda self: self.answerable())
+    @rule(which=any_number)
+    def runtime_resets(self, which: int) -> None:
+        call = pick(self.answerable(), which)
+        self.wire.runtime.connection.reset_stream(call.stream, ErrorCode.INTERNAL_ERROR)
+        call.runtime_reset = True
+
+    @precondition(lambda self: self.calls and self.unprocessed == frames.LARGEST_WINDOW)
+    @rule(which=any_number)
+    def runtime_goes_away(self, which: int) -> None:
+        last = pick(list(self.calls.values()), which).stream
+        self.wire.flow()  # (raw bytes of ours must not land inside a frame of h2's that is on its way)
+        self.wire.relay.receive_from_runtime(frames.goaway(last, ErrorCode.NO_ERROR))
+        self.unprocessed = last
+        self.wire.flow()
+        for call in self.client_open():
+            if call.stream > last:  # the client takes it to another connection
+                self.wire.client.connection.reset_stream(call.stream, ErrorCode.CANCEL)
+                call.client_reset = True
+
+    # ---- both
+
+    @rule(client=st.booleans(), change=setting)
+    def settings_change(self, client: bool, change: tuple[SettingCodes, int]) -> None:
+        """One at a time: h2 takes the acknowledgement of one SETTINGS for that of all."""
+        peer = self.wire.client if client else self.wire.runtime
+        if not self.settings_pending(client=client):
+            self.settings_sent[client] += 1
+            peer.connection.update_settings(dict([change]))
+            if change[0] is SettingCodes.MAX_FRAME_SIZE:  # h2 looks at it between two reads only, not between two frames
+                peer.connection.max_inbound_frame_size = max(peer.connection.max_inbound_frame_size, change[1])
+
+    @rule(client=st.booleans(), auto=st.booleans())
+    def credit(self, client: bool, auto: bool) -> None:
+        peer = self.wire.client if client else self.wire.runtime
+        peer.auto_credit = auto
+        peer.credit()
+
+    @rule(client=st.booleans())
+    def ping(self, client: bool) -> None:
+        (self.wire.client if client else self.wire.runtime).connection.ping(b"12345678")
+
+    @precondition(lambda self: self.calls and not self.announced)
+    @rule()
+    def announce_end(self) -> None:
+        self.wire.relay.announce_end()
+        self.announced = True
+
+    # ---- the relay
+
+    @precondition(lambda self: self.undecided())
+    @rule(which=any_number, size=st.one_of(st.none(), sizes), observe=st.booleans())
+    def forward(self, which: int, size: int | None, observe: bool) -> None:
+        call = pick(self.undecided(), which)
+        message = None if size is None else b"\xee" * size
+        assert self.wire.relay.forward(call.stream, message, observe=observe)
+        call.forwarded = call.body if message is None else prefixed(message)
+        call.observed = observe
+
+    @precondition(lambda self: self.undecided())
+    @rule(which=any_number)
+    def refuse(self, which: int) -> None:
+        call = pick(self.undecided(), which)
+        assert self.wire.relay.refuse(call.stream, Status.FAILED_PRECONDITION, "no")
+        call.refused = Status.FAILED_PRECONDITION
+
+    @rule(pipe=st.sampled_from(Pipe), size=st.one_of(st.integers(1, 30), st.integers(1, 40_000)))
+    def move(self, pipe: Pipe, size: int) -> None:
+        self.wire.move(pipe, size)
+
+    @rule(pipes=st.lists(st.sampled_from(Pipe), min_size=1, max_size=6))
+    def move_all(self, pipes: list[Pipe]) -> None:
+        for pipe in pipes:
+            self.wire.move(pipe, 1 << 30)
+
+    @rule()
+    def flow(self) -> None:
+        self.wire.flow()
+
+    # ---- what must hold
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        assert self.wire.relay.broken is None, self.wire.relay.broken
+
+    @invariant()
+    def calls_end_once(self) -> None:
+        fresh, self.events_seen = self.wire.events[self.events_seen :], len(self.wire.events)
+        for event in fresh:
+            call = self.calls[event.stream]
+            match event:
+                case CallHeld(message=message):
+                    assert call.held
+                    assert not call.was_held
+                    assert not call.decided
+                    assert message == call.body[: len(message)] == call.body
+                    call.was_held = True
+                case CallCancelled():
+                    assert not call.cancelled
+                    assert call.refused is None
+                    assert call.forwarded is None or call.observed
+                    assert not call.ended
+                    call.cancelled = True
+                case CallEnded(status=status, reply=reply):
+                    assert call.observed
+                    assert not call.ended
+                    assert not call.cancelled
+                    assert status == call.stream % 17
+                    assert bytes(call.answer).startswith(reply)
+                    call.ended = True
+        for call in self.calls.values():
+            if call.decided and call.was_held:
+                assert not self.wire.relay.forward(call.stream)
+                assert not self.wire.relay.refuse(call.stream, 9, "twice")
+
+    @invariant()
+    def each_side_hears_what_was_said(self) -> None:
+        for call in self.calls.values():
+            self.check(call, over=False)
+
+    def check(self, call: Call, *, over: bool) -> None:
+        at_runtime, at_client = self.seen_by_runtime(call), self.seen_by_client(call)
+        said = call.body[: call.sent]
+        if call.forwarded is not None:
+            said = call.forwarded
+        elif call.held and (call.was_held or not call.client_ended):
+            said = b""
+        if call.cancelled and call.forwarded is None:
+            assert at_runtime.data in call.body  # what came after the runtime had answered went on
+        else:
+            assert said.startswith(at_runtime.data)
+        assert call.blocks[: len(at_runtime.headers)] == at_runtime.headers
+        assert call.client_ended or not at_runtime.ended
+        blocks, refused = at_client.headers, self.refusal(call)
+        if refused and blocks and (b"grpc-status", b"%d" % refused) in blocks[-1]:
+            blocks = blocks[:-1]
+            assert at_client.ended or call.client_reset
+        assert call.answer_blocks[: len(blocks)] == blocks
+        assert bytes(call.answer).startswith(at_client.data)
+        if over and not (call.client_reset or call.runtime_reset or refused):
+            assert at_client.ended
+            assert (at_client.headers, at_client.data) == (call.answer_blocks, bytes(call.answer))
+            if at_runtime.ended and not call.cancelled:
+                assert (at_runtime.headers, at_runtime.data) == (call.blocks, said)
+        if over and refused and not call.client_reset:
+            assert at_client.last(b"grpc-status") == b"%d" % refused
+
+    def teardown(self) -> None:
+        """Everything is brought to its end; then it must be as if nothing had been."""
+        wire = self.wire
+        wire.flow()
+        for client, peer in ((True, wire.client), (False, wire.runtime)):
+            peer.auto_credit = True
+            peer.credit()
+            assert not self.settings_pending(client=client)
+            peer.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 65_535})
+        wire.flow()
+        for _ in range(200):
+            if not (self.senders() or self.undecided() or self.answerable()):
+                break
+            self.calls_end_once()
+            for number, call in enumerate(self.undecided()):
+                if number % 2:
+                    self.refuse(0)
+                else:
+                    self.forward(0, None, observe=bool(call.stream & 2))
+            wire.flow()
+            for call in self.senders():
+                self.send_on(call)
+            wire.flow()
+            for call in self.answerable():
+                if self.seen_by_runtime(call).ended or not call.client_ended:
+                    self.end_answer(call, [])
+            wire.flow()
+            self.calls_end_once()
+            self.each_side_hears_what_was_said()
+        self.nothing_is_broken()
+        for call in self.calls.values():
+            self.check(call, over=True)
+            assert call.decided or not call.was_held
+        self.nothing_is_left()
+
+    def send_on(self, call: Call) -> None:
+        client = self.wire.client.connection
+        if call.runtime_ended and self.seen_by_client(call).ended:
+            client.reset_stream(call.stream, ErrorCode.CANCEL)  # answered: the rest is of no use
+            call.client_reset = True
+            return
+        while call.sent < len(call.body) and (size := sendable(self.wire.client, call.stream)) > 0:
+            client.send_data(call.stream, call.body[call.sent : call.sent + size])
+            call.sent = min(len(call.body), call.sent + size)
+        if call.sent == len(call.body):
+            client.end_stream(call.stream)
+            call.client_ended = True
+
+    def nothing_is_left(self) -> None:
+        wire, relay = self.wire, self.wire.relay
+        assert relay.broken is None
+        assert relay.open_calls == 0
+        assert wire.client.connection.open_outbound_streams == 0
+        assert wire.runtime.connection.open_inbound_streams == 0
+        assert relay._queued == {}
+        assert relay._budget._room == BUDGET
+        assert not relay._budget._waiting
+        # Refused before the client's end: it was reset and will say nothing more about it.
+        silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
+        assert set(relay._streams) == relay._refused <= silent
+        for peer in (wire.client, wire.runtime):
+            assert settled_window(peer) == frames.DEFAULT_WINDOW
+        # What h2 keeps back (of data for streams that it had reset) the relay owes the client until it comes.
+        window, given = relay._connection, wire.runtime.connection.inbound_flow_control_window
+        assert window.room == given
+        assert relay._client_room == wire.client.connection.outbound_flow_control_window == given + window.owed
+        assert wire.runtime.connection.outbound_flow_control_window == wire.client.connection.inbound_flow_control_window
+        if wire.goaways:
+            assert wire.goaways == sorted(wire.goaways, reverse=True)
+
+    # ---- who may do what
+
+    def seen_by_client(self, call: Call) -> Seen:
+        return self.wire.client.streams.get(call.stream) or Seen()
+
+    def seen_by_runtime(self, call: Call) -> Seen:
+        return self.wire.runtime.streams.get(call.stream) or Seen()
+
+    def client_open(self) -> list[Call]:
+        calls = (c for c in self.calls.values() if not c.client_reset and self.seen_by_client(c).reset is None)
+        return [c for c in calls if not (c.client_ended and self.seen_by_client(c).ended)]
+
+    def senders(self) -> list[Call]:
+        return [c for c in self.client_open() if not c.client_ended]
+
+    def answerable(self) -> list[Call]:
+        calls = (c for c in self.calls.values() if c.stream in self.wire.runtime.streams)
+        alive = (c for c in calls if not c.runtime_reset and self.seen_by_runtime(c).reset is None)
+        return [c for c in alive if not c.runtime_ended]
+
+    def undecided(self) -> list[Call]:
+        self.calls_end_once()
+        return [c for c in self.calls.values() if c.was_held and not c.decided]
+
+    def settings_pending(self, *, client: bool) -> bool:
+        events = (self.wire.client if client else self.wire.runtime).events
+        return self.settings_sent[client] > sum(isinstance(e, h2.events.SettingsAcknowledged) for e in events)
+
+    def refusal(self, call: Call) -> int | None:
+        if call.refused is None and call.held and len(call.body) - 5 > MAX_MESSAGE:
+            return Status.RESOURCE_EXHAUSTED if self.relay_said_too_large(call) else None
+        return call.refused
+
+    def relay_said_too_large(self, call: Call) -> bool:
+        return call.stream in self.wire.relay._refused or self.seen_by_client(call).last(b"grpc-status") == b"8"
+
+
+def pick(calls: list[Call], which: int) -> Call:
+    return calls[which % len(calls)]
+
+
+def sendable(peer: Peer, stream: int) -> int:
+    return min(peer.connection.local_flow_control_window(stream), peer.connection.max_outbound_frame_size)
+
+
+RelayMachine.TestCase.settings = settings(
+    max_examples=100_000 if DEEP else 60,
+    stateful_step_count=80 if DEEP else 40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestRelay = RelayMachine.TestCase

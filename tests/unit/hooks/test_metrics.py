@@ -1,0 +1,180 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hooks.assignment.model import Refusal
+from hooks.decide import Answer
+from hooks.inventory.model import Inventory
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.bypass import Bypassed
+from hooks.ledger.store import Ledger
+from hooks.metrics import Metrics
+from hooks.node import Node
+from lading.errors import RuntimeUnavailableError, StateError
+from lading.log import Log
+from lading.reasons import Reason
+from lading.vocabulary import ContainerId, PodUid
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2
+from tests.fakes.holders import BOOT, grant, whole
+from tests.unit.hooks.inventories import gpu, inventory, vf
+from tests.unit.hooks.test_node import RULES
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """As Prometheus reads them: `name{label=value}` → value, without the process's."""
+    out = {}
+    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            out[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return {name: value for name, value in out.items() if not name.startswith("process_")}
+
+
+class Runtime:
+    def __init__(self, *, up: bool = True) -> None:
+        self._up = up
+
+    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]:
+        if not self._up:
+            raise RuntimeUnavailableError("down")
+        return ()
+
+    async def list_containers(self) -> tuple[cri.Container, ...]:
+        return ()
+
+
+def a_node(ledger: Ledger, runtime: Runtime, folder: Path, log: Log) -> Node:
+    return Node(
+        ledger=ledger,
+        runtime=runtime,
+        host_root=folder,
+        boot_id=BOOT,
+        log=log,
+        rules=lambda: RULES,
+        reconcile_interval_s=3600.0,
+    )
+
+
+Play = Callable[[Callable[[Node, Metrics], None]], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, log: Log) -> Play:
+    async def run(scenario: Callable[[Node, Metrics], None]) -> None:
+        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+            node = a_node(ledger, Runtime(), tmp_path, log)
+            scenario(node, Metrics(node))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+def test_answers_count_by_what_the_container_got(play: Play) -> None:
+    def scenario(_: Node, metrics: Metrics) -> None:
+        held = grant("p", "c", whole(0))
+        for answer in (
+            Answer(adjustment=hook_pb2.Adjustment(), grant=held),
+            Answer(adjustment=hook_pb2.Adjustment(), grant=held, reused=True),
+            Answer(adjustment=hook_pb2.Adjustment()),
+            Refusal(reason=Reason.DEVICE_HELD, message=""),
+        ):
+            metrics.answered(answer, 0.003)
+        found = samples(metrics)
+        for outcome, reason in (("created", ""), ("reused", ""), ("no-devices", ""), ("refused", "device-held")):
+            assert found[f"lading_hooks_containers_total{{outcome={outcome},reason={reason}}}"] == 1
+        assert found["lading_hooks_decision_seconds_count"] == 4
+
+    play(scenario)
+
+
+def test_grants_are_those_of_the_ledger(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.ledger.record(grant("p", "pending", whole(0), containers={}))
+        node.ledger.record(grant("p", "held", whole(1), containers={"c1": "s1"}))
+        found = samples(metrics)
+        assert found["lading_hooks_grants{form=manual,state=held}"] == 1
+        assert found["lading_hooks_grants{form=manual,state=pending}"] == 1
+        assert found["lading_hooks_grants{form=signed,state=held}"] == 0
+
+    play(scenario)
+
+
+def test_devices_are_those_of_the_inventory(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert samples(metrics)["lading_hooks_devices{health=healthy,kind=gpu}"] == 0
+        assert samples(metrics)["lading_hooks_inventory_age_seconds"] == float("inf")
+        node.watch = Watch(inventory(gpus=(gpu(0), gpu(1, unhealthy="Xid 79")), vfs=(vf(0),)))
+        found = samples(metrics)
+        assert [
+            found[f"lading_hooks_devices{{health={h},kind={k}}}"] for k in ("gpu", "vf") for h in ("healthy", "unhealthy")
+        ] == [
+            1,
+            1,
+            1,
+            0,
+        ]
+        assert found["lading_hooks_inventory_age_seconds"] == 7
+
+    play(scenario)
+
+
+class Watch(InventoryWatch):
+    """At a moment that the test chose."""
+
+    def __init__(self, current: Inventory) -> None:
+        self._now = current
+
+    @property
+    def current(self) -> Inventory:
+        return self._now
+
+    @property
+    def age_s(self) -> float:
+        return 7.0
+
+
+def test_bypassed_containers_are_counted(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert samples(metrics)["lading_bypassed_containers"] == 0
+        node.bypassed = (Bypassed(id=ContainerId("c"), container="c", pod=PodUid("u"), namespace="n", pod_name="p"),)
+        assert samples(metrics)["lading_bypassed_containers"] == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_comparison_succeeds_or_is_a_failure(tmp_path: Path, log: Log, up: bool) -> None:
+    async def compare() -> tuple[float, float]:
+        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+            node = a_node(ledger, Runtime(up=up), tmp_path, log)
+            metrics = Metrics(node)
+            assert samples(metrics)["lading_hooks_reconcile_age_seconds"] == float("inf")
+            keeping = asyncio.create_task(node.keep_reconciled())
+            async with asyncio.timeout(5):
+                while not (node.reconciled or node.reconcile_failures):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            keeping.cancel()
+            found = samples(metrics)
+            return found["lading_hooks_reconcile_age_seconds"], found["lading_hooks_reconcile_failures_total"]
+
+    age_s, failures = asyncio.run(compare())
+    assert (age_s < 5, failures) == ((True, 0) if up else (False, 1))
+
+
+def test_a_ledger_that_does_not_take_a_change_counts_it_and_says_so_until_it_does(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.ledger._db.execute("PRAGMA query_only = 1")
+        with pytest.raises(StateError):
+            node.ledger.record(grant("p", "c", whole(0)))
+        assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
+        assert node.ledger.last_write
+        node.ledger._db.execute("PRAGMA query_only = 0")
+        node.ledger.record(grant("p", "c", whole(0)))
+        assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
+        assert node.ledger.last_write == ""
+
+    play(scenario)

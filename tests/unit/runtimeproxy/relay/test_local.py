@@ -1,0 +1,126 @@
+"""A client whose runtime is not there, with h2 as the client."""
+
+import h2.connection
+import h2.events
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeproxy.relay import frames
+from runtimeproxy.relay.frames import ErrorCode, FrameReader
+from runtimeproxy.relay.local import LocalAnswer
+from runtimeproxy.relay.messages import prefixed
+from tests.fakes.wire import FREE, Peer
+
+MESSAGE = "the runtime at /run/x.sock can not be reached"
+HEADERS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", FREE), (b":authority", b"localhost")]
+
+
+def exchange(client: Peer, local: LocalAnswer, piece: int = 1 << 20) -> None:
+    data = client.connection.data_to_send()
+    for at in range(0, len(data), piece):
+        local.receive(data[at : at + piece])
+    client.receive(local.to_client())
+
+
+def goaway(client: Peer) -> h2.events.ConnectionTerminated | None:
+    return next((e for e in client.events if isinstance(e, h2.events.ConnectionTerminated)), None)
+
+
+def test_a_client_gets_settings_before_it_asks() -> None:
+    client, local = Peer(client=True), LocalAnswer(MESSAGE)
+    client.receive(local.to_client())
+    assert any(isinstance(event, h2.events.RemoteSettingsChanged) for event in client.events)
+    exchange(client, local)
+    assert any(isinstance(event, h2.events.SettingsAcknowledged) for event in client.events)
+    assert not local.done
+
+
+@pytest.mark.parametrize("piece", [1, 10, 1 << 20])
+def test_a_call_is_unavailable_and_the_client_is_sent_away(piece: int) -> None:
+    client, local = Peer(client=True), LocalAnswer(MESSAGE)
+    client.connection.send_headers(1, HEADERS)
+    client.connection.send_data(1, prefixed(b"request"), end_stream=True)
+    exchange(client, local, piece)
+    seen = client.streams[1]
+    assert seen.ended
+    assert (seen.last(b":status"), seen.last(b"grpc-status")) == (b"200", b"14")
+    assert seen.last(b"grpc-message") == MESSAGE.encode()
+    ended = goaway(client)
+    assert ended is not None
+    assert (ended.error_code, ended.last_stream_id) == (ErrorCode.NO_ERROR, 1)
+    assert local.done
+
+
+def test_calls_that_came_together_are_all_answered() -> None:
+    client, local = Peer(client=True), LocalAnswer(MESSAGE)
+    for stream in (1, 3, 5):
+        client.connection.send_headers(stream, HEADERS, end_stream=True)
+    exchange(client, local)
+    assert [client.streams[stream].last(b"grpc-status") for stream in (1, 3, 5)] == [b"14"] * 3
+    ended = goaway(client)
+    assert ended is not None
+    assert ended.last_stream_id == 5
+
+
+def test_a_large_header_block_comes_in_continuations() -> None:
+    client, local = Peer(client=True), LocalAnswer(MESSAGE)
+    client.connection.send_headers(1, [*HEADERS, (b"x-big", b"v" * 60_000)], end_stream=True)
+    exchange(client, local, 7000)
+    assert client.streams[1].last(b"grpc-status") == b"14"
+
+
+def test_a_ping_is_answered() -> None:
+    client, local = Peer(client=True), LocalAnswer(MESSAGE)
+    client.connection.ping(b"12345678")
+    exchange(client, local)
+    assert any(isinstance(event, h2.events.PingAckReceived) for event in client.events)
+
+
+def test_an_idle_client_is_sent_away_when_the_runtime_is_back() -> None:
+    client, local = Peer(client=True), LocalAnswer(MESSAGE)
+    exchange(client, local)
+    local.end()
+    client.receive(local.to_client())
+    ended = goaway(client)
+    assert ended is not None
+    assert (ended.error_code, ended.last_stream_id) == (ErrorCode.NO_ERROR, 0)
+    local.receive(b"whatever it still says")
+    assert local.to_client() == b""
+
+
+SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", ErrorCode.PROTOCOL_ERROR),
+        (frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0, b"x"), ErrorCode.FRAME_SIZE_ERROR),
+        (frames.PREFACE + SETTINGS + frames.frame(frames.HEADERS, frames.END_HEADERS, 0), ErrorCode.PROTOCOL_ERROR),
+        (frames.PREFACE + SETTINGS + frames.frame(frames.HEADERS, 0, 1) + SETTINGS, ErrorCode.PROTOCOL_ERROR),
+        (
+            frames.PREFACE
+            + SETTINGS
+            + frames.frame(frames.HEADERS, 0, 1)
+            + frames.frame(frames.CONTINUATION, 0, 1, b"x" * 16_384) * 70,
+            ErrorCode.ENHANCE_YOUR_CALM,
+        ),
+    ],
+)
+def test_what_is_no_http2_ends_with_its_code(data: bytes, code: ErrorCode) -> None:
+    local = LocalAnswer(MESSAGE)
+    local.receive(data)
+    reader = FrameReader()
+    buffer = reader.feed(local.to_client())
+    found = [(kind, buffer[start + 9 : end]) for kind, _, _, start, end in reader.frames(buffer)]
+    kind, content = found[-1]
+    assert (kind, frames.unsigned(content, 4)) == (frames.GOAWAY, code)
+    assert local.done
+
+
+@given(st.binary(max_size=400))
+def test_garbage_never_raises(data: bytes) -> None:
+    local = LocalAnswer(MESSAGE)
+    local.receive(frames.PREFACE + data)
+    assert local.to_client().startswith(SETTINGS)

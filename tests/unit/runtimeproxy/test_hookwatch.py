@@ -1,0 +1,103 @@
+import asyncio
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.liveness import find_silence
+from lading.reasons import Reason
+from runtimeproxy import hookwatch
+from runtimeproxy.endpoint import Failure
+from runtimeproxy.hookwatch import HookWatch
+from runtimeproxy.registrations import Registration
+from tests.fakes.hook_server import HookServer
+
+FAILURE = Failure(reason=Reason.HOOK_INVALID, message="garbage")
+
+
+def registered(name: str, endpoint: Path) -> Registration:
+    return Registration(name=name, endpoint=str(endpoint), hooks=frozenset({"PreCreateContainer"}))
+
+
+async def looked(watch: HookWatch) -> None:
+    """One look at each, however long that takes."""
+    looking = asyncio.create_task(watch.keep_looking())
+    async with asyncio.timeout(10):
+        while "not looked at yet" in watch.silences().values():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    looking.cancel()
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(body)
+
+
+def test_a_server_that_greets_answers_and_one_that_is_not_there_does_not(sockets: Path) -> None:
+    async def body() -> None:
+        watch = HookWatch()
+        async with HookServer(sockets / "a.sock"):
+            watch.use((registered("10.json", sockets / "a.sock"), registered("20.json", sockets / "b.sock")))
+            await looked(watch)
+        silences = watch.silences()
+        assert silences["10.json"] == ""
+        assert str(sockets / "b.sock") in silences["20.json"]
+
+    run(body())
+
+
+def test_a_server_that_only_lets_connect_does_not_answer(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        watch = HookWatch()
+        with socket.socket(socket.AF_UNIX) as hung:  # listens, and never accepts
+            hung.bind(str(sockets / "hung.sock"))
+            hung.listen()
+            watch.use((registered("10.json", sockets / "hung.sock"),))
+            await looked(watch)
+        assert watch.silences()["10.json"]
+
+    monkeypatch.setattr(hookwatch, "find_silence", impatient(find_silence))
+    run(body())
+
+
+def impatient(find: Any) -> Any:
+    return lambda path, hello: find(path, hello=hello, timeout_s=0.05)
+
+
+def test_a_question_that_failed_outweighs_a_greeting_until_one_succeeds(sockets: Path) -> None:
+    async def body() -> None:
+        watch = HookWatch()
+        async with HookServer(sockets / "a.sock"):
+            watch.use((registered("10.json", sockets / "a.sock"),))
+            watch.answered("10.json", FAILURE)
+            await looked(watch)
+            assert watch.silences() == {"10.json": "garbage"}
+            watch.answered("10.json", None)
+            assert watch.silences() == {"10.json": ""}
+
+    run(body())
+
+
+def test_a_failure_is_forgotten_after_a_while(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        watch = HookWatch()
+        async with HookServer(sockets / "a.sock"):
+            watch.use((registered("10.json", sockets / "a.sock"),))
+            watch.answered("10.json", FAILURE)
+            await looked(watch)
+        monkeypatch.setattr(hookwatch, "REMEMBER_S", -1.0)
+        assert watch.silences() == {"10.json": ""}
+
+    run(body())
+
+
+def test_only_what_is_registered_is_told_of(sockets: Path) -> None:
+    async def body() -> None:
+        watch = HookWatch()
+        watch.use((registered("10.json", sockets / "a.sock"),))
+        watch.use((registered("20.json", sockets / "b.sock"),))
+        watch.answered("10.json", FAILURE)
+        assert list(watch.silences()) == ["20.json"]
+
+    run(body())

@@ -1,0 +1,664 @@
+"""One kubelet connection joined to one runtime connection, over real sockets. h2 speaks for both ends."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from lading.log import Event, Log
+from runtimeproxy import link as link_module
+from runtimeproxy.calls import Forward, HeldCall, Outcome, Refuse
+from runtimeproxy.chain import Chain
+from runtimeproxy.gate import Gate
+from runtimeproxy.link import Link
+from runtimeproxy.metrics import Metrics
+from runtimeproxy.relay import frames
+from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.messages import prefixed
+from tests.fakes.wire import FREE, HELD, Peer, Seen
+from tests.unit.runtimeproxy.conftest import Records
+from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
+
+STOP = b"/runtime.v1.RuntimeService/StopPodSandbox"
+SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
+
+
+class Scripted(Gate):
+    """Holds creations and stops, and ends each as the test says."""
+
+    def __init__(self, log: Log, outcome: Outcome | Exception | None) -> None:
+        super().__init__(Chain(log), NoSandboxes(), log, guarded_prefixes=["lading.dev/"])
+        self.outcome = outcome  # None: never
+        self.asked = asyncio.Event()
+        self.given_up = asyncio.Event()
+        self.seen: list[tuple[int, bytes]] = []
+
+    @property
+    def held_paths(self) -> frozenset[bytes]:
+        return frozenset({HELD, STOP})
+
+    def screen(self, call: HeldCall) -> Outcome | None:
+        return None
+
+    async def handle(self, call: HeldCall) -> Outcome:
+        self.asked.set()
+        try:
+            if self.outcome is None:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.given_up.set()
+            raise
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
+
+    def observed(self, call: HeldCall, outcome: Forward, status: int, reply: bytes) -> None:
+        self.seen.append((status, reply))
+
+
+class End:
+    """An h2 peer on a socket."""
+
+    def __init__(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.peer, self._reader, self._writer = peer, reader, writer
+        self.moved = asyncio.Event()
+        self.eof = asyncio.Event()
+        self.pumping = asyncio.create_task(self._pump())
+        self.flush()
+
+    def flush(self) -> None:
+        self._writer.write(self.peer.connection.data_to_send())
+
+    async def _pump(self) -> None:
+        with suppress(ConnectionResetError):
+            while data := await self._reader.read(1 << 16):
+                self.peer.receive(data)
+                self.arrived()
+                self.flush()
+                self.moved.set()
+        self.eof.set()
+        self.moved.set()
+
+    def arrived(self) -> None:
+        """For who answers."""
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        while not true():
+            self.moved.clear()
+            await self.moved.wait()
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+        self.pumping.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.pumping
+
+
+class Server(End):
+    """The runtime: answers each whole call with its message."""
+
+    silent = False
+
+    def arrived(self) -> None:
+        for stream, seen in self.peer.streams.items():
+            if seen.ended and not self.silent:
+                seen.ended = False
+                self.peer.connection.send_headers(stream, [(b":status", b"200"), (b"content-type", b"application/grpc")])
+                self.peer.connection.send_data(stream, seen.data)
+                self.peer.connection.send_headers(stream, [(b"grpc-status", b"0")], end_stream=True)
+
+
+class Client(End):
+    def call(self, path: bytes, message: bytes = b"request") -> int:
+        stream = self.peer.connection.get_next_available_stream_id()
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"localhost")]
+        self.peer.connection.send_headers(stream, fields)
+        self.peer.connection.send_data(stream, prefixed(message), end_stream=True)
+        self.flush()
+        return stream
+
+    async def answer(self, stream: int) -> Seen:
+        await self.until(lambda: stream in self.peer.streams and self.peer.streams[stream].ended)
+        return self.peer.streams[stream]
+
+
+class Rig:
+    """Links to one runtime path, and what they said."""
+
+    def __init__(self, path: Path, gate: Gate, log: Log) -> None:
+        self.path, self.gate, self.log = path, gate, log
+        self.budget = HoldBudget(64 << 20)
+        self.ended: list[Link] = []
+        self.runtime_seen: list[bool] = []
+        self.links: list[Link] = []
+        self.servers: list[Server] = []
+        self.met = asyncio.Event()
+        self.moved = asyncio.Event()
+
+    @asynccontextmanager
+    async def runtime(self, *, silent: bool = False) -> AsyncIterator[None]:
+        def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.servers.append(Server(Peer(client=False), reader, writer))
+            self.servers[-1].silent = silent
+            self.met.set()
+
+        server = await asyncio.start_unix_server(met, self.path)
+        try:
+            yield
+        finally:
+            server.close()
+            for one in self.servers:
+                await one.close()
+
+    def join(self) -> socket.socket:
+        """A link, and the client's end of its connection."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        link = Link(
+            number=len(self.links),
+            gate=self.gate,
+            budget=self.budget,
+            runtime_path=str(self.path),
+            log=self.log,
+            metrics=Metrics(),
+            ended=self._end,
+            runtime_seen=self.runtime_seen.append,
+        )
+        self.links.append(link)
+        link.start(ours)
+        return theirs
+
+    def _end(self, link: Link) -> None:
+        self.ended.append(link)
+        self.moved.set()
+
+    async def over(self) -> None:
+        """Every link is told to have ended, once: after its client hung up."""
+        while len(self.ended) < len(self.links):
+            self.moved.clear()
+            await self.moved.wait()
+        assert sorted(link.number for link in self.ended) == [link.number for link in self.links]
+
+    async def client(self) -> Client:
+        reader, writer = await asyncio.open_connection(sock=self.join())
+        return Client(Peer(client=True), reader, writer)
+
+
+Scenario = Callable[[Rig], Coroutine[None, None, None]]
+Play = Callable[..., Scripted]
+
+
+@pytest.fixture
+def play(sockets: Path, log: Log) -> Play:
+    def run(scenario: Scenario, outcome: Outcome | Exception | None = None) -> Scripted:
+        async def playing() -> Scripted:
+            gate = Scripted(log, outcome)
+            rig = Rig(sockets / "runtime.sock", gate, log)
+            async with asyncio.timeout(20):
+                try:
+                    await scenario(rig)
+                finally:
+                    for link in rig.links:
+                        link.close()
+                    await asyncio.gather(*(link.closed() for link in rig.links), return_exceptions=True)
+                    await asyncio.sleep(0)  # the transports' last callbacks
+                    await asyncio.sleep(0)
+            return gate
+
+        return asyncio.run(playing())
+
+    return run
+
+
+def test_a_call_that_nobody_wants_passes(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            seen = await client.answer(client.call(FREE, b"x" * 10_000))
+            assert seen.data == prefixed(b"x" * 10_000)
+            assert seen.last(b"grpc-status") == b"0"
+            assert not rig.gate.asked.is_set()  # type: ignore[attr-defined]
+            await client.close()
+        assert rig.runtime_seen == [True]
+
+    play(scenario)
+
+
+# the runtime speaks first
+
+
+def test_what_the_runtime_says_before_the_client_is_there_is_not_lost(play: Play) -> None:
+    """Its bytes come while the client's transport is still being made: in some of 200 connections, in the first already."""
+
+    async def scenario(rig: Rig) -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(rig.path))
+        listener.listen(256)
+        accepted: list[socket.socket] = []
+
+        def greet() -> None:
+            for _ in range(200):
+                connection, _ = listener.accept()
+                connection.sendall(SETTINGS)
+                accepted.append(connection)
+
+        greeting = threading.Thread(target=greet, daemon=True)
+        greeting.start()
+        for _ in range(200):
+            reader, writer = await asyncio.open_connection(sock=rig.join())
+            assert await reader.readexactly(len(SETTINGS)) == SETTINGS
+            writer.close()
+        greeting.join(5)
+        for one in (listener, *accepted):
+            one.close()
+
+    play(scenario)
+
+
+def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        connect, heard = loop.connect_accepted_socket, asyncio.Event()
+        receive = link_module.Half.data_received
+
+        def data_received(half: link_module.Half, data: bytes) -> None:
+            receive(half, data)
+            heard.set()
+
+        async def connect_late(*args: object, **kwargs: object) -> object:
+            await heard.wait()
+            return await connect(*args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(link_module.Half, "data_received", data_received)
+        monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
+        async with rig.runtime():
+            client = await rig.client()
+            await client.until(lambda: bool(client.peer.events))
+            assert type(client.peer.events[0]).__name__ == "RemoteSettingsChanged"
+            await client.close()
+
+    play(scenario)
+
+
+# held calls
+
+
+def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            seen = await client.answer(client.call(HELD))
+            assert seen.data == prefixed(b"changed")
+            await client.close()
+
+    gate = play(scenario, Forward(b"changed", observe=True))
+    assert gate.seen == [(0, b"changed")]
+
+
+def test_a_refused_call_ends_and_the_connection_lives_on(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            seen = await client.answer(client.call(HELD))
+            assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"9", b"no")
+            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
+            await client.close()
+
+    play(scenario, Refuse(9, "no"))
+
+
+@pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
+def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
+    """A creation is refused; a stop goes on, whatever is wrong with us."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            assert (await client.answer(client.call(path))).last(b"grpc-status") == status
+            await client.close()
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the task's own error, which nobody awaits
+
+    play(scenario, RuntimeError("a bug"))
+
+
+@pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
+def test_a_gate_that_is_cancelled_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            stream = client.call(path)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            (deciding,) = rig.links[0]._deciding.values()
+            deciding.cancel()
+            assert (await client.answer(stream)).last(b"grpc-status") == status
+            await client.close()
+
+    play(scenario)
+
+
+def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            stream = client.call(HELD)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            client.peer.connection.reset_stream(stream)
+            client.flush()
+            await rig.gate.given_up.wait()  # type: ignore[attr-defined]
+            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
+            await client.close()
+
+    play(scenario)
+
+
+def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            client.call(HELD)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await client.close()
+            await rig.gate.given_up.wait()  # type: ignore[attr-defined]
+            await rig.over()
+
+    play(scenario)
+
+
+def test_or_is_answered_when_the_proxy_stops(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            stream = client.call(HELD)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            (link,) = rig.links
+            link.finish("stopping")
+            seen = await client.answer(stream)
+            assert (seen.last(b"grpc-status"), seen.last(b"grpc-message")) == (b"14", b"stopping")
+            await client.eof.wait()
+            await client.close()
+            await rig.over()
+
+    play(scenario)
+
+
+def test_a_message_that_can_not_be_unpacked(play: Play) -> None:
+    """A creation is refused in gRPC's words, a stop is the runtime's to judge."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            for path, status in ((HELD, b"12"), (STOP, b"0")):
+                stream = client.peer.connection.get_next_available_stream_id()
+                fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x")]
+                client.peer.connection.send_headers(stream, [*fields, (b"grpc-encoding", b"snappy")])
+                client.peer.connection.send_data(stream, b"\x01\0\0\0\x03abc", end_stream=True)
+                client.flush()
+                assert (await client.answer(stream)).last(b"grpc-status") == status
+            assert not rig.gate.asked.is_set()  # type: ignore[attr-defined]
+            await client.close()
+
+    play(scenario)
+
+
+# either side ends
+
+
+def test_a_runtime_that_goes_leaves_an_answer_and_an_end(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime(silent=True):
+            client = await rig.client()
+            stream = client.call(FREE)
+            await rig.met.wait()
+            await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
+            await rig.servers[0].close()
+            seen = await client.answer(stream)
+            assert seen.last(b"grpc-status") == b"14"
+            assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
+            await client.eof.wait()
+            await client.close()
+            await rig.over()
+
+    play(scenario)
+
+
+def test_a_client_that_goes_takes_its_runtime_connection_along(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            await client.answer(client.call(FREE))
+            await client.close()
+            await rig.servers[0].eof.wait()
+            await rig.over()
+
+    play(scenario)
+
+
+def test_a_runtime_that_hangs_up_at_once(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        server = await asyncio.start_unix_server(met, rig.path)
+        for _ in range(20):
+            client = await rig.client()
+            await client.eof.wait()
+            await client.close()
+        server.close()
+        await rig.over()
+
+    play(scenario)
+
+
+def test_a_client_that_says_nothing_is_let_go(play: Play, monkeypatch: pytest.MonkeyPatch, records: Records) -> None:
+    monkeypatch.setattr(link_module, "PREFACE_TIMEOUT_S", 0.01)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            reader, writer = await asyncio.open_connection(sock=rig.join())
+            while await reader.read(1 << 16):
+                pass
+            writer.close()
+
+    play(scenario)
+    assert Event.CONNECTION_CLOSED in records.events()
+
+
+def test_malformed_bytes_end_both_sides_and_are_logged(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            reader, writer = await asyncio.open_connection(sock=rig.join())
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            while await reader.read(1 << 16):
+                pass
+            writer.close()
+        await rig.over()
+
+    play(scenario)
+    (fields,) = records.fields(Event.CONNECTION_BROKEN)
+    assert (fields["by"], fields["code"]) == ("client", "PROTOCOL_ERROR")
+
+
+# no runtime
+
+
+def test_without_a_runtime_each_call_is_unavailable_and_names_the_socket(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        client = await rig.client()
+        seen = await client.answer(client.call(FREE))
+        assert seen.last(b"grpc-status") == b"14"
+        assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
+        await client.eof.wait()
+        await client.close()
+        assert rig.runtime_seen == [False]
+
+    play(scenario)
+
+
+def test_a_client_that_waits_is_sent_away_when_the_runtime_is_back(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        client = await rig.client()
+        await client.until(lambda: bool(client.peer.events))
+        (link,) = rig.links
+        assert link.done
+        link.send_away()
+        await client.eof.wait()
+        assert any(type(event).__name__ == "ConnectionTerminated" for event in client.peer.events)
+        await client.close()
+
+    play(scenario)
+
+
+def test_a_runtime_whose_backlog_is_full_is_not_there(play: Play) -> None:
+    """connect() says EAGAIN then, which asyncio takes for a connection that comes."""
+
+    async def scenario(rig: Rig) -> None:
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+            listener.bind(str(rig.path))
+            listener.listen(0)
+            waiting.connect(str(rig.path))
+            client = await rig.client()
+            seen = await client.answer(client.call(FREE))
+            assert seen.last(b"grpc-status") == b"14"
+            assert str(rig.path).encode() in (seen.last(b"grpc-message") or b"")
+            await client.close()
+        assert rig.runtime_seen == [False]
+
+    play(scenario)
+
+
+# clients in the middle of something
+
+
+def test_who_is_still_writing_gets_to_read_its_answer(play: Play) -> None:
+    """With unread bytes in a closed socket the kernel would fail the client's next write, and gRPC gives up reading then."""
+
+    async def scenario(rig: Rig) -> None:
+        peer, theirs = Peer(client=True), rig.join()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", FREE), (b":authority", b"localhost")]
+        peer.connection.send_headers(1, fields)
+        writer.write(peer.connection.data_to_send())
+        peer.receive(await reader.read(1 << 16))
+        peer.receive(await reader.read())  # to the end
+        for _ in range(3):
+            writer.write(frames.frame(frames.DATA, 0, 1, b"x" * 10_000))
+            await writer.drain()
+        assert peer.streams[1].last(b"grpc-status") == b"14"
+        writer.close()
+        await rig.over()
+
+    play(scenario)
+
+
+def test_who_does_not_hang_up_is_cut_off(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "LINGER_S", 0.01)
+
+    async def scenario(rig: Rig) -> None:
+        theirs = rig.join()
+        theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        await rig.over()
+        theirs.close()
+
+    play(scenario)
+
+
+def test_who_does_not_read_is_not_read(play: Play) -> None:
+    """The answers to its PINGs would pile up."""
+
+    async def scenario(rig: Rig) -> None:
+        theirs = rig.join()
+        theirs.sendall(frames.PREFACE + SETTINGS)
+        theirs.setblocking(False)
+        loop, sent = asyncio.get_running_loop(), 0
+        with suppress(TimeoutError):
+            while sent < 20 << 20:
+                await asyncio.wait_for(loop.sock_sendall(theirs, frames.frame(frames.PING, 0, 0, b"12345678") * 1000), 0.5)
+                sent += 17_000
+        assert sent < 8 << 20
+        theirs.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("said", [b"", frames.PREFACE[:23], frames.PREFACE + SETTINGS[:8]], ids=len)
+@pytest.mark.parametrize("runtime_there", [True, False])
+def test_half_a_preface_buys_no_time(play: Play, monkeypatch: pytest.MonkeyPatch, said: bytes, runtime_there: bool) -> None:
+    monkeypatch.setattr(link_module, "PREFACE_TIMEOUT_S", 0.01)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime() if runtime_there else nothing():
+            theirs = rig.join()
+            theirs.sendall(said)
+            reader, writer = await asyncio.open_connection(sock=theirs)
+            await reader.read()
+            writer.close()
+            await rig.over()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("runtime_there", [True, False])
+def test_a_whole_preface_lets_a_client_be_silent(play: Play, runtime_there: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime() if runtime_there else nothing():
+            client = await rig.client()
+            await client.until(lambda: any(type(e).__name__ == "SettingsAcknowledged" for e in client.peer.events))
+            rig.links[0]._client_silent()
+            status = b"0" if runtime_there else b"14"
+            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == status
+            await client.close()
+
+    play(scenario)
+
+
+def test_a_link_that_ends_while_it_dials_leaves_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        dialling, never = asyncio.Event(), asyncio.Event()
+
+        async def dial(*_: object) -> None:
+            dialling.set()
+            await never.wait()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", dial)
+        for wait in (True, False):  # in the middle of it; before it has begun
+            dialling.clear()
+            theirs = rig.join()
+            if wait:
+                await dialling.wait()
+            rig.links[-1].finish("stopping")
+            reader, writer = await asyncio.open_connection(sock=theirs)
+            assert await reader.read() == b""
+            writer.close()
+        await rig.over()
+
+    play(scenario)
+
+
+def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime(silent=True):
+            client = await rig.client()
+            stream = client.call(HELD)
+            await rig.met.wait()
+            (server,) = rig.servers
+            await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
+            server.peer.connection.send_headers(stream, [(b":status", b"200"), (b"grpc-status", b"0")], end_stream=True)
+            server.flush()
+            assert (await client.answer(stream)).last(b"grpc-status") == b"0"
+            server.silent = server.peer.streams[stream].ended = False
+            assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
+            await client.close()
+
+    assert play(scenario, Forward(None, observe=True)).seen == []
+
+
+@asynccontextmanager
+async def nothing() -> AsyncIterator[None]:
+    yield
