@@ -23,7 +23,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Stage
+from runtimeproxy.call.calls import Stage
 from simnode.daemons import Daemon, render_flat_toml
 from tests.fakes.hook_server import HookServer
 

@@ -15,12 +15,13 @@ from typing import Final, cast
 
 from lading.log import Event, Log
 from lading.reasons import Reason
-from runtimeproxy.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
+from runtimeproxy.call.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
 from runtimeproxy.gate import Gate
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay import messages
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.connection import MAX_MESSAGE, CallCancelled, CallEnded, CallHeld, Relay
+from runtimeproxy.relay.connection import MAX_MESSAGE, Relay
+from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.local import LocalAnswer
 from runtimeproxy.relay.messages import Status, UnreadableMessageError
 

@@ -20,16 +20,16 @@ from lading.notify import notify
 from lading.runtime import RuntimeClient
 from lading.settings import add_flags, parse_args
 from lading.sockets import access_problems, listen, parse_endpoint
-from runtimeproxy.chain import Chain
-from runtimeproxy.endpoint import Failure
+from runtimeproxy.call.relist import Relist
+from runtimeproxy.chain.chain import Chain
+from runtimeproxy.chain.endpoint import Failure
+from runtimeproxy.chain.hooksdir import HooksDir
+from runtimeproxy.chain.hookwatch import HookWatch
+from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.gate import Gate
-from runtimeproxy.hooksdir import HooksDir
-from runtimeproxy.hookwatch import HookWatch
 from runtimeproxy.lost import lost_file, read_lost, write_lost
 from runtimeproxy.metrics import Gauges, Metrics
 from runtimeproxy.readiness import decide_ready
-from runtimeproxy.registrations import Registration
-from runtimeproxy.relist import Relist
 from runtimeproxy.server import Server
 from runtimeproxy.settings import CONFIG, Settings
 

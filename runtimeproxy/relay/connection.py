@@ -17,21 +17,21 @@ it came unless one of these holds:
 * whatever either side still sends on a refused call: dropped, its credit given back. The runtime's part ends with a barrier:
   a SETTINGS frame of ours whose ACK says that the runtime has seen the reset. (No PING: grpc-go ends a connection after a few.)
 * header blocks, once one had to be dropped: re-encoded (headers.py).
+* what the relay itself has to say to the client before the runtime's SETTINGS came: it waits for them.
 
 Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. What a well-formed frame *means* is
 its receiver's to judge.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Collection
 from typing import Final
 
 from runtimeproxy.relay import frames, messages
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.frames import ErrorCode, FrameReader, MalformedError
-from runtimeproxy.relay.headers import DEFAULT_TABLE_SIZE, Fields, HeaderLane
+from runtimeproxy.relay.direction import Bytes, Direction
+from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, CallHeld, RelayEvent, Side
+from runtimeproxy.relay.frames import ErrorCode, MalformedError
+from runtimeproxy.relay.headers import Fields
 from runtimeproxy.relay.messages import Status
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 from runtimeproxy.relay.windows import Window
@@ -40,73 +40,10 @@ from runtimeproxy.relay.windows import Window
 MAX_MESSAGE: Final = 16 << 20
 # Replies that are observed carry one id.
 MAX_OBSERVED: Final = 64 << 10
-# A header block may come in pieces (CONTINUATION); this is what all of them may be together.
-MAX_BLOCK: Final = 1 << 20
 # Our PING behind a GOAWAY: once it is answered, the client opens no more calls.
 _END_KNOWN: Final = b"lading\x00\x01"
 # Refused calls whose client does not end its half. Real clients end it with the message.
 MAX_REFUSED: Final = 1000
-
-
-class Side(StrEnum):
-    CLIENT = "client"
-    RUNTIME = "runtime"
-
-
-@dataclass(frozen=True, slots=True)
-class CallHeld:
-    """The message of a held call is whole. Answer with `forward` or `refuse`, now or later."""
-
-    stream: int
-    path: bytes
-    message: bytes  # with its prefix, perhaps compressed: messages.unpack
-    encoding: bytes
-    deadline: float | None  # on the relay's clock, when the caller gives up
-    traceparent: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallEnded:
-    """The runtime answered a call that was forwarded with `observe`."""
-
-    stream: int
-    status: int
-    reply: bytes  # with its prefix; empty for an error
-
-
-@dataclass(frozen=True, slots=True)
-class CallCancelled:
-    """A held or observed call is over before its end: `by` whom. Nothing may be answered any more."""
-
-    stream: int
-    by: Side
-
-
-RelayEvent = CallHeld | CallEnded | CallCancelled
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    by: Side
-    code: ErrorCode
-    message: str
-
-
-class _Direction:
-    """One direction's frames as they come in, and the bytes that go out at its far end."""
-
-    __slots__ = ("block", "block_flags", "block_frames", "block_stream", "lane", "out", "reader", "unacknowledged")
-
-    def __init__(self) -> None:
-        self.reader = FrameReader()
-        self.lane = HeaderLane()
-        self.out: list[bytes] = []
-        self.block_stream = 0  # not 0: a header block is being received
-        self.block_flags = 0
-        self.block = bytearray()
-        self.block_frames = bytearray()
-        # Each SETTINGS sent in this direction and not acknowledged yet; None is our barrier.
-        self.unacknowledged: deque[dict[int, int] | None] = deque()
 
 
 class Relay:
@@ -128,8 +65,6 @@ class Relay:
         self._clock = clock
         self._changed = changed
         self._max_message = max_message
-        self._requests = _Direction()
-        self._replies = _Direction()
         self._preface = frames.PREFACE
         self._streams: dict[int, Stream] = {}
         self._queued: dict[int, Stream] = {}
@@ -147,26 +82,26 @@ class Relay:
         self._end_known = False
         self._refused: set[int] = set()
         self._barrier: set[int] = set()  # refused calls that the outstanding barrier covers
-        self._request_handlers = {
-            frames.DATA: self._request_data,
-            frames.HEADERS: self._request_headers,
-            frames.CONTINUATION: self._request_continuation,
-            frames.RST_STREAM: self._request_rst,
-            frames.SETTINGS: self._request_settings,
-            frames.PING: self._request_ping,
-            frames.WINDOW_UPDATE: self._request_window_update,
-            frames.PUSH_PROMISE: self._push_promise,
-        }
-        self._reply_handlers = {
-            frames.DATA: self._reply_data,
-            frames.HEADERS: self._reply_headers,
-            frames.CONTINUATION: self._reply_continuation,
-            frames.RST_STREAM: self._reply_rst,
-            frames.SETTINGS: self._reply_settings,
-            frames.WINDOW_UPDATE: self._reply_window_update,
-            frames.GOAWAY: self._reply_goaway,
-            frames.PUSH_PROMISE: self._push_promise,
-        }
+        self._requests = Direction(
+            self._meet_request,
+            {
+                frames.DATA: self._request_data,
+                frames.RST_STREAM: self._request_rst,
+                frames.SETTINGS: self._request_settings,
+                frames.PING: self._request_ping,
+                frames.WINDOW_UPDATE: self._request_window_update,
+            },
+        )
+        self._replies = Direction(
+            self._meet_reply,
+            {
+                frames.DATA: self._reply_data,
+                frames.RST_STREAM: self._reply_rst,
+                frames.SETTINGS: self._reply_settings,
+                frames.WINDOW_UPDATE: self._reply_window_update,
+                frames.GOAWAY: self._reply_goaway,
+            },
+        )
 
     # ---- what the shell calls
 
@@ -187,7 +122,7 @@ class Relay:
                 self._preface, taken = frames.read_preface(self._preface, data)
                 self._requests.out.append(data[:taken])
                 data = data[taken:]
-            self._pump(self._requests, self._request_handlers, data)
+            self._requests.pump(data)
         except MalformedError as e:
             self._break(Side.CLIENT, e)
 
@@ -195,7 +130,7 @@ class Relay:
         if self.broken:
             return
         try:
-            self._pump(self._replies, self._reply_handlers, data)
+            self._replies.pump(data)
         except MalformedError as e:
             self._break(Side.RUNTIME, e)
 
@@ -203,14 +138,10 @@ class Relay:
         """The bytes for the client since the last time."""
         if not self._greeted:
             return b""
-        data = b"".join(self._replies.out)
-        self._replies.out.clear()
-        return data
+        return self._replies.take()
 
     def to_runtime(self) -> bytes:
-        data = b"".join(self._requests.out)
-        self._requests.out.clear()
-        return data
+        return self._requests.take()
 
     def take_events(self) -> list[RelayEvent]:
         events, self.events = self.events, []
@@ -221,7 +152,7 @@ class Relay:
         stream = self._streams.get(stream_id)
         if stream is None or stream.hold is not Hold.HELD or self.broken:
             return False
-        held = bytes(stream.received) if message is None else messages.prefixed(message)
+        held = stream.received if message is None else messages.prefixed(message)
         stream.observe = observe
         self._requests.out.append(self._send_on(stream, held))
         return True
@@ -253,37 +184,12 @@ class Relay:
             return
         for stream_id, answered in list(self._open.items()):
             render = messages.trailers if answered else messages.trailers_only
-            block = self._replies.lane.render(render(Status.UNAVAILABLE, message))
-            self._replies.out.append(frames.header_block(stream_id, block, end_stream=True))
+            self._replies.out.append(
+                self._replies.render_block(stream_id, render(Status.UNAVAILABLE, message), end_stream=True)
+            )
         self._break(Side.RUNTIME, MalformedError(ErrorCode.NO_ERROR, message))
 
-    # ---- one direction's bytes
-
-    def _pump(
-        self,
-        direction: _Direction,
-        handlers: Mapping[int, Callable[[bytes, int, int, int, int], bytes | None]],
-        data: bytes,
-    ) -> None:
-        """A handler answers None for a frame that goes on as it is, or what goes on in its place."""
-        buffer = direction.reader.feed(data)
-        out, passing = direction.out, 0
-        end = 0
-        for kind, flags, stream, start, end in direction.reader.frames(buffer):
-            if direction.block_stream and (kind != frames.CONTINUATION or stream != direction.block_stream):
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
-            handler = handlers.get(kind)
-            if handler is None:
-                continue
-            instead = handler(buffer, flags, stream, start, end)
-            if instead is not None:
-                if passing < start:
-                    out.append(buffer[passing:start])
-                if instead:
-                    out.append(instead)
-                passing = end
-        if passing < end:
-            out.append(buffer[passing:end] if passing or end < len(buffer) else buffer)
+    # ---- the end of the connection
 
     def _break(self, by: Side, error: MalformedError) -> None:
         self.broken = Broken(by, error.code, str(error))
@@ -305,63 +211,7 @@ class Relay:
         self._goaway_stream = min(self._goaway_stream, last_stream)
         self._replies.out.append(frames.goaway(self._goaway_stream, code, text))
 
-    # ---- header blocks, both ways
-
-    def _headers(self, direction: _Direction, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        if stream == 0:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
-        fragment = frames.block_fragment(buffer, flags, start + frames.HEADER_LENGTH, end)
-        if flags & frames.END_HEADERS:
-            return self._block(direction, stream, bool(flags & frames.END_STREAM), fragment)
-        direction.block_stream, direction.block_flags = stream, flags
-        direction.block += fragment
-        direction.block_frames += buffer[start:end]
-        return b""  # nothing may come between the pieces of a block, so they wait for its end
-
-    def _continuation(self, direction: _Direction, buffer: bytes, flags: int, start: int, end: int) -> bytes | None:
-        if not direction.block_stream:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
-        direction.block += buffer[start + frames.HEADER_LENGTH : end]
-        direction.block_frames += buffer[start:end]
-        if len(direction.block_frames) > MAX_BLOCK:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
-        if not flags & frames.END_HEADERS:
-            return b""
-        stream, block, whole = direction.block_stream, bytes(direction.block), bytes(direction.block_frames)
-        end_stream = bool(direction.block_flags & frames.END_STREAM)
-        direction.block_stream = 0
-        direction.block.clear()
-        direction.block_frames.clear()
-        instead = self._block(direction, stream, end_stream, block)
-        return whole if instead is None else instead
-
-    def _block(self, direction: _Direction, stream_id: int, end_stream: bool, block: bytes) -> bytes | None:
-        fields = direction.lane.decode(block)
-        meet = self._meet_request if direction is self._requests else self._meet_reply
-        lane = direction.lane
-        instead = meet(stream_id, fields, end_stream)
-        if instead is not None:
-            lane.verbatim = False
-            return instead
-        if lane.verbatim:
-            lane.passed()
-            return None
-        return self._rendered(lane, stream_id, fields, end_stream)
-
-    def _rendered(self, lane: HeaderLane, stream_id: int, fields: Fields, end_stream: bool) -> bytes:
-        return frames.header_block(stream_id, lane.render(fields), end_stream=end_stream)
-
-    def _push_promise(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        # It carries a header block; gRPC has no use for it, and passing one unread would desynchronise the table.
-        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE")
-
     # ---- client → runtime
-
-    def _request_headers(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        return self._headers(self._requests, buffer, flags, stream, start, end)
-
-    def _request_continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        return self._continuation(self._requests, buffer, flags, start, end)
 
     def _meet_request(self, stream_id: int, fields: Fields, end_stream: bool) -> bytes | None:
         """A request's header block: None if it goes on now, or what goes on in its place."""
@@ -389,7 +239,7 @@ class Relay:
             return b""
         stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
         cut_short = end_stream and stream.hold is Hold.RECEIVING
-        instead = self._send_on(stream, bytes(stream.received)) if cut_short else b""
+        instead = self._send_on(stream, stream.received) if cut_short else b""
         stream.client_ended = stream.client_ended or end_stream
         return instead
 
@@ -461,7 +311,7 @@ class Relay:
         if stream.whole:
             self._hold(stream)
         elif end_stream:
-            return self._send_on(stream, bytes(stream.received))  # cut short: the runtime says what is wrong with it
+            return self._send_on(stream, stream.received)  # cut short: the runtime says what is wrong with it
         return b""
 
     def _reserve(self, stream: Stream) -> None:
@@ -492,14 +342,14 @@ class Relay:
             CallHeld(
                 stream=stream.id,
                 path=stream.path,
-                message=bytes(stream.received),
+                message=stream.received,  # not changed any more: what comes behind it is queued
                 encoding=stream.header(b"grpc-encoding"),
                 deadline=None if timeout is None else stream.opened_at + timeout,
                 traceparent=stream.header(b"traceparent").decode("ascii", "replace"),
             )
         )
 
-    def _send_on(self, stream: Stream, held: bytes) -> bytes:
+    def _send_on(self, stream: Stream, held: bytes | bytearray) -> bytes:
         first = stream.queue[0] if stream.queue else None
         if isinstance(first, Waiting) and not first.data and first.end_stream:
             stream.queue.popleft()  # END_STREAM rides on the message
@@ -516,7 +366,7 @@ class Relay:
         stream.queue.clear()
         stream.hold = Hold.REFUSED
         render = messages.trailers if self._open.pop(stream.id, False) else messages.trailers_only
-        self._replies.out.append(self._rendered(self._replies.lane, stream.id, render(status, message), end_stream=True))
+        self._replies.out.append(self._replies.render_block(stream.id, render(status, message), end_stream=True))
         if not stream.client_ended:
             self._replies.out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # RFC 9113 8.1
         self._refused.add(stream.id)
@@ -527,11 +377,11 @@ class Relay:
 
     def _drain(self, stream: Stream) -> bytes:
         """What of the stream's queue the runtime has room for now."""
-        out: list[bytes] = []
+        out: list[Bytes] = []
         while stream.queue:
             item = stream.queue[0]
             if isinstance(item, Trailers):
-                out.append(self._rendered(self._requests.lane, stream.id, item.fields, item.end_stream))
+                out.append(self._requests.render_block(stream.id, item.fields, end_stream=item.end_stream))
                 stream.queue.popleft()
                 continue
             left = len(item.data) - item.sent
@@ -542,7 +392,8 @@ class Relay:
             last = size == left
             flags = frames.END_STREAM if last and item.end_stream else 0
             if left or flags:
-                out.append(frames.frame(frames.DATA, flags, stream.id, item.data[item.sent : item.sent + size]))
+                out.append(frames.frame_header(frames.DATA, flags, stream.id, size))
+                out.append(memoryview(item.data)[item.sent : item.sent + size])
             for window in (self._connection, stream.window):
                 if window:
                     window.sent(size) if item.own else window.passed(size)
@@ -590,7 +441,7 @@ class Relay:
             return b""
         return None
 
-    def _announced(self, by: _Direction, about: _Direction, changed: dict[int, int]) -> None:
+    def _announced(self, by: Direction, about: Direction, changed: dict[int, int]) -> None:
         """SETTINGS sent in direction `by` say what their sender accepts in the other one, `about`."""
         if frames.HEADER_TABLE_SIZE in changed:
             about.lane.announce_table_size(changed[frames.HEADER_TABLE_SIZE])
@@ -615,12 +466,6 @@ class Relay:
         return difference > 0
 
     # ---- runtime → client
-
-    def _reply_headers(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        return self._headers(self._replies, buffer, flags, stream, start, end)
-
-    def _reply_continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        return self._continuation(self._replies, buffer, flags, start, end)
 
     def _meet_reply(self, stream_id: int, fields: Fields, end_stream: bool) -> bytes | None:
         stream = self._streams.get(stream_id)
@@ -790,15 +635,3 @@ class Relay:
                 self._client_room += size
             elif stream_id == 0:
                 self._unsaid_room += size
-
-
-__all__ = [
-    "DEFAULT_TABLE_SIZE",
-    "Broken",
-    "CallCancelled",
-    "CallEnded",
-    "CallHeld",
-    "Relay",
-    "RelayEvent",
-    "Side",
-]

@@ -90,10 +90,10 @@ class FrameReader:
         """The bytes to look at now: whole frames first, then perhaps a part of one, which `keep` takes back."""
         if not self._rest:
             return data
-        self._rest += data
-        if len(self._rest) < self._missing:
+        if len(self._rest) + len(data) < self._missing:
+            self._rest += data
             return b""
-        whole = bytes(self._rest)
+        whole = b"".join((self._rest, data))  # one copy
         self._rest.clear()
         return whole
 
@@ -129,8 +129,11 @@ def read_preface(missing: bytes, data: bytes) -> tuple[bytes, int]:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    length = len(payload)
-    return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
+    return frame_header(kind, flags, stream, len(payload)) + payload
+
+
+def frame_header(kind: int, flags: int, stream: int, length: int) -> bytes:
+    return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream)
 
 
 def window_update(stream: int, increment: int) -> bytes:

@@ -20,9 +20,12 @@ from runtimeproxy.relay.frames import ErrorCode, MalformedError
 Fields = tuple[tuple[bytes, bytes], ...]
 
 DEFAULT_TABLE_SIZE: Final = 4096  # RFC 9113 6.5.2
-# grpc-go's own default for what a server accepts; a smaller limit here would refuse what the runtime takes.
-MAX_FIELDS_SIZE: Final = 16 << 20
+# Of a block, unpacked; packed it has at most 1 MiB. One byte of it can be a field that costs a hundred in memory, so less than
+# the 16 MiB that grpc-go takes by default, which no caller comes near: C-core takes 16 KiB.
+MAX_FIELDS_SIZE: Final = 4 << 20
 _CACHED_BLOCKS: Final = 64
+# Bytes of one; a block that names table entries has one or two for each field, and a large one is not worth its memory.
+_CACHED_BLOCK: Final = 64
 
 
 class HeaderLane:
@@ -54,7 +57,7 @@ class HeaderLane:
         resized = bool(block) and block[0] & 0xE0 == 0x20
         if resized or len(entries) != size or (entries[0] if entries else None) is not newest:
             self._known.clear()
-        elif len(self._known) < _CACHED_BLOCKS:
+        elif len(block) <= _CACHED_BLOCK and len(self._known) < _CACHED_BLOCKS:
             self._known[bytes(block)] = fields
         return fields
 

@@ -58,7 +58,7 @@ def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
     if len(buffer) < PREFIX_LENGTH:
         raise UnreadableMessageError(Status.INTERNAL, "there is no message")
     compressed, length = parse_prefix(buffer)
-    content = bytes(buffer[PREFIX_LENGTH : PREFIX_LENGTH + length])
+    content = bytes(memoryview(buffer)[PREFIX_LENGTH : PREFIX_LENGTH + length])  # one copy
     if not compressed:
         return content
     if encoding not in (b"gzip", b"deflate"):

@@ -23,7 +23,7 @@ class Hold(Enum):
 class Waiting:
     """DATA on its way to the runtime, of which `sent` bytes have gone."""
 
-    data: bytes
+    data: bytes | bytearray
     own: bool  # the relay's bytes, already credited to the client; otherwise the client's
     end_stream: bool
     sent: int = 0

@@ -16,7 +16,8 @@ import h2.settings
 import hpack
 
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.connection import CallHeld, Relay, RelayEvent
+from runtimeproxy.relay.connection import Relay
+from runtimeproxy.relay.events import CallHeld, RelayEvent
 from runtimeproxy.relay.messages import prefixed
 
 HELD = b"/runtime.v1.RuntimeService/CreateContainer"

@@ -23,7 +23,7 @@ import pytest
 from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import MANUAL_GPUS
-from runtimeproxy.endpoint import MAX_ANSWER_BYTES
+from runtimeproxy.chain.endpoint import MAX_ANSWER_BYTES
 from simnode.cri import Cri, CriError, Pod
 from simnode.daemons import Daemon
 from tests.fakes.raw_server import Call, Fail

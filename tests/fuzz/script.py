@@ -14,7 +14,7 @@ from typing import TypeVar
 import hpack
 
 from runtimeproxy.relay import frames
-from runtimeproxy.relay.connection import Side
+from runtimeproxy.relay.events import Side
 from runtimeproxy.relay.frames import ErrorCode
 from runtimeproxy.relay.messages import prefixed
 from tests.fakes.wire import FREE, HELD

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtimeproxy.calls import METHODS
+from runtimeproxy.call.calls import METHODS
 from runtimeproxy.relay import frames
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.connection import CallHeld, Relay, Side
+from runtimeproxy.relay.connection import Relay
+from runtimeproxy.relay.events import CallHeld, Side
 from runtimeproxy.relay.frames import FrameReader
 from runtimeproxy.relay.messages import PREFIX_LENGTH, prefixed
 
@@ -60,7 +61,7 @@ def relayed(pieces: Iterable[Piece], held_paths: Iterable[bytes] = (), change: C
         for event in relay.take_events():
             assert isinstance(event, CallHeld)
             out.held.append(event)
-            assert relay.forward(event.stream, change(event.message[PREFIX_LENGTH:]))
+            assert relay.forward(event.stream, change(bytes(event.message[PREFIX_LENGTH:])))
         to_runtime.append(relay.to_runtime())
         to_client.append(relay.to_client())
     assert relay.broken is None

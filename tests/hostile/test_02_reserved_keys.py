@@ -17,8 +17,8 @@ from lading.reasons import Reason
 from lading.vocabulary import GRANT, GpuUuid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.merge import merge
+from runtimeproxy.adjustment.merge import merge
+from runtimeproxy.call.calls import Refusal, Stage
 from runtimeproxy.relay.messages import Status
 from simnode.cri import CriError
 from tests.fakes import holders

@@ -19,8 +19,8 @@ import pytest
 from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
 from hooks.inventory.sysfs import read_rdma
 from lading.log import Level, Log, LogfmtSink
-from runtimeproxy.hooksdir import HooksDir
-from runtimeproxy.registrations import Registration
+from runtimeproxy.chain.hooksdir import HooksDir
+from runtimeproxy.chain.registrations import Registration
 from simnode.build import build
 from tests.fakes.needs import need
 from tests.hostile.front import DEEP

@@ -237,6 +237,10 @@ def refused(path: Path, method: str, message: bytes) -> str:
     return text.split(": ")[1]
 
 
+def _not_reconciled(front: Front) -> None:
+    assert front.refused(GUARDED).reason is Reason.NOT_RECONCILED
+
+
 def test_a_list_that_is_no_utf8(by_hand: Front) -> None:
     """From a runtime that takes what we refuse: nobody knows who holds what, nothing new is given out, and it is said."""
     listed = cri.ListContainersResponse(containers=[cri.Container(id="c", metadata=cri.ContainerMetadata(name="PLACE"))])
@@ -244,7 +248,7 @@ def test_a_list_that_is_no_utf8(by_hand: Front) -> None:
     tail = Tail(by_hand)
     try:
         by_hand.lading.hooks.restart()
-        assert by_hand.refused(GUARDED).reason is Reason.NOT_RECONCILED
+        eventually(lambda: _not_reconciled(by_hand), within_s=20)
         by_hand.lading.proxy.restart()
     finally:
         del by_hand.runtime.scripted["ListContainers"]
@@ -254,7 +258,7 @@ def test_a_list_that_is_no_utf8(by_hand: Front) -> None:
         with by_hand.created(GUARDED):
             pass
 
-    eventually(served)
+    eventually(served, within_s=20)
     assert Event.LEDGER_FAILED in tail.events()
 
 

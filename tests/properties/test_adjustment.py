@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.apply import apply_adjustment
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.merge import Merged, merge
+from runtimeproxy.adjustment.apply import apply_adjustment
+from runtimeproxy.adjustment.merge import Merged, merge
+from runtimeproxy.call.calls import Refusal, Stage
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = Stage.CREATE_CONTAINER

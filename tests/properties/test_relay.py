@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from runtimeproxy.relay import frames
-from runtimeproxy.relay.connection import CallCancelled, CallEnded, CallHeld
+from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.frames import ErrorCode
 from runtimeproxy.relay.messages import Status, prefixed
 from tests.fakes.crossing import Crossing, Pipe, settled_window

@@ -7,8 +7,8 @@ from hooks.main import main
 from hooks.registration import render_registration
 from hooks.settings import Settings
 from lading.errors import ConfigError
-from runtimeproxy.calls import Stage
-from runtimeproxy.registrations import FailurePolicy, Registration, parse_registration
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration
 
 
 def registered(settings: Settings) -> Registration:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.calls import METHODS, HeldCall, Method
+from runtimeproxy.call.calls import METHODS, HeldCall, Method
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cri"
 CREATE_GUARDED = "CreateContainer-gpu-by-hand-train-0"

@@ -12,11 +12,11 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Forward, Outcome, Refusal, Refuse, Stage
-from runtimeproxy.chain import Chain, Question
+from runtimeproxy.adjustment.merge import Answers
+from runtimeproxy.call.calls import Forward, Outcome, Refusal, Refuse, Stage
+from runtimeproxy.chain.chain import Chain, Question
+from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate
-from runtimeproxy.merge import Answers
-from runtimeproxy.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.relay.messages import Status
 from tests.fakes.hook_server import HookServer
 from tests.unit.runtimeproxy.conftest import Records

@@ -11,8 +11,8 @@ import pytest
 
 from lading.log import Event, Log
 from runtimeproxy import link as link_module
-from runtimeproxy.calls import Forward, HeldCall, Outcome, Refuse
-from runtimeproxy.chain import Chain
+from runtimeproxy.call.calls import Forward, HeldCall, Outcome, Refuse
+from runtimeproxy.chain.chain import Chain
 from runtimeproxy.gate import Gate
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics

@@ -4,7 +4,7 @@ import pytest
 from h2.settings import SettingCodes
 
 from runtimeproxy.relay import frames
-from runtimeproxy.relay.connection import CallCancelled, CallHeld, Side
+from runtimeproxy.relay.events import CallCancelled, CallHeld, Side
 from runtimeproxy.relay.frames import ErrorCode, FrameReader
 from runtimeproxy.relay.messages import Status, prefixed
 from tests.fakes.wire import FREE, HELD, Wire

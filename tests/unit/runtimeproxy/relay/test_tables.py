@@ -48,6 +48,13 @@ def test_a_known_block_has_to_obey_too() -> None:
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
+def test_large_blocks_are_not_kept() -> None:
+    lane = HeaderLane()
+    for size in (1, 1_000, 50_000):
+        assert len(lane.decode(STATUS_200 * size)) == size
+    assert list(lane._known) == [STATUS_200]
+
+
 def test_a_table_that_had_grown_shrinks_before_a_block_of_the_relays_own() -> None:
     wire = Wire()
     wire.client.connection.update_settings({SettingCodes.HEADER_TABLE_SIZE: 65_536})

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.calls import METHODS, Refusal, Stage, held_paths, read_id
-from runtimeproxy.registrations import Registration
+from runtimeproxy.call.calls import METHODS, Refusal, Stage, held_paths, read_id
+from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.relay.messages import Status
 from tests.unit.runtimeproxy.requests import golden, goldens
 

@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.endpoint import RESTART_WAIT_S, Endpoint, Failure
-from runtimeproxy.merge import Answers
-from runtimeproxy.registrations import FailurePolicy, Registration
+from runtimeproxy.adjustment.merge import Answers
+from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.chain.endpoint import RESTART_WAIT_S, Endpoint, Failure
+from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 SHARE_OF_CALLER: Final = 0.5  # the other half is the runtime's
 MESSAGE_MAX: Final = 1024  # characters of a hook's refusal; kubelet's events hold as many

@@ -2,10 +2,10 @@ import pytest
 
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.merge import Answers
-from runtimeproxy.registrations import HideUnassigned, Registration
-from runtimeproxy.screening import Screening
+from runtimeproxy.adjustment.merge import Answers
+from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.screening import Screening
+from runtimeproxy.chain.registrations import HideUnassigned, Registration
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = Stage.CREATE_CONTAINER

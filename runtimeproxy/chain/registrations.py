@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from lading.errors import ConfigError
-from runtimeproxy.calls import HOOK_POINTS, Stage
+from runtimeproxy.call.calls import HOOK_POINTS, Stage
 
 DEFAULT_DEADLINE_S: Final = 2.0
 MAX_DEADLINE_S: Final = 600.0  # kubelet gives up after 2 min (runtimeRequestTimeout), other clients are patient

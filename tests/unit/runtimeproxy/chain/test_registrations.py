@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from lading.errors import ConfigError
-from runtimeproxy.calls import Stage
-from runtimeproxy.registrations import FailurePolicy, Registration, clash, parse_registration
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.chain.registrations import FailurePolicy, Registration, clash, parse_registration
 
 KOORDINATOR = {"remote-endpoint": "/var/run/koordlet/koordlet.sock", "runtime-hooks": ["PreCreateContainer"]}
 FULL = {

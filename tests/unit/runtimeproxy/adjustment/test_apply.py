@@ -2,8 +2,8 @@ import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.apply import apply_adjustment
-from runtimeproxy.calls import Stage
+from runtimeproxy.adjustment.apply import apply_adjustment
+from runtimeproxy.call.calls import Stage
 from tests.unit.runtimeproxy.requests import CREATE_GUARDED, RUN_GUARDED, golden, goldens
 
 EVERYTHING = hook.Adjustment(

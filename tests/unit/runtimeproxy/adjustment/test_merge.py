@@ -2,8 +2,8 @@ import pytest
 
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.merge import Merged, merge
+from runtimeproxy.adjustment.merge import Merged, merge
+from runtimeproxy.call.calls import Refusal, Stage
 
 A, B = "10-a.json", "20-b.json"
 CREATE = Stage.CREATE_CONTAINER

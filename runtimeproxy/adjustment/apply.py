@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Stage
+from runtimeproxy.call.calls import Stage
 
 Placed = TypeVar("Placed", cri.Mount, cri.Device)
 

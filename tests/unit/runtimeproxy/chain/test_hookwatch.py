@@ -8,10 +8,10 @@ import pytest
 
 from lading.liveness import find_silence
 from lading.reasons import Reason
-from runtimeproxy import hookwatch
-from runtimeproxy.endpoint import Failure
-from runtimeproxy.hookwatch import HookWatch
-from runtimeproxy.registrations import Registration
+from runtimeproxy.chain import hookwatch
+from runtimeproxy.chain.endpoint import Failure
+from runtimeproxy.chain.hookwatch import HookWatch
+from runtimeproxy.chain.registrations import Registration
 from tests.fakes.hook_server import HookServer
 
 FAILURE = Failure(reason=Reason.HOOK_INVALID, message="garbage")

@@ -34,7 +34,7 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from lading.errors import ConfigError
 from lading.log import Event, Log
-from runtimeproxy.registrations import Registration, clash, parse_registration
+from runtimeproxy.chain.registrations import Registration, clash, parse_registration
 
 RESCAN_S: Final = 60.0
 DEBOUNCE_S: Final = 0.05  # an editor's write is several events

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from lading.reasons import Reason
 from lading.vocabulary import GRANT
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.merge import RESERVED_ANNOTATIONS, Answers
-from runtimeproxy.registrations import Registration
-from runtimeproxy.subject import Subject
-from runtimeproxy.unassigned import decide_hidden
+from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS, Answers
+from runtimeproxy.adjustment.unassigned import decide_hidden
+from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.subject import Subject
+from runtimeproxy.chain.registrations import Registration
 
 # What a pod may not bring along to where we write: both make the runtime act on devices and properties past every check.
 _SMUGGLED = tuple(prefix for prefix in RESERVED_ANNOTATIONS if prefix != "io.kubernetes.")

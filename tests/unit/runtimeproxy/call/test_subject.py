@@ -2,9 +2,9 @@ import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Stage
-from runtimeproxy.known import Known
-from runtimeproxy.subject import known_keys, subject_made, subject_of
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.known import Known
+from runtimeproxy.call.subject import known_keys, subject_made, subject_of
 from tests.unit.runtimeproxy.requests import create, golden, goldens, method, run
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from lading.vocabulary import ContainerId, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.projection import container_of_list, sandbox_of_list
+from runtimeproxy.call.projection import container_of_list, sandbox_of_list
 
 MAX_SANDBOXES: Final = 10_000  # kubelet's own default is 110 pods a node
 MAX_BYTES: Final = 64 << 20  # a pod's annotations alone may be 256 KiB

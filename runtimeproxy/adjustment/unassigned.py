@@ -12,7 +12,7 @@ from typing import Final
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.registrations import HideUnassigned
+from runtimeproxy.chain.registrations import HideUnassigned
 
 _UUIDS: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+(,(GPU|MIG)-[0-9A-Za-z/-]+)*")
 _PLUGIN_MOUNTS: Final = "/var/run/nvidia-container-devices/"  # strategy volume-mounts: one mount for each UUID

@@ -13,9 +13,9 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Stage, read_id
-from runtimeproxy.known import Known
-from runtimeproxy.projection import (
+from runtimeproxy.call.calls import Stage, read_id
+from runtimeproxy.call.known import Known
+from runtimeproxy.call.projection import (
     container_identity,
     container_of_config,
     resources_of,

@@ -1,5 +1,5 @@
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.projection import container_of_config, sandbox_of_config, sandbox_of_list
+from runtimeproxy.call.projection import container_of_config, sandbox_of_config, sandbox_of_list
 from tests.unit.runtimeproxy.requests import CREATE_GUARDED, RUN_GUARDED, golden
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from lading.liveness import HELLO, find_silence
-from runtimeproxy.endpoint import Failure
-from runtimeproxy.registrations import Registration
+from runtimeproxy.chain.endpoint import Failure
+from runtimeproxy.chain.registrations import Registration
 
 LOOK_S: Final = 5.0
 REMEMBER_S: Final = 60.0

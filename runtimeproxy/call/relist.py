@@ -9,7 +9,7 @@ from typing import Final
 from lading.errors import RuntimeUnavailableError
 from lading.log import Event, Log
 from lading.runtime import RuntimeClient
-from runtimeproxy.known import Known
+from runtimeproxy.call.known import Known
 
 # Calls that went past us are learnt so often.
 RELIST_S: Final = 60.0

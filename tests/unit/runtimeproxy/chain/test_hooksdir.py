@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lading.log import Event, Log
-from runtimeproxy.hooksdir import MAX_FILE_BYTES, HooksDir
-from runtimeproxy.registrations import Registration
+from runtimeproxy.chain.hooksdir import MAX_FILE_BYTES, HooksDir
+from runtimeproxy.chain.registrations import Registration
 from tests.unit.runtimeproxy.conftest import Records
 
 NEVER_S = 3600.0

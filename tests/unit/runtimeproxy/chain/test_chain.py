@@ -13,11 +13,11 @@ import pytest
 from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.calls import Refusal, Stage
-from runtimeproxy.chain import Chain, Question
-from runtimeproxy.endpoint import MAX_ANSWER_BYTES, MAX_QUEUED
-from runtimeproxy.merge import Answers
-from runtimeproxy.registrations import FailurePolicy, Registration
+from runtimeproxy.adjustment.merge import Answers
+from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.chain.chain import Chain, Question
+from runtimeproxy.chain.endpoint import MAX_ANSWER_BYTES, MAX_QUEUED
+from runtimeproxy.chain.registrations import FailurePolicy, Registration
 from tests.fakes.hook_server import KOORDLET, HookServer
 from tests.unit.runtimeproxy.conftest import Records
 

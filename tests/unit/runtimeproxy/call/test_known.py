@@ -1,6 +1,6 @@
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.known import Known
+from runtimeproxy.call.known import Known
 
 
 def sandbox(an_id: str, **annotations: str) -> hook.PodSandbox:

@@ -1,0 +1,1 @@
+"""What hooks answered: merged with owners, and put onto a CRI request."""
