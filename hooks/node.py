@@ -34,6 +34,8 @@ RETRY_S: Final = 1.0
 # After a sandbox was stopped: its containers have exited, unless killing one failed; then it is looked at again.
 RELEASE_RETRY_S: Final = 2.0
 
+_NOT_RECONCILED: Final = "not reconciled"
+
 _CHANGE_EVENT: Final = {
     ChangeKind.UNHEALTHY: Event.DEVICE_UNHEALTHY,
     ChangeKind.HEALTHY: Event.DEVICE_HEALTHY,
@@ -172,8 +174,9 @@ class Node:
         try:
             sandboxes, containers = await self.runtime.list_sandboxes(), await self.runtime.list_containers()
         except RuntimeUnavailableError as e:
-            self._say_once(Event.LEDGER_FAILED, f"not reconciled: {e}")
+            self._say_once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
             return False
+        self._said = {said for said in self._said if not said.startswith(f"{Event.LEDGER_FAILED} {_NOT_RECONCILED}")}
         actions = reconcile(
             grants,
             tombstones,

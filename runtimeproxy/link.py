@@ -6,7 +6,6 @@ answers it also by itself.
 """
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
@@ -356,7 +355,6 @@ class Link:
             self._ended(self)
 
     async def closed(self) -> None:
-        for task in [self._starting, *self._deciding.values()]:
-            if task:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        """Once `close` was called: what was begun has ended, however."""
+        begun = [self._starting] if self._starting else []
+        await asyncio.gather(*begun, *self._deciding.values(), return_exceptions=True)

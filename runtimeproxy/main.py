@@ -115,7 +115,7 @@ async def run(settings: Settings, log: Log) -> None:
                 asyncio.create_task(_say_access(relist, listen_path, runtime_path, log)),
             ]
             with contextlib.suppress(TimeoutError):  # a runtime that is not there, or hangs, must not keep the socket shut
-                await asyncio.wait_for(relist.done.wait(), FIRST_RELIST_S)
+                await asyncio.wait_for(relist.tried.wait(), FIRST_RELIST_S)
             stop = _stop_asked()  # before the first call can come, so that none is ended without a drain
             server.start(listener)
             await health.start()

@@ -20,7 +20,7 @@ from hooks.ledger.schema import APPLICATION_ID, MIGRATIONS
 from lading.errors import HostError, LadingError, StateError
 
 _REBUILD: Final = "rebuild it: lading-hooks rebuild-ledger"
-_BUSY_MS: Final = 2000  # a person's sqlite3 shell may hold a lock; longer would eat the caller's deadline
+_BUSY_MS: Final = 1000  # a person's sqlite3 shell may hold a lock; the hook call's deadline is twice that
 
 
 def lock_directory(directory: Path) -> contextlib.ExitStack:

@@ -19,6 +19,7 @@ RELIST_RETRY_S: Final = 1.0
 
 class Relist:
     def __init__(self, known: Known, runtime: RuntimeClient, log: Log) -> None:
+        self.tried = asyncio.Event()  # for the first time, whatever came of it
         self.done = asyncio.Event()  # for the first time
         self.problem = "not asked yet"
         self._known = known
@@ -34,10 +35,12 @@ class Relist:
             except RuntimeUnavailableError as e:
                 self.problem = e.message
                 self._log.debug(Event.RUNTIME_UNREACHABLE, str(e))
+                self.tried.set()
                 await asyncio.sleep(RELIST_RETRY_S)
                 continue
             self.problem = ""
             if not self.done.is_set():
                 self._log.info(Event.PODS_KNOWN, sandboxes=len(self._known), containers=self._known.containers)
+                self.tried.set()
                 self.done.set()
             await asyncio.sleep(RELIST_S)

@@ -6,6 +6,7 @@ minute outweighs it, for a server that greets and then answers garbage does not 
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,10 +54,9 @@ class HookWatch:
         while True:
             self._changed.clear()
             await asyncio.gather(*(self._look(name, path) for name, path in self._endpoints.items()))
-            try:
-                await asyncio.wait_for(self._changed.wait(), LOOK_S)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):  # wait_for loses a cancellation that comes with the event (bpo-37658)
+                    await self._changed.wait()
 
     async def _look(self, name: str, path: Path) -> None:
         silence = await find_silence(path, hello=HELLO)

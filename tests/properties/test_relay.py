@@ -12,7 +12,7 @@ import h2.events
 from h2.settings import SettingCodes
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtimeproxy.relay import frames
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
@@ -22,13 +22,12 @@ from tests.fakes.crossing import Crossing, Pipe, settled_window
 from tests.fakes.wire import FREE, HELD, Peer, Seen
 
 DEEP = os.environ.get("LADING_PROPERTIES") == "deep"
-MAX_MESSAGE = 290_000
-BUDGET = 400_000
+MAX_MESSAGE = 90_000
+BUDGET = 100_000  # two that are larger than a window do not fit
 Block = list[tuple[bytes, bytes]]
 
-sizes = st.one_of(
-    st.integers(0, 20), st.integers(0, 20_000), st.sampled_from([16_379, 16_384, 65_530, 65_535, 65_536, 300_000])
-)
+edges = st.sampled_from([0, 16_379, 16_384, 40_000, 65_530, 65_535, 65_536, 89_000])
+sizes = st.one_of(st.integers(0, 20), st.integers(0, 20_000), edges)
 any_number = st.integers(0, 1000)
 extras = st.lists(
     st.tuples(st.sampled_from([b"x-a", b"x-b"]), st.sampled_from([b"", b"1", b"v" * 50, b"w" * 900, b"z" * 20_000])), max_size=2
@@ -73,7 +72,12 @@ class RelayMachine(RuleBasedStateMachine):
         self.unprocessed = frames.LARGEST_WINDOW  # streams beyond it were given up by the runtime's GOAWAY
         self.announced = False
         self.settings_sent = {True: 1, False: 1}  # by the client, by the runtime
+        self.windows = {True: frames.DEFAULT_WINDOW, False: frames.DEFAULT_WINDOW}  # that each gave on the connection
         self.events_seen = 0
+
+    @initialize(client=st.booleans(), runtime=st.booleans())
+    def begin(self, client: bool, runtime: bool) -> None:
+        self.wire.client.auto_credit, self.wire.runtime.auto_credit = client, runtime
 
     # ---- the client
 
@@ -93,10 +97,24 @@ class RelayMachine(RuleBasedStateMachine):
         ]
         self.calls[stream] = Call(stream, held and not no_message, body, [sent], client_ended=no_message)
 
+    @precondition(lambda self: len(self.calls) < 12 and self.unprocessed == frames.LARGEST_WINDOW)
+    @rule(held=st.booleans(), size=st.one_of(sizes, st.just(300_000)), pad=st.sampled_from([None, None, 9]))
+    def call(self, held: bool, size: int, pad: int | None) -> None:
+        """As much of one as the windows allow."""
+        self.open(held, size, [], no_message=False)
+        self.wire.flow()
+        call = self.calls[max(self.calls)]
+        for _ in range(8):
+            if call in self.senders():
+                self.send_some(call, size + 5, pad, with_end=True)
+                self.wire.flow()
+
     @precondition(lambda self: self.senders())
     @rule(which=any_number, size=sizes, pad=st.sampled_from([None, None, 0, 1, 255]), with_end=st.booleans())
     def send(self, which: int, size: int, pad: int | None, with_end: bool) -> None:
-        call = pick(self.senders(), which)
+        self.send_some(pick(self.senders(), which), size, pad, with_end=with_end)
+
+    def send_some(self, call: Call, size: int, pad: int | None, *, with_end: bool) -> None:
         padding = 0 if pad is None else pad + 1
         room = sendable(self.wire.client, call.stream) - padding
         size = min(size, room, len(call.body) - call.sent)
@@ -203,6 +221,12 @@ class RelayMachine(RuleBasedStateMachine):
         peer.auto_credit = auto
         peer.credit()
 
+    @rule(client=st.booleans(), size=st.integers(1, 200_000))
+    def widen(self, client: bool, size: int) -> None:
+        """The connection's window, so that a stream's may be the shorter one."""
+        (self.wire.client if client else self.wire.runtime).connection.increment_flow_control_window(size)
+        self.windows[client] += size
+
     @rule(client=st.booleans())
     def ping(self, client: bool) -> None:
         (self.wire.client if client else self.wire.runtime).connection.ping(b"12345678")
@@ -216,7 +240,7 @@ class RelayMachine(RuleBasedStateMachine):
     # ---- the relay
 
     @precondition(lambda self: self.undecided())
-    @rule(which=any_number, size=st.one_of(st.none(), sizes), observe=st.booleans())
+    @rule(which=any_number, size=st.one_of(st.none(), sizes, st.just(150_000)), observe=st.booleans())
     def forward(self, which: int, size: int | None, observe: bool) -> None:
         call = pick(self.undecided(), which)
         message = None if size is None else b"\xee" * size
@@ -372,10 +396,11 @@ class RelayMachine(RuleBasedStateMachine):
         # Refused before the client's end: it was reset and will say nothing more about it.
         silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
         assert set(relay._streams) == relay._refused <= silent
-        for peer in (wire.client, wire.runtime):
-            assert settled_window(peer) == frames.DEFAULT_WINDOW
+        assert settled_window(wire.client) == self.windows[True]
+        assert settled_window(wire.runtime) == self.windows[False]
         # What h2 keeps back (of data for streams that it had reset) the relay owes the client until it comes.
         window, given = relay._connection, wire.runtime.connection.inbound_flow_control_window
+        assert window.owed <= self.windows[False] - given
         assert window.room == given
         assert relay._client_room == wire.client.connection.outbound_flow_control_window == given + window.owed
         assert wire.runtime.connection.outbound_flow_control_window == wire.client.connection.inbound_flow_control_window

@@ -268,6 +268,20 @@ def test_the_comparison_runs_soon_after_a_stop(play: Play) -> None:
 # the start
 
 
+def test_each_outage_of_the_runtime_is_said_once(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            for said in (1, 2):
+                rig.runtime.down = True
+                for _ in range(3):
+                    assert not await node._reconcile()
+                assert records.events().count(Event.LEDGER_FAILED) == said
+                rig.runtime.down = False
+                assert await node._reconcile()
+
+    play(scenario)
+
+
 def test_nothing_new_is_given_before_the_first_comparison(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         kept, late = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
