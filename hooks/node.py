@@ -99,9 +99,11 @@ class Node:
         return answer
 
     def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more."""
+        """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more. From now on it is looked
+        at now and then whether it has stopped, since nobody may live to tell."""
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
+        self._wake.set()
 
     def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
         """It has: what its containers held is free once they have exited."""

@@ -566,9 +566,10 @@ class Relay:
 
     def _answered(self, stream_id: int) -> None:
         """The runtime said its last. A call that is still held ends so: the runtime answered first, and its answer wins. What
-        of the request waits here does not go on; if its end is in there, the runtime would wait for it for ever."""
+        of the request waits here does not go on, and the runtime is told so: it would wait for the end for ever, or see one
+        behind a hole."""
         stream = self._streams.get(stream_id)
-        if stream and any(item.end_stream for item in stream.queue):
+        if stream and (stream.queue or stream.received):
             self._requests.out.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
         self._cancel(stream_id, Side.RUNTIME)
 

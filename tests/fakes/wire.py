@@ -13,6 +13,8 @@ import h2.connection
 import h2.events
 import h2.exceptions
 import h2.settings
+import h2.stream
+import h2.windows
 import hpack
 
 from runtimeproxy.relay.budget import HoldBudget
@@ -49,6 +51,17 @@ class Encoder(hpack.Encoder):
             self.header_table.resized = True
         encoded: bytes = super().encode(headers, huffman)
         return encoded
+
+
+class Window(h2.windows.WindowManager):
+    """RFC 9113 6.9: an empty frame may come also where there is no room for another. (h2's own refuses it below zero.)"""
+
+    def window_consumed(self, size: int) -> None:
+        if size:
+            super().window_consumed(size)
+
+
+h2.stream.WindowManager = Window  # type: ignore[attr-defined]
 
 
 class Peer:

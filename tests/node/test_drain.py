@@ -83,10 +83,18 @@ def test_calls_that_end_in_time_are_not_lost(patient: ServiceManager, runtime: C
     assert set(runtime.got.values()) == {1}
 
 
+@pytest.fixture
+def retrying_channel(short_folder: Path) -> Iterator[grpc.Channel]:
+    """As clients are unless told otherwise: a call that was not sent when the GOAWAY came is sent on the next connection."""
+    with grpc.insecure_channel(f"unix:{short_folder}/run/cri.sock") as channel:
+        yield channel
+
+
 def test_a_call_made_while_it_drains_is_served_by_the_next_one(
-    patient: ServiceManager, runtime: CountingRuntime, channel: grpc.Channel
+    patient: ServiceManager, runtime: CountingRuntime, retrying_channel: grpc.Channel
 ) -> None:
     """The client was told to open no more calls on its connection, and a new one waits in the socket's queue."""
+    channel = retrying_channel
     held = call(channel, HELD, b"held")
     assert runtime.arrived.acquire(timeout=10)
     patient.terminate()

@@ -1,6 +1,7 @@
 """GPUs in a container, in the injection modes `devices` and `nvidia-runtime`: what was given is there, and nothing else is."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +93,13 @@ def test_the_drivers_libraries_come_from_the_driver_root(
         assert libraries.split("\n") == ["simulated libcuda", "simulated libnvidia-ml", "simulated nvidia-smi", ""]
         assert container.exec("sh", "-c", "echo >>/usr/lib/x86_64-linux-gnu/libcuda.so.1").exit != 0  # read-only
         assert site.see(container).gpus == (site.gpu(0),)
+
+
+def test_a_driver_root_without_the_drivers_files_is_a_refusal(
+    start_lading: StartLading, visit: Callable[[LadingNode], Site], tmp_path: Path
+) -> None:
+    site = visit(start_lading("workstation", hooks={"driver_root": str(tmp_path)}))
+    assert site.refused_at_once({GPU: "0"}).reason is Reason.DRIVER_FILES_MISSING
 
 
 def test_nvidias_runtime_is_told_uuids_and_gets_no_nodes_from_us(

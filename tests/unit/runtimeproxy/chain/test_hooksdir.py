@@ -277,7 +277,7 @@ def test_what_inotify_loses_the_rescan_finds(folder: Path, log: Log, monkeypatch
         write(folder / "10.json", content())
         await published.until("10.json")
 
-    monkeypatch.setattr("runtimeproxy.hooksdir._Changed.on_any_event", lambda *_: None)
+    monkeypatch.setattr("runtimeproxy.chain.hooksdir._Changed.on_any_event", lambda *_: None)
     watched(folder, log, body, rescan_s=0.01)
 
 

@@ -48,6 +48,36 @@ def test_an_answer_before_queued_data_went_on_leaves_no_stream_at_the_runtime(pa
     assert wire.connection_windows() == (frames.DEFAULT_WINDOW, frames.DEFAULT_WINDOW)
 
 
+@pytest.mark.parametrize("taken", [3, 11])
+def test_nor_does_a_held_one(taken: int) -> None:
+    wire = Wire()
+    stream = wire.request(HELD)
+    wire.send(stream, prefixed(b"create")[:taken], end_stream=False)
+    wire.answer(stream, b"", status=b"4")
+    wire.send(stream, prefixed(b"create")[taken:])
+    seen = wire.runtime.streams[stream]
+    assert (seen.data, seen.ended, seen.reset) == (b"", False, ErrorCode.CANCEL)
+    assert streams_of(wire) == (0, 0)
+
+
+def test_a_request_with_a_hole_does_not_end_as_if_it_were_whole() -> None:
+    wire = Wire()
+    wire.runtime.auto_credit = False
+    first = wire.call(HELD, b"x" * 60_000)
+    wire.forward(first)
+    stream = wire.request()
+    wire.send(stream, prefixed(b"y" * 30_000), end_stream=False)
+    wire.answer(stream, b"")  # most of it waits for the runtime's window
+    wire.runtime.auto_credit = True
+    wire.runtime.credit()
+    wire.send(stream, b"")
+    seen = wire.runtime.streams[stream]
+    assert (seen.ended, seen.reset) == (False, ErrorCode.CANCEL)
+    wire.answer(first)
+    assert streams_of(wire) == (0, 0)
+    assert wire.connection_windows() == (frames.DEFAULT_WINDOW, frames.DEFAULT_WINDOW)
+
+
 def test_reply_headers_alone_do_not_end_a_hold() -> None:
     wire = Wire()
     stream = wire.call(HELD, b"create")
