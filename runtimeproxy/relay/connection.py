@@ -101,6 +101,7 @@ class Relay:
                 frames.WINDOW_UPDATE: self._reply_window_update,
                 frames.GOAWAY: self._reply_goaway,
             },
+            cuts_through=lambda stream: self._greeted and stream not in self._streams,
         )
 
     # ---- what the shell calls
@@ -171,7 +172,7 @@ class Relay:
     def announce_end(self) -> None:
         """Tells the client to open no more calls here. Those that are open go on, and those that it opened before it knew."""
         self._say_goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR)
-        self._replies.out.append(frames.frame(frames.PING, 0, 0, _END_KNOWN))
+        self._replies.inject(frames.frame(frames.PING, 0, 0, _END_KNOWN))
 
     @property
     def ended(self) -> bool:
@@ -184,9 +185,7 @@ class Relay:
             return
         for stream_id, answered in list(self._open.items()):
             render = messages.trailers if answered else messages.trailers_only
-            self._replies.out.append(
-                self._replies.render_block(stream_id, render(Status.UNAVAILABLE, message), end_stream=True)
-            )
+            self._replies.inject(self._replies.render_block(stream_id, render(Status.UNAVAILABLE, message), end_stream=True))
         self._break(Side.RUNTIME, MalformedError(ErrorCode.NO_ERROR, message))
 
     # ---- the end of the connection
@@ -209,7 +208,7 @@ class Relay:
 
     def _say_goaway(self, last_stream: int, code: ErrorCode, text: str = "") -> None:
         self._goaway_stream = min(self._goaway_stream, last_stream)
-        self._replies.out.append(frames.goaway(self._goaway_stream, code, text))
+        self._replies.inject(frames.goaway(self._goaway_stream, code, text))
 
     # ---- client → runtime
 
@@ -366,9 +365,9 @@ class Relay:
         stream.queue.clear()
         stream.hold = Hold.REFUSED
         render = messages.trailers if self._open.pop(stream.id, False) else messages.trailers_only
-        self._replies.out.append(self._replies.render_block(stream.id, render(status, message), end_stream=True))
+        self._replies.inject(self._replies.render_block(stream.id, render(status, message), end_stream=True))
         if not stream.client_ended:
-            self._replies.out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # RFC 9113 8.1
+            self._replies.inject(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # RFC 9113 8.1
         self._refused.add(stream.id)
         if len(self._refused) > MAX_REFUSED:
             raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")
@@ -631,7 +630,7 @@ class Relay:
 
     def _credit_client(self, stream_id: int, size: int) -> None:
         if size:
-            self._replies.out.append(frames.window_update(stream_id, size))
+            self._replies.inject(frames.window_update(stream_id, size))
             if stream_id == 0 and self._greeted:
                 self._client_room += size
             elif stream_id == 0:

@@ -1,8 +1,9 @@
 """One direction of the relay: its frames as they come in, its header blocks, and the bytes that go out at its far end.
 
-Enters: bytes. Leaves: the same bytes in `out`, as whole frames, except where a handler puts something in a frame's place. A
-header block that comes in pieces (CONTINUATION) is kept until it is whole, because nothing may come between them; so whatever
-is written to `out` from elsewhere never lands inside one. Refuses: what breaks framing or compression (RFC 9113 4.3, 6.10).
+Enters: bytes. Leaves: the same bytes in `out`, except where a handler puts something in a frame's place. A header block that
+comes in pieces (CONTINUATION) is kept until it is whole, because nothing may come between them. DATA that nobody looks into is
+not kept: C-core writes frames of megabytes, and their end need not have come before their beginning goes on. What the relay
+itself says meanwhile (`inject`) waits for that end. Refuses: what breaks framing or compression (RFC 9113 4.3, 6.10).
 """
 
 from collections import deque
@@ -28,12 +29,21 @@ Meet = Callable[[int, Fields, bool], bytes | None]
 class Direction:
     """`meet` is shown each header block, `handlers` are for the other types of frames that somebody looks at."""
 
-    __slots__ = ("_block", "_frames", "_handlers", "_meet", "_opening", "lane", "out", "reader", "unacknowledged")
+    __slots__ = (
+        *("_behind", "_block", "_cut", "_frames", "_handlers", "_left", "_meet", "_opening"),
+        *("lane", "out", "reader", "unacknowledged"),
+    )
 
-    def __init__(self, meet: Meet, handlers: Mapping[int, Handler]) -> None:
-        self.reader = FrameReader()
+    def __init__(
+        self, meet: Meet, handlers: Mapping[int, Handler], *, cuts_through: Callable[[int], bool] = lambda stream: False
+    ) -> None:
+        """`cuts_through`: whether DATA of this stream goes on before it is whole; the handler sees it as empty, at its end."""
+        self.reader = FrameReader(cuts_through)
         self.lane = HeaderLane()
         self.out: list[Bytes] = []
+        self._left = 0  # bytes still to come of the frame whose beginning went on
+        self._cut = 0, 0  # its flags and stream
+        self._behind: list[Bytes] = []  # what was injected meanwhile
         # Each SETTINGS sent in this direction and not acknowledged yet; None is a barrier of the relay's own.
         self.unacknowledged: deque[dict[int, int] | None] = deque()
         self._meet = meet
@@ -49,11 +59,16 @@ class Direction:
 
     def pump(self, data: bytes) -> None:
         """Takes bytes in, and puts what may go on into `out`."""
+        if self._left:
+            data = self._pass_on(data)
         buffer = self.reader.feed(data)
         out, passing, end = self.out, 0, 0
         for kind, flags, stream, start, end in self.reader.frames(buffer):
             if self._opening and (kind != frames.CONTINUATION or stream != self._opening[0]):
                 raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+            if end > len(buffer):
+                self._left, self._cut = end - len(buffer), (flags & frames.END_STREAM, stream)
+                break
             handler = self._handlers.get(kind)
             if handler is None:
                 continue
@@ -64,6 +79,7 @@ class Direction:
                 if instead:
                     out.append(instead)
                 passing = end
+        end = min(end, len(buffer))
         if passing < end:
             if end - passing == len(buffer):
                 out.append(buffer)
@@ -71,6 +87,24 @@ class Direction:
                 out.append(memoryview(buffer)[passing:end])
             else:
                 out.append(buffer[passing:end])
+
+    def _pass_on(self, data: bytes) -> bytes:
+        """More of the frame that is half out; returns what lies behind it."""
+        part = data[: self._left]
+        self.out.append(part)
+        self._left -= len(part)
+        if self._left:
+            return b""
+        flags, stream = self._cut
+        empty = frames.frame_header(frames.DATA, flags, stream, 0)
+        self._handlers[frames.DATA](empty, flags, stream, 0, len(empty))
+        self.out += self._behind
+        self._behind.clear()
+        return data[len(part) :]
+
+    def inject(self, data: Bytes) -> None:
+        """Something of the relay's own, never inside a frame of somebody else's."""
+        (self._behind if self._left else self.out).append(data)
 
     def take(self) -> bytes:
         """What went into `out` since the last time, in at most one copy."""

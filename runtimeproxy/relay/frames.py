@@ -5,7 +5,7 @@ looks at is forwarded as one slice. Refuses: a frame larger than its receiver an
 Everything else about a frame is its receiver's to judge.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -75,10 +75,12 @@ _SETTING: Final = Struct(">HL")
 class FrameReader:
     """Cuts one direction's byte stream into frames. Holds at most one unfinished frame."""
 
-    __slots__ = ("_missing", "_rest", "max_frame_size")
+    __slots__ = ("_missing", "_rest", "_shown_early", "max_frame_size")
 
-    def __init__(self) -> None:
+    def __init__(self, shown_early: Callable[[int], bool] = lambda stream: False) -> None:
+        """`shown_early`: whether DATA of this stream is shown before it is whole."""
         self.max_frame_size = DEFAULT_MAX_FRAME_SIZE  # what the receiver of these frames announced
+        self._shown_early = shown_early
         self._rest = bytearray()
         self._missing = 0  # bytes without which looking at `_rest` again is no use
 
@@ -98,7 +100,9 @@ class FrameReader:
         return whole
 
     def frames(self, buffer: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-        """(type, flags, stream, start, end) of each whole frame, `start` at its header; what follows them is kept."""
+        """(type, flags, stream, start, end) of each whole frame, `start` at its header; what follows them is kept. A frame that
+        is shown early comes last, its `end` lies behind the buffer's, and nothing of it is kept: what is still to come of it
+        must not be fed."""
         unpack, position, size = _HEADER.unpack_from, 0, len(buffer)
         while size - position >= HEADER_LENGTH:
             high, low, kind, flags, stream = unpack(buffer, position)
@@ -107,6 +111,9 @@ class FrameReader:
                 raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes, {self.max_frame_size} are allowed")
             end = position + HEADER_LENGTH + length
             if end > size:
+                if kind == DATA and self._shown_early(stream & 0x7FFF_FFFF):
+                    yield kind, flags, stream & 0x7FFF_FFFF, position, end
+                    return
                 self._missing = end - position
                 break
             fixed = _FIXED_LENGTH.get(kind)

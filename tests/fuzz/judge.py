@@ -1,9 +1,9 @@
 """One play (script.py) through a `Relay`, and everything that must hold whatever the two sides say.
 
 No exception; no work out of proportion; malformed input ends with `broken` and a code, and nothing more comes out. Out come
-whole frames, each header block in one piece. An independent HPACK decoder at each far end reads the blocks that were put in, in
-order, except those of refused calls. The runtime never gets more DATA than it gave window for, and none of a refused call.
-Every held call ends once; afterwards nothing is reserved.
+whole frames, each header block in one piece; only DATA of the runtime's may be half out, as far as it came. An independent
+HPACK decoder at each far end reads the blocks that were put in, in order, except those of refused calls. The runtime never gets
+more DATA than it gave window for, and none of a refused call. Every held call ends once; afterwards nothing is reserved.
 """
 
 from collections import defaultdict
@@ -56,6 +56,12 @@ class Reading:
     @property
     def between_frames(self) -> bool:
         return not self._rest and self._block is None
+
+    @property
+    def half_data(self) -> tuple[int, bytes] | None:
+        """Stream and bytes of a DATA frame that has begun."""
+        begun = len(self._rest) >= frames.HEADER_LENGTH and self._rest[3] == frames.DATA and self._block is None
+        return (int.from_bytes(self._rest[5:9], "big") & 0x7FFF_FFFF, self._rest) if begun else None
 
     def _meet(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._block is not None:
@@ -172,8 +178,12 @@ class Play:
                     assert theirs == said.blocks[stream][: len(theirs)], (hearer, stream)
                 assert len(blocks) - len(theirs) <= 1
         if not self.relay.broken:
-            for reading in self.heard.values():
-                assert reading.between_frames
+            assert self.heard[Side.RUNTIME].between_frames
+            if half := self.heard[Side.CLIENT].half_data:
+                assert half == self.said[Side.RUNTIME].half_data
+                assert half[0] not in self.relay._refused  # after the barrier, the runtime says what it must not
+                return  # what the relay has to say waits
+            assert self.heard[Side.CLIENT].between_frames
             for stream, blocks in self.said[Side.RUNTIME].blocks.items():
                 if stream not in self.refused and self.said[Side.RUNTIME].readable:
                     assert len([b for b in self.heard[Side.CLIENT].blocks[stream] if not _is_ours(b)]) == len(blocks)
