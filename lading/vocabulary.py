@@ -25,3 +25,12 @@ REQUEST_ANNOTATIONS: Final = frozenset(
 
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"
+
+# What a pod asks central for, in resources.limits.
+RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards
+RESOURCE_GPU_MEMORY: Final = "lading.dev/gpu-memory"  # a share of one card, bytes
+RESOURCE_GPU_CORE: Final = "lading.dev/gpu-core"  # a share of one card's compute, percent
+RESOURCE_RDMA: Final = "lading.dev/rdma"  # VFs
+
+# On a NodeDevices object, by a person: devices that get no new pods. UUIDs and PCI addresses with commas between, or "all".
+CORDON: Final = "lading.dev/cordon"

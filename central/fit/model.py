@@ -1,0 +1,80 @@
+"""What a fit answers: the devices for each container, or why not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from central.ledger.model import Taken
+from lading.vocabulary import GpuUuid, PciAddress
+
+
+class Missing(StrEnum):
+    """Why a node does not fit, in the words that kube-scheduler shows. Fixed texts: it groups nodes by them."""
+
+    NO_REPORT = "node reports no devices"
+    NOT_RECONCILED = "node does not know yet who holds its devices"
+    UNREACHABLE = "node is not reachable"
+    NO_MODEL = "node has no GPU of the model asked for"
+    TOO_FEW_GPUS = "node has too few GPUs"
+    TOO_FEW_FREE_GPUS = "too few free GPUs"
+    NO_CARD_LARGE_ENOUGH = "no GPU is large enough"
+    NO_CARD_WITH_ROOM = "no single GPU has enough free memory or compute"
+    SHARES_DO_NOT_FIT = "GPU shares do not fit together"
+    TOO_FEW_VFS = "node has too few RDMA VFs"
+    TOO_FEW_FREE_VFS = "too few free RDMA VFs"
+    SCOPE = "devices are not within the topology scope asked for"
+    UNHEALTHY = "devices are unhealthy or cordoned"
+
+    @property
+    def unresolvable(self) -> bool:
+        """No eviction would help."""
+        return self in _UNRESOLVABLE
+
+
+_UNRESOLVABLE = frozenset(
+    {
+        Missing.NO_REPORT,
+        Missing.NOT_RECONCILED,
+        Missing.UNREACHABLE,
+        Missing.NO_MODEL,
+        Missing.TOO_FEW_GPUS,
+        Missing.NO_CARD_LARGE_ENOUGH,
+        Missing.TOO_FEW_VFS,
+        Missing.UNHEALTHY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedGpu:
+    uuid: GpuUuid
+    bdf: PciAddress
+    memory_mib: int | None = None  # a share; with core_percent None too, the whole card
+    core_percent: int | None = None
+    mig_uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedVf:
+    bdf: PciAddress
+    pf: PciAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedContainer:
+    gpus: tuple[PlacedGpu, ...] = ()
+    vfs: tuple[PlacedVf, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where one pod's devices would be on one node."""
+
+    containers: Mapping[str, PlacedContainer]
+    taken: Taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoFit:
+    missing: Missing
+    nearest: str = ""  # the nearest miss in words: "8192 MiB asked; best single GPU has 4096 MiB free: GPU-…"

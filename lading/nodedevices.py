@@ -1,0 +1,141 @@
+"""`NodeDevices`: what a node has and who holds it, as the node's reporter writes it and central reads it.
+
+One cluster-scoped object a node (`devices.lading.dev/v1alpha1`, name = node). Everything that the node says stands in `status`,
+which is a subresource: the right to report is not the right to label, annotate or delete. A person's words stand in
+`metadata.annotations` (cordons). Keys are camelCase on the wire; absent and default mean the same; unknown keys are ignored, so
+that an older reader reads what a newer node writes.
+
+Identity is the GPU's UUID and the function's PCI address. Facts, not conclusions: `path` lists the bridges above a device, and
+which devices share a switch is the reader's to find out. Sizes are MiB, shares of compute percent.
+"""
+
+from typing import Final
+
+import msgspec
+
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+GROUP: Final = "devices.lading.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "NodeDevices"
+PLURAL: Final = "nodedevices"
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What all parts of the object have in common."""
+
+
+class Place(_Wire, frozen=True):
+    """Where a PCI function sits. What the node does not know is absent: unknown NUMA is unknown, not node 0."""
+
+    path: tuple[str, ...] = ()  # from the host bridge down: "pci0000:17", then each bridge's PCI address, without the function
+    numa: int | None = None
+    socket: int | None = None
+
+
+class MigInstance(_Wire, frozen=True):
+    uuid: str  # MIG-…
+    gpu_instance: int
+    compute_instance: int
+    memory_mib: int = msgspec.field(name="memoryMiB")
+
+
+class NvLink(_Wire, frozen=True):
+    """Links between this GPU and one peer; to an NVSwitch where `to` is empty."""
+
+    count: int
+    to: GpuUuid = GpuUuid("")
+
+
+class Gpu(_Wire, frozen=True):
+    uuid: GpuUuid
+    bdf: PciAddress
+    model: str
+    memory_mib: int = msgspec.field(name="memoryMiB")
+    reserved_mib: int = msgspec.field(name="reservedMiB", default=0)  # the driver's own part
+    module_id: int | None = None  # on an NVSwitch board, 1-based, as Fabric Manager counts
+    links: tuple[NvLink, ...] = ()
+    place: Place = Place()
+    mig_enabled: bool = False
+    mig: tuple[MigInstance, ...] = ()
+    unhealthy: str = ""  # why, or absent
+    used_by: str = ""  # a process or pod that uses it without a grant, in words
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserved_mib
+
+
+class Vf(_Wire, frozen=True):
+    bdf: PciAddress
+    driver: str = ""
+    unhealthy: str = ""
+
+
+class Pf(_Wire, frozen=True):
+    bdf: PciAddress
+    driver: str = ""
+    netdev: str = ""
+    ibdev: str = ""
+    link_layer: str = ""
+    place: Place = Place()
+    unhealthy: str = ""
+    vfs: tuple[Vf, ...] = ()
+
+
+class GrantedGpu(_Wire, frozen=True):
+    uuid: GpuUuid
+    mig_uuid: str = ""
+    memory_mib: int | None = msgspec.field(name="memoryMiB", default=None)
+    core_percent: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        return not self.mig_uuid and self.memory_mib is None and self.core_percent is None
+
+
+class Grant(_Wire, frozen=True):
+    """What the node's ledger says one container holds."""
+
+    pod: PodUid
+    container: str
+    namespace: str = ""
+    pod_name: str = ""
+    form: str = ""  # signed, unsigned or manual
+    gen: int = 0
+    gpus: tuple[GrantedGpu, ...] = ()
+    vfs: tuple[PciAddress, ...] = ()
+
+
+class Summary(_Wire, frozen=True):
+    """For the columns of `kubectl get nodedevices`."""
+
+    gpus: str = ""  # healthy/all
+    models: str = ""
+    vfs: str = ""  # usable/all
+    held: str = ""  # GPUs and VFs that somebody holds, in words: "3 GPUs, 2 VFs"
+    problems: str = ""
+
+
+class Status(_Wire, frozen=True):
+    reporter: str = ""  # version of lading-hooks
+    boot_id: str = msgspec.field(name="bootID", default="")
+    driver: str = ""  # NVIDIA's, by version
+    reconciled: bool = False  # the grants were compared with the container runtime since the reporter's start
+    gpus: tuple[Gpu, ...] = ()
+    pfs: tuple[Pf, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    problems: tuple[str, ...] = ()  # what could not be read, in words
+    summary: Summary = Summary()
+
+
+class Metadata(_Wire, frozen=True):
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] = {}
+
+
+class NodeDevices(_Wire, frozen=True):
+    metadata: Metadata
+    status: Status = Status()
