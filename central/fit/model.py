@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from central.ledger.model import Taken
-from lading.vocabulary import GpuUuid, PciAddress
+from central.assignment.model import PlacedContainer, Taken
 
 
 class Missing(StrEnum):
@@ -43,27 +42,6 @@ _UNRESOLVABLE = frozenset(
         Missing.UNHEALTHY,
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedGpu:
-    uuid: GpuUuid
-    bdf: PciAddress
-    memory_mib: int | None = None  # a share; with core_percent None too, the whole card
-    core_percent: int | None = None
-    mig_uuid: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedVf:
-    bdf: PciAddress
-    pf: PciAddress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedContainer:
-    gpus: tuple[PlacedGpu, ...] = ()
-    vfs: tuple[PlacedVf, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

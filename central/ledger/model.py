@@ -1,33 +1,10 @@
-"""The ledger's values: what a pod takes of a node's devices, and what a node has left.
+"""The ledger's values: why something is held, and what a node has left."""
 
-A pod *takes* a device until it ends, whichever of its containers uses it when: init containers take turns, so what a pod takes
-of a card is the most that it ever uses there at one time (central/ask/phases.py), not the sum over its containers.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from lading.nodedevices import Gpu, Pf, Vf
-from lading.vocabulary import GpuUuid, PciAddress, PodUid
-
-
-class Part(NamedTuple):
-    """What one pod takes of one card. `whole` takes all of it, whatever the amounts say."""
-
-    memory_mib: int = 0
-    core_percent: int = 0
-    whole: bool = False
-    mig: frozenset[str] = frozenset()  # instances, by UUID; the rest of the card is the others'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What one pod takes of one node."""
-
-    gpus: Mapping[GpuUuid, Part] = field(default_factory=dict)
-    vfs: frozenset[PciAddress] = frozenset()
+from lading.vocabulary import PodUid
 
 
 class Claim(StrEnum):

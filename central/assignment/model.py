@@ -1,0 +1,53 @@
+"""An assignment as values: the devices of each container, and what the pod takes of the node by having them.
+
+A pod *takes* a device until it ends, whichever of its containers uses it when. Init containers take turns, so what a pod takes
+of a card is the most that it ever uses there at one time (phases.py), not the sum over its containers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lading.vocabulary import GpuUuid, PciAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedGpu:
+    uuid: GpuUuid
+    bdf: PciAddress
+    memory_mib: int | None = None  # a share; with core_percent None too, the whole card
+    core_percent: int | None = None
+    mig_uuid: str = ""
+
+    @property
+    def whole(self) -> bool:
+        return not self.mig_uuid and self.memory_mib is None and self.core_percent is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedVf:
+    bdf: PciAddress
+    pf: PciAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedContainer:
+    gpus: tuple[PlacedGpu, ...] = ()
+    vfs: tuple[PlacedVf, ...] = ()
+
+
+class Part(NamedTuple):
+    """What one pod takes of one card. `whole` takes all of it, whatever the amounts say."""
+
+    memory_mib: int = 0
+    core_percent: int = 0
+    whole: bool = False
+    mig: frozenset[str] = frozenset()  # instances, by UUID; the rest of the card is the others'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one pod takes of one node."""
+
+    gpus: Mapping[GpuUuid, Part] = field(default_factory=dict)
+    vfs: frozenset[PciAddress] = frozenset()
