@@ -1,0 +1,1 @@
+"""What kube-scheduler asks and is answered."""

@@ -1,0 +1,101 @@
+"""How all nodes stand to one ask: who fits and how well, who does not and why; caught up with the ledger when it is asked.
+
+kube-scheduler asks about every node for every pod, and between two pods of one template a handful of nodes has changed. So the
+answer is kept for each distinct Ask, and only nodes whose room changed since are judged again.
+
+Enters: an Ask, rooms that changed. Leaves: names by verdict, and the best among some. Nothing is decided here that `fit` does
+not decide.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Set
+from heapq import heapify, heappop, heappush
+
+from central.ask.model import Ask
+from central.fit.model import Missing
+from central.ledger.model import NodeRoom
+
+Score = tuple[int, ...]  # higher is better (score.py)
+Judge = Callable[[NodeRoom, Ask], Score | Missing]
+REMEMBERED = 256  # asks; a cluster has some dozen templates at a time, and each remembered one costs about 100 bytes a node
+
+
+class Standing:
+    """For one ask. `fits` has every node with room for it, `fails` and `never` the others with the reason to be shown."""
+
+    __slots__ = ("_ask", "_heap", "_judge", "fails", "fits", "never", "seen")
+
+    def __init__(self, ask: Ask, judge: Judge) -> None:
+        self._ask = ask
+        self._judge = judge
+        self.fits: dict[str, Score] = {}
+        self.fails: dict[str, str] = {}
+        self.never: dict[str, str] = {}  # no eviction would help there
+        self.seen = -1  # the ledger's version that this is caught up with
+        self._heap: list[tuple[tuple[int, ...], str]] = []  # best first; an entry counts while `fits` says the same
+
+    def judge(self, room: NodeRoom) -> None:
+        verdict = self._judge(room, self._ask)
+        if isinstance(verdict, Missing):
+            self.forget(room.name)
+            (self.never if verdict.unresolvable else self.fails)[room.name] = verdict.value
+        elif self.fits.get(room.name) != verdict:
+            self.forget(room.name)
+            self.fits[room.name] = verdict
+            heappush(self._heap, (_reversed(verdict), room.name))
+
+    def forget(self, name: str) -> None:
+        self.fits.pop(name, None)
+        self.fails.pop(name, None)
+        self.never.pop(name, None)
+
+    def best(self, among: Set[str]) -> str | None:
+        """The node with the highest score, and of several the first by name; None if none of these fits."""
+        passed_over = []
+        found = None
+        while self._heap and found is None:
+            entry = self._heap[0]
+            order, name = entry
+            score = self.fits.get(name)
+            if score is None or _reversed(score) != order:
+                heappop(self._heap)
+            elif name in among:
+                found = name
+            else:
+                passed_over.append(heappop(self._heap))
+        for entry in passed_over:
+            heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self.fits) + 16:
+            self._heap = [(_reversed(score), name) for name, score in self.fits.items()]
+            heapify(self._heap)
+        return found
+
+
+class Standings:
+    """The last REMEMBERED asks. `rooms(since)` says which nodes changed after that version of the ledger: their rooms now, or
+    None for a node that is gone; and the version that this brings one to."""
+
+    def __init__(self, judge: Judge, rooms: Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]) -> None:
+        self._judge = judge
+        self._rooms = rooms
+        self._known: OrderedDict[Ask, Standing] = OrderedDict()
+
+    def of(self, ask: Ask) -> Standing:
+        standing = self._known.get(ask)
+        if standing is None:
+            standing = self._known[ask] = Standing(ask, self._judge)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(ask)
+        changed, version = self._rooms(standing.seen)
+        for name, room in changed:
+            if room is None:
+                standing.forget(name)
+            else:
+                standing.judge(room)
+        standing.seen = version
+        return standing
+
+
+def _reversed(score: Score) -> tuple[int, ...]:
+    return tuple(-part for part in score)
