@@ -43,11 +43,12 @@ class Condition:
     name: str
     ok: bool
     why: str = ""  # what is wrong
+    required: bool = True  # False: where it fails, the daemon is ready all the same, and degraded
 
     @classmethod
-    def unless(cls, problem: str, *, name: str) -> Self:
+    def unless(cls, problem: str, *, name: str, required: bool = True) -> Self:
         """One that holds where there is no problem. The text may quote what a pod or a file said."""
-        return cls(name=name, ok=not problem, why=printable(problem))
+        return cls(name=name, ok=not problem, why=printable(problem), required=required)
 
 
 class _Readiness(msgspec.Struct):
@@ -173,7 +174,7 @@ class HealthServer:
                 return _json(not silence, _Health(alive=not silence, why=silence))
             case b"/readyz":
                 conditions = self._conditions()
-                ready = all(condition.ok for condition in conditions)
+                ready = all(condition.ok for condition in conditions if condition.required)
                 return _json(ready, _Readiness(ready=ready, conditions=conditions))
             case _:
                 return _response(HTTPStatus.NOT_FOUND, b"/metrics /healthz /readyz\n")

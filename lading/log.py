@@ -82,6 +82,28 @@ class Event(StrEnum):
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
     MEMLOCK_SMALL = "memlock.small"
     CONTAINER_BYPASSED = "container.bypassed"  # runs without the devices of its pod's annotations
+    REPORT_APPLIED = "report.applied"  # central's view of this node is up to date; INFO the first time and after a failure
+    REPORT_FAILED = "report.failed"
+    # central
+    REQUEST_MALFORMED = "request.malformed"  # not the extender's protocol
+    LEADER_STARTED = "leader.started"
+    LEADER_STOPPED = "leader.stopped"
+    WATCH_SYNCED = "watch.synced"
+    WATCH_FAILED = "watch.failed"
+    POD_REFUSED = "pod.refused"  # fits nowhere now
+    POD_WOKEN = "pod.woken"  # room appeared for it
+    BIND_CONFIRMED = "bind.confirmed"
+    BIND_REFUSED = "bind.refused"
+    BIND_UNCLEAR = "bind.unclear"  # the devices stay reserved until it is known
+    BIND_CONFLICT = "bind.conflict"  # two pods hold one device
+    POD_EVICTED = "pod.evicted"  # for a pod of higher priority, or because of a conflict
+    ASSIGNMENT_UNREADABLE = "assignment.unreadable"  # on a bound pod; what its node grants it counts all the same
+    POD_UNASSIGNED = "pod.unassigned"  # asks for devices and was bound without an assignment
+    OBJECT_UNREADABLE = "object.unreadable"  # an object of the API server that is there and can not be understood
+    LEASE_ACQUIRED = "lease.acquired"
+    LEASE_LOST = "lease.lost"
+    LEASE_RELEASED = "lease.released"
+    LEASE_FAILED = "lease.failed"  # one call about it; a lease that is held lasts until its deadline
 
 
 class Sink(Protocol):

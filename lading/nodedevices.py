@@ -88,6 +88,9 @@ class GrantedGpu(_Wire, frozen=True):
     mig_uuid: str = ""
     memory_mib: int | None = msgspec.field(name="memoryMiB", default=None)
     core_percent: int | None = None
+    pod_wide: bool = False  # an equal share of the same pod is this one, counted once
+    pod_memory_mib: int | None = msgspec.field(name="podMemoryMiB", default=None)  # what the whole pod takes, instead
+    pod_core_percent: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -131,6 +134,7 @@ class Status(_Wire, frozen=True):
 
 class Metadata(_Wire, frozen=True):
     name: str
+    namespace: str = ""  # always: the object is cluster-scoped
     uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] = {}

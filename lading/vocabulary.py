@@ -19,9 +19,11 @@ MANUAL_GPUS: Final = "lading.dev/gpus"
 MANUAL_VFS: Final = "lading.dev/vfs"
 
 # What refines a request to central. On the node they say that the pod expects an assignment.
-REQUEST_ANNOTATIONS: Final = frozenset(
-    {"lading.dev/rdma-policy", "lading.dev/topology", "lading.dev/gpu-model", "lading.dev/policy"}
-)
+RDMA_POLICY: Final = "lading.dev/rdma-policy"
+TOPOLOGY: Final = "lading.dev/topology"
+GPU_MODEL: Final = "lading.dev/gpu-model"
+POLICY: Final = "lading.dev/policy"
+REQUEST_ANNOTATIONS: Final = frozenset({RDMA_POLICY, TOPOLOGY, GPU_MODEL, POLICY})
 
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"

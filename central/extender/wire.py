@@ -1,7 +1,7 @@
-"""kube-scheduler's extender protocol, as JSON (k8s.io/kube-scheduler/extender/v1, v1.36: no JSON tags, so keys are capitalised).
+"""kube-scheduler's extender protocol as JSON (k8s.io/kube-scheduler/extender/v1, v1.36: no JSON tags, so keys are capitalised).
 
-With `nodeCacheCapable` requests carry node names and no Node objects. Unknown keys are ignored. Names are decoded into a set: their
-order means nothing, and what is done with them is set arithmetic over thousands.
+With `nodeCacheCapable` requests carry node names and no Node objects. Unknown keys are ignored. Names are decoded into a set:
+their order means nothing, and what is done with them is set arithmetic over thousands.
 """
 
 from collections.abc import Iterable
@@ -61,8 +61,8 @@ MAX_SCORE: Final = 10  # MaxExtenderPriority
 
 
 class Priorities:
-    """The answer to prioritize: one node named, all others equal. Written by hand, because it is the same for each node but one,
-    and a typed encoder would make an object for each."""
+    """The answer to prioritize: one node named, all others equal. Written by hand: it is the same for each node but one, and a
+    typed encoder would make an object for each."""
 
     def __init__(self) -> None:
         self._others: dict[str, bytes] = {}  # by name; node names come and go slowly

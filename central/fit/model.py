@@ -8,7 +8,8 @@ from central.assignment.model import PlacedContainer, Taken
 
 
 class Missing(StrEnum):
-    """Why a node does not fit, in the words that kube-scheduler shows. Fixed texts: it groups nodes by them."""
+    """Why a node does not fit, in the words that kube-scheduler shows. Fixed texts: it groups nodes by them, so that there are
+    no numbers here (`explain` has them)."""
 
     NO_REPORT = "node reports no devices"
     NOT_RECONCILED = "node does not know yet who holds its devices"
@@ -18,15 +19,16 @@ class Missing(StrEnum):
     TOO_FEW_FREE_GPUS = "too few free GPUs"
     NO_CARD_LARGE_ENOUGH = "no GPU is large enough"
     NO_CARD_WITH_ROOM = "no single GPU has enough free memory or compute"
-    SHARES_DO_NOT_FIT = "GPU shares do not fit together"
+    NODE_TOO_SMALL = "node is too small for the GPUs and GPU shares of all containers"
+    SHARES_DO_NOT_FIT = "too little free for the GPUs and GPU shares of all containers"
+    SEARCH_ENDED = "pod asks for too many different GPU shares to try every way"
     TOO_FEW_VFS = "node has too few RDMA VFs"
     TOO_FEW_FREE_VFS = "too few free RDMA VFs"
-    SCOPE = "devices are not within the topology scope asked for"
-    UNHEALTHY = "devices are unhealthy or cordoned"
+    UNHEALTHY = "devices are unhealthy, cordoned or used without a grant"
 
     @property
     def unresolvable(self) -> bool:
-        """No eviction would help."""
+        """It can never fit here: no eviction would help."""
         return self in _UNRESOLVABLE
 
 
@@ -38,6 +40,7 @@ _UNRESOLVABLE = frozenset(
         Missing.NO_MODEL,
         Missing.TOO_FEW_GPUS,
         Missing.NO_CARD_LARGE_ENOUGH,
+        Missing.NODE_TOO_SMALL,
         Missing.TOO_FEW_VFS,
         Missing.UNHEALTHY,
     }
@@ -54,5 +57,6 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFit:
+    """Cheap, for it is answered for thousands of nodes: `why.explain` puts it into words for one."""
+
     missing: Missing
-    nearest: str = ""  # the nearest miss in words: "8192 MiB asked; best single GPU has 4096 MiB free: GPU-…"

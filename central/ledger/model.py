@@ -1,10 +1,18 @@
-"""The ledger's values: why something is held, and what a node has left."""
+"""The ledger's values: what it is told of a pod, why something is held, what a node has left, and what it refuses."""
 
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
+from central.assignment.model import Taken
 from lading.nodedevices import Gpu, Pf, Vf
-from lading.vocabulary import PodUid
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+ONE_EACH: Final[Mapping[GpuUuid, int]] = MappingProxyType({})  # shared: nearly every pod has one container on each of its cards
 
 
 class Claim(StrEnum):
@@ -15,6 +23,7 @@ class Claim(StrEnum):
     RESERVED = "reserved"  # central is binding it, or does not know yet how that ended
     BOUND = "bound"  # the pod's annotation says so
     GRANTED = "granted"  # the node's ledger says so
+    LINGERING = "lingering"  # the pod or its grant went away while nobody could reach the node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,11 @@ class NodeRoom:
     reconciled: bool = True  # the node knows who holds what
     reachable: bool = True
 
+    @property
+    def serving(self) -> bool:
+        """What is free here may be given."""
+        return self.reported and self.reconciled and self.reachable
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
@@ -63,3 +77,103 @@ class Holder:
     pod: PodUid
     namespace: str = ""
     name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRecord:
+    """What the ledger is told of one pod. `version` is its resourceVersion, which the API server lets us compare as a number
+    (KEP-5504). Names that thousands of pods have in common are kept once."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    version: int
+    node: str = ""  # where it is bound
+    terminal: bool = False  # phase Succeeded or Failed
+    deleting: bool = False
+    priority: int = 0
+    created: int = 0  # Unix seconds
+    gen: int = 0  # of its assignment
+    taken: Taken | None = None  # by its own assignment: for this uid and this node
+    containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # on one card, where not one
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "namespace", sys.intern(self.namespace))
+        object.__setattr__(self, "node", sys.intern(self.node))
+        if self.taken is not None:
+            object.__setattr__(self, "taken", _interned(self.taken))
+
+    @property
+    def holds(self) -> Taken | None:
+        """What it takes of its node by its assignment, as long as that is in force."""
+        return self.taken if self.node and not self.terminal else None
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
+
+
+def version_of(resource_version: str) -> int:
+    """0, which is older than every other, where it is no number."""
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
+def _interned(taken: Taken) -> Taken:
+    gpus = {GpuUuid(sys.intern(uuid)): part for uuid, part in taken.gpus.items()}
+    return Taken(gpus=gpus, vfs=frozenset(map(PciAddress, map(sys.intern, taken.vfs))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnClaim:
+    """A claim that central made itself: a prediction, a nomination or a reservation."""
+
+    holder: Holder
+    node: str
+    taken: Taken
+    until: float = math.inf  # on the clock of whoever made it; a reservation has no end but an outcome
+    gen: int = 0  # of the assignment that is being bound
+    confirmed: bool = False  # the Binding is known to have succeeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one pod holds of one node, and why."""
+
+    holder: Holder
+    claims: Mapping[Claim, Taken]
+    taken: Taken  # all claims together: of each device the largest, not the sum
+    record: PodRecord | None = None  # None: the API server has no such pod, or has not shown it yet
+
+    @property
+    def since(self) -> int:
+        """The pod's creation, in Unix seconds; 0 is unknown."""
+        return self.record.created if self.record else 0
+
+
+class Obstacle(StrEnum):
+    """Why something can not be claimed."""
+
+    POD_ENDED = "pod-ended"  # terminal, or gone
+    POD_BOUND = "pod-bound"
+    RESERVED = "reserved"  # the same pod, with another node or other devices: that Binding may still succeed
+    NODE = "node"  # not reported, not reconciled or not reachable
+    DEVICE = "device"  # not there, not usable, or somebody else has what is asked of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Why a claim was refused. Nothing changed by asking."""
+
+    obstacle: Obstacle
+    device: str = ""
+    holders: tuple[Holder, ...] = ()  # of the device, or of the reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """Pods that hold one device by their assignments or the node's grants, and can not all have it."""
+
+    node: str
+    device: str
+    pods: tuple[PodUid, ...]  # the youngest last; those that the API server does not have, and nobody can evict, first
+    exclusive: bool  # one of them should have it alone; else shares that add up to more than there is

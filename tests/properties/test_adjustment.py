@@ -1,5 +1,7 @@
 """Adjusting twice equals once; disjoint hooks commute; what no adjustment names stays as it was."""
 
+import posixpath
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,3 +106,64 @@ def test_what_we_do_not_know_survives(message: bytes, adjustment: hook.Adjustmen
     assert after.count(field) >= 2
     without = applied(message, joined(adjustment))
     assert len(after) == len(without) + 2 * len(field)
+
+
+# What the bytes come to is what one would do with the parsed request.
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> bytes:
+    """A request in parts, with the same names and paths several times over, in forms that mean the same."""
+    message = draw(MESSAGES)
+    for _ in range(draw(st.integers(1, 3))):
+        part = cri.CreateContainerRequest()
+        for name in draw(st.lists(st.sampled_from(ENV_NAMES), max_size=4)):
+            part.config.envs.add(key=name, value=draw(TEXT).encode())
+        for path in draw(st.lists(st.sampled_from(PATHS), max_size=4)):
+            part.config.mounts.add(container_path=draw(st.sampled_from(["", "/", "/x/.."])) + path + "/", host_path="/theirs")
+            part.config.devices.add(container_path=path, host_path="/dev/zero")
+        part.config.annotations.update(draw(st.dictionaries(st.sampled_from(["lading.dev/grant", "x", "y"]), TEXT)))
+        part.config.linux.resources.cpuset_cpus = draw(TEXT)
+        part.config.linux.security_context.capabilities.add_capabilities.extend(draw(some(("NET_ADMIN", "SYS_TIME"))))
+        message += part.SerializeToString()
+    return message
+
+
+def expected(message: bytes, adjustment: hook.Adjustment) -> cri.ContainerConfig:
+    config = cri.CreateContainerRequest.FromString(message).config
+    wanted = {env.name: env.value.encode() for env in adjustment.env}
+    envs: dict[object, tuple[str, bytes]] = {}  # by name of those that are wanted, by number of all others
+    for number, env in enumerate(config.envs):
+        if env.key not in adjustment.env_remove:
+            envs.setdefault(env.key if env.key in wanted else number, (env.key, wanted.get(env.key, env.value)))
+    for name, value in wanted.items():
+        envs.setdefault(name, (name, value))
+    del config.envs[:]
+    config.envs.extend(cri.KeyValue(key=key, value=value) for key, value in envs.values())
+    for ours in adjustment.mounts:
+        paths = [posixpath.normpath("/" + mount.container_path.lstrip("/")) for mount in config.mounts]
+        here = [number for number, path in enumerate(paths) if path == ours.container_path]
+        for number in reversed(here[1:]):
+            del config.mounts[number]
+        mount = config.mounts[here[0]] if here else config.mounts.add()
+        mount.CopyFrom(cri.Mount(container_path=ours.container_path, host_path=ours.host_path, readonly=ours.readonly))
+    config.annotations.update(adjustment.annotations)
+    config.labels.update(adjustment.labels)
+    for field, value in adjustment.resources.ListFields():
+        setattr(config.linux.resources, field.name, value)
+    added = config.linux.security_context.capabilities.add_capabilities
+    added.extend(name for name in adjustment.add_capabilities if name not in added)
+    return config
+
+
+@given(crowded(), adjustments())
+def test_the_bytes_come_to_what_is_done_with_the_parsed_request(message: bytes, adjustment: hook.Adjustment) -> None:
+    merged = joined(adjustment)
+    once = applied(message, merged)
+    found = cri.CreateContainerRequest.FromString(once).config
+    wanted = expected(message, merged)
+    for config in (found, wanted):
+        config.ClearField("devices")  # like mounts
+        config.ClearField("CDI_devices")
+    assert found == wanted
+    assert applied(once, merged) == once

@@ -109,10 +109,23 @@ def test_readyz_names_each_condition_and_needs_all(ok: bool, status: int) -> Non
         assert answered == status
         assert json.loads(body) == {
             "ready": ok,
-            "conditions": [{"name": "runtime", "ok": True, "why": ""}, {"name": "ledger", "ok": ok, "why": "full"}],
+            "conditions": [
+                {"name": "runtime", "ok": True, "why": "", "required": True},
+                {"name": "ledger", "ok": ok, "why": "full", "required": True},
+            ],
         }
 
     run(Daemon(conditions=conditions), ask)
+
+
+def test_a_condition_that_is_not_required_is_shown_and_leaves_the_daemon_ready() -> None:
+    async def ask(port: int) -> None:
+        status, _, body = await get(port, "/readyz")
+        assert (status, json.loads(body)["ready"]) == (200, True)
+        assert json.loads(body)["conditions"][1] == {"name": "reported", "ok": False, "why": "late", "required": False}
+
+    degraded = Condition.unless("late", name="reported", required=False)
+    run(Daemon(conditions=(Condition(name="ledger", ok=True), degraded)), ask)
 
 
 def test_head_is_the_answer_without_its_body() -> None:

@@ -1,0 +1,81 @@
+"""Which of a watch's events are news: pure, from the names and versions that were seen before.
+
+Enters: a list, then events in the order of the stream. Leaves: who is gone, and whether the event's object is to be taken. Late
+and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer than
+what the stream has reached was taken before, or is part of the list. An object under a known name with another uid means that
+the known one is gone, whether or not its deletion was seen.
+
+Source: KEP-5504, "Comparable Resource Version", stable in 1.35: versions of one resource type are integers that grow (API
+concepts, "Resource versions"); where they are none (aggregated servers) only equality is looked at. etcd's watch guarantees.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+
+class Metadata(Protocol):
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+
+
+class Ident(NamedTuple):
+    """Which object it is, or was."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class News(NamedTuple):
+    gone: Ident | None
+    there: bool  # the event's object is new or changed
+
+
+_NO_NEWS = News(None, False)
+
+
+class Known:
+    """`reached` is the version to go on from, as the server wrote it."""
+
+    def __init__(self) -> None:
+        self.reached = ""
+        self._uids: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    def listed(self, objects: Iterable[Metadata], resource_version: str) -> None:
+        """All there is. The version may be lower than before: a store that was restored from a backup counts anew."""
+        self._uids = {(o.namespace, o.name): o.uid for o in objects}
+        self.reached = resource_version
+
+    def bookmark(self, resource_version: str) -> None:
+        if _is_newer(resource_version, self.reached):
+            self.reached = resource_version
+
+    def event(self, metadata: Metadata, *, deleted: bool) -> News:
+        if not _is_newer(metadata.resource_version, self.reached):
+            return _NO_NEWS
+        self.reached = metadata.resource_version
+        key = (metadata.namespace, metadata.name)
+        before = self._uids.pop(key, None)
+        if not deleted:
+            self._uids[key] = metadata.uid
+        replaced = before is not None and (deleted or before != metadata.uid)
+        return News(Ident(*key, before) if replaced and before is not None else None, not deleted)
+
+
+def _is_newer(version: str, than: str) -> bool:
+    if _is_number(version) and _is_number(than):
+        return int(version) > int(than)
+    return version != than
+
+
+def _is_number(version: str) -> bool:
+    return version.isascii() and version.isdecimal()

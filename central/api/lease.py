@@ -1,0 +1,251 @@
+"""The one leader, by a Lease whose holder can be wrong about itself for no moment.
+
+    leader    writes the lease every `retry_s`; a success counts from the moment *before it was sent*, for `renew_deadline_s`
+    standby   looks; takes over once the lease stayed unchanged for `duration_s`, from the moment *after it was first seen* so
+
+The standby saw the leader's last success after it was sent, so it waits past the leader's deadline, and past the end of calls
+that the leader sent just before it: request_timeout_s < duration_s - renew_deadline_s. What is left of the difference is for
+clocks that do not run equally fast. Each measures on its own monotonic clock; times in the lease are for people. A lease that
+is not there, or is there without a holder, is waited out like one that is held: it may have been deleted, and its holder may
+not have noticed. Only what `release` writes is taken at once. Only a write that was certainly accepted makes or keeps a leader,
+and of two writes over one version the API server accepts one.
+
+`is_leader` looks at the clock and nothing else, so a process that was stopped for a while is no leader when it goes on, before
+it has run anything. Source: coordination.k8s.io/v1 Lease; optimistic concurrency in "API concepts"; clock_gettime(2).
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from random import random
+from typing import Final, NoReturn, Protocol
+from uuid import uuid4
+
+import msgspec
+
+from central.api.objects import Lease
+from lading.errors import ConfigError
+from lading.kube.client import KubeClient
+from lading.kube.errors import KubeError, MalformedError, NotFoundError
+from lading.kube.resource import LEASES
+from lading.log import Event, Log
+
+_NEVER: Final = float("-inf")
+_RELEASED_S: Final = 1  # beside an empty holder, as client-go's release writes it; a lease made by hand has none
+
+
+def boot_time() -> float:
+    """Seconds that also pass while the machine sleeps, which time.monotonic's do not."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """client-go's numbers where it has them; equal for all replicas, or the longest duration counts."""
+
+    duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+    request_timeout_s: float = 4.0  # of renewals, and of every write that only a leader may send
+
+    def __post_init__(self) -> None:
+        if not 0 < self.request_timeout_s < self.duration_s - self.renew_deadline_s:
+            raise ConfigError(f"request timeout {self.request_timeout_s:g} s: not shorter than lease duration - renew deadline")
+        if not 0 < self.retry_s < self.renew_deadline_s:
+            raise ConfigError(f"retry period {self.retry_s:g} s: not shorter than the renew deadline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    holder: str  # "" for nobody
+    duration_s: int
+    version: str = ""  # of the object; "" where it is not there yet
+    acquired: str = ""
+    transitions: int = 0
+
+    @property
+    def released(self) -> bool:
+        return not self.holder and self.duration_s == _RELEASED_S
+
+
+class Store(Protocol):
+    """Raises KubeError."""
+
+    async def read(self, *, timeout_s: float) -> Record | None: ...
+    async def write(self, record: Record, *, timeout_s: float) -> Record:
+        """Over exactly `record.version`. Answers it with its new version."""
+
+
+class KubeLease:
+    def __init__(self, client: KubeClient, *, namespace: str, name: str) -> None:
+        self._client = client
+        self._collection = LEASES.path(namespace)
+        self._path = LEASES.path(namespace, name)
+        self._name = name
+
+    async def read(self, *, timeout_s: float) -> Record | None:
+        try:
+            return self._parse(await self._client.get(self._path, timeout_s=timeout_s))
+        except NotFoundError:
+            return None
+
+    async def write(self, record: Record, *, timeout_s: float) -> Record:
+        spec = {
+            "holderIdentity": record.holder or None,
+            "leaseDurationSeconds": record.duration_s,
+            "acquireTime": record.acquired or None,
+            "renewTime": _now(),
+            "leaseTransitions": record.transitions,
+        }
+        if record.version:
+            change = {"metadata": {"resourceVersion": record.version}, "spec": spec}
+            return self._parse(await self._client.merge(self._path, change, timeout_s=timeout_s))
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}, "spec": spec}
+        return self._parse(await self._client.create(self._collection, lease, timeout_s=timeout_s))
+
+    def _parse(self, body: bytes) -> Record:
+        try:
+            lease = msgspec.json.decode(body, type=Lease)
+        except msgspec.DecodeError as e:
+            raise MalformedError(f"cannot read {self._path}: {e}") from e
+        return Record(
+            holder=lease.spec.holder_identity,
+            duration_s=lease.spec.lease_duration_seconds,
+            version=lease.metadata.resource_version,
+            acquired=lease.spec.acquire_time,
+            transitions=lease.spec.lease_transitions,
+        )
+
+
+class Election:
+    """`gained` and `lost` are called on the loop, in turns; `lost` at the renew deadline at the latest. Nobody else has the
+    identity: a process that was started anew is another candidate."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        name: str,
+        terms: Terms,
+        gained: Callable[[], None],
+        lost: Callable[[], None],
+        log: Log,
+        clock: Callable[[], float] = boot_time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.identity = f"{name}_{uuid4()}"
+        self._store = store
+        self._terms = terms
+        self._gained = gained
+        self._lost = lost
+        self._log = log
+        self._clock = clock
+        self._sleep = sleep
+        self._until = _NEVER  # we are the leader
+        self._leading = False  # `gained` was called, and `lost` not yet
+        self._record: Record | None = None  # as last seen
+        self._since: float | None = None  # it is so; None before the first look
+        self._current = False  # nobody can have changed it but by taking over: no look needed before writing
+        self._failing = False  # and the log says so already
+
+    def is_leader(self) -> bool:
+        """At this moment, by the clock alone."""
+        return self._clock() < self._until
+
+    async def run(self) -> NoReturn:
+        """Until it is cancelled; `release` then lets another take over at once."""
+        while True:
+            try:
+                await self._look_and_write()
+                self._failing = False
+            except (KubeError, TimeoutError) as e:
+                self._current = False
+                if not self._failing:
+                    self._failing = True
+                    self._log.warning(Event.LEASE_FAILED, str(e) or "no answer in time", holder=self.identity)
+            self._notice()
+            await self._sleep(self._pause_s())
+            self._notice()
+
+    async def release(self) -> None:
+        """After `run` was cancelled and nothing is sent as a leader any more. May be called by who is none."""
+        held, self._until, self._leading = self.is_leader(), _NEVER, False
+        if not held:
+            return
+        try:
+            if not self._current:  # a renewal was under way
+                await self._look()
+            if self._record is not None and self._record.holder == self.identity:
+                await self._write(replace(self._record, holder="", duration_s=_RELEASED_S))
+                self._log.info(Event.LEASE_RELEASED, holder=self.identity)
+        except (KubeError, TimeoutError) as e:
+            self._log.warning(Event.LEASE_FAILED, f"not released: {e}", holder=self.identity)
+
+    async def _look_and_write(self) -> None:
+        if not self._current:
+            await self._look()
+        if not self._may_write():
+            self._current = False
+            return
+        before = self._record
+        ours = before is not None and before.holder == self.identity
+        record = Record(
+            holder=self.identity,
+            duration_s=self._terms.duration_s,
+            version=before.version if before else "",
+            acquired=before.acquired if before and ours else _now(),
+            transitions=(before.transitions if before else 0) + (not ours),
+        )
+        sent = self._clock()
+        await self._write(record)
+        self._until = sent + self._terms.renew_deadline_s
+        if self.is_leader() and not self._leading:
+            self._leading = True
+            self._log.info(Event.LEASE_ACQUIRED, holder=self.identity)
+            self._gained()
+
+    async def _look(self) -> None:
+        limit_s = self._limit_s()
+        async with asyncio.timeout(limit_s):
+            record = await self._store.read(timeout_s=limit_s)
+        seen = None if self._record is None else self._record.version
+        if self._since is None or (None if record is None else record.version) != seen:
+            self._since = self._clock()
+        self._record = record
+        if record is None or record.holder != self.identity:
+            self._until = _NEVER  # taken, or deleted
+
+    async def _write(self, record: Record) -> None:
+        limit_s = self._limit_s()
+        self._current = False  # until the answer is there
+        async with asyncio.timeout(limit_s):
+            self._record = await self._store.write(record, timeout_s=limit_s)
+        self._since = self._clock()
+        self._current = True
+
+    def _may_write(self) -> bool:
+        if self._record is not None and (self._record.released or self._record.holder == self.identity):
+            return True
+        duration_s = max(self._terms.duration_s, self._record.duration_s if self._record else 0)
+        return self._since is not None and self._clock() - self._since >= duration_s
+
+    def _limit_s(self) -> float:
+        """Of one call; a leader's ends at its deadline, so that `lost` is not late."""
+        left_s = self._until - self._clock()
+        return min(self._terms.request_timeout_s, left_s) if left_s > 0 else self._terms.request_timeout_s
+
+    def _pause_s(self) -> float:
+        pause_s = self._terms.retry_s * (1 + random() / 5)  # noqa: S311  candidates that started together do not stay so
+        return min(pause_s, max(0.0, self._until - self._clock())) if self._leading else pause_s
+
+    def _notice(self) -> None:
+        if self._leading and not self.is_leader():
+            self._leading = False
+            self._log.warning(Event.LEASE_LOST, holder=self.identity)
+            self._lost()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

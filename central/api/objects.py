@@ -1,0 +1,107 @@
+"""The few fields that central reads of objects other than pods and NodeDevices, and the events that it writes.
+
+Decoded from JSON with msgspec, all else skipped; keys are camelCase on the wire; absent and default mean the same. Pods are in
+`central.ask.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, policy/v1, as of v1.36.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What all parts of an object have in common."""
+
+
+class Metadata(_Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None  # RFC 3339
+
+
+class NodeCondition(_Wire, frozen=True):
+    type: str
+    status: str  # True, False, Unknown
+
+
+class NodeStatus(_Wire, frozen=True):
+    conditions: tuple[NodeCondition, ...] = ()
+
+
+class Node(_Wire, frozen=True):
+    metadata: Metadata
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Unknown, which a node that went silent is given, is not ready."""
+        return any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
+
+
+class LeaseSpec(_Wire, frozen=True):
+    """Times are for people, in RFC 3339 with microseconds: nobody decides by another machine's clock."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: str = ""
+    renew_time: str = ""
+    lease_transitions: int = 0
+
+
+class Lease(_Wire, frozen=True):
+    metadata: Metadata
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Requirement(_Wire, frozen=True):
+    key: str
+    operator: str  # In, NotIn, Exists, DoesNotExist
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(_Wire, frozen=True):
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+
+class DisruptionBudgetSpec(_Wire, frozen=True):
+    selector: LabelSelector | None = None  # None selects no pod, an empty one every pod
+
+
+class DisruptionBudgetStatus(_Wire, frozen=True):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str | None] = {}  # evicted, by name, and when; not counted yet
+
+
+class DisruptionBudget(_Wire, frozen=True):
+    metadata: Metadata
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+class ObjectReference(_Wire, frozen=True, omit_defaults=False):
+    api_version: str
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+
+
+class EventSource(_Wire, frozen=True):
+    component: str
+
+
+class Event(_Wire, frozen=True, omit_defaults=False):
+    """What `kubectl describe` shows of an object. `metadata.name` must be new."""
+
+    metadata: dict[str, Any]
+    involved_object: ObjectReference
+    reason: str  # CamelCase
+    message: str
+    type: str  # Normal or Warning
+    source: EventSource
+    first_timestamp: str
+    last_timestamp: str
+    count: int = 1

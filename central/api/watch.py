@@ -1,0 +1,192 @@
+"""One kind of objects as the API server has them: listed, then watched for ever, and told to a sink in one order.
+
+Enters: the API server's list and watch. Leaves: `replaced` with everything (at the start, and whenever the watch can not be
+taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
+in it. The sink is called on the loop's thread, between two lines; an exception of the sink ends `run`.
+
+An object that can not be decoded is there all the same, and may hold devices: the sink is given an `Unreadable` for it, the log
+says so once, and only its deletion takes it away. A line that does not even say whom it is about has the list taken again.
+
+Source: Kubernetes "API concepts": efficient detection of changes, watch bookmarks, 410 Gone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, NoReturn, Protocol, TypeVar
+
+import msgspec
+
+from central.api.known import Ident, Known
+from central.api.known import Metadata as AnyMetadata
+from central.api.objects import Metadata
+from lading.kube.backoff import Backoff
+from lading.kube.client import KubeClient, WatchEvent
+from lading.kube.errors import KubeError, MalformedError, UnclearError, UnreachableError
+from lading.kube.resource import Resource
+from lading.log import Event, Log
+
+# A store restored from a backup counts versions anew, and then answers a watch from the future with 504 for ever.
+WATCH_TRIES: Final = 3
+_TOO_SHORT_S: Final = 1.0  # a watch that ends by itself sooner, without a word, is a server in trouble
+
+
+class Named(Protocol):
+    @property
+    def metadata(self) -> AnyMetadata: ...
+
+
+T = TypeVar("T", bound=Named)
+T_contra = TypeVar("T_contra", bound=Named, contravariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """An object that is there, and that we can not understand. Without a name where even that can not be read."""
+
+    metadata: Metadata
+    why: str
+
+
+class Sink(Protocol[T_contra]):
+    def replaced(self, objects: "Sequence[T_contra | Unreadable]", version: str) -> None:
+        """These were all at the version; whatever is not among them is gone."""
+
+    def changed(self, obj: "T_contra | Unreadable") -> None:
+        """New, or another than before."""
+
+    def removed(self, gone: Ident, version: str) -> None:
+        """By the version at the latest."""
+
+
+class _Bare(msgspec.Struct):
+    """Just whom it is about: the object of a bookmark or a deletion, or one that is unreadable otherwise."""
+
+    metadata: Metadata = Metadata()
+
+
+_BARE: Final = msgspec.json.Decoder(_Bare)
+
+
+class Reflector(Generic[T]):
+    """`synced` is set once the sink was given a whole list, and stays so."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        kind: type[T],
+        sink: Sink[T],
+        *,
+        log: Log,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.synced = asyncio.Event()
+        self._client = client
+        self._resource = resource
+        self._decoder = msgspec.json.Decoder(kind)
+        self._sink = sink
+        self._log = log
+        self._sleep = sleep
+        self._known = Known()
+        self._backoff = Backoff()
+        self._unreadable: set[str] = set()  # uids that the log names already
+        self._failing = False  # and the log says so already
+
+    async def run(self) -> NoReturn:
+        """Until it is cancelled."""
+        listed = False
+        while True:
+            try:
+                if not listed:
+                    await self._list()
+                    listed = True
+                await self._follow()
+            except KubeError as e:
+                wait_s = self._backoff.failed(at_least_s=e.retry_after_s)
+                may_go_on = isinstance(e, UnclearError | UnreachableError) and self._backoff.failures < WATCH_TRIES
+                listed = listed and may_go_on
+                if not self._failing:
+                    self._failing = True
+                    self._log.warning(Event.WATCH_FAILED, str(e), resource=self._resource.plural)
+                await self._sleep(wait_s)
+
+    async def _list(self) -> None:
+        objects: list[T | Unreadable] = []
+        version = ""
+        pages = self._client.list_pages(self._resource.path())
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                if page.first:
+                    objects.clear()
+                objects += map(self._parse, page.items)
+                version = page.resource_version
+        self._known.listed((o.metadata for o in objects), version)
+        present = {o.metadata.uid for o in objects if isinstance(o, Unreadable)}
+        self._unreadable &= present
+        self._sink.replaced(objects, version)
+        self.synced.set()
+        self._succeeded(f"{len(objects)} listed", always=True)
+
+    async def _follow(self) -> None:
+        """One watch, to its end."""
+        loop = asyncio.get_running_loop()
+        began, silent = loop.time(), True
+        events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if silent:
+                    silent = False
+                    self._backoff.succeeded()
+                    self._succeeded("watched again")
+                self._take(event)
+        if silent and loop.time() - began < _TOO_SHORT_S:
+            raise UnclearError(f"cannot watch {self._resource.path()}: it ends at once")
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "BOOKMARK":
+            self._known.bookmark(self._whom(event).resource_version)
+        elif event.type == "DELETED":
+            self._tell(self._whom(event), None)
+        else:
+            obj = self._parse(event.object)
+            if not obj.metadata.uid:
+                raise MalformedError(f"cannot watch {self._resource.path()}: an event about nobody")
+            self._tell(obj.metadata, obj)
+
+    def _tell(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
+        news = self._known.event(metadata, deleted=obj is None)
+        if news.gone is not None:
+            self._unreadable.discard(news.gone.uid)
+            self._sink.removed(news.gone, metadata.resource_version)
+        if news.there and obj is not None:
+            if not isinstance(obj, Unreadable):
+                self._unreadable.discard(obj.metadata.uid)
+            self._sink.changed(obj)
+
+    def _whom(self, event: WatchEvent) -> Metadata:
+        try:
+            return _BARE.decode(event.object).metadata
+        except msgspec.DecodeError as e:
+            raise MalformedError(f"cannot watch {self._resource.path()}: {event.type} of nobody: {e}") from e
+
+    def _parse(self, raw: msgspec.Raw) -> T | Unreadable:
+        try:
+            return self._decoder.decode(raw)
+        except msgspec.DecodeError as e:
+            why = str(e)
+        try:
+            metadata = _BARE.decode(raw).metadata
+        except msgspec.DecodeError:
+            metadata = Metadata()
+        if metadata.uid not in self._unreadable:
+            self._unreadable.add(metadata.uid)
+            whom = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
+            self._log.error(Event.OBJECT_UNREADABLE, why, resource=self._resource.plural, **whom)
+        return Unreadable(metadata=metadata, why=why)
+
+    def _succeeded(self, message: str, *, always: bool = False) -> None:
+        if self._failing or always:
+            self._log.info(Event.WATCH_SYNCED, message, resource=self._resource.plural)
+        self._failing = False

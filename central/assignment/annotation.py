@@ -1,0 +1,151 @@
+"""The annotation `lading.dev/assignment`: written for a Binding, and read back from pods that are bound.
+
+`render_assignment` writes compact JSON, in the form of docs/reference.md, containers in starting order. `parse_own` reads it
+when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. Unknown keys are ignored there, for another
+version of central may have written them; identities are not bent: a UUID or PCI address in another spelling would be another
+device to the ledger. What can not be read is a value with the cause, for the one who knows which pod it is.
+
+The node reads the same text with a stricter parser of its own, and believes nothing about it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from central.ask.model import Role
+from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
+from central.assignment.phases import Amounts, add_up, take
+from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid
+
+_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_GPU: Final = rf"GPU-{_UUID}"
+_MIG: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"
+
+_Address = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z")]
+_Mib = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+
+
+class _Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    uuid: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU}|{_MIG})\Z")]
+    bdf: _Address
+    memory_mib: _Mib | None = None
+    core_percent: _Percent | None = None
+    pod_memory_mib: _Mib | None = None
+    pod_core_percent: _Percent | None = None
+    card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU})?\Z")] = ""  # of a MIG instance; the node knows it
+
+
+class _Vf(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    bdf: _Address
+    pf: _Address
+    ifname: str = ""
+
+
+class _Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    gpus: list[_Gpu] = []
+    vfs: list[_Vf] = []
+
+
+class _Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    v: Literal[1]
+    pod: Annotated[str, msgspec.Meta(min_length=1)]
+    node: Annotated[str, msgspec.Meta(min_length=1)]
+    gen: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    containers: dict[str, _Container]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnAssignment:
+    """What a bound pod's annotation says. Whether `pod` and `node` are those where it was found is the reader's to compare."""
+
+    pod: PodUid
+    node: str
+    gen: int
+    placed: Mapping[str, PlacedContainer]
+    taken: Taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadAssignment:
+    message: str
+
+
+_decoder: Final = msgspec.json.Decoder(_Assignment)
+
+
+def render_assignment(
+    pod_uid: PodUid, node: str, gen: int, placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]
+) -> str:
+    """The same arguments give the same bytes: a Binding that is sent again carries what was signed first."""
+    order = [name for name, _ in roles if name in placed]
+    order += [name for name in placed if name not in set(order)]
+    at_once = _less_than_the_sum(placed, roles)
+    containers = {name: _render_container(placed[name], at_once) for name in order if placed[name] != PlacedContainer()}
+    return msgspec.json.encode(_Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers)).decode()
+
+
+def _less_than_the_sum(
+    placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]
+) -> dict[GpuUuid, tuple[int | None, int | None]]:
+    """MiB and percent that the pod takes of a card at once, each where its containers' shares add up to more."""
+    taken = take(roles, placed).gpus
+    figures = {}
+    for uuid, total in add_up(placed.values()).items():
+        at_once = Amounts(taken[uuid].memory_mib, taken[uuid].core_percent)
+        figures[uuid] = (
+            at_once.memory_mib if at_once.memory_mib < total.memory_mib else None,
+            at_once.core_percent if at_once.core_percent < total.core_percent else None,
+        )
+    return figures
+
+
+def _render_container(container: PlacedContainer, at_once: Mapping[GpuUuid, tuple[int | None, int | None]]) -> _Container:
+    return _Container(
+        gpus=[_render_gpu(gpu, *at_once.get(gpu.uuid, (None, None))) for gpu in container.gpus],
+        vfs=[_Vf(bdf=vf.bdf, pf=vf.pf, ifname=f"rdma{number}") for number, vf in enumerate(container.vfs)],
+    )
+
+
+def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: int | None) -> _Gpu:
+    if gpu.mig_uuid:
+        return _Gpu(uuid=gpu.mig_uuid, bdf=gpu.bdf, card=gpu.uuid)
+    if gpu.whole:
+        return _Gpu(uuid=gpu.uuid, bdf=gpu.bdf)
+    return _Gpu(
+        uuid=gpu.uuid,
+        bdf=gpu.bdf,
+        memory_mib=gpu.memory_mib,
+        core_percent=gpu.core_percent,
+        pod_memory_mib=pod_memory_mib,
+        pod_core_percent=pod_core_percent,
+    )
+
+
+def parse_own(text: str, roles: Sequence[tuple[str, Role]]) -> OwnAssignment | BadAssignment:
+    """What the pod takes is computed from its containers' roles, not believed: `pod_memory_mib` is written for the node."""
+    try:
+        found = _decoder.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
+        return BadAssignment(message=f"cannot read {ASSIGNMENT}: {e}")
+    placed = {}
+    for name, container in found.containers.items():
+        gpus = tuple(map(_placed_gpu, container.gpus))
+        if not all(gpu.uuid.startswith("GPU-") for gpu in gpus):
+            return BadAssignment(message=f"cannot read {ASSIGNMENT}: a MIG instance of container {name!r:.80} without its card")
+        vfs = tuple(PlacedVf(bdf=PciAddress(vf.bdf), pf=PciAddress(vf.pf)) for vf in container.vfs)
+        placed[name] = PlacedContainer(gpus=gpus, vfs=vfs)
+    return OwnAssignment(pod=PodUid(found.pod), node=found.node, gen=found.gen, placed=placed, taken=take(roles, placed))
+
+
+def _placed_gpu(gpu: _Gpu) -> PlacedGpu:
+    mig = gpu.uuid.startswith("MIG-")
+    return PlacedGpu(
+        uuid=GpuUuid(gpu.card if mig else gpu.uuid),
+        bdf=PciAddress(gpu.bdf),
+        memory_mib=gpu.memory_mib,
+        core_percent=gpu.core_percent,
+        mig_uuid=gpu.uuid if mig else "",
+    )

@@ -1,0 +1,85 @@
+"""What a pod takes of a node: the most that its containers use at one time, device by device.
+
+Enters: the containers in starting order with their roles, and the devices of each. Leaves: Taken. Init containers run one after
+the other, each beside the sidecars that started before it; app containers run with one another and with all sidecars. So an
+amount is the largest over these moments. It is Kubernetes' rule for a pod's effective request, but for each card on its own:
+an init container and an app container on two cards take something of both.
+
+A whole card, a MIG instance or a VF is a device with an identity: the pod takes every one that any of its containers has.
+
+Source: KEP-753 (sidecar containers), "Resources calculation for scheduling and pod admission".
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from central.ask.model import Role
+from central.assignment.model import Part, PlacedContainer, Taken
+from lading.vocabulary import GpuUuid
+
+
+class Amounts(NamedTuple):
+    """Of one card's shares."""
+
+    memory_mib: int = 0
+    core_percent: int = 0
+
+
+_NOTHING = Amounts()
+
+
+def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer]) -> Taken:
+    """`roles` may name containers that were placed nothing. One that was placed something and has no role counts as an app."""
+    # Most pods have one container with devices, which is alone whatever its role: a third of the time.
+    most = _most_at_one_time(roles, placed) if len(placed) > 1 else add_up(placed.values())
+    whole: set[GpuUuid] = set()
+    mig: dict[GpuUuid, set[str]] = {}
+    for container in placed.values():
+        for gpu in container.gpus:
+            if gpu.whole:
+                whole.add(gpu.uuid)
+            elif gpu.mig_uuid:
+                mig.setdefault(gpu.uuid, set()).add(gpu.mig_uuid)
+    gpus = {
+        uuid: Part(*most.get(uuid, _NOTHING), whole=uuid in whole, mig=frozenset(mig.get(uuid, ())))
+        for uuid in {**most, **dict.fromkeys(whole), **mig}
+    }
+    return Taken(gpus=gpus, vfs=frozenset(vf.bdf for container in placed.values() for vf in container.vfs))
+
+
+def add_up(containers: Iterable[PlacedContainer]) -> dict[GpuUuid, Amounts]:
+    """The shares of containers that run at the same time, by card."""
+    return _beside({}, containers)
+
+
+def _most_at_one_time(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer]) -> dict[GpuUuid, Amounts]:
+    role_of = dict(roles)
+    apps = [container for name, container in placed.items() if role_of.get(name, Role.APP) is Role.APP]
+    sidecars: dict[GpuUuid, Amounts] = {}
+    most: dict[GpuUuid, Amounts] = {}
+    for name, role in roles:
+        if name not in placed:
+            continue
+        if role is Role.SIDECAR:
+            sidecars = _beside(sidecars, [placed[name]])
+        elif role is Role.INIT:
+            _raise(most, _beside(sidecars, [placed[name]]))
+    _raise(most, _beside(sidecars, apps))
+    return most
+
+
+def _beside(running: Mapping[GpuUuid, Amounts], started: Iterable[PlacedContainer]) -> dict[GpuUuid, Amounts]:
+    sums = dict(running)
+    for container in started:
+        for gpu in container.gpus:
+            if gpu.memory_mib or gpu.core_percent:
+                memory_mib, core_percent = sums.get(gpu.uuid, _NOTHING)
+                sums[gpu.uuid] = Amounts(memory_mib + (gpu.memory_mib or 0), core_percent + (gpu.core_percent or 0))
+    return sums
+
+
+def _raise(most: dict[GpuUuid, Amounts], now: Mapping[GpuUuid, Amounts]) -> None:
+    """Memory and compute each on its own: the two may be largest at different times."""
+    for uuid, amounts in now.items():
+        before = most.get(uuid, _NOTHING)
+        most[uuid] = Amounts(max(before.memory_mib, amounts.memory_mib), max(before.core_percent, amounts.core_percent))

@@ -1,0 +1,41 @@
+"""Signs assignments with central's private key, which never leaves this object. Source: lading/signature.py."""
+
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from lading.errors import ConfigError
+from lading.signature import parse_signature, sign, verifies
+
+
+class Signer:
+    def __init__(self, key: Ed25519PrivateKey, key_id: str) -> None:
+        self._key = key
+        self._key_id = key_id
+        self._public: Ed25519PublicKey = key.public_key()
+        sign(key, key_id, "")  # a key id that can not be written is an error now, not at the first pod
+
+    def sign(self, text: str) -> str:
+        return sign(self._key, self._key_id, text)
+
+    def disowns(self, text: str, written: str) -> bool:
+        """Whether this can not be central's word: no signature, or one that says this key and is not by it. What another key
+        signed may have been right before keys were changed."""
+        signature = parse_signature(written)
+        return signature is None or (signature.key_id == self._key_id and not verifies(signature, text, self._public))
+
+
+def load_signer(path: Path, key_id: str) -> Signer:
+    """Raises ConfigError for a file that can not be read or holds another kind of key."""
+    hint = "openssl genpkey -algorithm ed25519 -out KEY.pem"
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as e:
+        raise ConfigError(f"signing_key: cannot read {path}: {e.strerror}", hint=hint) from e
+    except (ValueError, TypeError, UnsupportedAlgorithm) as e:
+        raise ConfigError(f"signing_key: {path} is no PEM private key without a password", hint=hint) from e
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"signing_key: {path} is not an Ed25519 key", hint=hint)
+    return Signer(key, key_id)

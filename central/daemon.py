@@ -1,0 +1,161 @@
+"""The daemon: waits to lead, leads for a term at a time, answers kube-scheduler meanwhile, and stops in order."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from central.api.lease import Election, KubeLease, Terms
+from central.ask.pod import Pod
+from central.extender.server import ExtenderServer, server_tls
+from central.extender.wire import BindArgs, FilterResult, MetaVictims
+from central.metrics import Metrics
+from central.settings import Settings, listen_address, read_signer
+from central.term import Term
+from lading import __version__
+from lading.health import Condition, HealthServer, parse_address
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access
+from lading.log import Event, Log
+from lading.notify import notify
+
+USER_AGENT: Final = f"lading-central/{__version__}"
+LOOK_S: Final = 0.5  # until a term that began is watched too
+
+
+class Leadership:
+    """Makes a term when the lease is gained, ends it when it is lost; the verbs are those of the term that is now."""
+
+    def __init__(self, make_term: Callable[[], Term], log: Log) -> None:
+        self.term: Term | None = None
+        self.election: Election | None = None
+        self._make_term = make_term
+        self._ending: set[asyncio.Task[None]] = set()
+        self._log = log
+
+    def leads(self) -> bool:
+        """Asked before every verb: by the clock, without a look at anything that could be late."""
+        return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
+
+    def gained(self) -> None:
+        self.term = self._make_term().begin()
+
+    def lost(self) -> None:
+        if self.term is not None:
+            self._log.warning(Event.LEADER_STOPPED)
+            ending = asyncio.get_running_loop().create_task(self.term.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            self.term = None
+
+    async def close(self) -> None:
+        self.lost()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # ---- central.extender.server.Verbs
+
+    @property
+    def _now(self) -> Term:
+        if self.term is None:
+            raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
+        return self.term
+
+    def filter(self, pod: Pod, names: set[str]) -> FilterResult:
+        return self._now.scheduler.filter(pod, names)
+
+    def prioritize(self, pod: Pod, names: set[str]) -> bytes:
+        return self._now.scheduler.prioritize(pod, names)
+
+    def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
+        return self._now.scheduler.preempt(pod, victims)
+
+    async def bind(self, args: BindArgs) -> str:
+        return await self._now.bind(args)
+
+    def why(self, namespace: str, name: str) -> bytes | None:
+        return self._now.why(namespace, name)
+
+
+async def run(settings: Settings, log: Log) -> None:
+    signer = read_signer(settings)
+    access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    async with KubeClient(access, user_agent=USER_AGENT) as client, KubeClient(access, user_agent=USER_AGENT) as leases:
+
+        def begin_term() -> Term:
+            clock = time.monotonic
+            return Term(client, signer, policy=settings.policy, leads=election.is_leader, clock=clock, log=log)
+
+        leadership = Leadership(begin_term, log)
+        # A client of its own: a renewal never waits behind a list.
+        election = Election(
+            KubeLease(leases, namespace=settings.lease_namespace, name=settings.lease_name),
+            name=settings.name,
+            terms=Terms(),
+            gained=leadership.gained,
+            lost=leadership.lost,
+            log=log,
+        )
+        leadership.election = election
+        metrics = Metrics(lambda: leadership.term, leadership.leads)
+        health = HealthServer(
+            parse_address(settings.metrics),
+            registry=metrics.registry,
+            silence=_never_silent,
+            conditions=lambda: _conditions(leadership, election),
+            log=log,
+        )
+        server = ExtenderServer(leadership, leads=leadership.leads, answered=metrics.answered, log=log)
+        stop = _stop_asked()
+        tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        host, port = await server.start(listen_address(settings), tls)
+        await health.start()
+        log.info(Event.DAEMON_STARTED, version=__version__, listen=f"{host}:{port}", signed=signer is not None)
+        notify("READY=1")
+        running = asyncio.create_task(election.run())
+        try:
+            await _asked_or_failed(stop, running, leadership)
+        finally:
+            notify("STOPPING=1")
+            log.info(Event.DAEMON_STOPPING)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await server.close()
+            await leadership.close()
+            await election.release()
+            await health.close()
+            log.info(Event.DAEMON_STOPPED)
+
+
+async def _never_silent() -> str:
+    """Whoever hears this has heard the loop."""
+    return ""
+
+
+def _conditions(leadership: Leadership, election: Election) -> tuple[Condition, ...]:
+    """A replica that waits is ready to wait; one that leads is ready once it has read everything."""
+    reading = election.is_leader() and not leadership.leads()
+    return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
+
+
+def _stop_asked() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    return asked
+
+
+async def _asked_or_failed(stop: asyncio.Event, running: asyncio.Task[None], leadership: Leadership) -> None:
+    """What runs in the background never ends by itself. If it does, its error ends the daemon: a new one reads all anew."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            watched = [stopped, running, *(leadership.term.tasks if leadership.term else ())]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_S)
+            for task in done:
+                if task is not stopped and not task.cancelled():
+                    task.result()
+    finally:
+        stopped.cancel()

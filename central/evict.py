@@ -1,0 +1,131 @@
+"""Evicts: victims of a pod of higher priority, and the younger of two pods that hold one device.
+
+Both go by the Eviction API: disruption budgets count, and a pod ends in its own time. Its devices are free when the pod is
+gone and its node does not report them any more. The room is held for the preemptor (*nominated*) until it is bound, or for as
+long as a pod may take to end. A victim that a budget spares is left out of the next plan.
+
+Two pods with one device should not happen: the node refuses the second. Where it did (two leaders in a network that broke, an
+annotation written past central) the one whose assignment central did not sign goes, else the younger.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from central.ask.pod import Pod
+from central.bind.signer import Signer
+from central.ledger.model import Clash, PodRecord
+from central.pending import Pending
+from central.preempt import Plan, plan
+from central.scheduler import Scheduler
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyRequestsError
+from lading.kube.resource import PODS
+from lading.log import Event, Log
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
+
+LOOK_S: Final = 1.0  # for pods with one device
+# As long as room is held for a preemptor: a pod's grace period is 30 s by default, and then its node has to say so.
+NOMINATION_S: Final = 120.0
+SPARED_S: Final = 30.0  # until a victim that a budget spared is asked again
+
+
+class Evictor:
+    def __init__(
+        self, scheduler: Scheduler, client: KubeClient, signer: Signer | None, *, clock: Callable[[], float], log: Log
+    ) -> None:
+        self._signer = signer
+        self._scheduler = scheduler
+        self._client = client
+        self._clock = clock
+        self._log = log
+        self._spared: dict[PodUid, float] = {}  # until when
+        self._planning: dict[PodUid, asyncio.Task[None]] = {}
+        self._said: set[Clash] = set()
+
+    async def close(self) -> None:
+        tasks = list(self._planning.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- for a pod of higher priority
+
+    def refused(self, pod: Pending, names: frozenset[str]) -> None:
+        """Told of each pod that fits nowhere. One that waits for its victims is let wait."""
+        if pod.may_preempt and pod.uid not in self._planning and not self._scheduler.nominated_node(pod.uid):
+            task = asyncio.get_running_loop().create_task(self._make_room(pod, names))
+            self._planning[pod.uid] = task
+            task.add_done_callback(lambda _: self._planning.pop(pod.uid, None))
+
+    async def _make_room(self, pod: Pending, names: frozenset[str]) -> None:
+        while found := plan(self._scheduler, pod, names, spared=self._now_spared()):
+            if await self._carry_out(found, pod):
+                return
+
+    async def _carry_out(self, found: Plan, pod: Pending) -> bool:
+        """Nominates, then evicts. False: a budget spares a victim, and another plan may do."""
+        ledger = self._scheduler.ledger
+        ledger.nominate(pod.uid, found.node, found.placement.taken, self._clock() + NOMINATION_S, pod.holder)
+        for victim in found.victims:
+            if not victim.deleting and not await self._evict(victim, f"for {pod.namespace}/{pod.name} of higher priority"):
+                self._spared[victim.uid] = self._clock() + SPARED_S
+                ledger.forget_nomination(pod.uid)
+                return False
+        return True
+
+    def _now_spared(self) -> frozenset[PodUid]:
+        now = self._clock()
+        self._spared = {uid: until for uid, until in self._spared.items() if until > now}
+        return frozenset(self._spared)
+
+    # ---- two pods with one device
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            clashes = self._scheduler.ledger.conflicts()
+            for clash in clashes:
+                await self._end(clash)
+            self._said &= set(clashes)
+            await asyncio.sleep(LOOK_S)
+
+    async def _end(self, clash: Clash) -> None:
+        if clash not in self._said:
+            self._said.add(clash)
+            pods = ",".join(clash.pods)
+            self._log.error(Event.BIND_CONFLICT, "pods hold one device", node=clash.node, device=clash.device, pods=pods)
+        records = [record for uid in clash.pods if (record := self._scheduler.ledger.pod(uid)) and not record.deleting]
+        forged = [record for record in records if await self._is_forged(record)]
+        goes = forged[-1:] or (records[-1:] if len(clash.pods) > 1 and records else [])
+        for record in goes:
+            await self._evict(record, f"another pod holds {clash.device} on {clash.node}")
+
+    async def _is_forged(self, record: PodRecord) -> bool:
+        """Whether its assignment can not be by this central; False where it can not be read now."""
+        if self._signer is None:
+            return False
+        try:
+            body = await self._client.get(PODS.path(record.namespace, record.name))
+            annotations = msgspec.json.decode(body, type=Pod).metadata.annotations
+        except (KubeError, msgspec.DecodeError):
+            return False
+        return self._signer.disowns(annotations.get(ASSIGNMENT, ""), annotations.get(ASSIGNMENT_SIGNATURE, ""))
+
+    async def _evict(self, victim: PodRecord, why: str) -> bool:
+        """False: not now. Gone, or another pod of the same name, is as good as evicted."""
+        fields = {"namespace": victim.namespace, "pod": victim.name, "pod_uid": victim.uid, "node": victim.node}
+        try:
+            await self._client.evict(namespace=victim.namespace, name=victim.name, uid=victim.uid)
+        except (NotFoundError, ConflictError):
+            return True
+        except TooManyRequestsError as e:
+            self._log.warning(Event.POD_EVICTED, f"not now, {why}: {e}", **fields)
+            return False
+        except KubeError as e:
+            self._log.warning(Event.POD_EVICTED, f"not known whether, {why}: {e}", **fields)
+            return False
+        self._log.warning(Event.POD_EVICTED, why, **fields)
+        return True

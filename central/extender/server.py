@@ -1,0 +1,149 @@
+"""The extender's verbs over HTTP/1.1, and what people ask: `POST /filter /prioritize /bind /preempt`, `GET /v1/why/<ns>/<pod>`.
+
+Enters: requests. Leaves: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
+That is meant while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
+Refuses: a body that is not the protocol's (400, naming the key), or larger than MAX_BODY (413).
+
+With a client CA, callers need a certificate signed by it: who may ask `bind` decides about the devices of the whole cluster.
+"""
+
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from central.ask.pod import Pod
+from central.extender.wire import (
+    BindArgs,
+    BindResult,
+    ExtenderArgs,
+    FilterResult,
+    MetaVictims,
+    PreemptArgs,
+    PreemptResult,
+)
+from lading.errors import HostError
+from lading.health import Address
+from lading.log import Event, Log, printable
+
+MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
+_JSON: Final = "application/json"
+
+Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Verbs(Protocol):
+    """What the server asks; see central.scheduler and central.bind."""
+
+    def filter(self, pod: Pod, names: set[str]) -> FilterResult: ...
+
+    def prioritize(self, pod: Pod, names: set[str]) -> bytes: ...
+
+    def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]: ...
+
+    async def bind(self, args: BindArgs) -> str:
+        """Empty, or why not."""
+
+    def why(self, namespace: str, name: str) -> bytes | None:
+        """JSON; None for a pod that is not known."""
+
+
+class ExtenderServer:
+    """`leads` is asked for every verb: between two looks at it nothing is decided."""
+
+    def __init__(
+        self, verbs: Verbs, *, leads: Callable[[], bool], answered: Callable[[str, int, float], None], log: Log
+    ) -> None:
+        """`answered` is told the verb, the status and the seconds of each."""
+        self._verbs = verbs
+        self._answered = answered
+        self._leads = leads
+        self._log = log
+        app = web.Application(client_max_size=MAX_BODY)
+        for verb, handler in (
+            ("filter", self._filter),
+            ("prioritize", self._prioritize),
+            ("bind", self._bind),
+            ("preempt", self._preempt),
+        ):
+            app.router.add_post(f"/{verb}", self._by_leader(verb, handler))
+        app.router.add_get("/v1/why/{namespace}/{name}", self._by_leader("why", self._why))
+        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0)
+        self._decode_args = msgspec.json.Decoder(ExtenderArgs).decode
+        self._encode = msgspec.json.Encoder().encode
+
+    async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
+        """Where it listens, with the port that it was given for 0. HostError where it can not."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, *address, ssl_context=tls, backlog=1024).start()
+        except OSError as e:
+            raise HostError(f"cannot listen on {address.host}:{address.port}: {e.strerror}") from e
+        return Address(*self._runner.addresses[0][:2])
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    def _by_leader(self, verb: str, answer: Answer) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            began = time.perf_counter()
+            response = await self._handle(request, answer)
+            self._answered(verb, response.status, time.perf_counter() - began)
+            return response
+
+        return handle
+
+    async def _handle(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        body = await request.read()
+        if not self._leads():
+            response = web.Response(status=503, text="not the leader\n")
+            response.force_close()
+            return response
+        try:
+            return await answer(request, body)
+        except msgspec.MsgspecError as e:
+            self._log.warning(Event.REQUEST_MALFORMED, printable(str(e)), path=request.path)
+            return web.Response(status=400, text=f"{e}\n")
+
+    async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        args = self._decode_args(body)
+        if args.NodeNames is None:
+            return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
+        return self._json(self._verbs.filter(args.Pod, args.NodeNames))
+
+    async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        args = self._decode_args(body)
+        return web.Response(body=self._verbs.prioritize(args.Pod, args.NodeNames or set()), content_type=_JSON)
+
+    async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        args = msgspec.json.decode(body, type=BindArgs)
+        return self._json(BindResult(Error=await self._verbs.bind(args)))
+
+    async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        args = msgspec.json.decode(body, type=PreemptArgs)
+        return self._json(PreemptResult(NodeNameToMetaVictims=self._verbs.preempt(args.Pod, args.NodeNameToMetaVictims)))
+
+    async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        answer = self._verbs.why(request.match_info["namespace"], request.match_info["name"])
+        if answer is None:
+            return web.Response(status=404, text="no such pod asks for devices\n")
+        return web.Response(body=answer, content_type=_JSON)
+
+    def _json(self, value: object) -> web.Response:
+        return web.Response(body=self._encode(value), content_type=_JSON)
+
+
+def server_tls(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
+    """None without a certificate: plain HTTP, for a scheduler in the same pod."""
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    if client_ca:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -1,0 +1,158 @@
+"""What the API server says, into the ledger and the pending pods: pods, NodeDevices, Nodes.
+
+A pod that nobody can decode, or whose assignment can not be read, may hold devices: it is never taken for gone. What the node
+grants it still counts; its own words do not, and that is logged. Pods that ask for nothing of ours and have nothing are not
+kept: a cluster has many more of these.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from central.api.known import Ident
+from central.api.objects import Node
+from central.api.watch import Unreadable
+from central.ask.model import Ask
+from central.ask.parse import parse_ask, roles_of
+from central.ask.pod import Pod
+from central.assignment.annotation import BadAssignment, parse_own
+from central.assignment.model import PlacedContainer
+from central.ledger.ledger import Ledger
+from central.ledger.model import ONE_EACH, PodRecord, version_of
+from central.pending import PendingPods, pending_of
+from lading.log import Event, Log
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import ASSIGNMENT, PREFIX, GpuUuid, PodUid
+
+TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+class PodFeed:
+    """`unassigned` is told of a pod that asks for devices and was bound without an assignment."""
+
+    def __init__(self, ledger: Ledger, pending: PendingPods, *, log: Log, unassigned: Callable[[Pod], None]) -> None:
+        self._ledger = ledger
+        self._pending = pending
+        self._log = log
+        self._unassigned = unassigned
+
+    def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
+        listed = {PodUid(one.metadata.uid) for one in objects}
+        for gone in [pod.uid for pod in self._pending if pod.uid not in listed]:
+            self._pending.remove(gone)
+        records = [record for one in objects if (record := self._record(one)) is not None]
+        self._ledger.replace_pods(records, version_of(version))
+
+    def changed(self, obj: Pod | Unreadable) -> None:
+        record = self._record(obj)
+        if record is not None:
+            self._ledger.set_pod(record)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        uid = PodUid(gone.uid)
+        self._pending.remove(uid)
+        self._ledger.remove_pod(uid)
+
+    def _record(self, pod: Pod | Unreadable) -> PodRecord | None:
+        """None for a pod that is not our business."""
+        if isinstance(pod, Unreadable):
+            return self._ledger.pod(PodUid(pod.metadata.uid))
+        metadata, spec = pod.metadata, pod.spec
+        ended = pod.status.phase in TERMINAL
+        if spec.node_name or ended or metadata.deletion_timestamp:
+            self._pending.remove(metadata.uid)
+        text = metadata.annotations.get(ASSIGNMENT)
+        if text is None and not _mentions_ours(pod):
+            return None
+        ask = None if spec.node_name and text else parse_ask(pod)
+        if isinstance(ask, Ask) and not (spec.node_name or ended or metadata.deletion_timestamp):
+            self._pending.add(pending_of(pod, ask))
+        if isinstance(ask, Ask) and spec.node_name and not ended:
+            self._unassigned(pod)
+        return self._holding(pod, text if spec.node_name else None, terminal=ended)
+
+    def _holding(self, pod: Pod, text: str | None, *, terminal: bool) -> PodRecord:
+        metadata, spec = pod.metadata, pod.spec
+        own = None if text is None else parse_own(text, roles_of(pod))
+        if own is not None and not isinstance(own, BadAssignment) and (own.pod, own.node) != (metadata.uid, spec.node_name):
+            own = BadAssignment(message=f"it is for pod {own.pod} on node {own.node}")
+        if isinstance(own, BadAssignment):
+            fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid, "node": spec.node_name}
+            self._log.error(Event.ASSIGNMENT_UNREADABLE, own.message, **fields)
+            own = None
+        return PodRecord(
+            uid=metadata.uid,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            version=version_of(metadata.resource_version),
+            node=spec.node_name,
+            terminal=terminal,
+            deleting=metadata.deletion_timestamp is not None,
+            priority=spec.priority,
+            created=_unix_seconds(metadata.creation_timestamp),
+            gen=own.gen if own else 0,
+            taken=own.taken if own else None,
+            containers=_containers_by_card(own.placed) if own else ONE_EACH,
+        )
+
+
+class DevicesFeed:
+    """NodeDevices. One that can not be decoded stays as it was known."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._last: dict[str, NodeDevices] = {}
+
+    def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
+        known = [self._last.get(one.metadata.name) if isinstance(one, Unreadable) else one for one in objects]
+        self._last = {one.metadata.name: one for one in known if one is not None}
+        self._ledger.replace_nodes(self._last.values(), version_of(version))
+
+    def changed(self, obj: NodeDevices | Unreadable) -> None:
+        if not isinstance(obj, Unreadable):
+            self._last[obj.metadata.name] = obj
+            self._ledger.set_node(obj)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._last.pop(gone.name, None)
+        self._ledger.remove_node(gone.name, version_of(version))
+
+
+class NodeFeed:
+    """Whether kubelet answers, as its Ready condition says."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
+        ready = {one.metadata.name: _readiness(one) for one in objects}
+        self._ledger.replace_reachable(ready, version_of(version))
+
+    def changed(self, obj: Node | Unreadable) -> None:
+        self._ledger.set_reachable(obj.metadata.name, *_readiness(obj))
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._ledger.set_reachable(gone.name, False, version_of(version))
+
+
+def _readiness(node: Node | Unreadable) -> tuple[bool, int]:
+    ready = not isinstance(node, Unreadable) and node.ready
+    return ready, version_of(node.metadata.resource_version)
+
+
+def _containers_by_card(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid, int]:
+    counts = Counter(gpu.uuid for container in placed.values() for gpu in container.gpus)
+    return {uuid: count for uuid, count in counts.items() if count > 1} or ONE_EACH
+
+
+def _unix_seconds(timestamp: str | None) -> int:
+    """0 is unknown."""
+    return int(datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0
+
+
+def _mentions_ours(pod: Pod) -> bool:
+    return any(
+        resource.startswith(PREFIX)
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for resource in (*container.resources.limits, *container.resources.requests)
+    )

@@ -1,0 +1,38 @@
+"""Whether a pod fits on a node, and with which devices: a room and an ask → Placement or NoFit.
+
+Exact: if there is a placement under these rules it is found, unless the search meets its bound, which is said (SEARCH_ENDED).
+
+- A whole card is one that nobody holds. Nothing is given of a card that is unhealthy, cordoned, used without a grant, of
+  another model than asked, or in MIG mode.
+- The shares on a card never add up to more than is free of its memory and compute; a share by compute alone takes the same
+  percentage of the card's usable memory.
+- In no phase of the pod (demand.py) have two of its containers the same VF, or one of them a card whole that the other uses
+  too. Between phases devices are used again, and more is taken only where they do not suffice.
+
+Deterministic: equal rooms and asks give equal answers. Of a card that is held whole, a room says that 0 MiB and 0 % are free.
+"""
+
+from typing import Final
+
+from central.ask.model import Ask, Policy
+from central.assignment.phases import take
+from central.fit.choose import choose
+from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
+from central.fit.model import Missing, NoFit, Placement
+from central.fit.shortage import find_shortage
+from central.ledger.model import NodeRoom
+
+_NO_FIT: Final = {missing: NoFit(missing=missing) for missing in Missing}
+
+
+def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Placement | NoFit:
+    """`policy` is the cluster's, for an ask without its own."""
+    policy = policy_of(ask, policy)
+    demand = read_demand(ask, policy, limits)
+    missing = find_shortage(room, demand)
+    if missing is not None:
+        return _NO_FIT[missing]
+    containers = choose(room, demand, policy=policy, steps=limits.search_steps)
+    if isinstance(containers, Missing):
+        return _NO_FIT[containers]
+    return Placement(containers=containers, taken=take(demand.roles, containers))

@@ -1,0 +1,63 @@
+"""How good a node is for an ask that fits there: numbers that are compared between nodes.
+
+Enters: one room and an ask, nothing else, so that the answer may be kept until that node changes. Leaves: a Score; the higher
+is the better node, and of equal ones the first by name is taken.
+
+    binpack  the fullest node first: how full its cards would be with this pod, then its VFs
+    spread   the emptiest first: the fewest containers a card, then how empty its cards would be, then its VFs
+
+The pod itself counts, as in kube-scheduler's MostAllocated: else, of an empty node with one card and a half empty one with
+eight, a pod of one card would break the larger one open further. Cards that may not be given do not count at all.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from central.ask.model import Ask, Policy
+from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
+from central.fit.shortage import asked_cards
+from central.ledger.model import CardRoom, NodeRoom
+
+Score = tuple[int, ...]
+_SCALE: Final = 1_000_000  # integers compare alike on every machine
+
+
+def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
+    """`policy` is the cluster's, for an ask without its own. Scores of one ask are comparable, those of two asks are not."""
+    policy = policy_of(ask, policy)
+    demand = read_demand(ask, policy, limits)
+    cards = [card for card in asked_cards(room, demand) if card.usable] if demand.cards else []
+    vfs = _vf_fullness(room, demand)
+    match policy:
+        case Policy.BINPACK:
+            return _card_fullness(cards, demand), vfs
+        case Policy.SPREAD:
+            containers = sum(card.containers for card in cards)
+            return -(containers * _SCALE // max(1, len(cards))), -_card_fullness(cards, demand), -vfs
+
+
+def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
+    """Of memory or of compute, whichever would be fuller."""
+    size_mib = sum(card.gpu.usable_mib for card in cards)
+    if size_mib <= 0:
+        return 0
+    mib = core = 0
+    for phase in range(demand.phases):
+        asked_mib = asked_core = 0
+        for wanted in demand.cards:
+            if wanted.mask >> phase & 1:
+                card_mib = size_mib // len(cards)  # on average: which cards it would be is not asked here
+                asked_mib += wanted.count * (card_mib if wanted.whole else wanted.mib_of(card_mib))
+                asked_core += wanted.count * (100 if wanted.whole else wanted.core_percent or 0)
+        mib, core = max(mib, asked_mib), max(core, asked_core)
+    held_mib = size_mib - sum(card.free_mib for card in cards)
+    held_core = 100 * len(cards) - sum(card.free_core for card in cards)
+    return max((held_mib + mib) * _SCALE // size_mib, (held_core + core) * _SCALE // (100 * len(cards)))
+
+
+def _vf_fullness(room: NodeRoom, demand: Demand) -> int:
+    if not demand.vfs_peak:
+        return 0
+    usable = sum(vf.usable for vf in room.vfs)
+    free = sum(vf.free for vf in room.vfs)
+    return (usable - free + demand.vfs_peak) * _SCALE // max(1, usable)

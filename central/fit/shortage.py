@@ -1,0 +1,86 @@
+"""What a node clearly lacks for a demand, by counting: no search, no text. What is left over here may fit.
+
+Enters: a room and a demand. Leaves: a Missing, what can never fit before what does not fit now; or None. Exact for a pod of one
+container that asks for cards, and for VFs of any number of containers.
+"""
+
+from collections.abc import Sequence
+
+from central.fit.demand import CardsWanted, Demand
+from central.fit.model import Missing
+from central.ledger.model import CardRoom, NodeRoom
+
+
+def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
+    if not room.reported:
+        return Missing.NO_REPORT
+    if not room.reachable:
+        return Missing.UNREACHABLE
+    if not room.reconciled:
+        return Missing.NOT_RECONCILED
+    missing = None
+    if demand.needs:
+        cards = asked_cards(room, demand)
+        if not cards:
+            return Missing.NO_MODEL if demand.model and not _has_model(room, demand.model) else Missing.TOO_FEW_GPUS
+        for need in demand.needs:
+            short = short_of_cards(cards, need)
+            if short is not None:
+                if short.unresolvable:
+                    return short
+                missing = missing or short
+    if demand.vfs_peak:
+        short = short_of_vfs(room, demand.vfs_peak)
+        if short is not None and (missing is None or short.unresolvable):
+            return short
+    return missing
+
+
+def asked_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
+    """Those that could serve it if nobody held them and nothing were wrong with them; a card in MIG mode could not."""
+    model = demand.model
+    return [card for card in room.cards if not card.gpu.mig_enabled and (not model or card.gpu.model == model)]
+
+
+def _has_model(room: NodeRoom, model: str) -> bool:
+    return any(card.gpu.model == model for card in room.cards)
+
+
+def short_of_cards(cards: Sequence[CardRoom], need: CardsWanted) -> Missing | None:
+    """Of `asked_cards`, for one need by itself."""
+    large = usable = now = 0  # enough; and may be given; and has room
+    whole = need.whole
+    core = need.core_percent or 0
+    for card in cards:
+        if whole:
+            mib = 0
+        else:
+            size = card.gpu.memory_mib - card.gpu.reserved_mib
+            mib = need.mib_of(size)
+            if not 1 <= mib <= size:
+                continue
+        large += 1
+        if card.usable:
+            usable += 1
+            if card.pods == 0 if whole else card.free_mib >= mib and card.free_core >= core:
+                now += 1
+    count = need.count
+    if now >= count:
+        return None
+    if len(cards) < count:
+        return Missing.TOO_FEW_GPUS
+    if large < count:
+        return Missing.NO_CARD_LARGE_ENOUGH
+    if usable < count:
+        return Missing.UNHEALTHY
+    return Missing.TOO_FEW_FREE_GPUS if whole else Missing.NO_CARD_WITH_ROOM
+
+
+def short_of_vfs(room: NodeRoom, count: int) -> Missing | None:
+    if len([vf for vf in room.vfs if vf.free]) >= count:
+        return None
+    if len(room.vfs) < count:
+        return Missing.TOO_FEW_VFS
+    if sum(vf.usable for vf in room.vfs) < count:
+        return Missing.UNHEALTHY
+    return Missing.TOO_FEW_FREE_VFS

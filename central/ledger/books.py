@@ -1,0 +1,75 @@
+"""What the ledger knows, and what it adds up to: pods, nodes and central's own claims in, one hold for each pod and node out.
+
+A claim is a reason to hold. All claims of one pod on one node are words about one fact, so that of each device the largest
+counts, once; what pods hold adds up. `settle` is the only way by which a hold changes, and costs what the pod is large.
+"""
+
+from central.assignment.model import Taken
+from central.ledger.changes import Changes
+from central.ledger.model import ONE_EACH, Claim, NodeRoom, PodRecord
+from central.ledger.node import NodeState
+from central.ledger.own import OwnClaims
+from central.ledger.parts import containers_on_cards, merge, taken_by_grants
+from central.ledger.room import gained
+from central.ledger.usage import Hold
+from lading.vocabulary import PodUid
+
+
+class Books:
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, PodRecord] = {}
+        self._nodes: dict[str, NodeState] = {}  # those that have a report or holders
+        self._reachable: dict[str, int] = {}  # Node objects that are Ready, with their version
+        self._own = OwnClaims()
+        self._changes = Changes()
+
+    def _claims(self, uid: PodUid, node: NodeState) -> dict[Claim, Taken]:
+        claims = {kind: claim.taken for kind, claim in self._own.of(uid).items() if claim.node == node.name}
+        record = self._pods.get(uid)
+        if record is not None and record.holds is not None and record.node == node.name:
+            claims[Claim.BOUND] = record.holds
+        if uid in node.grants:
+            claims[Claim.GRANTED] = taken_by_grants(node.grants[uid])
+        if uid in node.lingering:
+            claims[Claim.LINGERING] = node.lingering[uid]
+        return claims
+
+    def _settle(self, uid: PodUid, name: str) -> None:
+        """Brings what this pod holds on this node in line with its claims."""
+        node = self._node(name)
+        claims = self._claims(uid, node)
+        hold = None
+        if claims:
+            # The assignment's comes first: where it covers the others, its value is shared.
+            taken = merge([claims[claim] for claim in (Claim.BOUND, *claims) if claim in claims])
+            containers = ONE_EACH
+            if Claim.BOUND in claims:
+                containers = self._pods[uid].containers
+            elif Claim.GRANTED in claims:
+                containers = containers_on_cards(node.grants[uid])
+            hold = Hold(taken, containers)
+        changed, freed = node.put(uid, hold)
+        if changed:
+            self._mark(node)
+        if freed and node.serving:
+            self._changes.free(name)
+        self._discard_if_empty(node)
+
+    def _mark(self, node: NodeState) -> None:
+        node.touch(self._changes.mark(node.name))
+
+    def _mark_gain(self, node: NodeState, before: NodeRoom) -> None:
+        """What the node has or says of itself changed."""
+        self._mark(node)
+        if gained(before, node.room()):
+            self._changes.free(node.name)
+
+    def _discard_if_empty(self, node: NodeState) -> None:
+        if node.empty:
+            self._nodes.pop(node.name, None)
+
+    def _node(self, name: str) -> NodeState:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = NodeState(name, reachable=name in self._reachable)
+        return node

@@ -1,0 +1,143 @@
+"""What the API server says, brought into the books: pods, NodeDevices, and whether Nodes are Ready; as events and as lists.
+
+Every event may come again, late, and in any order among different objects. An older version of an object than the one known
+does nothing, nor does a pod that was removed before. A list takes away what is not in it and was known when it was made.
+(Versions are compared as numbers. After a restore of etcd they begin lower: central must restart then, like Kubernetes' own
+controllers.) How claims end, and why some linger, stands in ledger.py.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from central.assignment.model import Taken
+from central.ledger.books import Books
+from central.ledger.gone import Gone
+from central.ledger.model import Claim, NodeRoom, PodRecord, version_of
+from central.ledger.node import NodeState
+from central.ledger.parts import covers
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import PodUid
+
+
+class Facts(Books):
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone_pods: Gone[PodUid] = Gone()
+        self._gone_reports: Gone[str] = Gone()
+        self._unreachable: Gone[str] = Gone()
+        self._lingering: set[str] = set()  # nodes where something lingers
+
+    # ---- pods, as the API server says
+
+    def set_pod(self, record: PodRecord) -> None:
+        known = self._pods.get(record.uid)
+        if record.uid in self._gone_pods or (known is not None and record.version <= known.version):
+            return
+        self._pods[record.uid] = record
+        self._follow(record.uid, known, record)
+
+    def remove_pod(self, uid: PodUid) -> None:
+        """A uid does not come back, so that no version is asked for."""
+        self._gone_pods.put(uid)
+        self._follow(uid, self._pods.pop(uid, None), None)
+
+    def replace_pods(self, records: Iterable[PodRecord], version: int) -> None:
+        """A list, made at `version`. A pod that is known by a newer one (from a quorum read) stays, listed or not."""
+        listed = {record.uid: record for record in records}
+        for uid in [uid for uid, known in self._pods.items() if known.version <= version and uid not in listed]:
+            self.remove_pod(uid)
+        for record in listed.values():
+            self.set_pod(record)
+
+    def _follow(self, uid: PodUid, before: PodRecord | None, after: PodRecord | None) -> None:
+        """A pod is not what it was: ends the claims that are over by that, and settles what it holds."""
+        ended = after is None or after.terminal
+        bound_to = after.node if after is not None else ""
+        names = {record.node for record in (before, after) if record is not None and record.holds is not None}
+        held, holds = (record.holds if record is not None else None for record in (before, after))
+        if before is not None and held is not None and (holds is None or not covers(holds, held)):
+            self._linger(uid, before.node, held)
+        if ended or bound_to:
+            reserved = self._own.of(uid).get(Claim.RESERVED)
+            if reserved is not None and ended and bound_to in {"", reserved.node}:
+                self._linger(uid, reserved.node, reserved.taken)  # it may have been bound there, unseen
+            names |= {claim.node for claim in self._own.drop(uid, Claim)}
+        for name in names:
+            self._settle(uid, name)
+
+    def _linger(self, uid: PodUid, name: str, taken: Taken) -> None:
+        node = self._nodes.get(name)
+        if node is not None and node.silent:
+            node.linger(uid, taken)
+            self._lingering.add(name)
+
+    # ---- nodes, as they report
+
+    def set_node(self, report: NodeDevices) -> None:
+        name, version = report.metadata.name, version_of(report.metadata.resource_version)
+        known = self._nodes.get(name)
+        if self._gone_reports.outdates(name, version):
+            return
+        if known is not None and known.inventory.reported and version <= known.report_version:
+            return
+        node = self._node(name)
+        before = node.room()
+        others = node.replace_grants(report.status.grants)
+        if node.reachable and report.status.reconciled:
+            others.update(node.end_lingering())
+        node.report_version = version
+        self._redescribe(node, report, before, others)
+
+    def remove_node(self, name: str, version: int) -> None:
+        """The NodeDevices object is gone; `version` as its last event has it."""
+        node = self._nodes.get(name)
+        if node is not None and node.inventory.reported and version < node.report_version:
+            return
+        self._gone_reports.put(name, version)
+        if node is not None and node.inventory.reported:
+            before = node.room()
+            others = node.grants.keys() | node.lingering.keys()
+            node.grants, node.lingering = {}, {}
+            self._redescribe(node, None, before, others)
+
+    def replace_nodes(self, reports: Iterable[NodeDevices], version: int) -> None:
+        listed = {report.metadata.name: report for report in reports}
+        known = [node for node in self._nodes.values() if node.inventory.reported and node.report_version <= version]
+        for node in known:
+            if node.name not in listed:
+                self.remove_node(node.name, version)
+        for report in listed.values():
+            self.set_node(report)
+
+    def _redescribe(self, node: NodeState, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
+        changed = node.describe(report)
+        for uid in others:
+            self._settle(uid, node.name)
+        if node.lingering:
+            self._lingering.add(node.name)
+        if changed:
+            self._mark_gain(node, before)
+        self._discard_if_empty(node)
+
+    # ---- Nodes, whether they are Ready
+
+    def set_reachable(self, name: str, reachable: bool, version: int) -> None:
+        """Whether the Node object's Ready condition is True; False too where there is no Node any more."""
+        if self._unreachable.outdates(name, version) or version <= self._reachable.get(name, -1):
+            return
+        if reachable:
+            self._reachable[name] = version
+        else:
+            self._reachable.pop(name, None)
+            self._unreachable.put(name, version)
+        node = self._nodes.get(name)
+        if node is not None and node.reachable != reachable:
+            before = node.room()
+            node.reachable, node.trusted_from = reachable, None
+            self._mark_gain(node, before)
+
+    def replace_reachable(self, nodes: Mapping[str, tuple[bool, int]], version: int) -> None:
+        """A list of Nodes, made at `version`: by name, whether it is Ready, and its own version."""
+        for name in [name for name, known in self._reachable.items() if known < version and name not in nodes]:
+            self.set_reachable(name, False, version)
+        for name, (reachable, own_version) in nodes.items():
+            self.set_reachable(name, reachable, own_version)

@@ -1,0 +1,209 @@
+"""The ledger: who holds which devices of which node, and why. One writer, in memory, rebuilt from what the API server says.
+
+Enters: what the API server says (facts.py), and central's own predictions, nominations and reservations. Leaves: a NodeRoom for
+each node, which of them changed, which got room, who holds what. Refuses: a claim on what is not free.
+
+- BOUND ends when the pod is terminal or gone, not at its deletionTimestamp. GRANTED ends when the node's report does not name
+  it any more. A device is free when both are over.
+- A pod that is force-deleted on a reachable node before its grant was reported frees at once what may still be in use: the
+  node refuses a second holder, so that this costs a retry, and waiting for a word that may never come would cost the device.
+- **Nothing is freed on a node that has a report and is not reachable.** What ends there meanwhile stays as LINGERING, until the
+  node is reachable and *then* a newer, reconciled report comes that does not name the pod. A report that came before proves
+  nothing, whichever of the two watches was late, and counts as not heard. But a node whose grants did not change has nothing to
+  report: when it was reachable for LINGER_S, `expire` ends what lingers too. Nor does it outlive the report object: without
+  one nothing is given there, and a new one says what is. (A restart of central forgets what lingers: it is nowhere written.)
+- RESERVED ends by its outcome only: the watch shows the pod bound (BOUND follows in the same step), the pod ends, or
+  `release`, which does nothing once the Binding is known to have succeeded. Plans (predictions, nominations) end with the pod's
+  binding or end, or in time.
+
+No await between a look at a room and the reservation.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from central.assignment.model import Taken
+from central.ledger.facts import Facts
+from central.ledger.model import Claim, Clash, Conflict, Held, Holder, NodeRoom, Obstacle, OwnClaim, PodRecord
+from central.ledger.room import lacking
+from central.ledger.views import NodeSnapshot, Snapshot, clashes, has, held_by
+from lading.vocabulary import PodUid
+
+# A reporter that has something to say after its node came back has said it by then: kubelet ends what it should not run within
+# its grace period, mostly 30 s, and the reporter's longest pause between two attempts is shorter than that.
+LINGER_S: Final = 120.0
+
+_PLANS: Final = (Claim.PREDICTED, Claim.NOMINATED)
+
+
+class Ledger(Facts):
+    def __init__(self) -> None:
+        super().__init__()
+        self._crowded: set[str] = set()  # nodes where more is claimed than there is, as of `_looked`
+        self._looked = 0
+
+    # ---- central's own claims
+
+    def predict(self, uid: PodUid, node: str, taken: Taken, until: float, holder: Holder | None = None) -> Conflict | None:
+        """Holds what a filter found for a moment. Replaces an earlier prediction for that pod; refused, it changes nothing."""
+        conflict = self._check(uid, node, taken)
+        if conflict is None:
+            self._claim(Claim.PREDICTED, OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, until=until))
+        return conflict
+
+    def nominate(self, uid: PodUid, node: str, taken: Taken, until: float, holder: Holder | None = None) -> None:
+        """Holds what victims still have, beyond what there is. Replaces an earlier nomination for that pod."""
+        if self._obstacle(uid) is None:
+            self._claim(Claim.NOMINATED, OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, until=until))
+
+    def reserve(self, uid: PodUid, node: str, taken: Taken, gen: int, holder: Holder | None = None) -> Conflict | None:
+        """Before a Binding is sent. None: it is reserved, now or already. What the pod has itself on that node is in nobody's
+        way; its plans stay until it is bound, so that `release` undoes exactly this."""
+        wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen)
+        known = self._own.of(uid).get(Claim.RESERVED)
+        if known is not None:
+            same = (known.node, known.taken, known.gen) == (node, taken, gen)
+            return None if same else Conflict(obstacle=Obstacle.RESERVED, holders=(known.holder,))
+        conflict = self._check(uid, node, taken)
+        if conflict is None:
+            self._claim(Claim.RESERVED, wanted)
+        return conflict
+
+    def confirm(self, uid: PodUid) -> None:
+        """The Binding succeeded. Nothing where the watch was faster, or the pod is gone."""
+        if self._own.confirm(uid):
+            self._drop(uid, _PLANS)
+
+    def release(self, uid: PodUid) -> None:
+        """The Binding was refused for certain. Nothing where one succeeded: the refused one was a second."""
+        known = self._own.of(uid).get(Claim.RESERVED)
+        if known is not None and not known.confirmed:
+            self._drop(uid, [Claim.RESERVED])
+
+    def forget_prediction(self, uid: PodUid) -> None:
+        self._drop(uid, [Claim.PREDICTED])
+
+    def forget_nomination(self, uid: PodUid) -> None:
+        self._drop(uid, [Claim.NOMINATED])
+
+    def expire(self, now: float) -> None:
+        """Ends predictions and nominations whose time is over, and what lingers on nodes that are reachable again and silent
+        about it. To be called again and again, about once a second, on the clock of `until`."""
+        for uid, kind in self._own.expired(now):
+            self._drop(uid, [kind])
+        for node in [self._nodes[name] for name in self._lingering if name in self._nodes]:
+            if not node.serving:
+                node.trusted_from = None
+            elif node.trusted_from is None:
+                node.trusted_from = now + LINGER_S
+            elif now >= node.trusted_from:
+                for uid in node.end_lingering():
+                    self._settle(uid, node.name)
+        self._lingering = {name for name in self._lingering if name in self._nodes and self._nodes[name].lingering}
+
+    def _obstacle(self, uid: PodUid) -> Obstacle | None:
+        record = self._pods.get(uid)
+        if uid in self._gone_pods or (record is not None and record.terminal):
+            return Obstacle.POD_ENDED
+        return Obstacle.POD_BOUND if record is not None and record.node else None
+
+    def _check(self, uid: PodUid, name: str, taken: Taken) -> Conflict | None:
+        if obstacle := self._obstacle(uid):
+            return Conflict(obstacle=obstacle)
+        node = self._nodes.get(name)
+        if node is None or not node.serving:
+            return Conflict(obstacle=Obstacle.NODE)
+        device = lacking(node.room_without([uid]), taken)
+        if device is None:
+            return None
+        holders = tuple(h.holder for h in self.holders(name) if h.holder.pod != uid and has(h.taken, device))
+        return Conflict(obstacle=Obstacle.DEVICE, device=device, holders=holders)
+
+    def _claim(self, kind: Claim, claim: OwnClaim) -> None:
+        uid = claim.holder.pod
+        former = self._own.put(kind, claim)
+        for name in {claim.node} | ({former.node} if former is not None else set()):
+            self._settle(uid, name)
+
+    def _drop(self, uid: PodUid, kinds: Iterable[Claim]) -> None:
+        for claim in self._own.drop(uid, kinds):
+            self._settle(uid, claim.node)
+
+    # ---- answers
+
+    @property
+    def version(self) -> int:
+        """The number of the last change of any room."""
+        return self._changes.version
+
+    def room(self, name: str) -> NodeRoom:
+        """Also of a node that has no report, or that nobody knows."""
+        node = self._nodes.get(name)
+        return self._no_room(name) if node is None else node.room()
+
+    def room_without(self, name: str, pods: Iterable[PodUid]) -> NodeRoom:
+        """As if these pods held nothing there: for a pod's own claims, and for victims."""
+        node = self._nodes.get(name)
+        return self._no_room(name) if node is None else node.room_without(pods)
+
+    def _no_room(self, name: str) -> NodeRoom:
+        reachable = name in self._reachable
+        return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
+
+    def nodes(self) -> tuple[str, ...]:
+        """Those that have a report."""
+        return tuple(name for name, node in self._nodes.items() if node.inventory.reported)
+
+    def rooms(self) -> Iterator[NodeRoom]:
+        return (self.room(name) for name in self.nodes())
+
+    def rooms_changed_since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
+        """The rooms that changed after that version (-1: all), None for a node that is gone; and the version that this is."""
+        names = self._changes.since(version)
+        return [(name, self._nodes[name].room() if name in self._nodes else None) for name in names], self.version
+
+    def take_freed(self) -> tuple[str, ...]:
+        """Nodes that got room since this was asked last: something was released, a device or node came (back) into service."""
+        return self._changes.take_freed()
+
+    def pod(self, uid: PodUid) -> PodRecord | None:
+        return self._pods.get(uid)
+
+    def own_claim(self, uid: PodUid, kind: Claim) -> OwnClaim | None:
+        """Central's prediction, nomination or reservation for this pod."""
+        return self._own.of(uid).get(kind)
+
+    def reservations(self) -> tuple[OwnClaim, ...]:
+        """Bindings under way, with an unclear outcome, or confirmed and not yet shown by the watch."""
+        return tuple(self._own.reservations())
+
+    def holders(self, name: str) -> tuple[Held, ...]:
+        """Who holds something of this node, and by which claims."""
+        node = self._nodes.get(name)
+        if node is None:
+            return ()
+        return tuple(
+            held_by(uid, node, self._claims(uid, node), self._pods.get(uid), self._own.of(uid).values()) for uid in node.holds
+        )
+
+    def conflicts(self) -> tuple[Clash, ...]:
+        """Devices that several pods hold by assignment or grant and can not all have. Looks at nodes that changed since the
+        last time, and at those that had more claims than devices then."""
+        self._crowded.update(self._changes.since(self._looked))
+        self._looked = self.version
+        self._crowded = {name for name in self._crowded if name in self._nodes and self._nodes[name].crowded()}
+        return tuple(clash for name in sorted(self._crowded) for clash in clashes(self._nodes[name], self.holders(name)))
+
+    def snapshot(self) -> Snapshot:
+        nodes = {
+            name: NodeSnapshot(
+                inventory=node.inventory,
+                reachable=node.reachable,
+                claims={uid: self._claims(uid, node) for uid in node.holds},
+                cards=dict(node.usage.cards),
+                vfs=dict(node.usage.vfs),
+            )
+            for name, node in self._nodes.items()
+        }
+        own = {uid: dict(claims) for uid, claims in self._own.all().items()}
+        return Snapshot(pods=dict(self._pods), own=own, nodes=nodes, reachable=frozenset(self._reachable))

@@ -1,0 +1,168 @@
+"""One node in the ledger: what it has, who holds what of it and why, and its room, rebuilt when asked after a change."""
+
+from collections.abc import Collection, Iterable
+
+from central.assignment.model import Taken
+from central.ledger.model import NodeRoom
+from central.ledger.parts import covers, merge, taken_by_grants
+from central.ledger.room import FULL_CORE, Inventory, card_rooms, inventory_of, vf_rooms
+from central.ledger.usage import Hold, Usage
+from lading.nodedevices import Grant, NodeDevices
+from lading.vocabulary import PodUid
+
+NOT_REPORTED = Inventory()
+
+
+class NodeState:
+    __slots__ = (
+        "_room",
+        "_stale",
+        "grants",
+        "holds",
+        "inventory",
+        "lingering",
+        "name",
+        "reachable",
+        "report_version",
+        "trusted_from",
+        "usage",
+        "version",
+    )
+
+    def __init__(self, name: str, *, reachable: bool) -> None:
+        self.name = name
+        self.reachable = reachable
+        self.inventory = NOT_REPORTED
+        self.report_version = 0
+        self.grants: dict[PodUid, tuple[Grant, ...]] = {}
+        self.lingering: dict[PodUid, Taken] = {}
+        self.trusted_from: float | None = None  # when lingering claims end without a report; see Ledger.expire
+        self.holds: dict[PodUid, Hold] = {}
+        self.usage = Usage()
+        self.version = 0
+        self._room: NodeRoom | None = None  # as last built from this inventory
+        self._stale: set[str] | None = None  # devices that changed since; None: nothing did
+
+    @property
+    def empty(self) -> bool:
+        return not (self.inventory.reported or self.holds or self.grants or self.lingering)
+
+    @property
+    def serving(self) -> bool:
+        return self.inventory.reported and self.inventory.reconciled and self.reachable
+
+    @property
+    def silent(self) -> bool:
+        """It has devices, and nobody can say what happens there: nothing that was held is free."""
+        return self.inventory.reported and not self.reachable
+
+    # ---- the room
+
+    def room(self) -> NodeRoom:
+        if self._room is None or self._stale is not None:
+            self._room = self._build(self.usage, self._room, self._stale or ())
+            self._stale = None
+        return self._room
+
+    def room_without(self, pods: Iterable[PodUid]) -> NodeRoom:
+        """As if these pods held nothing here."""
+        holds = [self.holds[uid] for uid in set(pods) if uid in self.holds]
+        if not holds:
+            return self.room()
+        usage = self.usage.copy()
+        for hold in holds:
+            usage.remove(hold)
+        return self._build(usage, self.room(), {device for hold in holds for device in (*hold.taken.gpus, *hold.taken.vfs)})
+
+    def _build(self, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> NodeRoom:
+        return NodeRoom(
+            name=self.name,
+            version=self.version,
+            cards=card_rooms(self.inventory, usage, last, changed),
+            vfs=vf_rooms(self.inventory, usage, last, changed),
+            reported=self.inventory.reported,
+            reconciled=self.inventory.reconciled,
+            reachable=self.reachable,
+        )
+
+    def touch(self, version: int) -> None:
+        """Something that the room shows has changed."""
+        self.version = version
+        if self._stale is None:
+            self._stale = set()
+
+    # ---- what changes it
+
+    def describe(self, report: NodeDevices | None) -> bool:
+        """What the node has, from now on. True if the room shows a difference."""
+        former = self.inventory
+        inventory = NOT_REPORTED if report is None else inventory_of(report)
+        if inventory == former:
+            return False
+        # What is equal stays the same object, so that a heartbeat of 15,000 nodes does not double the strings in memory.
+        self.inventory = inventory._replace(
+            gpus=former.gpus if former.gpus == inventory.gpus else inventory.gpus,
+            pfs=former.pfs if former.pfs == inventory.pfs else inventory.pfs,
+        )
+        self._room = None
+        return True
+
+    def replace_grants(self, grants: Iterable[Grant]) -> set[PodUid]:
+        """Answers the pods whose grants are others now. On a silent node what is no longer named lingers."""
+        by_pod: dict[PodUid, list[Grant]] = {}
+        for grant in grants:
+            by_pod.setdefault(grant.pod, []).append(grant)
+        now = {uid: tuple(listed) for uid, listed in by_pod.items()}
+        changed = {uid for uid in self.grants.keys() | now.keys() if self.grants.get(uid) != now.get(uid)}
+        if self.silent:
+            for uid in changed & self.grants.keys():
+                held = taken_by_grants(self.grants[uid])
+                if not covers(taken_by_grants(now.get(uid, ())), held):
+                    self.linger(uid, held)
+        self.grants = now
+        return changed
+
+    def linger(self, uid: PodUid, taken: Taken) -> None:
+        self.lingering[uid] = merge([self.lingering[uid], taken]) if uid in self.lingering else taken
+
+    def end_lingering(self) -> list[PodUid]:
+        """Of those that the node does not name any more."""
+        ended = [uid for uid in self.lingering if uid not in self.grants]
+        for uid in ended:
+            del self.lingering[uid]
+        return ended
+
+    def put(self, uid: PodUid, hold: Hold | None) -> tuple[bool, bool]:
+        """What this pod holds now by all its claims: whether that is a change, and whether something came free by it."""
+        former = self.holds.get(uid)
+        if former == hold:
+            if hold is not None:
+                self.holds[uid] = hold  # the newest record's objects, so that the former's can go
+            return False, False
+        if self._stale is None:
+            self._stale = set()
+        if former is not None:
+            self.usage.remove(former)
+            self._stale.update(former.taken.gpus, former.taken.vfs)
+            del self.holds[uid]
+        if hold is not None:
+            self.usage.add(hold)
+            self._stale.update(hold.taken.gpus, hold.taken.vfs)
+            self.holds[uid] = hold
+        return True, former is not None and (hold is None or not covers(hold.taken, former.taken))
+
+    def crowded(self) -> bool:
+        """Some device is claimed beyond what there is. Whether by facts or only by plans is not looked at."""
+        if any(pods > 1 for pods in self.usage.vfs.values()):
+            return True
+        usable = {gpu.uuid: gpu.usable_mib for gpu in self.inventory.gpus}
+        return any(
+            use.pods > 1
+            and (
+                use.whole > 0
+                or len(set(use.mig)) < len(use.mig)
+                or use.core_percent > FULL_CORE
+                or use.memory_mib > usable.get(uuid, use.memory_mib)
+            )
+            for uuid, use in self.usage.cards.items()
+        )

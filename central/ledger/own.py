@@ -1,0 +1,54 @@
+"""Central's own claims: predictions, nominations and reservations, at most one of each kind a pod. What they add up to with the
+facts is the ledger's; here is only which there are and how they end.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from central.ledger.model import Claim, OwnClaim
+from lading.vocabulary import PodUid
+
+NO_CLAIMS: Final[Mapping[Claim, OwnClaim]] = MappingProxyType({})
+
+
+class OwnClaims:
+    def __init__(self) -> None:
+        self._by_pod: dict[PodUid, dict[Claim, OwnClaim]] = {}
+
+    def of(self, uid: PodUid) -> Mapping[Claim, OwnClaim]:
+        return self._by_pod.get(uid, NO_CLAIMS)
+
+    def all(self) -> Mapping[PodUid, Mapping[Claim, OwnClaim]]:
+        return self._by_pod
+
+    def reservations(self) -> Iterator[OwnClaim]:
+        return (claims[Claim.RESERVED] for claims in self._by_pod.values() if Claim.RESERVED in claims)
+
+    def put(self, kind: Claim, claim: OwnClaim) -> OwnClaim | None:
+        """Answers the one that it replaces."""
+        claims = self._by_pod.setdefault(claim.holder.pod, {})
+        former = claims.get(kind)
+        claims[kind] = claim
+        return former
+
+    def confirm(self, uid: PodUid) -> bool:
+        """False where there is no reservation."""
+        claims = self._by_pod.get(uid, {})
+        if Claim.RESERVED not in claims:
+            return False
+        claims[Claim.RESERVED] = replace(claims[Claim.RESERVED], confirmed=True)
+        return True
+
+    def drop(self, uid: PodUid, kinds: Iterable[Claim]) -> list[OwnClaim]:
+        """Those that there were."""
+        claims = self._by_pod.get(uid, {})
+        dropped = [claims.pop(kind) for kind in kinds if kind in claims]
+        if not claims:
+            self._by_pod.pop(uid, None)
+        return dropped
+
+    def expired(self, now: float) -> list[tuple[PodUid, Claim]]:
+        """Predictions and nominations only: a reservation ends by its outcome."""
+        return [(uid, kind) for uid, claims in self._by_pod.items() for kind, claim in claims.items() if claim.until <= now]

@@ -1,0 +1,103 @@
+"""What claims add up to. Claims of *one* pod on a device are several words about one fact, so of them the largest counts;
+claims of different pods are different uses, so they add up (usage.py).
+
+Grants come per container. They are counted as the node counts them when it refuses (hooks/grant/choose.py): the shares of a
+pod's containers add up, but equal `pod_wide` shares are one, and `pod_memory_mib` and `pod_core_percent` count once for the
+pod instead (init containers take turns, and their grants stay listed until the pod ends).
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from central.assignment.model import Part, Taken
+from lading.nodedevices import Grant, GrantedGpu
+from lading.vocabulary import GpuUuid
+
+NOTHING = Part()
+
+
+def largest(a: Part, b: Part) -> Part:
+    """One of the two itself where it covers the other, so that equal values stay one object."""
+    if covers_part(a, b):
+        return a
+    if covers_part(b, a):
+        return b
+    return Part(
+        max(a.memory_mib, b.memory_mib), max(a.core_percent, b.core_percent), whole=a.whole or b.whole, mig=a.mig | b.mig
+    )
+
+
+def covers_part(a: Part, b: Part) -> bool:
+    if a.whole != b.whole:
+        return a.whole
+    return a.memory_mib >= b.memory_mib and a.core_percent >= b.core_percent and a.mig >= b.mig
+
+
+def covers(a: Taken, b: Taken) -> bool:
+    """Whoever has `a` has `b`."""
+    if a is b:
+        return True
+    return a.vfs >= b.vfs and all(uuid in a.gpus and covers_part(a.gpus[uuid], part) for uuid, part in b.gpus.items())
+
+
+def merge(claims: Sequence[Taken]) -> Taken:
+    """What a pod holds by all of its claims on one node."""
+    merged = claims[0]
+    for taken in claims[1:]:
+        if covers(merged, taken):
+            continue
+        gpus = dict(merged.gpus)
+        for uuid, part in taken.gpus.items():
+            gpus[uuid] = largest(gpus[uuid], part) if uuid in gpus else part
+        merged = Taken(gpus=gpus, vfs=merged.vfs | taken.vfs)
+    return merged
+
+
+def taken_by_grants(grants: Collection[Grant]) -> Taken:
+    """What one pod takes by the grants of its containers."""
+    by_card: dict[GpuUuid, list[tuple[str, GrantedGpu]]] = {}
+    for grant in grants:
+        for gpu in grant.gpus:
+            by_card.setdefault(gpu.uuid, []).append((grant.container, gpu))
+    return Taken(
+        gpus={uuid: _granted_part(granted) for uuid, granted in by_card.items()},
+        vfs=frozenset(vf for grant in grants for vf in grant.vfs),
+    )
+
+
+def containers_on_cards(grants: Iterable[Grant]) -> dict[GpuUuid, int]:
+    """How many containers have each card."""
+    counts: dict[GpuUuid, int] = {}
+    for grant in grants:
+        for uuid in {gpu.uuid for gpu in grant.gpus}:
+            counts[uuid] = counts.get(uuid, 0) + 1
+    return counts
+
+
+def _granted_part(granted: Sequence[tuple[str, GrantedGpu]]) -> Part:
+    shares = {
+        (
+            "" if gpu.pod_wide else container,
+            gpu.memory_mib or 0,
+            gpu.core_percent or 0,
+            gpu.pod_memory_mib,
+            gpu.pod_core_percent,
+        )
+        for container, gpu in granted
+    }
+    return Part(
+        _add_up((memory, of_pod) for _, memory, _, of_pod, _ in shares),
+        _add_up((core, of_pod) for _, _, core, _, of_pod in shares),
+        whole=any(gpu.whole for _, gpu in granted),
+        mig=frozenset(gpu.mig_uuid for _, gpu in granted if gpu.mig_uuid),
+    )
+
+
+def _add_up(amounts: Iterable[tuple[int, int | None]]) -> int:
+    """Of (a container's share, what its pod takes at one time)."""
+    total = at_once = 0
+    for amount, of_pod in amounts:
+        if of_pod is None:
+            total += amount
+        else:
+            at_once = max(at_once, of_pod)
+    return total + at_once

@@ -1,0 +1,126 @@
+"""From what a node has and how much of it is in use to its NodeRoom, and what a NodeRoom says to a wish.
+
+The one definition of *free*: a fit looks at the room, and a reservation is checked against the same room.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from central.assignment.model import Part, Taken
+from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.usage import UNUSED, CardUse, Usage
+from lading.nodedevices import Gpu, NodeDevices, Pf, Vf
+from lading.vocabulary import CORDON
+
+EVERYTHING = "all"
+FULL_CORE = 100
+
+
+class Inventory(NamedTuple):
+    """What a node's report says that it has, and what a person says about that."""
+
+    gpus: tuple[Gpu, ...] = ()
+    pfs: tuple[Pf, ...] = ()
+    cordoned: frozenset[str] = frozenset()  # as written, in lower case
+    reported: bool = False
+    reconciled: bool = False
+
+    def is_cordoned(self, *names: str) -> bool:
+        if not self.cordoned:
+            return False
+        return EVERYTHING in self.cordoned or any(name.lower() in self.cordoned for name in names)
+
+
+def inventory_of(report: NodeDevices) -> Inventory:
+    written = report.metadata.annotations.get(CORDON, "")
+    return Inventory(
+        gpus=report.status.gpus,
+        pfs=report.status.pfs,
+        cordoned=frozenset(name for part in written.split(",") if (name := part.strip().lower())),
+        reported=True,
+        reconciled=report.status.reconciled,
+    )
+
+
+def card_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[CardRoom, ...]:
+    """Of a room built before from the same inventory (`last`), what did not change is taken over."""
+    cards = usage.cards
+    if last is None:
+        return tuple(_card_room(gpu, cards.get(gpu.uuid, UNUSED), inventory) for gpu in inventory.gpus)
+    return tuple(
+        _card_room(room.gpu, cards.get(room.gpu.uuid, UNUSED), inventory) if room.gpu.uuid in changed else room
+        for room in last.cards
+    )
+
+
+def vf_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[VfRoom, ...]:
+    held = usage.vfs
+    if last is None:
+        return tuple(_vf_room(pf, vf, vf.bdf in held, inventory) for pf in inventory.pfs for vf in pf.vfs)
+    return tuple(
+        _vf_room(room.pf, room.vf, room.vf.bdf in held, inventory) if room.vf.bdf in changed else room for room in last.vfs
+    )
+
+
+def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
+    in_parts = not gpu.mig_enabled and not use.whole and not use.mig
+    return CardRoom(
+        gpu=gpu,
+        free_mib=max(0, gpu.usable_mib - use.memory_mib) if in_parts else 0,
+        free_core=max(0, FULL_CORE - use.core_percent) if in_parts else 0,
+        pods=use.pods,
+        containers=use.containers,
+        usable=not gpu.unhealthy and not gpu.used_by and not inventory.is_cordoned(gpu.uuid, gpu.bdf),
+        free_mig=() if use.whole or not gpu.mig else _free_instances(gpu, use, inventory),
+    )
+
+
+def _free_instances(gpu: Gpu, use: CardUse, inventory: Inventory) -> tuple[str, ...]:
+    return tuple(mig.uuid for mig in gpu.mig if mig.uuid not in use.mig and not inventory.is_cordoned(mig.uuid))
+
+
+def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: Inventory) -> VfRoom:
+    usable = not vf.unhealthy and not pf.unhealthy and not inventory.is_cordoned(vf.bdf, pf.bdf)
+    return VfRoom(vf=vf, pf=pf, usable=usable, free=usable and not held)
+
+
+def lacking(room: NodeRoom, taken: Taken) -> str | None:
+    """A device that cannot be taken as asked; None where all can. Whether the node serves at all is not looked at."""
+    cards = {card.gpu.uuid: card for card in room.cards if card.gpu.uuid in taken.gpus}
+    for uuid, part in taken.gpus.items():
+        if uuid not in cards or not _has_room(cards[uuid], part):
+            return uuid
+    free = {vf.vf.bdf for vf in room.vfs if vf.free} if taken.vfs else frozenset()
+    return min(taken.vfs - free, default=None)
+
+
+def _has_room(card: CardRoom, part: Part) -> bool:
+    if part.whole:
+        return card.free
+    if not card.usable or not part.mig <= set(card.free_mig):
+        return False
+    return part.memory_mib <= card.free_mib and part.core_percent <= card.free_core
+
+
+def gained(before: NodeRoom, after: NodeRoom) -> bool:
+    """A pod that did not fit before might fit now."""
+    if not after.serving:
+        return False
+    had = {card.gpu.uuid: card for card in before.cards if before.serving and card.usable}
+    had_vfs = {vf.vf.bdf for vf in before.vfs if before.serving and vf.free}
+    return any(vf.free and vf.vf.bdf not in had_vfs for vf in after.vfs) or any(
+        card.usable and (card.free or card.free_mib or card.free_core or card.free_mig) and _more(had.get(card.gpu.uuid), card)
+        for card in after.cards
+    )
+
+
+def _more(before: CardRoom | None, after: CardRoom) -> bool:
+    if before is None:
+        return True
+    return (
+        after.free_mib > before.free_mib
+        or after.free_core > before.free_core
+        or (after.free and not before.free)
+        or not set(after.free_mig) <= set(before.free_mig)
+        or after.gpu.model != before.gpu.model
+    )

@@ -1,0 +1,83 @@
+"""How much of each device of one node is in use, kept as a sum that changes with each hold: O(size of the pod), whatever else
+is on the node. A hold is what one pod has there by all of its claims together.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from central.assignment.model import Part, Taken
+from lading.vocabulary import GpuUuid, PciAddress
+
+
+class Hold(NamedTuple):
+    taken: Taken
+    containers: Mapping[GpuUuid, int]  # on a card, where not one
+
+
+class CardUse(NamedTuple):
+    """Of one card, by all pods."""
+
+    memory_mib: int = 0
+    core_percent: int = 0
+    whole: int = 0  # pods that have all of it; more than one is a clash
+    pods: int = 0
+    containers: int = 0
+    mig: tuple[str, ...] = ()  # sorted; an instance stands here once for each pod that has it
+
+    def plus(self, part: Part, containers: int) -> "CardUse":
+        return CardUse(
+            self.memory_mib + part.memory_mib,
+            self.core_percent + part.core_percent,
+            self.whole + part.whole,
+            self.pods + 1,
+            self.containers + containers,
+            tuple(sorted((*self.mig, *part.mig))) if part.mig else self.mig,
+        )
+
+    def minus(self, part: Part, containers: int) -> "CardUse":
+        mig = list(self.mig)
+        for instance in part.mig:
+            mig.remove(instance)
+        return CardUse(
+            self.memory_mib - part.memory_mib,
+            self.core_percent - part.core_percent,
+            self.whole - part.whole,
+            self.pods - 1,
+            self.containers - containers,
+            tuple(mig),
+        )
+
+
+UNUSED = CardUse()
+
+
+class Usage:
+    """Devices that are in use; the others are not in here."""
+
+    __slots__ = ("cards", "vfs")
+
+    def __init__(self, cards: Mapping[GpuUuid, CardUse] | None = None, vfs: Mapping[PciAddress, int] | None = None) -> None:
+        self.cards: dict[GpuUuid, CardUse] = dict(cards or {})
+        self.vfs: dict[PciAddress, int] = dict(vfs or {})  # by how many pods; more than one is a clash
+
+    def copy(self) -> "Usage":
+        return Usage(self.cards, self.vfs)
+
+    def add(self, hold: Hold) -> None:
+        for uuid, part in hold.taken.gpus.items():
+            self.cards[uuid] = self.cards.get(uuid, UNUSED).plus(part, hold.containers.get(uuid, 1))
+        for vf in hold.taken.vfs:
+            self.vfs[vf] = self.vfs.get(vf, 0) + 1
+
+    def remove(self, hold: Hold) -> None:
+        """Of a hold that was added."""
+        for uuid, part in hold.taken.gpus.items():
+            left = self.cards[uuid].minus(part, hold.containers.get(uuid, 1))
+            if left.pods:
+                self.cards[uuid] = left
+            else:
+                del self.cards[uuid]
+        for vf in hold.taken.vfs:
+            self.vfs[vf] -= 1
+            if not self.vfs[vf]:
+                del self.vfs[vf]

@@ -1,0 +1,93 @@
+"""What the ledger tells of itself: who holds what by which claims, who clashes with whom, and all of it as one value."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from central.assignment.model import Part, Taken
+from central.ledger.model import Claim, Clash, Held, Holder, OwnClaim, PodRecord
+from central.ledger.node import NodeState
+from central.ledger.parts import largest, merge
+from central.ledger.room import FULL_CORE, Inventory
+from central.ledger.usage import CardUse
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+FACTS = (Claim.BOUND, Claim.GRANTED)  # a plan is no clash: it ends by itself
+
+
+def held_by(
+    uid: PodUid, node: NodeState, claims: Mapping[Claim, Taken], record: PodRecord | None, own: Iterable[OwnClaim]
+) -> Held:
+    return Held(
+        holder=_holder(uid, node, record, own),
+        claims=claims,
+        taken=merge(list(claims.values())),
+        record=record,
+    )
+
+
+def _holder(uid: PodUid, node: NodeState, record: PodRecord | None, own: Iterable[OwnClaim]) -> Holder:
+    if record is not None:
+        return record.holder
+    for claim in own:
+        if claim.holder.name:
+            return claim.holder
+    for grant in node.grants.get(uid, ()):
+        if grant.pod_name:
+            return Holder(pod=uid, namespace=grant.namespace, name=grant.pod_name)
+    return Holder(pod=uid)
+
+
+def has(taken: Taken, device: str) -> bool:
+    return device in taken.gpus or device in taken.vfs
+
+
+def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
+    cards: dict[GpuUuid, dict[PodUid, Part]] = {}
+    vfs: dict[PciAddress, set[PodUid]] = {}
+    ages: dict[PodUid, tuple[bool, int, PodUid]] = {}
+    for held in holders:
+        uid = held.holder.pod
+        ages[uid] = held.record is not None, held.since, uid
+        for taken in (held.claims[claim] for claim in FACTS if claim in held.claims):
+            for uuid, part in taken.gpus.items():
+                parts = cards.setdefault(uuid, {})
+                parts[uid] = largest(parts[uid], part) if uid in parts else part
+            for vf in taken.vfs:
+                vfs.setdefault(vf, set()).add(uid)
+    usable = {gpu.uuid: gpu.usable_mib for gpu in node.inventory.gpus}
+    for uuid, parts in cards.items():
+        kind = _clash(parts, usable.get(uuid))
+        if kind is not None:
+            yield Clash(node=node.name, device=uuid, pods=tuple(sorted(parts, key=ages.__getitem__)), exclusive=kind)
+    for vf, uids in vfs.items():
+        if len(uids) > 1:
+            yield Clash(node=node.name, device=vf, pods=tuple(sorted(uids, key=ages.__getitem__)), exclusive=True)
+
+
+def _clash(parts: Mapping[PodUid, Part], usable_mib: int | None) -> bool | None:
+    """Whether something of the card that can have one owner has two (True), shares add up to too much (False), or neither."""
+    if len(parts) < 2:
+        return None
+    instances = [instance for part in parts.values() for instance in part.mig]
+    if any(part.whole for part in parts.values()) or len(set(instances)) < len(instances):
+        return True
+    memory = sum(part.memory_mib for part in parts.values())
+    core = sum(part.core_percent for part in parts.values())
+    return False if core > FULL_CORE or (usable_mib is not None and memory > usable_mib) else None
+
+
+class NodeSnapshot(NamedTuple):
+    inventory: Inventory
+    reachable: bool
+    claims: Mapping[PodUid, Mapping[Claim, Taken]]
+    cards: Mapping[GpuUuid, CardUse]
+    vfs: Mapping[PciAddress, int]
+
+
+class Snapshot(NamedTuple):
+    """Two ledgers that know the same are equal in this, whatever they went through. Not in it: versions, and what went away."""
+
+    pods: Mapping[PodUid, PodRecord]
+    own: Mapping[PodUid, Mapping[Claim, OwnClaim]]
+    nodes: Mapping[str, NodeSnapshot]
+    reachable: frozenset[str]

@@ -1,0 +1,40 @@
+"""`lading-central`: the command line."""
+
+import argparse
+import asyncio
+import faulthandler
+import sys
+from collections.abc import Sequence
+
+from central.daemon import run
+from central.settings import CONFIG, Settings, check
+from lading import __version__
+from lading.errors import ConfigError, LadingError, die
+from lading.log import open_log
+from lading.settings import add_flags, parse_args
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    try:
+        serve(list(sys.argv[1:] if argv is None else argv))
+    except ConfigError as e:
+        die(e, status=2)
+    except LadingError as e:
+        die(e)
+
+
+def serve(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-central",
+        description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
+        epilog="journalctl -t lading-central LADING_EVENT=pod.woken   shows which pods were woken when room appeared",
+    )
+    parser.add_argument("--version", action="version", version=f"lading-central {__version__}")
+    add_flags(parser, Settings, config=CONFIG)
+    settings = parse_args(Settings, parser.parse_args(argv), check)
+    faulthandler.enable()
+    asyncio.run(run(settings, open_log("lading-central", settings.log_level)))
+
+
+if __name__ == "__main__":
+    main()

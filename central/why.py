@@ -1,0 +1,73 @@
+"""Why a pod is not running, node by node: `GET /v1/why/<namespace>/<pod>`.
+
+Enters: the scheduler's view of one pod. Leaves: JSON for `kubectl lading why` and for people with curl: the reason that
+kube-scheduler shows, how many nodes it is true of, and for each node the nearest miss in words and numbers.
+"""
+
+from collections import Counter
+from typing import Literal
+
+import msgspec
+
+from central.fit.fit import fit
+from central.fit.model import NoFit, Placement
+from central.fit.why import explain
+from central.pending import Pending
+from central.scheduler import Scheduler
+
+
+class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
+    node: str
+    reason: str  # one of central.fit.model.Missing, or "fits"
+    detail: str = ""
+
+
+class Why(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    name: str
+    uid: str
+    state: Literal["pending", "reserved", "bound"]
+    asks: str  # in words
+    node: str = ""  # where it is bound, or will be
+    refused_s: float | None = None  # for how long
+    making_room_on: str = ""  # where preemption evicts for it
+    reasons: dict[str, int] = {}  # nodes by reason
+    nodes: list[NodeWhy] = []
+
+
+def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
+    nodes = []
+    for room in scheduler.ledger.rooms():
+        verdict = fit(scheduler.ledger.room_without(room.name, [pod.uid]), pod.ask, policy=scheduler.policy)
+        if isinstance(verdict, Placement):
+            nodes.append(NodeWhy(node=room.name, reason="fits"))
+        elif isinstance(verdict, NoFit):
+            detail = explain(room, pod.ask, verdict.missing, policy=scheduler.policy)
+            nodes.append(NodeWhy(node=room.name, reason=verdict.missing.value, detail=detail))
+    return Why(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        state="pending",
+        asks=ask_in_words(pod),
+        refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
+        making_room_on=scheduler.nominated_node(pod.uid),
+        reasons=dict(Counter(node.reason for node in nodes).most_common()),
+        nodes=nodes,
+    )
+
+
+def ask_in_words(pod: Pending) -> str:
+    parts = []
+    for container in pod.ask.containers:
+        wants = []
+        if container.gpus:
+            wants.append(f"{container.gpus} whole GPU" + ("s" if container.gpus > 1 else ""))
+        if share := container.share:
+            amounts = [f"{share.memory_mib} MiB"] if share.memory_mib else []
+            amounts += [f"{share.core_percent} %"] if share.core_percent else []
+            wants.append(f"a GPU share of {' and '.join(amounts)}")
+        if container.vfs:
+            wants.append(f"{container.vfs} RDMA VF" + ("s" if container.vfs > 1 else ""))
+        parts.append(f"{container.name}: {', '.join(wants)}")
+    return "; ".join(parts)

@@ -1,0 +1,316 @@
+"""Calls to the API server: raw JSON in and out, one bounded pool of connections, and errors that say whether it happened.
+
+Enters: paths (`lading.kube.resource`) and bodies that msgspec can encode. Leaves: the answer's bytes, undecoded, so that a
+caller decodes the few fields that it reads. Nothing here retries a write, and nothing paces: whoever calls knows what may be
+repeated. aiohttp itself sends a GET or DELETE again where a kept-alive connection turns out to be dead; updates are PATCHes,
+which it does not, so a conflict is never our own first attempt. Bodies and tokens are never logged.
+
+Each call has a time limit, which the server is told too (`timeout=`), so that it does not carry out later what we gave up.
+A watch has none in between its lines: TCP probes connections, so that one whose other end vanished ends in half a minute.
+
+Source: Kubernetes "API concepts" (chunked lists, watches, bookmarks, patches), `kube-apiserver`'s request deadline filter,
+k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1.DeleteOptions.
+"""
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+
+from lading.errors import ConfigError
+from lading.kube.config import Access, Credentials
+from lading.kube.errors import (
+    GoneError,
+    KubeError,
+    MalformedError,
+    UnauthorizedError,
+    UnclearError,
+    UnreachableError,
+    parse_failure,
+)
+from lading.kube.lines import Lines
+from lading.kube.resource import PODS
+
+TIMEOUT_S: Final = 10.0  # of a call, where nothing else is said
+CONNECT_S: Final = 3.0  # waiting for a free connection of the pool included
+MAX_CONNECTIONS: Final = 64  # each is a file here and a goroutine there; one bind takes some 5 ms of one
+PAGE: Final = 1000  # objects; 3 to 4 MB of pods, some 20 ms of the loop to decode
+PAGE_TIMEOUT_S: Final = 60.0
+WATCH_S: Final = 300  # and up to as much again, so that watches do not all end at once; client-go's numbers
+_WATCH_LATE_S: Final = 30  # that a server may be late in ending a watch
+_LIST_RESTARTS: Final = 3
+
+_JSON: Final = "application/json"
+_MERGE: Final = "application/merge-patch+json"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None  # Go's empty list may be null
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised."""
+
+    type: str
+    object: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    items: list[msgspec.Raw]
+    resource_version: str  # the same for all pages of one list
+    first: bool  # of a list that began: what came before does not count
+
+
+_EVENTS: Final = msgspec.json.Decoder(WatchEvent)
+_LISTS: Final = msgspec.json.Decoder(_List)
+
+
+class KubeClient:
+    """Used as an `async with` block, on one event loop. One that must not wait for others' calls has a client of its own."""
+
+    def __init__(self, access: Access, *, user_agent: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._access = access
+        self._user_agent = user_agent
+        self._timeout_s = timeout_s
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, socket_factory=_probed_socket),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": self._user_agent, "Accept": _JSON, "Accept-Encoding": "identity"},
+            raise_for_status=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    # ---- reading
+
+    async def get(self, path: str, *, timeout_s: float | None = None) -> bytes:
+        """One object, consistently: from the store, not from a server's cache."""
+        return await self._call("GET", path, timeout_s=timeout_s)
+
+    async def list_pages(self, path: str, *, limit: int = PAGE) -> AsyncGenerator[Page, None]:
+        """A consistent list of now. A continuation that the server forgot (410) begins the list anew, with a `first` page."""
+        for _ in range(_LIST_RESTARTS):
+            token = ""
+            try:
+                while True:
+                    query = _query(limit=str(limit), **{"continue": token})
+                    body = await self._call("GET", path, query=query, timeout_s=PAGE_TIMEOUT_S)
+                    page = _parse_list(body, path)
+                    yield Page(items=page.items or [], resource_version=page.metadata.resource_version, first=not token)
+                    token = page.metadata.continue_
+                    if not token:
+                        return
+            except GoneError:
+                if not token:
+                    raise
+        raise UnclearError(f"cannot list {path}: it changes faster than it is read")
+
+    async def watch(self, path: str, *, resource_version: str, watch_s: int | None = None) -> AsyncGenerator[WatchEvent, None]:
+        """Everything after the resource version, until the server ends it, which it does after some minutes: go on with the
+        newest version that was seen. GoneError: list again. The caller closes it (`contextlib.aclosing`)."""
+        watch_s = watch_s or int(WATCH_S * (1 + random.random()))  # noqa: S311  spreads load, hides nothing
+        query = _query(watch="1", allowWatchBookmarks="true", timeoutSeconds=str(watch_s), resourceVersion=resource_version)
+        call = f"watch {path}"
+        credentials = await self._credentials(call)
+        limit = aiohttp.ClientTimeout(total=watch_s + _WATCH_LATE_S, connect=CONNECT_S)
+        with self._translated(call, credentials):
+            async with self._session.get(**self._request(credentials, path, query), timeout=limit) as answer:
+                if answer.status != 200:
+                    raise await self._failure(call, answer, credentials)
+                lines = Lines()
+                async for data in answer.content.iter_any():
+                    for line in lines.feed(data):
+                        yield _parse_event(line, call)
+
+    # ---- writing
+
+    async def create(self, path: str, body: object, *, timeout_s: float | None = None) -> bytes:
+        """ConflictError where it is there already."""
+        return await self._call("POST", path, body=body, timeout_s=timeout_s)
+
+    async def merge(self, path: str, change: object, *, timeout_s: float | None = None) -> bytes:
+        """A JSON merge patch (RFC 7396). With `metadata.resourceVersion` in it: ConflictError where the object is another."""
+        return await self._call("PATCH", path, body=change, content_type=_MERGE, timeout_s=timeout_s)
+
+    async def merge_lists(self, path: str, change: object, *, timeout_s: float | None = None) -> bytes:
+        """A strategic merge patch: a list is merged by its key, as conditions by their type, not replaced. Built-in kinds only.
+        ConflictError where `metadata.uid` is another's."""
+        return await self._call("PATCH", path, body=change, content_type=_STRATEGIC, timeout_s=timeout_s)
+
+    async def apply(
+        self, path: str, body: object, *, manager: str, force: bool = False, timeout_s: float | None = None
+    ) -> bytes:
+        """Server-side apply: the fields of the body become the manager's; made where it is not there. ConflictError where
+        another manager owns one, unless `force`."""
+        query = _query(fieldManager=manager, force="true" if force else "")
+        return await self._call("PATCH", path, body=body, query=query, content_type=_APPLY, timeout_s=timeout_s)
+
+    async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None, timeout_s: float | None = None) -> bytes:
+        """With a uid: ConflictError where another object has the name. NotFoundError may be our own success, sent twice."""
+        return await self._call("DELETE", path, body=_delete_options(uid, grace_s), timeout_s=timeout_s)
+
+    async def bind(
+        self,
+        *,
+        namespace: str,
+        name: str,
+        uid: str,
+        resource_version: str,
+        node: str,
+        annotations: Mapping[str, str],
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """The annotations are merged into the pod in the update that sets its node. ConflictError: it is bound, being deleted,
+        another pod has the name, or it changed since that version (so that a change keeps a lost Binding from succeeding)."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "namespace": namespace,
+                "name": name,
+                "uid": uid,
+                "resourceVersion": resource_version,
+                "annotations": annotations,
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        return await self._call("POST", PODS.path(namespace, name, "binding"), body=body, timeout_s=timeout_s)
+
+    async def evict(
+        self, *, namespace: str, name: str, uid: str, grace_s: int | None = None, timeout_s: float | None = None
+    ) -> bytes:
+        """TooManyRequestsError: a disruption budget does not allow it now."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": _delete_options(uid, grace_s),
+        }
+        return await self._call("POST", PODS.path(namespace, name, "eviction"), body=body, timeout_s=timeout_s)
+
+    # ---- one request
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = _JSON,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        call = f"{method.lower()} {path}"
+        timeout_s = timeout_s or self._timeout_s
+        began = asyncio.get_running_loop().time()
+        credentials = await self._credentials(call, timeout_s)
+        left_s = max(0.001, timeout_s - (asyncio.get_running_loop().time() - began))
+        request = self._request(credentials, path, {**(query or {}), "timeout": f"{left_s:.3f}s"})
+        if body is not None:
+            request["data"] = msgspec.json.encode(body)
+            request["headers"]["Content-Type"] = content_type
+        limit = aiohttp.ClientTimeout(total=left_s, connect=min(CONNECT_S, left_s))
+        with self._translated(call, credentials, resent=method == "DELETE"):
+            async with self._session.request(method, **request, timeout=limit) as answer:
+                if not 200 <= answer.status < 300:
+                    raise await self._failure(call, answer, credentials)
+                return await answer.read()
+
+    async def _credentials(self, call: str, timeout_s: float = TIMEOUT_S) -> Credentials:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._access.credentials()
+        except (ConfigError, TimeoutError) as e:
+            raise UnreachableError(f"cannot {call}: no credentials: {e or 'they did not come in time'}") from e
+
+    def _request(self, credentials: Credentials, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "url": credentials.server + path,
+            "params": query,
+            "headers": {"Authorization": credentials.authorization} if credentials.authorization else {},
+            "ssl": credentials.tls or True,
+            "server_hostname": credentials.server_name,
+            "proxy": credentials.proxy,
+            "allow_redirects": False,
+        }
+
+    async def _failure(self, call: str, answer: aiohttp.ClientResponse, credentials: Credentials) -> KubeError:
+        failure = parse_failure(call, answer.status, await answer.read(), retry_after=answer.headers.get("Retry-After", ""))
+        if isinstance(failure, UnauthorizedError):
+            self._access.refused(credentials)
+        return failure
+
+    @contextlib.contextmanager
+    def _translated(self, call: str, credentials: Credentials, *, resent: bool = False) -> Iterator[None]:
+        """aiohttp's exceptions as ours. What may have been sent, be it by aiohttp's first attempt of two, is unclear."""
+        try:
+            yield
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as e:
+            if isinstance(e, aiohttp.ClientSSLError):
+                self._access.refused(credentials)  # the authority may have been replaced
+            raise (UnclearError if resent else UnreachableError)(f"cannot {call}: {e}") from e
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            raise UnclearError(f"cannot {call}: {type(e).__name__}: {e}") from e
+
+
+def _parse_list(body: bytes, path: str) -> _List:
+    try:
+        return _LISTS.decode(body)
+    except msgspec.DecodeError as e:
+        raise MalformedError(f"cannot list {path}: {e}") from e
+
+
+def _parse_event(line: bytes, call: str) -> WatchEvent:
+    try:
+        event = _EVENTS.decode(line)
+    except msgspec.DecodeError as e:
+        raise MalformedError(f"cannot {call}: {e}") from e
+    if event.type == "ERROR":
+        raise parse_failure(call, 0, event.object)
+    return event
+
+
+def _delete_options(uid: str, grace_s: int | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    if grace_s is not None:
+        options["gracePeriodSeconds"] = grace_s
+    return options
+
+
+def _query(**words: str) -> dict[str, str]:
+    return {key: value for key, value in words.items() if value}
+
+
+def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Connections are probed when idle, and given up when what was sent is not acknowledged (tcp(7))."""
+    family, kind, protocol, *_ = address
+    probed = socket.socket(family, kind, protocol)
+    probed.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+        probed.setsockopt(socket.IPPROTO_TCP, option, value)
+    probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)  # ms
+    return probed

@@ -1,0 +1,113 @@
+"""How a call to the API server failed: refused, never sent, or nobody knows.
+
+The difference is what a caller of a write lives by. A *refusal* is an answer: nothing was changed. *Unreachable* never left
+this machine. *Unclear* may have been carried out: a timeout, a connection that broke, a 5xx. Only a read settles that.
+
+Source: metav1.Status (k8s.io/apimachinery), Kubernetes "API concepts"; 429 and Retry-After: "API Priority and Fairness",
+"API-initiated Eviction".
+"""
+
+from typing import Final
+
+import msgspec
+
+from lading.errors import LadingError
+
+_MAX_TEXT: Final = 500  # of the server's own words: an Invalid lists every field that is wrong
+
+
+class KubeError(LadingError):
+    """`retry_after_s` is what the server asked for, 0 where it did not."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnreachableError(KubeError):
+    """The request was not sent: no connection, no credentials, a certificate that is not trusted."""
+
+
+class UnclearError(KubeError):
+    """The request may have been carried out, or may be yet."""
+
+
+class MalformedError(KubeError):
+    """An answer that is not what Kubernetes says it is."""
+
+
+class RefusedError(KubeError):
+    """The server said no: nothing was changed."""
+
+    def __init__(self, message: str, *, status: int, reason: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.status = status
+        self.reason = reason  # Kubernetes' own, as "AlreadyExists"
+
+
+class InvalidError(RefusedError):
+    """400 or 422: the object or the request is wrong."""
+
+
+class UnauthorizedError(RefusedError):
+    """401: the server does not know who we are."""
+
+
+class ForbiddenError(RefusedError):
+    """403: we may not, or the namespace is ending."""
+
+
+class NotFoundError(RefusedError):
+    """404."""
+
+
+class ConflictError(RefusedError):
+    """409: the object changed since, is there already, is bound already, or another manager owns the field."""
+
+
+class GoneError(RefusedError):
+    """410: this resource version or list is not known any more; list again."""
+
+
+class TooManyRequestsError(RefusedError):
+    """429: later, please; or a disruption budget does not allow this eviction now."""
+
+
+_BY_STATUS: Final[dict[int, type[RefusedError]]] = {
+    400: InvalidError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    retry_after_seconds: float = 0.0
+
+
+class _Status(msgspec.Struct):
+    """The body of every failed call, and the object of a watch's ERROR event."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: _Details | None = None
+
+
+def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_after: str = "") -> RefusedError | UnclearError:
+    """`call` is what was tried, as "get /api/v1/nodes"; status 0: as the body says; `retry_after` is that header."""
+    try:
+        said = msgspec.json.decode(body, type=_Status)
+    except msgspec.DecodeError:
+        said = _Status(message="an answer without a Status")  # of something between us and the server
+    status = status or said.code
+    message = f"cannot {call}: {status} {said.reason}: {said.message[:_MAX_TEXT]}"
+    wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
+    wait_s = max(wait_s, said.details.retry_after_seconds if said.details else 0.0)
+    if status >= 500 or status == 0:
+        return UnclearError(message, retry_after_s=wait_s)
+    return _BY_STATUS.get(status, RefusedError)(message, status=status, reason=said.reason, retry_after_s=wait_s)

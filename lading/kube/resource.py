@@ -1,0 +1,30 @@
+"""Kinds of objects as paths of the API server: `PODS.path("default", "train", "binding")`. Source: "API concepts"."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from lading import nodedevices
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    group: str  # "" is the core group
+    version: str
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Without a namespace: of a cluster-scoped kind, or objects of all namespaces. Names are quoted."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts += filter(None, [self.plural, name, subresource])
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+PODS: Final = Resource("", "v1", "pods")
+NODES: Final = Resource("", "v1", "nodes")
+EVENTS: Final = Resource("", "v1", "events")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
+DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+NODE_DEVICES: Final = Resource(nodedevices.GROUP, nodedevices.VERSION, nodedevices.PLURAL)

@@ -1,0 +1,62 @@
+"""A TCP relay to a port of this machine that a test opens and closes: a server that is away and comes back at its address.
+
+Honest: bytes go through as they come, so TLS is the client's and the server's own affair. Closed, it refuses connections, and
+those that were open are gone.
+"""
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Doorway:
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener: socket.socket | None = None
+        self._ends: list[socket.socket] = []
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def open(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
+
+    def close(self) -> None:
+        """May be called twice."""
+        ends, self._ends = self._ends, []
+        for end in [*filter(None, [self._listener]), *ends]:
+            _shut(end)
+        self._listener = None
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._ends += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=_pump, args=[one, other], daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    _shut(source)
+    _shut(sink)
+
+
+def _shut(end: socket.socket) -> None:
+    """Wakes whoever waits in it, in another thread too, which close(2) alone does not."""
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

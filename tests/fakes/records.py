@@ -1,0 +1,20 @@
+"""A log's sink that keeps what was logged: events and their fields, for a test to look at."""
+
+from dataclasses import dataclass, field
+
+from lading.log import Event, Level, Log
+
+
+@dataclass
+class Records:
+    seen: list[tuple[Event, dict[str, str]]] = field(default_factory=list)
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        self.seen.append((event, fields))
+
+    def count(self, event: Event) -> int:
+        return sum(seen is event for seen, _ in self.seen)
+
+    @property
+    def log(self) -> Log:
+        return Log(self, Level.DEBUG)

@@ -1,0 +1,150 @@
+"""Rooms of a node, and asks, as short as a test wants to say them.
+
+    room(card(0), card(1, free_mib=4096), held(2), vfs=[vf(0), vf(1, held=True)])
+    eight_gpus(held_cards={0, 1}, held_vfs={0})
+    ask(share("prepare", 8192, role=Role.INIT), whole("train", 2, vfs=1))
+
+Cards and VFs by number: card n sits at 0000:1<n>:00.0, VF n of PF p at 0000:<6p>:00.<n>. Two cards and one PF share a switch.
+"""
+
+from collections.abc import Collection, Sequence
+
+from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Share
+from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
+from lading.vocabulary import GpuUuid, PciAddress
+
+MODEL = "NVIDIA H100 80GB HBM3"
+CARD_MIB = 81920
+
+
+def gpu_uuid(number: int) -> GpuUuid:
+    return GpuUuid(f"GPU-{number:08x}-0000-0000-0000-000000000000")
+
+
+def gpu_bdf(number: int) -> PciAddress:
+    return PciAddress(f"0000:{0x10 + number:02x}:00.0")
+
+
+def pf_bdf(number: int) -> PciAddress:
+    return PciAddress(f"0000:{0x60 + number:02x}:00.0")
+
+
+def vf_bdf(number: int, *, pf: int = 0) -> PciAddress:
+    return PciAddress(f"0000:{0x60 + pf:02x}:{(number + 1) // 8:02x}.{(number + 1) % 8}")
+
+
+def place(switch: int | None, port: int = 0) -> Place:
+    """Below that switch, two switches to a NUMA node; None: the node does not know."""
+    if switch is None:
+        return Place()
+    numa = switch // 2
+    bridges = (f"pci0000:{numa:02x}", f"0000:{0x80 + switch:02x}:01.0", f"0000:{0xA0 + switch:02x}:00.0")
+    return Place(path=(*bridges, f"0000:{0xC0 + switch:02x}:{port:02x}.0"), numa=numa, socket=numa)
+
+
+def card(
+    number: int,
+    *,
+    usable_mib: int = CARD_MIB,
+    free_mib: int | None = None,
+    free_core: int | None = None,
+    containers: int | None = None,
+    usable: bool = True,
+    model: str = MODEL,
+    switch: int | None = -1,
+    mig_enabled: bool = False,
+    unhealthy: str = "",
+    used_by: str = "",
+    nvlinks: Sequence[NvLink] = (),
+) -> CardRoom:
+    """Free, unless less than all of it is; then one container of one pod holds the rest."""
+    mib = usable_mib if free_mib is None else free_mib
+    core = 100 if free_core is None else free_core
+    if containers is None:
+        containers = int(mib < usable_mib or core < 100)
+    gpu = Gpu(
+        uuid=gpu_uuid(number),
+        bdf=gpu_bdf(number),
+        model=model,
+        memory_mib=usable_mib + 559,
+        reserved_mib=559,
+        links=tuple(nvlinks),
+        place=place(number // 2 if switch == -1 else switch, number),
+        mig_enabled=mig_enabled,
+        unhealthy=unhealthy,
+        used_by=used_by,
+    )
+    usable = usable and not unhealthy and not used_by
+    return CardRoom(gpu=gpu, free_mib=mib, free_core=core, pods=min(1, containers), containers=containers, usable=usable)
+
+
+def held(number: int, *, usable_mib: int = CARD_MIB, switch: int | None = -1, model: str = MODEL) -> CardRoom:
+    """Whole, by another pod."""
+    return card(number, usable_mib=usable_mib, free_mib=0, free_core=0, switch=switch, model=model)
+
+
+def port(number: int, *, switch: int | None = -1) -> Pf:
+    """PF n is on the switch of cards 2n and 2n+1."""
+    at = place(number if switch == -1 else switch, 0x10)
+    return Pf(bdf=pf_bdf(number), driver="mlx5_core", ibdev=f"mlx5_{number}", place=at)
+
+
+def vf(number: int, *, pf: int | Pf = 0, held: bool = False, usable: bool = True) -> VfRoom:
+    of = port(pf) if isinstance(pf, int) else pf
+    bdf = vf_bdf(number, pf=int(of.bdf[5:7], 16) - 0x60)
+    return VfRoom(vf=Vf(bdf=bdf, driver="mlx5_core"), pf=of, usable=usable, free=usable and not held)
+
+
+def room(
+    *cards: CardRoom,
+    vfs: Sequence[VfRoom] = (),
+    name: str = "n1",
+    version: int = 1,
+    reported: bool = True,
+    reconciled: bool = True,
+    reachable: bool = True,
+) -> NodeRoom:
+    return NodeRoom(
+        name=name,
+        version=version,
+        cards=cards,
+        vfs=tuple(vfs),
+        reported=reported,
+        reconciled=reconciled,
+        reachable=reachable,
+    )
+
+
+def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = (), name: str = "n1") -> NodeRoom:
+    """Four switches, each with two cards and one PF of four VFs. VF n is of PF n // 4."""
+    cards = [held(number) if number in held_cards else card(number) for number in range(8)]
+    ports = [port(number) for number in range(4)]
+    vfs = [vf(number % 4, pf=ports[number // 4], held=number in held_vfs) for number in range(16)]
+    return room(*cards, vfs=vfs, name=name)
+
+
+# What a pod asks.
+
+
+def whole(name: str, gpus: int = 1, *, role: Role = Role.APP, vfs: int = 0) -> ContainerAsk:
+    return ContainerAsk(name=name, role=role, gpus=gpus, vfs=vfs)
+
+
+def share(
+    name: str, memory_mib: int | None = None, core_percent: int | None = None, *, role: Role = Role.APP, vfs: int = 0
+) -> ContainerAsk:
+    return ContainerAsk(name=name, role=role, share=Share(memory_mib=memory_mib, core_percent=core_percent), vfs=vfs)
+
+
+def rdma(name: str, vfs: int = 1, *, role: Role = Role.APP) -> ContainerAsk:
+    return ContainerAsk(name=name, role=role, vfs=vfs)
+
+
+def ask(
+    *containers: ContainerAsk,
+    policy: Policy | None = None,
+    gpu_model: str = "",
+    rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST,
+) -> Ask:
+    return Ask(containers=containers, policy=policy, gpu_model=gpu_model, rdma_policy=rdma_policy)

@@ -1,0 +1,407 @@
+"""Whatever comes in whatever order: no device is given twice, nothing that is held looks free, and a restart knows the same.
+
+`Cluster` plays an API server with its nodes. Pod events reach the ledger late, and again; node reports and readiness reach it
+when they happen, after the pod events that came before a change of readiness. Bindings succeed, are refused, or end unknown.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from central.assignment.model import Part, Taken
+from central.ledger.ledger import LINGER_S, Ledger
+from central.ledger.model import Claim, PodRecord
+from central.ledger.parts import covers
+from central.ledger.views import Snapshot
+from lading.nodedevices import Grant, GrantedGpu, NodeDevices
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+from tests.fakes.rooms import CARD_MIB
+from tests.unit.central.ledger.facts import WHOLE, pod, report, taken, uid
+
+NODES = ("n1", "n2")
+parts = st.sampled_from([WHOLE, Part(20_000, 0), Part(40_000, 30), Part(CARD_MIB, 100), Part(0, 60)])
+wishes = st.builds(
+    taken, st.dictionaries(st.sampled_from([0, 1]), parts, max_size=2), st.sets(st.sampled_from([0, 1, 2, 3]), max_size=2)
+).filter(lambda wish: bool(wish.gpus or wish.vfs))
+nodes = st.sampled_from(NODES)
+picks = st.integers(0, 999)
+
+
+def add_up(
+    claims: Mapping[PodUid, Mapping[Claim, Taken]], without: Claim | None = None
+) -> dict[str, tuple[int, int, int, int]]:
+    """By device: MiB, percent, pods that have all of it (whose figures do not count), pods. Of one pod's claims the largest."""
+    total: dict[str, tuple[int, int, int, int]] = {}
+    for of_pod in claims.values():
+        most: defaultdict[str, tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
+        for kind, each in of_pod.items():
+            if kind is without:
+                continue
+            for uuid, part in each.gpus.items():
+                figures = zip(most[uuid], (part.memory_mib, part.core_percent, int(part.whole)), strict=True)
+                most[uuid] = tuple(map(max, figures))  # type: ignore[assignment]
+            for vf in each.vfs:
+                most[vf] = (0, 0, 1)
+        for device, (memory, core, whole) in most.items():
+            mib, percent, wholes, pods = total.get(device, (0, 0, 0, 0))
+            total[device] = (mib + (0 if whole else memory), percent + (0 if whole else core), wholes + whole, pods + 1)
+    return total
+
+
+def over_capacity(used: Mapping[str, tuple[int, int, int, int]]) -> list[str]:
+    return [
+        device
+        for device, (memory, core, wholes, pods) in used.items()
+        if (wholes and pods > 1) or (not wholes and (memory > CARD_MIB or core > 100))
+    ]
+
+
+def grant_all(record: PodRecord) -> Grant:
+    """One container that gets all that the assignment says."""
+    assert record.taken is not None
+    gpus = tuple(
+        GrantedGpu(uuid=uuid)
+        if part.whole
+        else GrantedGpu(uuid=uuid, memory_mib=part.memory_mib or None, core_percent=part.core_percent or None)
+        for uuid, part in record.taken.gpus.items()
+    )
+    return Grant(pod=record.uid, container="c", gpus=gpus, vfs=tuple(sorted(record.taken.vfs)))
+
+
+@dataclass
+class Binding:
+    node: str
+    taken: Taken
+
+
+class Cluster(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.version = 10
+        self.now = 0.0
+        self.ledger = Ledger()
+        self.pods: dict[PodUid, PodRecord] = {}
+        self.under_way: dict[PodUid, Binding] = {}  # Bindings that may still be sent
+        self.grants: dict[str, dict[PodUid, Grant]] = {name: {} for name in NODES}
+        self.reachable = dict.fromkeys(NODES, True)
+        self.reports: dict[str, NodeDevices] = {}
+        self.late: deque[PodRecord | PodUid] = deque()
+        self.delivered: list[PodRecord] = []
+        self.floor: dict[str, dict[PodUid, Taken]] = {name: {} for name in NODES}
+        for name in NODES:
+            self.ledger.set_reachable(name, True, self.tick())
+            self.report(name)
+
+    def tick(self) -> int:
+        self.version += 1
+        return self.version
+
+    # ---- the API server and its watches
+
+    def write(self, record: PodRecord) -> None:
+        self.pods[record.uid] = replace(record, version=self.tick())
+        self.late.append(self.pods[record.uid])
+
+    def deliver(self) -> None:
+        event = self.late.popleft()
+        if isinstance(event, PodRecord):
+            self.ledger.set_pod(event)
+            self.delivered.append(event)
+        else:
+            self.ledger.remove_pod(event)
+
+    def report(self, name: str) -> None:
+        self.reports[name] = report(name, self.tick(), grants=self.grants[name].values())
+        self.ledger.set_node(self.reports[name])
+
+    def pick(self, number: int, **wanted: Any) -> PodRecord:
+        found = self.those(**wanted)
+        return found[number % len(found)]
+
+    def those(self, *, bound: bool) -> list[PodRecord]:
+        return [record for record in self.pods.values() if bool(record.node) == bound and not record.terminal]
+
+    @rule(count=st.integers(1, 3))
+    def watch_catches_up(self, count: int) -> None:
+        for _ in range(min(count, len(self.late))):
+            self.deliver()
+
+    @precondition(lambda self: self.delivered)
+    @rule(number=picks)
+    def an_event_comes_again(self, number: int) -> None:
+        self.ledger.set_pod(self.delivered[number % len(self.delivered)])
+
+    @rule(name=nodes)
+    def a_report_comes_again(self, name: str) -> None:
+        self.ledger.set_node(self.reports[name])
+
+    @rule()
+    def relist(self) -> None:
+        self.late.clear()
+        self.ledger.replace_pods(self.pods.values(), self.version)
+        self.ledger.replace_nodes(self.reports.values(), self.version)
+
+    # ---- pods come, are bound, end
+
+    @rule(wish=wishes, name=nodes)
+    def create_and_reserve(self, wish: Taken, name: str) -> None:
+        created = pod(f"p{self.tick()}")
+        self.write(created)
+        if self.ledger.reserve(created.uid, name, wish, 1) is None:
+            self.under_way[created.uid] = Binding(name, wish)
+
+    @rule(wish=wishes, name=nodes, until=st.floats(0, 50), number=picks, nominate=st.booleans())
+    @precondition(lambda self: self.those(bound=False))
+    def plan(self, wish: Taken, name: str, until: float, number: int, nominate: bool) -> None:
+        of = self.pick(number, bound=False).uid
+        if nominate:
+            self.ledger.nominate(of, name, wish, self.now + until)
+        else:
+            self.ledger.predict(of, name, wish, self.now + until)
+
+    @precondition(lambda self: self.under_way)
+    @rule(number=picks, outcome=st.sampled_from(["known", "unknown", "refused", "lost"]))
+    def bind(self, number: int, outcome: str) -> None:
+        of = list(self.under_way)[number % len(self.under_way)]
+        record, binding = self.pods.get(of), self.under_way[of]
+        if outcome == "lost":  # never arrived, and nobody knows: it may be sent again
+            return
+        del self.under_way[of]
+        if outcome == "refused" or record is None or record.node:
+            self.ledger.release(of)
+            return
+        self.write(replace(record, node=binding.node, taken=binding.taken))
+        if outcome == "known":
+            self.ledger.confirm(of)
+
+    @precondition(lambda self: self.those(bound=True))
+    @rule(number=picks, deleted=st.booleans())
+    def end(self, number: int, deleted: bool) -> None:
+        """By force where the node is not reachable; else the node has nothing of it any more that it has not reported."""
+        record = self.pick(number, bound=True)
+        if deleted:
+            del self.pods[record.uid]
+            self.late.append(record.uid)
+        else:
+            self.write(replace(record, terminal=True))
+
+    @precondition(lambda self: self.those(bound=False))
+    @rule(number=picks)
+    def delete_unbound(self, number: int) -> None:
+        of = self.pick(number, bound=False).uid
+        del self.pods[of]
+        self.late.append(of)
+
+    # ---- nodes
+
+    @precondition(lambda self: self.those(bound=True))
+    @rule(number=picks)
+    def grant(self, number: int) -> None:
+        record = self.pick(number, bound=True)
+        self.grants[record.node][record.uid] = grant_all(record)
+        if self.reachable[record.node]:
+            self.report(record.node)
+
+    @rule(name=nodes)
+    def release_what_ended(self, name: str) -> None:
+        self.grants[name] = {of: grant for of, grant in self.grants[name].items() if self.runs(of)}
+        if self.reachable[name]:
+            self.report(name)
+
+    def runs(self, of: PodUid) -> bool:
+        return of in self.pods and not self.pods[of].terminal
+
+    @rule(name=nodes)
+    def readiness_changes(self, name: str) -> None:
+        while self.late:
+            self.deliver()
+        self.reachable[name] = not self.reachable[name]
+        self.ledger.set_reachable(name, self.reachable[name], self.tick())
+        self.floor[name] = {} if self.reachable[name] else self.facts(name)
+
+    @rule(name=nodes)
+    def a_report_arrives_from_a_node_that_is_not_ready(self, name: str) -> None:
+        self.report(name)
+
+    @rule(seconds=st.floats(0, 30))
+    def time_passes(self, seconds: float) -> None:
+        """A node that is back reports within LINGER_S."""
+        if self.now // LINGER_S != (self.now + seconds) // LINGER_S:
+            for name in NODES:
+                if self.reachable[name]:
+                    self.report(name)
+        self.now += seconds
+        self.ledger.expire(self.now)
+
+    # ---- what must hold
+
+    def facts(self, name: str) -> dict[PodUid, Taken]:
+        plans = {Claim.PREDICTED, Claim.NOMINATED, Claim.RESERVED}
+        return {held.holder.pod: held.taken for held in self.ledger.holders(name) if not held.claims.keys() & plans}
+
+    @invariant()
+    def never_over_capacity(self) -> None:
+        for node in self.ledger.snapshot().nodes.values():
+            assert over_capacity(add_up(node.claims, without=Claim.NOMINATED)) == []
+
+    @invariant()
+    def the_running_sums_are_the_sums(self) -> None:
+        for node in self.ledger.snapshot().nodes.values():
+            sums: dict[str, tuple[int, int, int, int]] = {vf: (0, 0, pods, pods) for vf, pods in node.vfs.items()}
+            sums |= {uuid: (use.memory_mib, use.core_percent, use.whole, use.pods) for uuid, use in node.cards.items()}
+            assert sums == add_up(node.claims)
+
+    @invariant()
+    def rooms_are_what_the_sums_leave(self) -> None:
+        for name in NODES:
+            fresh = self.ledger.room_without(name, [uid("nobody")])
+            used = add_up(self.ledger.snapshot().nodes[name].claims)
+            for card in fresh.cards:
+                memory, core, wholes, pods = used.get(card.gpu.uuid, (0, 0, 0, 0))
+                assert card.pods == pods
+                assert card.free_mib == (0 if wholes else max(0, CARD_MIB - memory))
+                assert card.free_core == (0 if wholes else max(0, 100 - core))
+            assert all(vf.free == (vf.vf.bdf not in used) for vf in fresh.vfs)
+
+    @invariant()
+    def what_is_held_is_not_free(self) -> None:
+        """What a bound pod may use, and what a node has granted, each as far as the ledger can know."""
+        for name in NODES:
+            holds = {held.holder.pod: held.taken for held in self.ledger.holders(name)}
+            must = {r.uid: r.taken for r in self.pods.values() if r.node == name and not r.terminal and r.taken is not None}
+            for of, held in must.items():
+                assert of in holds
+                assert covers(holds[of], held)
+            for of in self.grants[name]:
+                assert of in holds
+
+    @invariant()
+    def nothing_is_freed_on_an_unreachable_node(self) -> None:
+        for name in NODES:
+            if not self.reachable[name]:
+                now = self.facts(name)
+                assert all(of in now and covers(now[of], held) for of, held in self.floor[name].items())
+                self.floor[name] = now
+
+    def teardown(self) -> None:
+        """All is heard, all outcomes are known, all nodes are back and have reported: then nothing but the lists matters."""
+        if not hasattr(self, "ledger"):
+            return
+        while self.late:
+            self.deliver()
+        for reservation in self.ledger.reservations():
+            self.ledger.release(reservation.holder.pod)
+        self.ledger.expire(float("inf"))
+        for name in NODES:
+            self.reachable[name] = True
+            self.ledger.set_reachable(name, True, self.tick())
+            self.release_what_ended(name)
+        again = Ledger()
+        again.replace_nodes(self.reports.values(), self.version)
+        again.replace_pods(self.pods.values(), self.version)
+        again.replace_reachable(dict.fromkeys(NODES, (True, self.version)), self.version)
+        assert self.ledger.snapshot() == again.snapshot()
+
+
+Cluster.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCluster = Cluster.TestCase
+
+
+# The same final objects, in any order
+
+names = st.sampled_from(["a", "b", "c", "d"])
+
+
+@st.composite
+def final_objects(draw: st.DrawFn) -> list[Any]:
+    """Pods, reports and readiness as they are in the end; None for what is gone."""
+    pods: dict[str, Any] = {
+        f"pod {name}": pod(
+            name,
+            draw(st.integers(2, 9)),
+            node=draw(st.sampled_from(["", *NODES])),
+            takes=draw(wishes),
+            terminal=draw(st.booleans()),
+        )
+        if draw(st.integers(0, 4))
+        else uid(name)
+        for name in draw(st.sets(names))
+    }
+    grants = [grant_all(pod(name, takes=draw(wishes))) for name in draw(st.sets(names))]
+    reports = [
+        report(name, draw(st.integers(2, 9)), grants=grants if draw(st.booleans()) else ()) for name in draw(st.sets(nodes))
+    ]
+    ready = [(name, draw(st.booleans()), draw(st.integers(2, 9))) for name in draw(st.sets(nodes))]
+    return [*pods.values(), *reports, *ready]
+
+
+def tell(ledger: Ledger, what: Any) -> None:
+    match what:
+        case PodRecord():
+            ledger.set_pod(what)
+        case NodeDevices():
+            ledger.set_node(what)
+        case (str() as name, bool() as reachable, int() as version):
+            ledger.set_reachable(name, reachable, version)
+        case _:
+            ledger.remove_pod(what)
+
+
+def older(what: Any) -> Any:
+    match what:
+        case PodRecord():
+            return replace(what, version=what.version - 1, node="n1", terminal=False, taken=taken({0: WHOLE}))
+        case NodeDevices():
+            return report(what.metadata.name, int(what.metadata.resource_version) - 1)
+        case (name, reachable, version):
+            return (name, not reachable, version - 1)
+        case _:
+            return PodRecord(uid=what, namespace="default", name="late", version=99, node="n1", taken=taken({0: WHOLE}))
+
+
+def told(objects: list[Any]) -> Snapshot:
+    ledger = Ledger()
+    for each in objects:
+        tell(ledger, each)
+    return ledger.snapshot()
+
+
+@given(final_objects(), st.data())
+def test_any_order_repetition_and_lateness_of_the_same_objects_is_the_same(objects: list[Any], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(objects))
+    late = data.draw(st.lists(st.sampled_from(objects), max_size=5)) if objects else []
+    expected = told(objects)
+    assert told([*order, *late, *map(older, late)]) == expected
+
+
+@given(final_objects(), wishes, nodes)
+def test_release_undoes_a_reservation(objects: list[Any], wish: Taken, node: str) -> None:
+    ledger = Ledger()
+    for each in objects:
+        tell(ledger, each)
+    before = ledger.snapshot()
+    new = uid("new")
+    ledger.reserve(new, node, wish, 1)
+    ledger.release(new)
+    assert ledger.snapshot() == before
+
+
+@given(final_objects(), wishes, nodes)
+def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_over_it(
+    objects: list[Any], wish: Taken, node: str
+) -> None:
+    ledger = Ledger()
+    for each in objects:
+        tell(ledger, each)
+    before = ledger.snapshot()
+    reserved = ledger.reserve(uid("new"), node, wish, 1) is None
+    claims = dict(before.nodes[node].claims) if node in before.nodes else {}
+    used = add_up({**claims, uid("new"): {Claim.RESERVED: wish}})
+    asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
+    fits = not asked & set(over_capacity(used))
+    assert reserved == (fits and ledger.room(node).serving)

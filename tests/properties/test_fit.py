@@ -1,0 +1,253 @@
+"""Properties of the fit, over small rooms and pods. What may be together is judged here by itself, moment by moment of the
+pod's life, and every way to place a pod is tried: the fit finds a placement exactly where there is one."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from central.ask.model import Ask, ContainerAsk, Policy, Role
+from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
+from central.fit.demand import Limits
+from central.fit.fit import fit
+from central.fit.model import NoFit, Placement
+from central.fit.score import score
+from central.fit.why import explain
+from central.ledger.model import CardRoom, NodeRoom
+from lading.nodedevices import NvLink
+from tests.fakes.rooms import MODEL, ask, card, gpu_uuid, port, rdma, room, share, vf, whole
+
+SIZES = [8, 10, 16]
+OTHER = "NVIDIA A10"
+UNBOUNDED = Limits(search_steps=1_000_000)
+
+policies = st.sampled_from(Policy)
+
+
+@st.composite
+def cards(draw: st.DrawFn, number: int) -> CardRoom:
+    size = draw(st.sampled_from(SIZES))
+    kind = draw(st.sampled_from(["free", "free", "shared", "shared", "held", "odd"]))
+    unlucky = kind == "odd"
+    return card(
+        number,
+        usable_mib=size,
+        free_mib=draw(st.integers(0, size)) if kind == "shared" else 0 if kind == "held" else None,
+        free_core=draw(st.sampled_from([30, 60, 100])) if kind == "shared" else 0 if kind == "held" else None,
+        containers=1 if kind in {"shared", "held"} else 0,
+        usable=not unlucky or draw(st.booleans()),
+        mig_enabled=unlucky and draw(st.booleans()),
+        model=OTHER if unlucky and draw(st.booleans()) else MODEL,
+        switch=draw(st.sampled_from([0, 1, None])),
+        nvlinks=[NvLink(count=2, to=gpu_uuid(0))] if draw(st.booleans()) else [],
+    )
+
+
+@st.composite
+def rooms(draw: st.DrawFn, most: int = 3) -> NodeRoom:
+    ports = [port(0), port(1)]
+    vfs = [
+        vf(n, pf=ports[n % 2], held=draw(st.booleans()), usable=draw(st.sampled_from([True, True, False])))
+        for n in range(draw(st.integers(0, 4)))
+    ]
+    return room(*(draw(cards(n)) for n in range(draw(st.integers(0, most)))), vfs=vfs)
+
+
+@st.composite
+def containers(draw: st.DrawFn, name: str) -> ContainerAsk:
+    role = draw(st.sampled_from(Role))
+    vfs = draw(st.sampled_from([0, 0, 1, 2]))
+    kind = draw(st.sampled_from(["whole", "memory", "core", "both", "vfs"]))
+    memory_mib = draw(st.integers(1, 10)) if kind in {"memory", "both"} else None
+    core_percent = draw(st.sampled_from([10, 40, 60, 100])) if kind in {"core", "both"} else None
+    match kind:
+        case "whole":
+            return whole(name, draw(st.integers(1, 2)), role=role, vfs=vfs)
+        case "vfs":
+            return rdma(name, vfs or 1, role=role)
+        case _:
+            return share(name, memory_mib, core_percent, role=role, vfs=vfs)
+
+
+@st.composite
+def asks(draw: st.DrawFn, most: int = 3) -> Ask:
+    named = [draw(containers(name)) for name in "abc"[: draw(st.integers(1, most))]]
+    starting = sorted(named, key=lambda one: one.role is Role.APP)
+    return ask(*starting, policy=draw(st.sampled_from([None, *Policy])), gpu_model=draw(st.sampled_from(["", "", MODEL])))
+
+
+# Where it is decided only by all containers together: cards of several sizes, some partly held, and mostly shares.
+tight_rooms = st.lists(st.tuples(st.sampled_from(SIZES), st.sampled_from([None, None, 4, 6, 9])), min_size=1, max_size=3).map(
+    lambda sizes: room(*(card(n, usable_mib=size, free_mib=free and min(free, size)) for n, (size, free) in enumerate(sizes)))
+)
+tight_containers = st.one_of(
+    st.builds(share, st.just("x"), st.integers(2, 9), st.none(), role=st.sampled_from(Role)),
+    st.builds(share, st.just("x"), st.integers(2, 9), st.sampled_from([20, 50, 60]), role=st.sampled_from(Role)),
+    st.builds(share, st.just("x"), st.none(), st.sampled_from([20, 50, 60]), role=st.sampled_from(Role)),
+    st.builds(whole, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role)),
+)
+
+
+@st.composite
+def tight_asks(draw: st.DrawFn) -> Ask:
+    some = draw(st.lists(tight_containers, min_size=2, max_size=4))
+    return ask(*sorted((replace(one, name=str(n)) for n, one in enumerate(some)), key=lambda one: one.role is Role.APP))
+
+
+def moments(pod: Ask) -> Iterator[Sequence[str]]:
+    """Who runs at the same time."""
+    sidecars: list[str] = []
+    for container in pod.containers:
+        if container.role is Role.INIT:
+            yield [*sidecars, container.name]
+        if container.role is Role.SIDECAR:
+            sidecars.append(container.name)
+    yield [container.name for container in pod.containers if container.role is not Role.INIT]
+
+
+def wrong(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> str:
+    """What is against the rules, or nothing."""
+    by_uuid = {one.gpu.uuid: one for one in where.cards}
+    free_vfs = {one.vf.bdf for one in where.vfs if one.free}
+    for container in pod.containers:
+        mine = placed[container.name]
+        held = [by_uuid[gpu.uuid] for gpu in mine.gpus]
+        if len(set(mine.gpus)) != container.gpus + (container.share is not None) or len(set(mine.vfs)) != container.vfs:
+            return "not what is asked"
+        if any(not one.usable or one.gpu.mig_enabled or one.gpu.model not in {pod.gpu_model or one.gpu.model} for one in held):
+            return "a card that may not be given"
+        if container.gpus and any(one.pods or not gpu.whole for one, gpu in zip(held, mine.gpus, strict=True)):
+            return "not a free card"
+        if any(one.bdf not in free_vfs for one in mine.vfs):
+            return "not a free VF"
+    for running in moments(pod):
+        gpus = [gpu for name in running for gpu in placed[name].gpus]
+        vfs = Counter(one.bdf for name in running for one in placed[name].vfs)
+        if max(vfs.values(), default=0) > 1:
+            return "one VF twice"
+        for uuid, one in by_uuid.items():
+            here = [gpu for gpu in gpus if gpu.uuid == uuid]
+            if any(gpu.whole for gpu in here) and len(here) > 1:
+                return "a whole card and another"
+            if sum(gpu.memory_mib or 0 for gpu in here) > one.free_mib:
+                return "memory beyond what is free"
+            if sum(gpu.core_percent or 0 for gpu in here) > one.free_core:
+                return "compute beyond what is free"
+    return ""
+
+
+def ways(where: NodeRoom, pod: Ask) -> Iterator[Mapping[str, PlacedContainer]]:
+    """Every placement that gives each container what it asks, allowed or not. Cards and VFs do not depend on one another."""
+    for gpus in product(*(list(gpu_ways(where, container)) for container in pod.containers)):
+        yield {one.name: PlacedContainer(gpus=chosen) for one, chosen in zip(pod.containers, gpus, strict=True)}
+
+
+def gpu_ways(where: NodeRoom, container: ContainerAsk) -> Iterator[tuple[PlacedGpu, ...]]:
+    if container.share is None:
+        for some in combinations(where.cards, container.gpus):
+            yield tuple(PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf) for one in some)
+        return
+    memory_mib, core_percent = container.share.memory_mib, container.share.core_percent
+    for one in where.cards:
+        mib = one.gpu.usable_mib * (core_percent or 0) // 100 if memory_mib is None else memory_mib
+        if mib:
+            yield (PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf, memory_mib=mib, core_percent=core_percent),)
+
+
+def vf_ways(where: NodeRoom, pod: Ask) -> Iterator[Mapping[str, PlacedContainer]]:
+    free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
+    for some in product(*(list(combinations(free, one.vfs)) for one in pod.containers)):
+        yield {one.name: PlacedContainer(vfs=vfs) for one, vfs in zip(pod.containers, some, strict=True)}
+
+
+def can_be_placed(where: NodeRoom, pod: Ask) -> bool:
+    cards_only = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
+    vfs_only = replace(pod, containers=tuple(replace(one, gpus=0, share=None) for one in pod.containers))
+    return any(not wrong(where, cards_only, way) for way in ways(where, cards_only)) and any(
+        not wrong(where, vfs_only, way) for way in vf_ways(where, vfs_only)
+    )
+
+
+def emptied(where: NodeRoom) -> NodeRoom:
+    """Nobody holds anything of what may be given."""
+    free = [replace(one, pods=0, containers=0, free_mib=one.gpu.usable_mib, free_core=100) for one in where.cards]
+    return replace(where, cards=tuple(free), vfs=tuple(replace(one, free=one.usable) for one in where.vfs))
+
+
+@given(rooms(), asks(), policies)
+def test_a_placement_is_found_exactly_where_there_is_one(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(found, Placement) == can_be_placed(where, pod)
+
+
+@given(tight_rooms, tight_asks(), policies)
+def test_a_placement_is_found_where_containers_are_in_one_anothers_way(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    assert isinstance(found, Placement) == can_be_placed(where, pod)
+    if isinstance(found, Placement):
+        assert wrong(where, pod, found.containers) == ""
+
+
+@given(rooms(most=6), asks(), policies, st.integers(0, 3))
+def test_what_is_placed_is_by_the_rules(where: NodeRoom, pod: Ask, policy: Policy, per_card: int) -> None:
+    limits = Limits(spread_containers_per_card=per_card)
+    found = fit(where, pod, policy=policy, limits=limits)
+    if isinstance(found, NoFit):
+        return
+    if (pod.policy or policy) is Policy.BINPACK or per_card < 2:
+        assert wrong(where, pod, found.containers) == ""
+    for one in where.cards:
+        part = found.taken.gpus.get(one.gpu.uuid)
+        if part is not None:
+            assert one.usable
+            assert not one.gpu.mig_enabled
+            assert part.memory_mib <= one.free_mib
+            assert part.core_percent <= one.free_core
+            assert one.free or not part.whole
+    assert found.taken.vfs <= {one.vf.bdf for one in where.vfs if one.free}
+
+
+@given(rooms(most=5), asks(), policies, st.randoms(use_true_random=False))
+def test_the_order_in_which_devices_are_listed_does_not_matter(
+    where: NodeRoom, pod: Ask, policy: Policy, random: Random
+) -> None:
+    shuffled = replace(
+        where, cards=tuple(random.sample(where.cards, len(where.cards))), vfs=tuple(random.sample(where.vfs, len(where.vfs)))
+    )
+    assert fit(shuffled, pod, policy=policy) == fit(where, pod, policy=policy)
+    assert score(shuffled, pod, policy=policy) == score(where, pod, policy=policy)
+
+
+@given(rooms(), asks(), policies)
+def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    fits_empty = isinstance(fit(emptied(where), pod, policy=policy, limits=UNBOUNDED), Placement)
+    if isinstance(found, Placement) or (len(pod.containers) == 1 and not found.missing.unresolvable):
+        assert fits_empty
+    elif found.missing.unresolvable:
+        assert not fits_empty
+
+
+@given(rooms(), asks(), policies)
+def test_every_refusal_has_its_words(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+    found = fit(where, pod, policy=policy)
+    if isinstance(found, NoFit):
+        assert explain(where, pod, found.missing, policy=policy)
+
+
+@given(rooms(most=6), st.lists(containers("x"), min_size=1, max_size=4), policies)
+def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
+    where: NodeRoom, some: list[ContainerAsk], policy: Policy
+) -> None:
+    """Of VFs, and of whole cards where there are no shares."""
+    named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
+    pod = ask(*sorted(named, key=lambda one: one.role is Role.APP))
+    found = fit(where, pod, policy=policy)
+    if isinstance(found, Placement):
+        asked = {one.name: one for one in pod.containers}
+        assert len(found.taken.vfs) == max(sum(asked[name].vfs for name in running) for running in moments(pod))
+        assert len(found.taken.gpus) == max(sum(asked[name].gpus for name in running) for running in moments(pod))

@@ -1,0 +1,144 @@
+"""What a pod takes of its node is the most that its containers use at one time: told by acting out the start, step by step."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from central.ask.model import Role
+from central.assignment.annotation import OwnAssignment, parse_own, render_assignment
+from central.assignment.model import PlacedContainer, PlacedGpu
+from central.assignment.phases import add_up, take
+from hooks.assignment.central import parse_central
+from hooks.assignment.model import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
+from hooks.grant.choose import Holding, choose
+from lading.reasons import Reason
+from lading.vocabulary import PciAddress, PodUid
+from tests.unit.central.placed import instance, share, uuid, vf, whole
+from tests.unit.hooks.inventories import gpu as gpu_of
+from tests.unit.hooks.inventories import inventory
+
+POD, NODE = PodUid("5f0d2c61-0000-4000-8000-000000000001"), "n1"
+Roles = list[tuple[str, Role]]
+Placed = dict[str, PlacedContainer]
+
+# Seven containers of 12 % fit a card: central places nothing that does not.
+shares = st.builds(share, st.sampled_from("AB"), st.integers(0, 5000), st.integers(0, 12))
+gpus = shares | st.builds(whole, st.sampled_from("BC")) | st.builds(instance, st.just("D"), st.integers(1, 3))
+containers = st.builds(
+    PlacedContainer,
+    gpus=st.lists(gpus, max_size=3, unique_by=lambda gpu: gpu.mig_uuid or gpu.uuid).map(tuple),
+    vfs=st.lists(st.builds(vf, st.integers(1, 20)), max_size=3, unique=True).map(tuple),
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> tuple[Roles, Placed]:
+    first = draw(st.lists(st.sampled_from([Role.INIT, Role.SIDECAR]), max_size=4))
+    every = [*first, *[Role.APP] * draw(st.integers(1, 3))]
+    roles = [(f"c{number}", role) for number, role in enumerate(every)]
+    return roles, {name: draw(containers) for name, _ in roles if draw(st.booleans())}
+
+
+def start(roles: Roles) -> list[list[str]]:
+    """Who runs, after each thing that happens while kubelet starts the pod."""
+    running: list[str] = []
+    seen = [running]
+    for name, role in roles:
+        running = [*running, name]
+        seen.append(running)
+        if role is Role.INIT:  # kubelet waits for its end
+            running = running[:-1]
+            seen.append(running)
+    return seen
+
+
+def used(card: str, moment: list[str], placed: Placed) -> tuple[int, int]:
+    on_card = [gpu for name in moment if name in placed for gpu in placed[name].gpus if gpu.uuid == card]
+    return sum(gpu.memory_mib or 0 for gpu in on_card), sum(gpu.core_percent or 0 for gpu in on_card)
+
+
+@given(pods())
+def test_the_most_at_one_time(pod: tuple[Roles, Placed]) -> None:
+    roles, placed = pod
+    taken = take(roles, placed)
+    everything = [gpu for container in placed.values() for gpu in container.gpus]
+    assert taken.gpus.keys() == {gpu.uuid for gpu in everything}
+    total = add_up(placed.values())
+    for card, part in taken.gpus.items():
+        moments = [used(card, moment, placed) for moment in start(roles)]
+        assert part.memory_mib == max(mib for mib, _ in moments)
+        assert part.core_percent == max(core for _, core in moments)
+        assert part.whole == any(gpu.whole for gpu in everything if gpu.uuid == card)
+        assert part.mig == {gpu.mig_uuid for gpu in everything if gpu.uuid == card and gpu.mig_uuid}
+        if card in total:
+            assert part.memory_mib <= total[card].memory_mib
+            assert part.core_percent <= total[card].core_percent
+        else:
+            assert part[:2] == (0, 0)
+    assert taken.vfs == {vf.bdf for container in placed.values() for vf in container.vfs}
+
+
+def requested(gpu: PlacedGpu) -> tuple[str, PciAddress, int | None, int | None]:
+    return gpu.mig_uuid or gpu.uuid, gpu.bdf, gpu.memory_mib, gpu.core_percent
+
+
+@given(pods(), st.integers(0, 2**63 - 1))
+def test_the_node_and_central_read_what_central_wrote(pod: tuple[Roles, Placed], gen: int) -> None:
+    roles, placed = pod
+    text = render_assignment(POD, NODE, gen, placed, roles)
+    something = {name: container for name, container in placed.items() if container != PlacedContainer()}
+    own = parse_own(text, roles)
+    assert isinstance(own, OwnAssignment), own
+    assert (own.pod, own.node, own.gen, own.placed, own.taken) == (POD, NODE, gen, something, take(roles, something))
+    assert render_assignment(POD, NODE, gen, own.placed, roles) == text
+    read = parse_central(text, pod=POD, node=NODE, form=Form.UNSIGNED)
+    assert isinstance(read, Assignment), read
+    assert read.gen == gen
+    assert list(read.containers) == [name for name, _ in roles if name in something]
+    for name, container in something.items():
+        request = read.containers[name]
+        assert [(gpu.name, gpu.bdf, gpu.memory_mib, gpu.core_percent) for gpu in request.gpus] == [
+            requested(gpu) for gpu in container.gpus
+        ]
+        assert [(vf.name, vf.pf, vf.ifname) for vf in request.vfs] == [
+            (vf.bdf, vf.pf, f"rdma{number}") for number, vf in enumerate(container.vfs)
+        ]
+
+
+CARD = replace(gpu_of(0), uuid=uuid("A"), bdf=share("A", 1).bdf)
+OTHER, THIRD = PodUid("other"), PodUid("third")
+
+
+def part_of_card(mib: int, core: int) -> Devices:
+    if not mib and not core:
+        return Devices()
+    return Devices(gpus=(GrantedGpu(uuid=CARD.uuid, memory_mib=mib or None, core_percent=core or None),))
+
+
+def hold(pod: PodUid, name: str, devices: Devices) -> Holding:
+    return Holding(pod=pod, pod_name=f"ns/{pod}", container=name, devices=devices)
+
+
+one_share = st.builds(share, st.just("A"), st.integers(1, 5000), st.integers(0, 12))
+
+
+@given(pods(), st.data())
+def test_the_node_counts_what_central_counted(pod: tuple[Roles, Placed], data: st.DataObject) -> None:
+    """On a card that is full to the last MiB with this pod, each of its containers gets its share, and nobody else anything."""
+    roles, placed = pod
+    placed = {name: PlacedContainer(gpus=(data.draw(one_share),)) for name in placed}
+    read = parse_central(render_assignment(POD, NODE, 1, placed, roles), pod=POD, node=NODE, form=Form.UNSIGNED)
+    assert isinstance(read, Assignment), read
+    part = take(roles, placed).gpus.get(CARD.uuid)
+    mib, core = (part.memory_mib, part.core_percent) if part else (0, 0)
+    node = inventory(gpus=(CARD,))
+    held = [hold(OTHER, "c", part_of_card(CARD.usable_mib - mib, 100 - core))]
+    for name, request in read.containers.items():
+        devices = choose(request, node, pod=POD, held=held, foreign={})
+        assert isinstance(devices, Devices), devices
+        held.append(hold(POD, name, devices))
+    for more in (GpuRequest(name=CARD.uuid, memory_mib=1), GpuRequest(name=CARD.uuid, core_percent=1)):
+        refused = choose(ContainerRequest(gpus=(more,)), node, pod=THIRD, held=held, foreign={})
+        assert isinstance(refused, Refusal), refused
+        assert refused.reason == Reason.CAPACITY_EXCEEDED

@@ -1,0 +1,82 @@
+"""The words name what a person needs: amounts, the nearest card, its state."""
+
+import pytest
+
+from central.ask.model import Ask, Policy
+from central.fit.demand import Limits
+from central.fit.fit import fit
+from central.fit.model import Missing, NoFit
+from central.fit.why import explain
+from central.ledger.model import NodeRoom
+from tests.fakes.rooms import MODEL, ask, card, gpu_bdf, gpu_uuid, held, rdma, room, share, vf, whole
+
+
+@pytest.mark.parametrize(
+    ("where", "pod", "expected", "named"),
+    [
+        (room(reported=False, name="n7"), ask(whole("a")), Missing.NO_REPORT, ["n7"]),
+        (room(reachable=False), ask(whole("a")), Missing.UNREACHABLE, ["not Ready"]),
+        (room(reconciled=False), ask(whole("a")), Missing.NOT_RECONCILED, ["lading-hooks"]),
+        (room(card(0)), ask(whole("a"), gpu_model="NVIDIA A10"), Missing.NO_MODEL, ["NVIDIA A10", MODEL]),
+        (room(card(0), card(1, mig_enabled=True)), ask(whole("a", 3)), Missing.TOO_FEW_GPUS, ["3 whole", "1 in MIG mode"]),
+        (
+            room(card(0), held(1), card(2, free_mib=5), card(3, usable=False)),
+            ask(whole("a", 2)),
+            Missing.TOO_FEW_FREE_GPUS,
+            ["2 whole", "of 4 GPUs", "1 free", "2 held", "1 cordoned", "1 more free GPU"],
+        ),
+        (
+            room(card(0, usable_mib=10), card(1, usable_mib=20)),
+            ask(share("a", 21)),
+            Missing.NO_CARD_LARGE_ENOUGH,
+            ["21 MiB", "20 MiB", gpu_uuid(1), gpu_bdf(1)],
+        ),
+        (
+            room(card(0, free_mib=1000), card(1, free_mib=4096), card(2, free_mib=9000, usable=False)),
+            ask(share("a", 8192)),
+            Missing.NO_CARD_WITH_ROOM,
+            ["8192 MiB", "4096 MiB free", gpu_uuid(1), gpu_bdf(1), "1 cordoned"],
+        ),
+        (
+            room(card(0, free_mib=100, free_core=100), card(1, free_mib=9000, free_core=10)),
+            ask(share("a", 8192, 15)),  # the second lacks 5 %, the first nearly a tenth of a card
+            Missing.NO_CARD_WITH_ROOM,
+            ["8192 MiB and 15 %", "9000 MiB and 10 % free", gpu_bdf(1)],
+        ),
+        (
+            room(card(0, usable_mib=1000, free_mib=400)),
+            ask(share("a", core_percent=50)),
+            Missing.NO_CARD_WITH_ROOM,
+            ["500 MiB and 50 %", "400 MiB"],
+        ),
+        (room(card(0, unhealthy="Xid 79")), ask(whole("a")), Missing.UNHEALTHY, ["unhealthy (Xid 79)"]),
+        (room(card(0, used_by="pid 7")), ask(share("a", 5)), Missing.UNHEALTHY, ["5 MiB", "pid 7"]),
+        (room(card(0), vfs=[vf(0, usable=False)]), ask(whole("a", vfs=1)), Missing.UNHEALTHY, ["1 VFs asked", "1 unhealthy"]),
+        (room(card(0), card(1, usable=False)), ask(whole("a"), share("b", 9)), Missing.UNHEALTHY, ["9 MiB", "1 cordoned"]),
+        (room(card(0), held(1)), ask(whole("a"), share("b", 9)), Missing.SHARES_DO_NOT_FIT, ["1 whole GPU; 9 MiB", "1 held"]),
+        (room(card(0)), ask(whole("a"), share("b", 9)), Missing.NODE_TOO_SMALL, ["1 whole GPU; 9 MiB", "of 1 GPUs"]),
+        (room(vfs=[vf(0)]), ask(rdma("a", 2)), Missing.TOO_FEW_VFS, ["2 VFs", "of 1 VFs"]),
+        (
+            room(vfs=[vf(0), vf(1, held=True), vf(2, usable=False)]),
+            ask(rdma("a", 2)),
+            Missing.TOO_FEW_FREE_VFS,
+            ["2 VFs", "of 3 VFs", "1 free", "1 held", "1 unhealthy or cordoned"],
+        ),
+    ],
+)
+def test_the_nearest_miss(where: NodeRoom, pod: Ask, expected: Missing, named: list[str]) -> None:
+    assert fit(where, pod, policy=Policy.BINPACK) == NoFit(missing=expected)
+    text = explain(where, pod, expected, policy=Policy.BINPACK)
+    assert [part for part in named if part not in text] == []
+
+
+def test_a_search_that_was_ended_names_its_bound() -> None:
+    pod = ask(*(share(str(n), n) for n in range(1, 12)))
+    text = explain(room(card(0)), pod, Missing.SEARCH_ENDED, policy=Policy.BINPACK, limits=Limits(search_steps=77))
+    assert "77" in text
+    assert "3 more" in text
+
+
+def test_every_reason_has_words() -> None:
+    where, pod = room(held(0)), ask(whole("a", vfs=1))
+    assert all(explain(where, pod, missing, policy=Policy.BINPACK) for missing in Missing)

@@ -1,0 +1,363 @@
+"""What the API server says, and what is free after it."""
+
+import msgspec
+import pytest
+
+from central.assignment.model import Part, Taken
+from central.ledger.ledger import LINGER_S, Ledger
+from central.ledger.model import Claim
+from lading.nodedevices import NodeDevices
+from tests.fakes.rooms import CARD_MIB, gpu_uuid
+from tests.unit.central.ledger.facts import (
+    free_cards,
+    free_mib,
+    free_vfs,
+    gpu,
+    grant,
+    granted,
+    ledger_of,
+    pod,
+    report,
+    share,
+    taken,
+    uid,
+    whole,
+)
+
+
+def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
+    return {claim for held in ledger.holders(node) if held.holder.pod == uid(name) for claim in held.claims}
+
+
+# A device is free when the pod is over and the node does not name it
+
+
+def test_a_bound_pod_holds_what_its_assignment_says() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", node="n1", takes=taken({0: Part(1000, 30)}, vfs=[1])))
+    room = ledger.room("n1")
+    assert free_mib(room) == [CARD_MIB - 1000, CARD_MIB]
+    assert room.cards[0].free_core == 70
+    assert free_vfs(room) == [0, 2, 3]
+
+
+def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", takes=whole(0)))
+    ledger.set_pod(pod("q", node="n1"))
+    assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
+    assert free_cards(ledger.room("n1")) == [1]
+    ledger.remove_pod(uid("p"))
+    assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_device_that_the_node_still_names_is_not_free(gone: bool) -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
+    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0, 1)))
+    if gone:
+        ledger.remove_pod(uid("p"))
+    else:
+        ledger.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))
+    assert claims(ledger, "p") == {Claim.GRANTED}
+    assert free_cards(ledger.room("n1")) == [1]
+    ledger.set_node(report(version=2))
+    assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+def test_a_grant_holds_without_a_pod() -> None:
+    ledger = ledger_of(report(grants=[grant("manual", "c", granted(1), vfs=[0])]))
+    assert free_cards(ledger.room("n1")) == [0]
+    assert ledger.holders("n1")[0].holder.name == "manual"
+
+
+@pytest.mark.parametrize(("grants_mib", "held_mib"), [(1000, 1000), (800, 1000), (1200, 1200)])
+def test_assignment_and_grant_of_one_pod_count_once(grants_mib: int, held_mib: int) -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0, grants_mib))]))
+    ledger.set_pod(pod("p", node="n1", takes=share(0, 1000)))
+    assert free_mib(ledger.room("n1"))[0] == CARD_MIB - held_mib
+    assert ledger.room("n1").cards[0].pods == 1
+
+
+def test_shares_of_several_pods_add_up() -> None:
+    ledger = ledger_of(report(grants=[grant("manual", "c", granted(0, 100, 10))]))
+    ledger.set_pod(pod("p", node="n1", takes=share(0, 1000, 20), containers={gpu_uuid(0): 2}))
+    card = ledger.room("n1").cards[0]
+    assert (card.free_mib, card.free_core, card.pods, card.containers) == (CARD_MIB - 1100, 70, 2, 3)
+
+
+# Old words and lists
+
+
+def test_an_older_version_does_nothing() -> None:
+    ledger = ledger_of(report(version=5, grants=[grant("m", "c", granted(1))]))
+    ledger.set_pod(pod("p", 5, node="n1", takes=whole(0)))
+    before = ledger.snapshot()
+    ledger.set_pod(pod("p", 4))
+    ledger.set_node(report(version=4))
+    ledger.remove_node("n1", 4)
+    ledger.set_reachable("n1", False, 0)
+    assert ledger.snapshot() == before
+
+
+def test_what_is_gone_does_not_come_back_by_a_late_event() -> None:
+    ledger = ledger_of()
+    ledger.remove_pod(uid("p"))
+    ledger.remove_node("n1", 2)
+    ledger.set_reachable("n1", False, 2)
+    before = ledger.snapshot()
+    ledger.set_pod(pod("p", 9, node="n1", takes=whole(0)))
+    ledger.set_node(report(version=2))
+    ledger.set_reachable("n1", True, 1)
+    assert ledger.snapshot() == before
+    assert ledger.nodes() == ()
+
+
+def test_a_node_can_come_back_under_its_name() -> None:
+    ledger = ledger_of()
+    ledger.remove_node("n1", 2)
+    ledger.set_node(report(version=3))
+    assert ledger.nodes() == ("n1",)
+
+
+def test_a_list_takes_away_what_it_does_not_have() -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    ledger.set_pod(pod("old", 1, node="n1", takes=whole(0)))
+    ledger.set_pod(pod("new", 9, node="n1", takes=whole(1)))  # read after the list was made
+    ledger.replace_pods([pod("other", 2, node="n2", takes=whole(0))], version=8)
+    ledger.replace_nodes([report("n2")], version=8)
+    ledger.replace_reachable({"n2": (True, 1)}, version=8)
+    assert {held.holder.name for node in ("n1", "n2") for held in ledger.holders(node)} == {"new", "other"}
+    assert ledger.nodes() == ("n2",)
+    assert (ledger.room("n1").reported, ledger.room("n1").reachable) == (False, False)
+    assert ledger.room("n2").reachable
+
+
+def test_claims_on_a_node_without_a_report_are_kept() -> None:
+    ledger = Ledger()
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    assert not ledger.room("n1").reported
+    assert claims(ledger, "p") == {Claim.BOUND}
+    ledger.set_node(report())
+    assert free_cards(ledger.room("n1")) == [1]
+
+
+# Nothing is freed on a node that nobody can reach
+
+
+def unreachable() -> Ledger:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.set_reachable("n1", False, 2)
+    return ledger
+
+
+@pytest.mark.parametrize("end", ["removed", "terminal", "not listed"])
+def test_what_ends_on_an_unreachable_node_lingers(end: str) -> None:
+    ledger = unreachable()
+    match end:
+        case "removed":
+            ledger.remove_pod(uid("p"))
+        case "terminal":
+            ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
+        case _:
+            ledger.replace_pods([], version=2)
+    assert claims(ledger, "p") == {Claim.LINGERING}
+    assert free_cards(ledger.room("n1")) == [1]
+    assert ledger.take_freed() == ()
+
+
+def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers() -> None:
+    ledger = unreachable()
+    ledger.set_pod(pod("p", 2, node="n1"))
+    assert claims(ledger, "p") == {Claim.LINGERING}
+
+
+def test_a_grant_that_vanishes_on_an_unreachable_node_lingers() -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
+    ledger.set_reachable("n1", False, 2)
+    ledger.set_node(report(version=2))
+    assert claims(ledger, "p") == {Claim.LINGERING}
+
+
+def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
+    ledger = unreachable()
+    ledger.remove_pod(uid("p"))
+    ledger.set_reachable("n1", True, 3)
+    assert claims(ledger, "p") == {Claim.LINGERING}
+    ledger.set_node(report(version=2))
+    assert claims(ledger, "p") == set()
+    assert ledger.take_freed() == ("n1",)
+
+
+PROVES_NOTHING = [
+    pytest.param(report(version=1), id="the one from before, again"),
+    pytest.param(report(version=2, reconciled=False), id="not reconciled"),
+    pytest.param(report(version=2, grants=[grant("p", "c", granted(1))]), id="names it"),
+]
+
+
+@pytest.mark.parametrize("after", PROVES_NOTHING)
+def test_a_report_that_proves_nothing_ends_nothing(after: NodeDevices) -> None:
+    ledger = unreachable()
+    ledger.remove_pod(uid("p"))
+    ledger.set_reachable("n1", True, 3)
+    ledger.set_node(after)
+    assert Claim.LINGERING in claims(ledger, "p")
+
+
+def test_a_report_from_before_the_node_came_back_ends_nothing() -> None:
+    ledger = unreachable()
+    ledger.remove_pod(uid("p"))
+    ledger.set_node(report(version=2))
+    ledger.set_reachable("n1", True, 3)
+    assert claims(ledger, "p") == {Claim.LINGERING}
+
+
+def test_what_lingers_ends_in_time_on_a_node_that_has_nothing_to_report() -> None:
+    ledger = unreachable()
+    ledger.remove_pod(uid("p"))
+    ledger.expire(0.0)
+    ledger.expire(LINGER_S * 9)
+    ledger.set_reachable("n1", True, 3)
+    ledger.expire(1000.0)
+    ledger.expire(1000.0 + LINGER_S - 1)
+    assert claims(ledger, "p") == {Claim.LINGERING}
+    ledger.expire(1000.0 + LINGER_S)
+    assert claims(ledger, "p") == set()
+    assert ledger.take_freed() == ("n1",)
+
+
+def test_the_time_begins_again_when_the_node_was_away_again() -> None:
+    ledger = unreachable()
+    ledger.remove_pod(uid("p"))
+    ledger.set_reachable("n1", True, 3)
+    ledger.expire(0.0)
+    ledger.set_reachable("n1", False, 4)
+    ledger.set_reachable("n1", True, 5)
+    ledger.expire(LINGER_S)
+    assert claims(ledger, "p") == {Claim.LINGERING}
+
+
+def test_what_lingers_goes_with_the_report() -> None:
+    ledger = unreachable()
+    ledger.remove_pod(uid("p"))
+    ledger.remove_node("n1", 2)
+    assert ledger.holders("n1") == ()
+
+
+def test_on_a_reachable_node_a_force_deleted_pod_frees_at_once_what_was_not_reported() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.remove_pod(uid("p"))
+    assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
+    ledger.set_reachable("n1", False, 2)
+    ledger.remove_pod(uid("p"))
+    assert ledger.holders("n1") == ()
+
+
+# Which nodes got room
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(report(gpus=[gpu(0, unhealthy="Xid 79")]), report(version=2, gpus=[gpu(0)]), id="health"),
+        pytest.param(report(gpus=[gpu(0, used_by="pid 1")]), report(version=2, gpus=[gpu(0)]), id="a stranger left"),
+        pytest.param(report(cordon="all"), report(version=2), id="uncordon"),
+        pytest.param(report(grants=[grant("m", "c", granted(0))]), report(version=2), id="released by the node alone"),
+        pytest.param(report(reconciled=False), report(version=2), id="reconciled"),
+        pytest.param(report(gpus=[gpu(0)]), report(version=2, gpus=[gpu(0), gpu(1)]), id="another card"),
+        pytest.param(report(gpus=[gpu(0, reserved_mib=9)]), report(version=2, gpus=[gpu(0)]), id="larger"),
+        pytest.param(report(pfs=[]), report(version=2), id="VFs"),
+    ],
+)
+def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> None:
+    ledger = ledger_of(before)
+    ledger.set_node(after)
+    assert ledger.take_freed() == ("n1",)
+    way_back = msgspec.structs.replace(before.metadata, resource_version="3")
+    ledger.set_node(msgspec.structs.replace(before, metadata=way_back))
+    assert ledger.take_freed() == ()
+
+
+def test_a_new_node_and_one_that_came_back_are_told() -> None:
+    ledger = ledger_of()
+    ledger.set_reachable("n2", True, 1)
+    ledger.set_node(report("n2"))
+    assert ledger.take_freed() == ("n2",)
+    ledger.set_reachable("n1", False, 2)
+    ledger.set_reachable("n1", True, 3)
+    assert ledger.take_freed() == ("n1",)
+
+
+def test_a_full_node_that_came_back_is_not_told() -> None:
+    ledger = ledger_of(report(gpus=[gpu(0)], pfs=[]))
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.set_reachable("n1", False, 2)
+    ledger.set_reachable("n1", True, 3)
+    assert ledger.take_freed() == ()
+
+
+def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
+    ledger = ledger_of(report(reconciled=False))
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.remove_pod(uid("p"))
+    assert ledger.take_freed() == ()
+
+
+# What changed
+
+
+def test_a_report_without_news_changes_no_room() -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
+    before = ledger.version
+    ledger.set_node(report(version=2, grants=[grant("p", "c", granted(0, 100))]))
+    assert ledger.version == before
+
+
+def test_a_pod_that_changed_in_something_else_changes_no_room() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    before = ledger.version
+    ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
+    assert ledger.version == before
+
+
+def test_rooms_are_caught_up_with_by_version() -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    everything, seen = ledger.rooms_changed_since(-1)
+    assert {name for name, _ in everything} == {"n1", "n2"}
+    ledger.set_pod(pod("p", node="n2", takes=whole(0)))
+    assert ledger.rooms_changed_since(seen) == ([("n2", ledger.room("n2"))], ledger.version)
+    seen = ledger.version
+    ledger.remove_node("n1", 5)
+    assert ledger.rooms_changed_since(seen) == ([("n1", None)], ledger.version)
+
+
+def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.remove_node("n1", 2)
+    ledger.set_reachable("n1", False, 2)
+    ledger.remove_pod(uid("p"))
+    assert ledger.snapshot() == Ledger().snapshot()
+
+
+def test_a_pod_that_takes_nothing_is_known_and_holds_nothing() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", node="n1", takes=Taken()))
+    assert ledger.pod(uid("p")) is not None
+    assert ledger.room("n1").cards[0].free

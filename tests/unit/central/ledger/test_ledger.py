@@ -1,0 +1,307 @@
+"""Central's own claims, and what the ledger tells."""
+
+import pytest
+
+from central.assignment.model import Part, Taken
+from central.ledger.ledger import Ledger
+from central.ledger.model import Claim, Clash, Conflict, Holder, Obstacle
+from lading.nodedevices import GrantedGpu
+from tests.fakes.rooms import CARD_MIB, gpu_uuid, vf_bdf
+from tests.unit.central.ledger.facts import (
+    WHOLE,
+    free_cards,
+    free_mib,
+    gpu,
+    grant,
+    granted,
+    ledger_of,
+    mig_uuid,
+    pod,
+    report,
+    share,
+    taken,
+    uid,
+    whole,
+)
+
+P, Q = uid("p"), uid("q")
+
+
+def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
+    return {claim for held in ledger.holders(node) if held.holder.pod == uid(name) for claim in held.claims}
+
+
+# Reservations
+
+
+def test_what_is_reserved_is_not_free_for_another() -> None:
+    ledger = ledger_of()
+    holder = Holder(pod=P, namespace="default", name="p")
+    assert ledger.reserve(P, "n1", share(0, 1000, 60), 1, holder) is None
+    before = ledger.snapshot()
+    refused = ledger.reserve(Q, "n1", share(0, 1, 41), 1)
+    assert refused == Conflict(obstacle=Obstacle.DEVICE, device=gpu_uuid(0), holders=(holder,))
+    assert ledger.snapshot() == before
+    assert ledger.reserve(Q, "n1", share(0, CARD_MIB - 1000, 40), 1) is None
+
+
+def test_release_undoes_a_reservation() -> None:
+    ledger = ledger_of()
+    ledger.predict(P, "n1", whole(0), until=5)
+    before = ledger.snapshot()
+    ledger.reserve(P, "n1", whole(0, 1), 1)
+    ledger.release(P)
+    assert ledger.snapshot() == before
+    assert ledger.take_freed() == ("n1",)
+
+
+def test_reserving_the_same_again_is_no_second_reservation() -> None:
+    ledger = ledger_of()
+    ledger.reserve(P, "n1", whole(0), 1)
+    assert ledger.reserve(P, "n1", whole(0), 1) is None
+    ledger.release(P)
+    assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+@pytest.mark.parametrize(("node", "takes", "gen"), [("n1", whole(1), 1), ("n2", whole(0), 1), ("n1", whole(0), 2)])
+def test_a_reservation_whose_outcome_is_unclear_is_not_replaced(node: str, takes: Taken, gen: int) -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    ledger.reserve(P, "n1", whole(0), 1)
+    refused = ledger.reserve(P, node, takes, gen)
+    assert refused is not None
+    assert refused.obstacle is Obstacle.RESERVED
+    assert ledger.own_claim(P, Claim.RESERVED) is not None
+    assert claims(ledger, "p") == {Claim.RESERVED}
+
+
+def test_nothing_is_reserved_where_nothing_is_given() -> None:
+    ledger = ledger_of(report("lost"), report("unsure", reconciled=False))
+    ledger.set_reachable("lost", False, 2)
+    refused = [ledger.reserve(P, node, whole(0), 1) for node in ("lost", "unsure", "unknown")]
+    assert refused == [Conflict(obstacle=Obstacle.NODE)] * 3
+    assert ledger.reservations() == ()
+
+
+@pytest.mark.parametrize("end", ["removed", "terminal", "bound"])
+def test_nothing_is_claimed_for_a_pod_that_is_over_or_bound(end: str) -> None:
+    ledger = ledger_of()
+    if end == "removed":
+        ledger.remove_pod(P)
+    else:
+        ledger.set_pod(pod("p", node="n1", takes=whole(0), terminal=end == "terminal"))
+    before = ledger.snapshot()
+    refused = ledger.reserve(P, "n1", whole(1), 1), ledger.predict(P, "n1", whole(1), until=5)
+    ledger.nominate(P, "n1", whole(1), until=5)
+    assert refused == (Conflict(obstacle=Obstacle.POD_BOUND if end == "bound" else Obstacle.POD_ENDED),) * 2
+    assert ledger.snapshot() == before
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_reservation_outlives_a_stale_event(confirmed: bool) -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", 1))
+    ledger.reserve(P, "n1", whole(0), 1)
+    if confirmed:
+        ledger.confirm(P)
+    ledger.set_pod(pod("p", 2))
+    ledger.replace_pods([pod("p", 2)], version=2)
+    assert claims(ledger, "p") == {Claim.RESERVED}
+
+
+def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap() -> None:
+    ledger = ledger_of()
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.confirm(P)
+    room = ledger.room("n1")
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    assert claims(ledger, "p") == {Claim.BOUND}
+    assert ledger.room("n1") is room
+    assert (ledger.reservations(), ledger.take_freed()) == ((), ())
+
+
+def test_the_refusal_of_a_second_binding_releases_nothing() -> None:
+    ledger = ledger_of()
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.confirm(P)
+    ledger.release(P)
+    assert claims(ledger, "p") == {Claim.RESERVED}
+
+
+def test_an_outcome_that_comes_after_the_watch_changes_nothing() -> None:
+    ledger = ledger_of()
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    before = ledger.snapshot()
+    ledger.confirm(P)
+    ledger.release(P)
+    assert ledger.snapshot() == before
+
+
+def test_somebody_else_bound_the_pod() -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.set_pod(pod("p", node="n2"))
+    assert ledger.snapshot().nodes["n1"].claims == {}
+    assert ledger.take_freed() == ("n1",)
+
+
+@pytest.mark.parametrize(("reachable", "left"), [(True, set()), (False, {Claim.LINGERING})])
+def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> None:
+    ledger = ledger_of()
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.set_reachable("n1", reachable, 2)
+    ledger.remove_pod(P)
+    assert claims(ledger, "p") == left
+    assert ledger.reservations() == ()
+
+
+def test_a_refused_binding_is_released_on_an_unreachable_node_too() -> None:
+    ledger = ledger_of()
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.set_reachable("n1", False, 2)
+    ledger.release(P)
+    assert ledger.holders("n1") == ()
+
+
+# Predictions and nominations
+
+
+def test_a_prediction_holds_for_a_moment() -> None:
+    ledger = ledger_of()
+    ledger.predict(P, "n1", whole(0), until=5.0)
+    ledger.expire(4.9)
+    assert free_cards(ledger.room("n1")) == [1]
+    ledger.expire(5.0)
+    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert ledger.take_freed() == ("n1",)
+
+
+def test_a_pod_has_one_prediction() -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    ledger.predict(P, "n1", whole(0), until=5)
+    assert ledger.predict(P, "n2", whole(0, 1), until=5) is None
+    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.room("n2")) == []
+    ledger.forget_prediction(P)
+    assert free_cards(ledger.room("n2")) == [0, 1]
+
+
+def test_what_is_not_free_is_not_predicted() -> None:
+    ledger = ledger_of()
+    ledger.predict(P, "n1", whole(0), until=5)
+    refused = ledger.predict(Q, "n1", share(0, 1), until=5)
+    assert refused is not None
+    assert claims(ledger, "q") == set()
+
+
+def test_a_pods_own_claims_are_not_in_its_way() -> None:
+    ledger = ledger_of()
+    ledger.nominate(P, "n1", whole(0), until=5)
+    ledger.predict(P, "n1", taken({0: Part(1000, 10)}, vfs=[0]), until=5)
+    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.room_without("n1", [P])) == [0, 1]
+    assert ledger.reserve(P, "n1", taken({0: WHOLE, 1: WHOLE}, vfs=[0]), 1) is None
+
+
+def test_a_nomination_holds_what_victims_leave() -> None:
+    ledger = ledger_of(report(gpus=[gpu(0)]))
+    ledger.set_pod(pod("victim", node="n1", takes=share(0, 1000, 100)))
+    ledger.nominate(P, "n1", whole(0), until=5)
+    assert ledger.reserve(P, "n1", whole(0), 1) is not None
+    ledger.remove_pod(uid("victim"))
+    assert ledger.take_freed() == ("n1",)
+    assert ledger.reserve(Q, "n1", share(0, 1), 1) is not None
+    assert ledger.reserve(P, "n1", whole(0), 1) is None
+    ledger.forget_nomination(P)
+    assert claims(ledger, "p") == {Claim.RESERVED}
+
+
+@pytest.mark.parametrize("end", ["confirmed", "bound", "removed"])
+def test_plans_end_with_the_binding_or_the_pod(end: str) -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    ledger.predict(P, "n2", whole(0), until=5)
+    ledger.nominate(P, "n2", whole(1), until=5)
+    ledger.reserve(P, "n1", whole(0), 1)
+    match end:
+        case "confirmed":
+            ledger.confirm(P)
+        case "bound":
+            ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+        case _:
+            ledger.remove_pod(P)
+    assert ledger.holders("n2") == ()
+
+
+def test_a_room_without_victims_is_what_they_would_leave() -> None:
+    ledger = ledger_of()
+    for name, card in (("a", 0), ("b", 0), ("c", 1)):
+        ledger.set_pod(pod(name, node="n1", takes=share(card, 1000)))
+    before = ledger.room("n1")
+    assert free_mib(ledger.room_without("n1", [uid("a"), uid("c"), uid("nobody")])) == [CARD_MIB - 1000, CARD_MIB]
+    assert ledger.room("n1") is before
+
+
+# Answers
+
+
+def test_of_a_node_that_nobody_knows_there_is_no_room() -> None:
+    room = Ledger().room("n9")
+    assert (room.cards, room.serving) == ((), False)
+    assert Ledger().room_without("n9", [P]) == room
+
+
+def test_rooms_are_those_of_nodes_that_report() -> None:
+    ledger = ledger_of(report("n1"))
+    ledger.set_pod(pod("p", node="n2", takes=whole(0)))
+    assert [room.name for room in ledger.rooms()] == ["n1"]
+
+
+def test_holders_are_told_with_every_claim() -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
+    record = pod("p", node="n1", takes=share(0, 80), created=7)
+    ledger.set_pod(record)
+    (held,) = ledger.holders("n1")
+    assert held.claims == {Claim.BOUND: share(0, 80), Claim.GRANTED: share(0, 100)}
+    assert (held.taken, held.record, held.since, held.holder) == (share(0, 100), record, 7, record.holder)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "exclusive"),
+    [
+        ([granted(0), granted(0, 1)], gpu_uuid(0), True),
+        ([granted(0, mig=mig_uuid(0)), granted(0, mig=mig_uuid(0))], gpu_uuid(0), True),
+        ([granted(0, 50_000), granted(0, 50_000)], gpu_uuid(0), False),
+        ([granted(0, 1, 60), granted(0, 1, 60)], gpu_uuid(0), False),
+    ],
+)
+def test_two_pods_on_one_card_that_can_not_both_have_it(gpus: list[GrantedGpu], device: str, exclusive: bool) -> None:
+    first, second = gpus
+    ledger = ledger_of(report(grants=[grant("young", "c", first), grant("old", "c", second)]))
+    ledger.set_pod(pod("young", created=9))
+    ledger.set_pod(pod("old", created=5))
+    clash = Clash(node="n1", device=device, pods=(uid("old"), uid("young")), exclusive=exclusive)
+    assert ledger.conflicts() == (clash,)
+    assert ledger.conflicts() == (clash,)
+    ledger.set_node(report(version=2))
+    assert ledger.conflicts() == ()
+
+
+def test_two_pods_on_one_vf_clash_and_the_one_that_cannot_be_evicted_is_the_oldest() -> None:
+    ledger = ledger_of(report(grants=[grant("unknown", vfs=[0])]))
+    ledger.set_pod(pod("p", node="n1", takes=taken(vfs=[0])))
+    assert ledger.conflicts() == (Clash(node="n1", device=vf_bdf(0), pods=(uid("unknown"), P), exclusive=True),)
+
+
+def test_pods_that_share_a_card_within_its_limits_do_not_clash() -> None:
+    ledger = ledger_of(report(gpus=[gpu(0), gpu(1, mig=2)], grants=[grant("m", "c", granted(1, mig=mig_uuid(0)))]))
+    ledger.set_pod(pod("m2", node="n1", takes=taken({1: Part(mig=frozenset({mig_uuid(1)}))})))
+    for name in ("a", "b"):
+        ledger.set_pod(pod(name, node="n1", takes=share(0, CARD_MIB // 2, 50)))
+    assert ledger.conflicts() == ()
+
+
+def test_a_plan_is_no_clash() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("victim", node="n1", takes=whole(0)))
+    ledger.nominate(P, "n1", whole(0), until=5)
+    assert ledger.conflicts() == ()

@@ -1,0 +1,109 @@
+import pytest
+
+from central.assignment.model import Part, Taken
+from central.ledger.room import lacking
+from lading.nodedevices import Gpu, NodeDevices
+from tests.fakes.rooms import CARD_MIB, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
+from tests.unit.central.ledger.facts import (
+    WHOLE,
+    free_cards,
+    free_mib,
+    free_vfs,
+    gpu,
+    grant,
+    granted,
+    ledger_of,
+    mig_uuid,
+    port,
+    report,
+    share,
+    taken,
+    uid,
+    whole,
+)
+
+
+def test_the_drivers_part_of_the_memory_is_nobodys() -> None:
+    assert free_mib(ledger_of(report(gpus=[gpu(0, reserved_mib=600)])).room("n1")) == [CARD_MIB - 600]
+
+
+@pytest.mark.parametrize(
+    ("cordon", "cards", "vfs"),
+    [
+        (gpu_uuid(0), [1], [0, 1, 2, 3]),
+        (gpu_uuid(0).upper(), [1], [0, 1, 2, 3]),
+        (f" {gpu_bdf(1)} , {vf_bdf(2)},", [0], [0, 1, 3]),
+        (pf_bdf(0), [0, 1], []),
+        ("all", [], []),
+        ("nothing-here", [0, 1], [0, 1, 2, 3]),
+    ],
+)
+def test_a_cordon_takes_devices_out_of_service(cordon: str, cards: list[int], vfs: list[int]) -> None:
+    room = ledger_of(report(cordon=cordon)).room("n1")
+    assert (free_cards(room), free_vfs(room)) == (cards, vfs)
+
+
+@pytest.mark.parametrize("broken", [gpu(0, unhealthy="Xid 79"), gpu(0, used_by="pid 42")])
+def test_a_card_that_is_not_well_or_in_a_strangers_use_is_not_usable(broken: Gpu) -> None:
+    room = ledger_of(report(gpus=[broken, gpu(1)])).room("n1")
+    assert [card.usable for card in room.cards] == [False, True]
+
+
+def test_a_vf_is_as_well_as_its_port() -> None:
+    assert free_vfs(ledger_of(report(pfs=[port(3, broken=[1])])).room("n1")) == [0, 2]
+    assert free_vfs(ledger_of(report(pfs=[port(3, unhealthy="link down")])).room("n1")) == []
+
+
+def test_a_card_in_mig_mode_has_only_instances_to_give() -> None:
+    room = ledger_of(report(gpus=[gpu(0, mig=2)], grants=[grant("p", "c", granted(0, mig=mig_uuid(0)))])).room("n1")
+    assert free_cards(room) == []
+    assert free_mib(room) == [0]
+    assert room.cards[0].free_mig == (mig_uuid(1),)
+
+
+def test_a_cordoned_instance_is_not_free() -> None:
+    room = ledger_of(report(gpus=[gpu(0, mig=2)], cordon=mig_uuid(0))).room("n1")
+    assert room.cards[0].free_mig == (mig_uuid(1),)
+
+
+SHARED = report(grants=[grant("p", "c", granted(0, 1000, 60), vfs=[0])])
+ALONE = report(grants=[grant("p", "c", granted(0))])
+PARTED = report(gpus=[gpu(0, mig=2)], grants=[grant("p", "c", granted(0, mig=mig_uuid(0)))])
+
+
+@pytest.mark.parametrize(
+    ("on", "wish", "missing"),
+    [
+        (SHARED, share(0, CARD_MIB - 1000, 40), None),
+        (SHARED, share(0, CARD_MIB - 999), gpu_uuid(0)),
+        (SHARED, share(0, 1, 41), gpu_uuid(0)),
+        (SHARED, whole(0), gpu_uuid(0)),
+        (SHARED, whole(1), None),
+        (SHARED, taken(vfs=[1, 2]), None),
+        (SHARED, taken(vfs=[0, 1]), vf_bdf(0)),
+        (SHARED, taken({7: WHOLE}), gpu_uuid(7)),
+        (SHARED, taken(vfs=[9]), vf_bdf(9)),
+        (SHARED, Taken(), None),
+        (ALONE, share(0, 1), gpu_uuid(0)),
+        (ALONE, share(0, 0, 1), gpu_uuid(0)),
+        (PARTED, taken({0: Part(mig=frozenset({mig_uuid(1)}))}), None),
+        (PARTED, taken({0: Part(mig=frozenset({mig_uuid(0)}))}), gpu_uuid(0)),
+        (PARTED, whole(0), gpu_uuid(0)),
+        (PARTED, share(0, 1), gpu_uuid(0)),
+        (report(cordon="all"), share(0, 1), gpu_uuid(0)),
+    ],
+)
+def test_what_can_be_taken_of_a_room(on: NodeDevices, wish: Taken, missing: str | None) -> None:
+    assert lacking(ledger_of(on).room("n1"), wish) == missing
+
+
+def test_a_room_is_built_once_for_each_change_and_only_where_it_changed() -> None:
+    ledger = ledger_of()
+    before = ledger.room("n1")
+    assert ledger.room("n1") is before
+    ledger.predict(uid("p"), "n1", share(0, 1), until=1)
+    after = ledger.room("n1")
+    assert after.version > before.version
+    assert after.cards[0] != before.cards[0]
+    assert after.cards[1] is before.cards[1]
+    assert after.vfs[0] is before.vfs[0]

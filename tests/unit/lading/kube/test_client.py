@@ -1,0 +1,347 @@
+"""Calls against a fake API server: what is sent, what comes back, and what each failure is taken for."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lading.kube import client as module
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access
+from lading.kube.errors import (
+    ConflictError,
+    GoneError,
+    KubeError,
+    MalformedError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    UnclearError,
+    UnreachableError,
+)
+from lading.kube.resource import NODES, PODS
+from tests.fakes.kube_server import FakeKubeServer, Fault
+
+POD = PODS.path("default", "train")
+TOKEN = "s3cret"  # noqa: S105
+
+Story = Callable[[FakeKubeServer, KubeClient], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Story], None]:
+    async def play_one(story: Story) -> None:
+        async with FakeKubeServer() as server:
+            server.token = TOKEN
+            access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig", token=TOKEN))
+            async with KubeClient(access, user_agent="lading-test", timeout_s=2.0) as client:
+                await story(server, client)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert left == set()
+
+    return lambda story: asyncio.run(play_one(story))
+
+
+Play = Callable[[Story], None]
+
+
+def test_get_create_merge_delete(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await client.create(NODES.path(), {"metadata": {"name": "n1"}, "spec": {"a": 1, "b": 2}})
+        await client.merge(NODES.path(name="n1"), {"spec": {"a": None}})
+        node = msgspec.json.decode(await client.get(NODES.path(name="n1")))
+        assert node["spec"] == {"b": 2}
+        with pytest.raises(ConflictError) as there:
+            await client.create(NODES.path(), {"metadata": {"name": "n1"}})
+        assert there.value.reason == "AlreadyExists"
+        with pytest.raises(ConflictError):
+            await client.merge(NODES.path(name="n1"), {"metadata": {"resourceVersion": "7"}})
+        with pytest.raises(ConflictError):
+            await client.delete(NODES.path(name="n1"), uid="another")
+        await client.delete(NODES.path(name="n1"), uid=node["metadata"]["uid"], grace_s=0)
+        assert server.calls("DELETE")[-1].body["gracePeriodSeconds"] == 0
+        with pytest.raises(NotFoundError):
+            await client.get(NODES.path(name="n1"))
+
+    play(story)
+
+
+def test_apply_names_its_manager(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        path = NODES.path(name="n1")
+        await client.apply(path, {"spec": {"a": 1}}, manager="one")
+        with pytest.raises(ConflictError):
+            await client.apply(path, {"spec": {"a": 2}}, manager="two")
+        await client.apply(path, {"spec": {"a": 2}}, manager="two", force=True)
+        call = server.calls("PATCH")[-1]
+        assert call.query["force"] == "true"
+        assert call.headers["Content-Type"] == "application/apply-patch+yaml"
+
+    play(story)
+
+
+def test_bind_is_one_call_for_one_uid_and_version(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        pod = (await server.put(POD, {}))["metadata"]
+
+        async def bind(*, name: str = "train", uid: str = pod["uid"], version: str = pod["resourceVersion"]) -> None:
+            await client.bind(
+                namespace="default", name=name, uid=uid, resource_version=version, node="n1", annotations={"a": "b"}
+            )
+
+        with pytest.raises(ConflictError):
+            await bind(uid="another")
+        with pytest.raises(ConflictError):
+            await bind(version="1")
+        with pytest.raises(NotFoundError):
+            await bind(name="gone")
+        await bind()
+        bound = server.objects[POD]
+        assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == ("n1", {"a": "b"})
+        with pytest.raises(ConflictError):
+            await bind(version=bound["metadata"]["resourceVersion"])
+
+    play(story)
+
+
+def test_evict_asks_the_budget(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        pod = await server.put(POD, {})
+        uid = pod["metadata"]["uid"]
+        server.evictable = False
+        with pytest.raises(TooManyRequestsError):
+            await client.evict(namespace="default", name="train", uid=uid)
+        server.evictable = True
+        await client.evict(namespace="default", name="train", uid=uid, grace_s=5)
+        assert POD not in server.objects
+        options = server.calls("POST")[-1].body["deleteOptions"]
+        assert options["gracePeriodSeconds"] == 5
+        assert options["preconditions"] == {"uid": uid}
+
+    play(story)
+
+
+def test_each_call_says_its_limit_to_the_server(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.put(POD, {})
+        await client.get(POD, timeout_s=0.5)
+        call = server.calls("GET")[0]
+        assert 0 < float(call.query["timeout"].removesuffix("s")) <= 0.5
+        assert call.headers["User-Agent"] == "lading-test"
+        assert "resourceVersion" not in call.query
+
+    play(story)
+
+
+def create(client: KubeClient) -> Awaitable[bytes]:
+    return client.create(NODES.path(), {"metadata": {"name": "n1"}}, timeout_s=0.3)
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize(("status", "hang"), [(500, False), (503, False), (504, False), (0, False), (0, True)])
+def test_nobody_knows(play: Play, status: int, hang: bool, done: bool) -> None:
+    """A connection that breaks, a timeout, a 5xx: the same for a write that was carried out and one that was not."""
+
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=status, hang=hang, done=done))
+        with pytest.raises(UnclearError):
+            await create(client)
+        assert (NODES.path(name="n1") in server.objects) is done
+        assert len(server.calls("POST")) == 1
+
+    play(story)
+
+
+def test_a_write_is_never_sent_twice(play: Play) -> None:
+    """Also not where the connection was kept alive from an earlier call, which is where aiohttp repeats a GET."""
+
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await create(client)
+        for attempt in (
+            client.merge(NODES.path(name="n1"), {"spec": {}}),
+            client.create(NODES.path(), {"metadata": {"name": "b"}}),
+        ):
+            server.fail(Fault(done=True))
+            with pytest.raises(UnclearError):
+                await attempt
+        assert len(server.calls("PATCH")) == 1
+        assert len(server.calls("POST")) == 2
+
+    play(story)
+
+
+def test_a_server_that_is_not_there_was_sent_nothing(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with FakeKubeServer() as server:
+            access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
+        async with KubeClient(access, user_agent="lading-test") as client:
+            with pytest.raises(UnreachableError):
+                await create(client)
+            with pytest.raises(UnclearError):  # which aiohttp may have sent before
+                await client.delete(POD)
+
+    asyncio.run(go())
+
+
+def test_a_full_pool_sends_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        monkeypatch.setattr(module, "CONNECT_S", 0.2)
+        server.fail(Fault(hang=True), times=module.MAX_CONNECTIONS)
+        held = [asyncio.create_task(client.get(POD)) for _ in range(module.MAX_CONNECTIONS)]
+        await server.until(lambda: len(server.requests) == len(held))
+        with pytest.raises(UnreachableError):
+            await client.create(NODES.path(), {"metadata": {"name": "n1"}})
+        for call in held:
+            call.cancel()
+        await asyncio.wait(held)
+
+    play(story)
+
+
+def test_refused_credentials_are_read_anew(play: Play, tmp_path: Path) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.put(POD, {})
+        server.token = "another"  # noqa: S105
+        with pytest.raises(UnauthorizedError) as refused:
+            await client.get(POD)
+        assert TOKEN not in str(refused.value)
+        server.write_kubeconfig(tmp_path / "kubeconfig", token="another")  # noqa: S106
+        await client.get(POD)
+        (tmp_path / "kubeconfig").write_text("{}")
+        server.token = "third"  # noqa: S105
+        with pytest.raises(UnauthorizedError):
+            await client.get(POD)
+        with pytest.raises(UnreachableError):
+            await client.get(POD)
+
+    play(story)
+
+
+def test_retry_after(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=429, headers={"Retry-After": "3"}))
+        with pytest.raises(TooManyRequestsError) as later:
+            await create(client)
+        assert later.value.retry_after_s == 3
+
+    play(story)
+
+
+async def all_pages(client: KubeClient, path: str, limit: int) -> list[tuple[int, bool]]:
+    pages = client.list_pages(path, limit=limit)
+    async with contextlib.aclosing(pages):
+        return [(len(page.items), page.first) async for page in pages]
+
+
+def test_a_list_in_pages(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        assert await all_pages(client, PODS.path(), 2) == [(0, True)]
+        for i in range(5):
+            await server.put(PODS.path("default", f"p{i}"), {})
+        assert await all_pages(client, PODS.path(), 2) == [(2, True), (2, False), (1, False)]
+
+    play(story)
+
+
+def test_a_forgotten_continuation_begins_anew(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        for i in range(5):
+            await server.put(PODS.path("default", f"p{i}"), {})
+        server.fail(Fault(status=410), when=lambda r: "continue" in r.query)
+        assert await all_pages(client, PODS.path(), 3) == [(3, True), (3, True), (2, False)]
+        server.fail(Fault(status=410), when=lambda r: "continue" in r.query, times=3)
+        with pytest.raises(UnclearError):
+            await all_pages(client, PODS.path(), 3)
+        server.fail(Fault(status=410))
+        with pytest.raises(GoneError):
+            await all_pages(client, PODS.path(), 3)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"no json", b"{}", b'{"metadata":{}}', b'{"metadata":{"resourceVersion":"1"},"items":{}}']
+)
+def test_a_list_that_is_none(play: Play, body: bytes) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=200, body=body))
+        with pytest.raises(MalformedError):
+            await all_pages(client, PODS.path(), 3)
+
+    play(story)
+
+
+async def watched(client: KubeClient, version: str, count: int) -> list[tuple[str, str]]:
+    events = client.watch(PODS.path(), resource_version=version)
+    seen: list[tuple[str, str]] = []
+    async with contextlib.aclosing(events):
+        async for event in events:
+            seen.append((event.type, msgspec.json.decode(event.object)["metadata"].get("name", "")))
+            if len(seen) == count:
+                break
+    return seen
+
+
+def test_a_watch_goes_on_where_it_is_told(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        first = await server.put(POD, {})
+        await server.put(PODS.path("other", "p2"), {})
+        await server.put(NODES.path(name="n1"), {})
+        await server.remove(POD)
+        assert await watched(client, first["metadata"]["resourceVersion"], 2) == [("ADDED", "p2"), ("DELETED", "train")]
+        query = server.calls("GET", watch=True)[0].query
+        assert query["allowWatchBookmarks"] == "true"
+        assert 300 <= int(query["timeoutSeconds"]) <= 600
+        await server.until(lambda: not server.watching)  # the connection is closed with the iterator
+
+    play(story)
+
+
+def test_a_watch_that_the_server_ends(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.send(None)
+        assert await watched(client, "100", 9) == []
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}', GoneError),
+        (b'{"type":"ERROR","object":{"kind":"Status","code":500}}', UnclearError),
+        (b'{"type":"ADDED","object":', MalformedError),
+        (b"\xff\xfe", MalformedError),
+        (b"[]", MalformedError),
+    ],
+)
+def test_a_watch_that_breaks_off(play: Play, line: bytes, kind: type[KubeError]) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.send(line)
+        with pytest.raises(kind):
+            await watched(client, "100", 1)
+
+    play(story)
+
+
+def test_a_watch_from_a_forgotten_version(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.put(POD, {})
+        server.compact()
+        with pytest.raises(GoneError):
+            await watched(client, "1", 1)
+
+    play(story)
+
+
+def test_a_connection_that_breaks_in_a_watch(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(), when=lambda r: "watch" in r.query, times=2)  # aiohttp tries a GET twice
+        with pytest.raises(UnclearError):
+            await watched(client, "100", 1)
+
+    play(story)
