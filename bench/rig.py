@@ -37,8 +37,10 @@ class Rig:
         self.direct = Contender(name="direct", socket=runtime.socket, pid=runtime.pid)
 
     @contextlib.contextmanager
-    def relay(self, runtime: Contender, *, registration: Mapping[str, Any] | None = None) -> Iterator[Contender]:
-        """The proxy as it is installed, with at most one hook registration."""
+    def relay(
+        self, runtime: Contender, *, registration: Mapping[str, Any] | None = None, heartbeat: Path | None = None
+    ) -> Iterator[Contender]:
+        """The proxy as it is installed, with at most one hook registration; `heartbeat`: the file of bench.heartbeat."""
         folder = self.folder / f"relay-{runtime.name}"
         hooks_dir = folder / "hooks.d"
         hooks_dir.mkdir(parents=True, exist_ok=True)
@@ -50,6 +52,8 @@ class Rig:
         settings = {"listen": str(listen), "runtime_endpoint": str(runtime.socket), "hooks_dir": str(hooks_dir)}
         config.write_text(render_flat_toml(settings))
         proxy = Daemon("lading-runtimeproxy", config=config, socket=listen)
+        if heartbeat:
+            proxy.argv[:1] = [sys.executable, "-m", "bench.heartbeat", str(heartbeat)]
         proxy.start()
         try:
             yield Contender(name="relay", socket=listen, pid=proxy.pid)

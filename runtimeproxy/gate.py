@@ -10,9 +10,10 @@ Source: docs/hook-api.md; CRI's Stop and Remove calls, which kubelet retries wit
 import asyncio
 import traceback
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from lading.errors import RuntimeUnavailableError
 from lading.log import Event, Log
@@ -64,9 +65,11 @@ class Gate:
     def screen(self, call: HeldCall) -> Outcome | None:
         """The outcome of a call about which nobody has to be asked, found without parsing it; None: `handle` it."""
         screening, stage = self._screening, call.method.stage
+        if len(call.message) >= LARGE:
+            return None
         keys = known_keys(stage, call.message, self.known)
         if stage is None or stage in _MAKES:
-            named = len(call.message) >= LARGE or screening.names_anybody(call.message)
+            named = screening.names_anybody(call.message)
             return None if named or screening.must_read(stage, keys) else self._forward(call)
         if screening.asked(stage, keys):
             return None
@@ -80,7 +83,7 @@ class Gate:
             self._log.info(Event.CALL_CANCELLED, method=call.method.name)
             raise
         except Exception as e:  # noqa: BLE001  an error of ours must not leave a caller waiting
-            return self._after_error(call, e)
+            return await self._after_error(call, e)
 
     def observed(self, call: HeldCall, outcome: Forward, status: int, reply: bytes) -> None:
         """How the runtime answered a call that went on with `observe`. `reply`: message bytes, without a prefix."""
@@ -94,46 +97,44 @@ class Gate:
     async def _decide(self, call: HeldCall) -> Outcome:
         screening, stage = self._screening, call.method.stage
         if stage is None:
-            named = await _off_loop(call, screening.names_guarded)
+            named = await _look(call, lambda: screening.names_guarded(call.message))
             return self._refuse(call, _another_way(call)) if named else self._forward(call)
         must_read = stage not in _MAKES or screening.must_read(stage, known_keys(stage, call.message, self.known))
-        if not (must_read or await _off_loop(call, screening.names_anybody)):
+        if not (must_read or await _look(call, lambda: screening.names_anybody(call.message))):
             return self._forward(call)
         try:
-            request = await _off_loop(call, call.method.parse)
+            request = await _look(call, lambda: call.method.parse(call.message))
         except DecodeError:
-            return self._unreadable(call, screening)
-        subject = subject_of(request, self.known)
-        if stage is Stage.CREATE_CONTAINER:
-            lost = await self._find(subject, screening)
-            subject = subject_of(request, self.known)  # with what the runtime said of its sandbox
-            if screening.concerns(subject.keys) and not lost:
+            return await self._unreadable(call, screening)
+        subject = await self._subject(call, request)
+        lost = None
+        if stage is Stage.CREATE_CONTAINER and await _look(call, lambda: screening.concerns(subject.keys)):
+            lost = await self._find(subject)
+            subject = await self._subject(call, request)  # with what the runtime said of its sandbox
+            if not lost:
                 self.known.learn_sandbox(subject.sandbox)  # a pod may be annotated long after its sandbox was made
-            guarded = screening.guarded(subject.keys)
-            refusal = screening.refuse_smuggled(subject) or screening.refuse_unclaimed(guarded) or (lost if guarded else None)
-        elif stage is Stage.RUN_POD_SANDBOX:
-            refusal = screening.refuse_smuggled(subject)
-        else:
-            refusal = None
+        refusal = await _look(call, lambda: _refusal(stage, screening, subject, lost))
         if refusal:
             return self._refuse(call, refusal, subject)
         return await self._ask(call, stage, screening, subject)
 
+    async def _subject(self, call: HeldCall, request: Message) -> Subject:
+        if call.method.stage in _MAKES:
+            return await _look(call, lambda: subject_of(request, self.known))
+        return subject_of(request, self.known)  # which looks at more of `known` than another thread may
+
     async def _ask(self, call: HeldCall, stage: Stage, screening: Screening, subject: Subject) -> Outcome:
-        asked = screening.asked(stage, subject.keys)
-        questions = [_question(registration, call, stage, subject) for registration in asked]
+        asked, questions = await _look(call, lambda: _questions(call, stage, screening, subject))
         answers = await self._chain.ask(stage, questions, call.deadline, keep_going=call.method.teardown)
-        observe = _observes(stage, screening, subject.keys)
+        observe = await _look(call, lambda: _observes(stage, screening, subject.keys))
         if isinstance(answers, Refusal):
             return self._refuse(call, answers, subject)
         if call.method.teardown:
             for forgiven in answers.forgiven.values():
                 self._say_ignored(call, forgiven, subject)
             return self._forward(call, subject, observe=observe)
-        answers = self._without_invalid(call, stage, asked, answers, subject)
-        if stage is Stage.CREATE_CONTAINER and (refusal := screening.refuse_unanswered(subject.keys, answers)):
-            return self._refuse(call, refusal, subject)
-        merged = merge([*answers.adjustments, *screening.hidden(subject)], stage)
+        usable = self._without_invalid(call, stage, asked, answers, subject)
+        merged = await _look(call, lambda: _merged(stage, screening, subject, usable))
         if isinstance(merged, Refusal):
             return self._refuse(call, merged, subject)
         if merged.empty:
@@ -141,13 +142,16 @@ class Gate:
         return await self._adjust(call, stage, merged, subject, observe=observe)
 
     async def _adjust(self, call: HeldCall, stage: Stage, merged: Merged, subject: Subject, *, observe: bool) -> Outcome:
-        applied = await _off_loop(call, lambda message: apply_adjustment(message, merged.adjustment, stage))
+        applied = await _look(call, lambda: apply_adjustment(call.message, merged.adjustment, stage))
         fields = _fields(call, subject)
         owners = ",".join(dict.fromkeys(merged.owners.values()))
         if applied.env_replaced:
             self._log.info(Event.ENV_REPLACED, ",".join(applied.env_replaced), **fields, hook=owners)
         self._log.info(Event.CALL_ADJUSTED, **fields, hook=owners)
-        return Forward(applied.message, observe=observe)
+        if not (observe and _large(call)):
+            return Forward(applied.message, observe=observe)
+        request = await _look(call, lambda: call.method.parse(applied.message))
+        return Forward(applied.message, observe=observe, subject=replace(await self._subject(call, request), create=None))
 
     def _without_invalid(
         self, call: HeldCall, stage: Stage, asked: Sequence[Registration], answers: Answers, subject: Subject
@@ -164,10 +168,10 @@ class Gate:
                 usable.append((name, adjustment))
         return Answers(adjustments=tuple(usable), forgiven=forgiven)
 
-    async def _find(self, subject: Subject, screening: Screening) -> Refusal | None:
+    async def _find(self, subject: Subject) -> Refusal | None:
         """Learns from the runtime what a container's request does not say of its sandbox (its runtime handler)."""
         sandbox_id = subject.sandbox.id
-        if self.known.sandbox(sandbox_id) or not screening.concerns(subject.keys):
+        if self.known.sandbox(sandbox_id):
             return None
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
@@ -180,24 +184,24 @@ class Gate:
         self.known.learn_sandbox(sandbox_of_list(found.status))
         return None
 
-    def _unreadable(self, call: HeldCall, screening: Screening) -> Outcome:
+    async def _unreadable(self, call: HeldCall, screening: Screening) -> Outcome:
         """A pod that might be guarded, or get cards that were to be hidden from it, is not made from what we can not read."""
         hides = call.method.stage is Stage.CREATE_CONTAINER and screening.hides
-        if call.method.teardown or not (hides or self._may_be_guarded(call, screening)):
+        if call.method.teardown or not (hides or await self._may_be_guarded(call, screening)):
             return self._forward(call)
         message = f"the {call.method.name} request can not be read as runtime.v1 has it"
         return self._refuse(call, Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))
 
-    def _may_be_guarded(self, call: HeldCall, screening: Screening) -> bool:
+    async def _may_be_guarded(self, call: HeldCall, screening: Screening) -> bool:
         keys = known_keys(call.method.stage, call.message, self.known)
-        return screening.names_guarded(call.message) or bool(screening.guarded(keys))
+        return bool(screening.guarded(keys)) or await _look(call, lambda: screening.names_guarded(call.message))
 
-    def _after_error(self, call: HeldCall, error: Exception) -> Outcome:
+    async def _after_error(self, call: HeldCall, error: Exception) -> Outcome:
         self._log.error(
             Event.CALL_REFUSED, f"an error of ours: {_where(error)}", method=call.method.name, reason=Reason.INTERNAL
         )
         try:
-            guarded = self._may_be_guarded(call, self._screening)
+            guarded = await self._may_be_guarded(call, self._screening)
         except Exception:  # noqa: BLE001  whatever broke above may break here: then nobody knows, and it counts as guarded
             guarded = True
         if call.method.teardown or not guarded:
@@ -209,9 +213,13 @@ class Gate:
         stage, screening, known = call.method.stage, self._screening, self.known
         if stage is None:
             return
-        request = call.method.parse(call.message if outcome.message is None else outcome.message)
+        subject = outcome.subject
+        if subject is None:
+            request = call.method.parse(call.message if outcome.message is None else outcome.message)
+            subject = subject_of(request, known)
         done = status == Status.OK
-        subject = subject_made(request, reply, known) if done and stage in _MAKES else subject_of(request, known)
+        if done:
+            subject = subject_made(subject, stage, reply)
         if done and stage in _MAKES and known.sandbox(subject.sandbox.id) is None:
             known.learn_sandbox(subject.sandbox)
         if done and stage is Stage.CREATE_CONTAINER and subject.container:
@@ -229,7 +237,8 @@ class Gate:
     def _forward(self, call: HeldCall, subject: Subject | None = None, *, observe: bool = False) -> Forward:
         if self._log.debug_enabled:
             self._log.debug(Event.CALL_FORWARDED, **_fields(call, subject))
-        return Forward(None, observe=observe)
+        kept = replace(subject, create=None) if observe and subject and _large(call) else None
+        return Forward(None, observe=observe, subject=kept)
 
     def _refuse(self, call: HeldCall, refusal: Refusal, subject: Subject | None = None) -> Outcome:
         fields = _fields(call, subject)
@@ -246,6 +255,31 @@ def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool
     if stage in _REMOVES or screening.told(stage, keys):
         return True
     return stage in _MAKES and screening.concerns(keys)
+
+
+def _refusal(stage: Stage, screening: Screening, subject: Subject, lost: Refusal | None) -> Refusal | None:
+    """`lost`: why the runtime's word on the sandbox could not be had."""
+    if stage not in _MAKES:
+        return None
+    refusal = screening.refuse_smuggled(subject)
+    if refusal or stage is Stage.RUN_POD_SANDBOX:
+        return refusal
+    guarded = screening.guarded(subject.keys)
+    return screening.refuse_unclaimed(guarded) or (lost if guarded else None)
+
+
+def _merged(stage: Stage, screening: Screening, subject: Subject, answers: Answers) -> Merged | Refusal:
+    if stage is Stage.CREATE_CONTAINER and (refusal := screening.refuse_unanswered(subject.keys, answers)):
+        return refusal
+    return merge([*answers.adjustments, *screening.hidden(subject)], stage)
+
+
+def _questions(
+    call: HeldCall, stage: Stage, screening: Screening, subject: Subject
+) -> tuple[tuple[Registration, ...], list[Question]]:
+    """Who is asked, and what."""
+    asked = screening.asked(stage, subject.keys)
+    return asked, [_question(registration, call, stage, subject) for registration in asked]
 
 
 def _question(registration: Registration, call: HeldCall, stage: Stage, subject: Subject) -> Question:
@@ -272,9 +306,13 @@ def _fields(call: HeldCall, subject: Subject | None) -> dict[str, Any]:
     return fields
 
 
-async def _off_loop(call: HeldCall, look: Callable[[bytes], Answer]) -> Answer:
-    """Looks at the message; at a large one in a thread."""
-    return await asyncio.to_thread(look, call.message) if len(call.message) >= LARGE else look(call.message)
+def _large(call: HeldCall) -> bool:
+    return len(call.message) >= LARGE
+
+
+async def _look(call: HeldCall, look: Callable[[], Answer]) -> Answer:
+    """At a message, or at what was read in it; at a large one in a thread."""
+    return await asyncio.to_thread(look) if _large(call) else look()
 
 
 def _where(error: Exception) -> str:

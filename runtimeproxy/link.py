@@ -15,7 +15,7 @@ from typing import Final, cast
 from lading.log import Event, Log
 from lading.reasons import Reason
 from runtimeproxy.call.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
-from runtimeproxy.gate import Gate
+from runtimeproxy.gate import LARGE, Gate
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay import messages
 from runtimeproxy.relay.budget import HoldBudget
@@ -85,6 +85,19 @@ class Half(asyncio.Protocol):
             self.transport.close()
 
 
+def _read(event: CallHeld, method: Method) -> HeldCall:
+    """Raises UnreadableMessageError."""
+    message = messages.unpack_parts(event.parts, event.encoding, MAX_MESSAGE)
+    return HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
+
+
+def _given_up(method: Method) -> Outcome:
+    """How a call ends on which nobody came to an end."""
+    if method.teardown:
+        return Forward(None, observe=False)
+    return Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
+
+
 class Link:
     def __init__(
         self,
@@ -115,6 +128,7 @@ class Link:
         self._held_since: dict[int, tuple[Method, float]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
+        self._resting = False  # the rest is about to be flushed
         self._over = False
 
     # ---- beginning
@@ -180,11 +194,22 @@ class Link:
 
     def _throttle(self) -> None:
         if not self._over:
+            self._flush_rest()
             self._runtime.read(not self._client.full)
             self._client.read(not self._client.full and not self._runtime.full)
 
     def _flush_soon(self) -> None:
         self._loop.call_soon(self._flush)
+
+    def _flush_rest(self) -> None:
+        """What else the relay has for a runtime that reads, after everybody else had a turn."""
+        if self.relay.more_to_runtime and not (self._runtime.full or self._resting):
+            self._resting = True
+            self._loop.call_soon(self._flush_more)
+
+    def _flush_more(self) -> None:
+        self._resting = False
+        self._flush()
 
     def _flush(self) -> None:
         """Sends what the relay has for either side, and answers its events, until it has nothing more."""
@@ -211,6 +236,7 @@ class Link:
                         self._observed(event)
                     case CallCancelled():
                         self._cancelled(event)
+        self._flush_rest()
         if relay.broken:
             broken = relay.broken
             if broken.code:
@@ -224,23 +250,28 @@ class Link:
     def _held(self, event: CallHeld) -> None:
         method = METHODS[event.path]
         self._held_since[event.stream] = (method, self._loop.time())
-        try:
-            message = messages.unpack(event.message, event.encoding, MAX_MESSAGE)
-        except UnreadableMessageError as e:
-            self._end(event.stream, self._unreadable(method, e))
-            return
-        call = HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
-        self._calls[event.stream] = (call, None)
-        try:
-            outcome = self._gate.screen(call)
-        except Exception:  # noqa: BLE001  `handle` meets the same error and knows how a call must end then
-            outcome = None
-        if outcome is not None:
-            self._end(event.stream, outcome)
-            return
-        task = self._loop.create_task(self._decide(event.stream, call))
+        if event.size < LARGE and not event.compressed:
+            try:
+                call = _read(event, method)
+            except UnreadableMessageError as e:
+                self._end(event.stream, self._unreadable(method, e))
+                return
+            if outcome := self._screen(event.stream, call):
+                self._end(event.stream, outcome)
+                return
+            deciding = self._decide(event.stream, call)
+        else:
+            deciding = self._read_and_decide(event, method)
+        task = self._loop.create_task(deciding)
         self._deciding[event.stream] = task
         task.add_done_callback(lambda _: self._deciding.pop(event.stream, None))
+
+    def _screen(self, stream: int, call: HeldCall) -> Outcome | None:
+        self._calls[stream] = (call, None)
+        try:
+            return self._gate.screen(call)
+        except Exception:  # noqa: BLE001  `handle` meets the same error and knows how a call must end then
+            return None
 
     def _unreadable(self, method: Method, error: UnreadableMessageError) -> Outcome:
         if method.teardown:
@@ -248,13 +279,23 @@ class Link:
         return Refuse(error.status, str(error), Reason.REQUEST_UNREADABLE)
 
     async def _decide(self, stream: int, call: HeldCall) -> None:
-        outcome: Outcome = Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
-        if call.method.teardown:
-            outcome = Forward(None, observe=False)
+        outcome = _given_up(call.method)
         try:
             outcome = await self._gate.handle(call)
         finally:  # also when the task is cancelled: a caller is never left waiting
             self._end(stream, outcome)
+            self._flush()
+
+    async def _read_and_decide(self, event: CallHeld, method: Method) -> None:
+        """Of a message that takes its time already to copy or to decompress."""
+        outcome = _given_up(method)
+        try:
+            call = await asyncio.to_thread(_read, event, method)
+            outcome = self._screen(event.stream, call) or await self._gate.handle(call)
+        except UnreadableMessageError as e:
+            outcome = self._unreadable(method, e)
+        finally:
+            self._end(event.stream, outcome)
             self._flush()
 
     def _end(self, stream: int, outcome: Outcome) -> None:

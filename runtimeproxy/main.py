@@ -35,6 +35,8 @@ from runtimeproxy.settings import CONFIG, Settings
 
 # A teardown call before the first comparison with the runtime would find its pod unknown, and go on without its hooks.
 FIRST_RELIST_S: Final = 1.0
+# How long the loop waits for the interpreter while another thread looks at a large message; a call needs it several times.
+SWITCH_S: Final = 0.0005
 # What stopping takes besides the drain.
 STOP_S: Final = 15.0
 # Two descriptors a connection, and those of the process itself.
@@ -53,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         settings = parse_args(Settings, parser.parse_args(argv), check)
         log = open_log("lading-runtimeproxy", settings.log_level)
+        sys.setswitchinterval(SWITCH_S)
         faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
         asyncio.run(run(settings, log))
     except ConfigError as e:

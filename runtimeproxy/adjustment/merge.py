@@ -25,6 +25,7 @@ _CDI_NAME: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 )
 _CAPABILITY: Final = re.compile(r"(?!CAP_)[A-Z][A-Z0-9_]*")
+_PERMISSIONS: Final = frozenset({"r", "w", "m", "rw", "rm", "wm", "rwm"})
 _PLAIN_RESOURCES: Final = tuple(f.name for f in hook.LinuxResources.DESCRIPTOR.fields if f.name != "unified")
 
 # What each stage's CRI request can carry. Start, Stop and Remove carry nothing that a hook could change.
@@ -84,7 +85,9 @@ def _claims(adjustment: hook.Adjustment) -> Iterator[tuple[Key, object]]:
     for mount in adjustment.mounts:
         yield ("mount", mount.container_path), (mount.host_path, mount.readonly)
     for device in adjustment.devices:
-        permissions = "".join(sorted(device.permissions, key="rwm".find))
+        permissions = device.permissions
+        if permissions not in _PERMISSIONS:
+            permissions = "".join(sorted(permissions, key="rwm".find))
         yield ("device", device.container_path), (device.host_path, permissions)
     for name in adjustment.cdi_devices:
         yield ("cdi-device", name), True
@@ -92,11 +95,12 @@ def _claims(adjustment: hook.Adjustment) -> Iterator[tuple[Key, object]]:
         yield ("annotation", name), adjustment.annotations[name]
     for name in sorted(adjustment.labels):
         yield ("label", name), adjustment.labels[name]
-    for name in _PLAIN_RESOURCES:
-        if adjustment.resources.HasField(name):
-            yield ("resources", name), getattr(adjustment.resources, name)
-    for name in sorted(adjustment.resources.unified):
-        yield ("unified", name), adjustment.resources.unified[name]
+    if adjustment.HasField("resources"):
+        for name in _PLAIN_RESOURCES:
+            if adjustment.resources.HasField(name):
+                yield ("resources", name), getattr(adjustment.resources, name)
+        for name in sorted(adjustment.resources.unified):
+            yield ("unified", name), adjustment.resources.unified[name]
     for name in adjustment.add_capabilities:
         yield ("capability", name), True
 
@@ -133,11 +137,11 @@ def _problem(kind: str, name: str, value: object, stage: Stage) -> str:
     if kind not in _CARRIES.get(stage, frozenset()):
         return f"{stage.value} can not carry it"
     match kind, value:
-        case "env", _ if not re.fullmatch(r"[^=\0]+", name) or (isinstance(value, str) and "\0" in value):
+        case "env", _ if not name or "=" in name or "\0" in name or (isinstance(value, str) and "\0" in value):
             return "names are not empty and without '=', neither names nor values contain NUL"
         case (("mount" | "device"), (str(host_path), _)) if not (_clean(name) and _clean(host_path)):
             return f"from {host_path!r}: both paths must be absolute, not '/', without '.', '..', doubled or trailing '/'"
-        case "device", (_, str(permissions)) if permissions not in ("r", "w", "m", "rw", "rm", "wm", "rwm"):
+        case "device", (_, str(permissions)) if permissions not in _PERMISSIONS:
             return f"permissions {permissions!r} are no choice of 'r', 'w' and 'm'"
         case "cdi-device", _ if not _CDI_NAME.fullmatch(name):
             return "not of the form vendor/class=name"

@@ -8,9 +8,10 @@ Source: runtime.v1 RuntimeService (protos/cri/runtime/v1/api.proto); the protobu
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf import empty_pb2
 from google.protobuf.message import Message
@@ -18,7 +19,11 @@ from google.protobuf.message import Message
 from lading.log import printable
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
+from runtimeproxy.call.wire import LENGTH, BrokenWireError, fields, parse_in_parts
 from runtimeproxy.relay.messages import Status
+
+if TYPE_CHECKING:
+    from runtimeproxy.call.subject import Subject
 
 
 class Stage(Enum):
@@ -70,7 +75,7 @@ class Method:
 
     def parse(self, message: bytes) -> Message:
         """Raises google.protobuf's DecodeError."""
-        return self.request.FromString(message)
+        return parse_in_parts(self.request, message)
 
 
 def _methods() -> dict[bytes, Method]:
@@ -102,6 +107,8 @@ class Forward:
 
     message: bytes | None
     observe: bool
+    # Whom it is about, where reading the message once more for that would take long.
+    subject: "Subject | None" = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,35 +182,11 @@ def read_id(message: bytes) -> str:
     The last occurrence counts, as in every protobuf parser. All stages but RunPodSandbox have such an id.
     """
     found = b""
-    at = 0
-    for _ in range(_MAX_FIELDS):
-        if at >= len(message):
-            break
-        tag, at = _varint(message, at)
-        match tag & 7:
-            case 0:
-                _, at = _varint(message, at)
-            case 1:
-                at += 8
-            case 2:
-                size, at = _varint(message, at)
-                if tag >> 3 == 1:
-                    found = message[at : at + size]
-                at += size
-            case 5:
-                at += 4
-            case _:
-                return ""
-    return found.decode("utf-8", "replace") if at == len(message) else ""
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(message) and shift < 70:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return 0, len(message) + 1  # cut off, or longer than a varint can be: ends the caller's walk
+    walked = 0
+    try:
+        for tag, _, content, walked in islice(fields(message, 0, len(message)), _MAX_FIELDS):
+            if tag == 1 << 3 | LENGTH:
+                found = message[content:walked]
+    except BrokenWireError:
+        return ""
+    return found.decode("utf-8", "replace") if walked == len(message) else ""

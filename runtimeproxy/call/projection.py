@@ -7,9 +7,12 @@ Source: runtime.v1 PodSandboxConfig, ContainerConfig, PodSandbox, Container; pro
 """
 
 from collections.abc import Collection
+from typing import Any, Final
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
+
+_PLAIN_RESOURCES: Final = frozenset(f.name for f in hook.LinuxResources.DESCRIPTOR.fields if f.name != "unified")
 
 
 def sandbox_of_config(config: cri.PodSandboxConfig, *, sandbox_id: str = "", runtime_handler: str = "") -> hook.PodSandbox:
@@ -89,12 +92,8 @@ def container_of_config(config: cri.ContainerConfig, *, env_values: Collection[s
 
 def resources_of(resources: cri.LinuxContainerResources) -> hook.LinuxResources:
     """CRI has no presence here: 0 and empty are what it uses for "not said", and so they are absent."""
-    known = hook.LinuxResources.DESCRIPTOR.fields_by_name
-    shown = hook.LinuxResources(unified=resources.unified)
-    for field, value in resources.ListFields():
-        if field.name in known and field.name != "unified":
-            setattr(shown, field.name, value)
-    return shown
+    plain: dict[str, Any] = {field.name: value for field, value in resources.ListFields() if field.name in _PLAIN_RESOURCES}
+    return hook.LinuxResources(**plain, unified=resources.unified)
 
 
 def _text(value: bytes) -> str | None:

@@ -15,6 +15,7 @@ from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS, Answers
 from runtimeproxy.adjustment.unassigned import decide_hidden
 from runtimeproxy.call.calls import Refusal, Stage
 from runtimeproxy.call.subject import Subject
+from runtimeproxy.call.wire import contains
 from runtimeproxy.chain.registrations import Registration
 
 # What a pod may not bring along to where we write: both make the runtime act on devices and properties past every check.
@@ -43,11 +44,11 @@ class Screening:
         return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys)))
 
     def names_guarded(self, message: bytes) -> bool:
-        return any(prefix.encode() in message for prefix in self.guarded_prefixes)
+        return any(contains(message, prefix.encode()) for prefix in self.guarded_prefixes)
 
     def names_anybody(self, message: bytes) -> bool:
         named = (prefix for registration in self.registrations for prefix in registration.prefixes or ())
-        return self.names_guarded(message) or any(prefix.encode() in message for prefix in named)
+        return self.names_guarded(message) or any(contains(message, prefix.encode()) for prefix in named)
 
     def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
         """The annotations that make a pod a guarded one."""

@@ -80,14 +80,12 @@ def known_keys(stage: Stage | None, message: bytes, known: Known) -> frozenset[s
             return subject_by_id(stage, read_id(message), known).keys
 
 
-def subject_made(request: Message, reply: bytes, known: Known) -> Subject:
+def subject_made(subject: Subject, stage: Stage, reply: bytes) -> Subject:
     """The same with the id that the runtime's reply gives to what it made."""
-    subject = subject_of(request, known)
-    match request:
-        case cri.RunPodSandboxRequest():
-            subject.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
-        case cri.CreateContainerRequest() if subject.container is not None:
-            subject.container.id = cri.CreateContainerResponse.FromString(reply).container_id
+    if stage is Stage.RUN_POD_SANDBOX:
+        subject.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
+    elif stage is Stage.CREATE_CONTAINER and subject.container is not None:
+        subject.container.id = cri.CreateContainerResponse.FromString(reply).container_id
     return subject
 
 

@@ -4,41 +4,36 @@ Enters: a request and the time by which an answer is of use. Leaves: the answer'
 that is away is tried again for a moment, because a restart takes less than a second and asking twice is allowed. Refuses
 sockets that another user could have put there, and answers over 4 MiB.
 
-Source: gRPC status codes; grpc's channel arguments (include/grpc/impl/channel_arg_names.h); unix(7).
+Source: gRPC status codes; unix(7).
 """
 
 import asyncio
+import os
 import stat
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import grpc
-import grpc.aio
 
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.chain.connections import ClosedError, Connections
+from runtimeproxy.chain.exchange import Answer
+from runtimeproxy.relay.messages import Status
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
 RESTART_WAIT_S: Final = 1.5  # how long a server that is away is waited for
 RETRY_PAUSE_S: Final = 0.05
 
-_CHANNEL: Final = (
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 300),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # despite its name: how long one attempt to connect may take
-    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
-    ("grpc.max_send_message_length", -1),
-)
+_ADJUST: Final = b"/lading.hook.v1.Hook/Adjust"
+_OBSERVE: Final = b"/lading.hook.v1.Hook/Observe"
+_STATUS_NAMES: Final[dict[int, str]] = {code.value[0]: code.name for code in grpc.StatusCode}
 # A server that ends cancels what it was answering; we cancelled nothing that we still wait for.
-_OF_A_RESTART: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-_Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+_OF_A_RESTART: Final = frozenset({Status.UNAVAILABLE, Status.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +54,13 @@ class _Observation:
 
 class Endpoint:
     def __init__(self, path: str, log: Log, *, owner_uid: int) -> None:
-        """`owner_uid`: whose socket is trusted besides root's. Needs a running loop."""
+        """`owner_uid`: whose socket is trusted besides root's."""
         self.path = path
+        self._folder = str(Path(path).parent)
         self.dropped = 0  # observations that the server was not told of
         self._trusted = {0, owner_uid}
         self._log = log
-        self._channel = grpc.aio.insecure_channel(f"unix:{quote(path)}", options=_CHANNEL)
-        self._adjust: _Call = self._channel.unary_unary("/lading.hook.v1.Hook/Adjust", bytes, bytes)
-        self._observe: _Call = self._channel.unary_unary("/lading.hook.v1.Hook/Observe", bytes, bytes)
+        self._connections = Connections(path, limit=MAX_ANSWER_BYTES)
         self._queue: deque[_Observation] = deque()
         self._teller: asyncio.Task[None] | None = None
         self._deaf = False  # the last observation did not arrive: said once, and no longer waited for
@@ -78,7 +72,7 @@ class Endpoint:
         started = loop.time()
         while (now := loop.time()) < until:
             request.deadline_ms = int((until - now) * 1000)
-            answer = await self._call(self._adjust, request.SerializeToString(), until - now)
+            answer = await self._call(_ADJUST, request.SerializeToString(), until - now)
             if isinstance(answer, bytes) or not answer.passing or loop.time() + RETRY_PAUSE_S >= min(until, patience):
                 return answer
             await asyncio.sleep(RETRY_PAUSE_S)
@@ -99,17 +93,17 @@ class Endpoint:
             self._teller.cancel()
             await asyncio.gather(self._teller, return_exceptions=True)
         self._queue.clear()
-        await self._channel.close(grace_s)
+        await self._connections.close(grace_s=grace_s)
 
     async def _tell(self) -> None:
         loop = asyncio.get_running_loop()
         while self._queue:
             observation = self._queue.popleft()
             patience = loop.time() + (0 if self._deaf else RESTART_WAIT_S)
-            answer = await self._call(self._observe, observation.payload, observation.deadline_s)
+            answer = await self._call(_OBSERVE, observation.payload, observation.deadline_s)
             while isinstance(answer, Failure) and answer.passing and loop.time() + RETRY_PAUSE_S < patience:
                 await asyncio.sleep(RETRY_PAUSE_S)
-                answer = await self._call(self._observe, observation.payload, observation.deadline_s)
+                answer = await self._call(_OBSERVE, observation.payload, observation.deadline_s)
             if isinstance(answer, Failure):
                 self._drop(observation.hook, answer.message)
             self._deaf = isinstance(answer, Failure)
@@ -120,65 +114,61 @@ class Endpoint:
             self._log.warning(Event.HOOK_FAILED, f"an observation was dropped: {why}", hook=name, endpoint=self.path)
         self._deaf = True
 
-    async def _call(self, rpc: _Call, payload: bytes, timeout_s: float) -> bytes | Failure:
+    async def _call(self, method: bytes, payload: bytes, timeout_s: float) -> bytes | Failure:
         if distrust := self._distrust():
             return distrust
         try:
-            return await rpc(payload, timeout=timeout_s)
-        except grpc.aio.AioRpcError as e:
-            return _failure(self.path, e, timeout_s)
-        except grpc.aio.UsageError:
-            return _closed(self.path)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return _closed(self.path)  # grpc.aio cancels what waits on a channel that is closed
+            answer = await self._connections.call(method, payload, timeout_s=timeout_s)
+        except TimeoutError:
+            return _late(self.path, timeout_s)
+        except ClosedError:
+            return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"{self.path} was unregistered while it was asked")
+        except OSError as e:
+            return _unreachable(self.path, e)
+        return answer.content if answer.status == Status.OK else _failure(self.path, answer, timeout_s)
 
     def _distrust(self) -> Failure | None:
         """Why the socket must not be spoken to now: not there, or possibly another user's."""
-        path = Path(self.path)
         try:
-            socket, parent = path.lstat(), path.parent.stat()
+            socket, parent = os.lstat(self.path), os.stat(self._folder)  # noqa: PTH116  a container waits; Path takes its time
         except OSError as e:
-            message = f"cannot reach {self.path}: {e.strerror}"
-            return Failure(reason=Reason.HOOK_UNAVAILABLE, message=message, passing=True)
+            return _unreachable(self.path, e)
         if not stat.S_ISSOCK(socket.st_mode):
             return _untrusted(self.path, "is no socket")
         if socket.st_uid not in self._trusted:
             return _untrusted(self.path, f"belongs to uid {socket.st_uid}, not to root")
         if parent.st_uid not in self._trusted or (parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX):
-            return _untrusted(str(path.parent), "can be written by others than root")
+            return _untrusted(self._folder, "can be written by others than root")
         return None
 
 
-def _failure(path: str, error: grpc.aio.AioRpcError, timeout_s: float) -> Failure:
-    details = printable(error.details() or "")[:200]
-    match error.code():
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
+def _unreachable(path: str, error: OSError) -> Failure:
+    return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"cannot reach {path}: {error.strerror}", passing=True)
+
+
+def _failure(path: str, answer: Answer, timeout_s: float) -> Failure:
+    details = printable(answer.message)[:200]
+    match answer.status:
+        case Status.DEADLINE_EXCEEDED:
             return _late(path, timeout_s)
-        case grpc.StatusCode.UNIMPLEMENTED:
+        case Status.UNIMPLEMENTED:
             message = (
                 f"{path} does not serve lading.hook.v1.Hook; "
                 "koordlet's protocol, runtime.v1alpha1.RuntimeHookService, is not spoken yet"
             )
             return Failure(reason=Reason.HOOK_INVALID, message=message)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+        case Status.RESOURCE_EXHAUSTED:
             return Failure(reason=Reason.HOOK_INVALID, message=f"{path} answered too much: {details}")
-        case code:
+        case status:
             return Failure(
                 reason=Reason.HOOK_UNAVAILABLE,
-                message=f"{path} answered {code.name}: {details}",
-                passing=code in _OF_A_RESTART,
+                message=f"{path} answered {_STATUS_NAMES.get(status, status)}: {details}",
+                passing=status in _OF_A_RESTART,
             )
 
 
 def _late(path: str, seconds: float) -> Failure:
     return Failure(reason=Reason.HOOK_TIMEOUT, message=f"no answer from {path} within {seconds:.1f} s")
-
-
-def _closed(path: str) -> Failure:
-    return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"{path} was unregistered while it was asked")
 
 
 def _untrusted(path: str, problem: str) -> Failure:

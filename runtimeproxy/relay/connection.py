@@ -23,7 +23,7 @@ Refused: malformed framing and header compression, by `broken`, with GOAWAY to t
 its receiver's to judge.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from runtimeproxy.relay import frames, messages
@@ -33,11 +33,14 @@ from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.frames import ErrorCode, MalformedError
 from runtimeproxy.relay.headers import Fields
 from runtimeproxy.relay.messages import Status
+from runtimeproxy.relay.received import Received
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 from runtimeproxy.relay.windows import Window
 
 # containerd's own limit for a request; a larger one could not be forwarded either.
 MAX_MESSAGE: Final = 16 << 20
+# What of waiting DATA goes to the runtime at a time: other connections have their turn before the next.
+MAX_BURST: Final = 256 << 10
 # Replies that are observed carry one id.
 MAX_OBSERVED: Final = 64 << 10
 # Our PING behind a GOAWAY: once it is answered, the client opens no more calls.
@@ -68,6 +71,8 @@ class Relay:
         self._preface = frames.PREFACE
         self._streams: dict[int, Stream] = {}
         self._queued: dict[int, Stream] = {}
+        self._burst = MAX_BURST  # what is left of it
+        self._burst_over = False  # something waits for the next one
         self._open: dict[int, bool] = {}  # calls without their end; True once reply headers went to the client
         self._last_stream = 0
         self._connection = Window(frames.DEFAULT_WINDOW)
@@ -142,7 +147,17 @@ class Relay:
         return self._replies.take()
 
     def to_runtime(self) -> bytes:
+        """The bytes for the runtime since the last time, or the next part of what waits (`more_to_runtime`)."""
+        if self._burst_over and not self._requests.out:
+            self._burst_over = False
+            self._drain_queued()
+        self._burst = MAX_BURST
         return self._requests.take()
+
+    @property
+    def more_to_runtime(self) -> bool:
+        """Something waits for the next `to_runtime`, not for the runtime."""
+        return self._burst_over
 
     def take_events(self) -> list[RelayEvent]:
         events, self.events = self.events, []
@@ -153,7 +168,7 @@ class Relay:
         stream = self._streams.get(stream_id)
         if stream is None or stream.hold is not Hold.HELD or self.broken:
             return False
-        held = stream.received if message is None else messages.prefixed(message)
+        held = stream.received.parts if message is None else (messages.prefix_of(message), message)
         stream.observe = observe
         self._requests.out.append(self._send_on(stream, held))
         return True
@@ -238,7 +253,7 @@ class Relay:
             return b""
         stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
         cut_short = end_stream and stream.hold is Hold.RECEIVING
-        instead = self._send_on(stream, stream.received) if cut_short else b""
+        instead = self._send_on(stream, stream.received.parts) if cut_short else b""
         stream.client_ended = stream.client_ended or end_stream
         return instead
 
@@ -291,7 +306,7 @@ class Relay:
     def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
         """Takes bytes of a message that is to be held. The connection's credit goes back at once, so that no other call waits
         for this one; the stream's once the message's room is reserved."""
-        stream.received += payload
+        stream.received.add(payload)
         stream.client_ended = stream.client_ended or end_stream
         stream.uncredited += length
         self._credit_client(0, length)
@@ -310,7 +325,7 @@ class Relay:
         if stream.whole:
             self._hold(stream)
         elif end_stream:
-            return self._send_on(stream, stream.received)  # cut short: the runtime says what is wrong with it
+            return self._send_on(stream, stream.received.parts)  # cut short: the runtime says what is wrong with it
         return b""
 
     def _reserve(self, stream: Stream) -> None:
@@ -331,8 +346,7 @@ class Relay:
         stream.uncredited = 0
 
     def _hold(self, stream: Stream) -> None:
-        behind = bytes(stream.received[stream.expected :])
-        del stream.received[stream.expected :]
+        behind = stream.received.cut(stream.expected)
         if behind or stream.client_ended:
             stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
         stream.hold = Hold.HELD
@@ -341,21 +355,21 @@ class Relay:
             CallHeld(
                 stream=stream.id,
                 path=stream.path,
-                message=stream.received,  # not changed any more: what comes behind it is queued
+                parts=stream.received.parts,  # not changed any more: what comes behind them is queued
                 encoding=stream.header(b"grpc-encoding"),
                 deadline=None if timeout is None else stream.opened_at + timeout,
                 traceparent=stream.header(b"traceparent").decode("ascii", "replace"),
             )
         )
 
-    def _send_on(self, stream: Stream, held: bytes | bytearray) -> bytes:
+    def _send_on(self, stream: Stream, held: Sequence[bytes | bytearray]) -> bytes:
+        """`held`: the parts of the message."""
         first = stream.queue[0] if stream.queue else None
-        if isinstance(first, Waiting) and not first.data and first.end_stream:
+        end_stream = stream.hold is Hold.RECEIVING and stream.client_ended
+        if isinstance(first, Waiting) and not first.left and first.end_stream:
             stream.queue.popleft()  # END_STREAM rides on the message
-            stream.queue.appendleft(Waiting(held, own=True, end_stream=True))
-        else:
-            end_stream = stream.hold is Hold.RECEIVING and stream.client_ended
-            stream.queue.appendleft(Waiting(held, own=True, end_stream=end_stream))
+            end_stream = True
+        stream.queue.appendleft(Waiting(*held, own=True, end_stream=end_stream))
         self._drop_held(stream)
         stream.hold = Hold.PASSING
         return self._drain(stream)
@@ -383,20 +397,22 @@ class Relay:
                 out.append(self._requests.render_block(stream.id, item.fields, end_stream=item.end_stream))
                 stream.queue.popleft()
                 continue
-            left = len(item.data) - item.sent
+            left = item.left
             size = min(left, max(0, self._room(stream)), frames.DEFAULT_MAX_FRAME_SIZE)
-            if left and not size:
+            if size and self._burst <= 0:
+                self._burst_over = True
+            if left and (not size or self._burst_over):
                 self._queued[stream.id] = stream
                 return b"".join(out)
             last = size == left
             flags = frames.END_STREAM if last and item.end_stream else 0
             if left or flags:
                 out.append(frames.frame_header(frames.DATA, flags, stream.id, size))
-                out.append(memoryview(item.data)[item.sent : item.sent + size])
+                out += item.take(size)
             for window in (self._connection, stream.window):
                 if window:
                     window.sent(size) if item.own else window.passed(size)
-            item.sent += size
+            self._burst -= size
             if last:
                 stream.queue.popleft()
         self._queued.pop(stream.id, None)
@@ -527,7 +543,7 @@ class Relay:
 
     def _drain_queued(self) -> None:
         for stream in list(self._queued.values()):
-            if self._connection.room <= 0:
+            if self._connection.room <= 0 or self._burst_over:
                 return
             self._requests.out.append(self._drain(stream))
 
@@ -592,7 +608,7 @@ class Relay:
         if stream is None:
             return
         self._queued.pop(stream_id, None)
-        dropped = sum(len(w.data) - w.sent for w in stream.queue if isinstance(w, Waiting) and not w.own)
+        dropped = sum(waiting.left for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own)
         if dropped:  # the client sent them, the runtime will never see them
             self._credit_client(0, dropped)
 
@@ -603,7 +619,7 @@ class Relay:
         if stream.reserved:
             reserved, stream.reserved = stream.reserved, 0
             self._budget.release(reserved)
-        stream.received = bytearray()
+        stream.received = Received()
 
     def _client_ended(self, stream: Stream, ended: bool) -> None:
         stream.client_ended = stream.client_ended or ended

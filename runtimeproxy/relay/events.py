@@ -1,9 +1,11 @@
 """What the relay tells its shell: a call is held, has ended, or is over before its end; and how a connection broke."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from runtimeproxy.relay.frames import ErrorCode
+from runtimeproxy.relay.messages import joined, parse_prefix
 
 
 class Side(StrEnum):
@@ -17,10 +19,23 @@ class CallHeld:
 
     stream: int
     path: bytes
-    message: bytes | bytearray  # with its prefix, perhaps compressed: messages.unpack
+    parts: Sequence[bytes | bytearray]  # of the message
     encoding: bytes
     deadline: float | None  # on the relay's clock, when the caller gives up
     traceparent: str
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def compressed(self) -> bool:
+        return parse_prefix(self.parts[0])[0]
+
+    @property
+    def message(self) -> bytes:
+        """With its prefix, perhaps compressed: messages.unpack. A copy."""
+        return joined(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Source: gRPC's PROTOCOL-HTTP2.md (Length-Prefixed-Message, Timeout, Status-Messa
 """
 
 import zlib
+from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -16,6 +17,8 @@ _PREFIX: Final = Struct(">BL")
 MAX_STATUS_MESSAGE: Final = 4096
 # Of one compressed message. Clients write one; each more costs a copy of what is behind it.
 _MAX_MEMBERS: Final = 64
+# Bytes of a large message that are copied at a time: a C call holds the interpreter until it returns.
+PART: Final = 64 << 10
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
@@ -50,15 +53,33 @@ def parse_prefix(buffer: bytes | bytearray) -> tuple[bool, int]:
 
 def prefixed(message: bytes) -> bytes:
     """The message uncompressed with its prefix; allowed whatever grpc-encoding the call announced."""
-    return _PREFIX.pack(0, len(message)) + message
+    return prefix_of(message) + message
+
+
+def prefix_of(message: bytes) -> bytes:
+    return _PREFIX.pack(0, len(message))
+
+
+def joined(pieces: Sequence[bytes | bytearray | memoryview]) -> bytes:
+    """`b"".join`, which lets other threads run while it copies a megabyte or more, if all that it is given is `bytes`."""
+    if sum(map(len, pieces)) < 1 << 20:
+        return b"".join(pieces)
+    views = (memoryview(piece) for piece in pieces)
+    return b"".join([bytes(view[at : at + PART]) for view in views for at in range(0, len(view), PART)])
 
 
 def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
     """The content of the first message in `buffer`, decompressed, at most `limit` bytes (a compression bomb ends there)."""
     if len(buffer) < PREFIX_LENGTH:
         raise UnreadableMessageError(Status.INTERNAL, "there is no message")
-    compressed, length = parse_prefix(buffer)
-    content = bytes(memoryview(buffer)[PREFIX_LENGTH : PREFIX_LENGTH + length])  # one copy
+    length = parse_prefix(buffer)[1]
+    return unpack_parts([buffer[: PREFIX_LENGTH + length]], encoding, limit)
+
+
+def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int) -> bytes:
+    """The same of one whole message in parts, of which the first has its prefix whole."""
+    compressed, _ = parse_prefix(parts[0])
+    content = joined([memoryview(parts[0])[PREFIX_LENGTH:], *parts[1:]])
     if not compressed:
         return content
     if encoding not in (b"gzip", b"deflate"):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from runtimeproxy.relay.headers import Fields
-from runtimeproxy.relay.messages import PREFIX_LENGTH, parse_prefix
+from runtimeproxy.relay.messages import PREFIX_LENGTH
+from runtimeproxy.relay.received import Received
 from runtimeproxy.relay.windows import Window
 
 
@@ -19,14 +20,28 @@ class Hold(Enum):
     REFUSED = "refused"  # the relay answered; what either side still sends is dropped
 
 
-@dataclass(slots=True)
 class Waiting:
-    """DATA on its way to the runtime, of which `sent` bytes have gone."""
+    """DATA on its way to the runtime: `own` are the relay's bytes, already credited to the client; otherwise the client's."""
 
-    data: bytes | bytearray
-    own: bool  # the relay's bytes, already credited to the client; otherwise the client's
-    end_stream: bool
-    sent: int = 0
+    __slots__ = ("_parts", "end_stream", "left", "own")
+
+    def __init__(self, *parts: bytes | bytearray, own: bool, end_stream: bool) -> None:
+        self.own = own
+        self.end_stream = end_stream
+        self.left = sum(map(len, parts))  # bytes
+        self._parts = deque(memoryview(part) for part in parts)
+
+    def take(self, size: int) -> list[memoryview]:
+        """The next `size` bytes. A frame may be of several parts: else credit for small ones would make ever smaller ones."""
+        taken = []
+        self.left -= size
+        while size:
+            part = self._parts.popleft()
+            if len(part) > size:
+                self._parts.appendleft(part[size:])
+            taken.append(part[:size])
+            size -= len(taken[-1])
+        return taken
 
 
 @dataclass(slots=True)
@@ -45,7 +60,7 @@ class Stream:
     path: bytes = b""
     headers: Fields = ()
     opened_at: float = 0.0
-    received: bytearray = field(default_factory=bytearray)  # the held message, with its prefix
+    received: Received = field(default_factory=Received)  # the held message, with its prefix
     expected: int = 0  # its length with the prefix, 0 until the prefix is there
     granted: Callable[[], None] | None = None  # while its reservation is waited for
     reserved: int = 0  # bytes of the hold budget
@@ -62,8 +77,8 @@ class Stream:
         return self.expected > 0 and len(self.received) >= self.expected
 
     def read_prefix(self) -> None:
-        if not self.expected and len(self.received) >= PREFIX_LENGTH:
-            self.expected = PREFIX_LENGTH + parse_prefix(self.received)[1]
+        if not self.expected and (prefix := self.received.prefix()):
+            self.expected = PREFIX_LENGTH + prefix[1]
 
     def header(self, name: bytes) -> bytes:
         return next((value for key, value in self.headers if key == name), b"")

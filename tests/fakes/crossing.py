@@ -25,6 +25,7 @@ class Crossing(Wire):
         self.pipes = {pipe: bytearray() for pipe in Pipe}
         self.goaways: list[int] = []  # the last stream that each GOAWAY to the client named
         self._preface = len(frames.PREFACE)
+        self._half = b""  # of DATA on its way to the client
 
     def move(self, pipe: Pipe, size: int) -> None:
         """The next bytes of one pipe arrive."""
@@ -58,8 +59,13 @@ class Crossing(Wire):
         preface, self._preface = to_runtime[: self._preface], max(0, self._preface - len(to_runtime))
         assert frames.PREFACE.find(preface) >= 0
         whole_frames(to_runtime[len(preface) :])
-        for frame in whole_frames(self.relay.to_client()):
-            if frame[3] == frames.GOAWAY:
+        # DATA may come in pieces, nothing else does; a GOAWAY would have the client's h2 close, and is looked at here.
+        for frame in frames_of(self._half + self.relay.to_client()):
+            self._half = b""
+            if len(frame) < frames.HEADER_LENGTH + int.from_bytes(frame[:3]):
+                assert frame[3] == frames.DATA
+                self._half = frame
+            elif frame[3] == frames.GOAWAY:
                 self.goaways.append(frames.unsigned(frame, frames.HEADER_LENGTH))
             else:
                 self.pipes[Pipe.TO_CLIENT] += frame
@@ -67,7 +73,14 @@ class Crossing(Wire):
 
 
 def whole_frames(data: bytes) -> list[bytes]:
-    reader = FrameReader()
+    found = frames_of(data)
+    assert not found or len(found[-1]) == frames.HEADER_LENGTH + int.from_bytes(found[-1][:3])
+    return found
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """The last one may not be whole."""
+    reader = FrameReader(lambda stream: True)
     reader.max_frame_size = frames.LARGEST_MAX_FRAME_SIZE
     found = [data[start:end] for _, _, _, start, end in reader.frames(data)]
     assert not reader.buffered

@@ -12,6 +12,7 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy import gate as gate_module
 from runtimeproxy.adjustment.merge import Answers
 from runtimeproxy.call.calls import Forward, Outcome, Refusal, Refuse, Stage
 from runtimeproxy.chain.chain import Chain, Question
@@ -22,11 +23,21 @@ from tests.fakes.hook_server import HookServer
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.requests import CREATE_GUARDED, CREATE_PLAIN, RUN_GUARDED, RUN_PLAIN, create, golden, held, run
 
+pytestmark = pytest.mark.usefixtures("message_size")
+
 GUARDED = {"lading.dev/gpus": "0"}
 UNREADABLE = b"\x12\x04\x0a\x02\xff\xff"  # a container's name that is no UTF-8
 ASSIGNED = hook.Adjustment(
     env=[hook.EnvUpsert(name="NVIDIA_VISIBLE_DEVICES", value="void")], annotations={"lading.dev/grant": "{}"}
 )
+
+
+@pytest.fixture(params=["small", "large"])
+def message_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every message as a small one, and as one that is looked at in a thread."""
+    if request.param == "large":
+        monkeypatch.setattr(gate_module, "LARGE", 1)
+    return str(request.param)
 
 
 class Runtime:
@@ -110,9 +121,10 @@ def reason(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize(("name", "message"), [("RunPodSandbox", RUN_PLAIN), ("CreateContainer", CREATE_PLAIN)])
-def test_a_pod_that_concerns_nobody_is_forwarded_unread(log: Log, name: str, message: str) -> None:
+def test_a_pod_that_concerns_nobody_is_forwarded_unread(log: Log, name: str, message: str, message_size: str) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration())
-    assert gate.screen(held(name, golden(message))) == Forward(None, observe=False)
+    assert outcome_of(gate, name, golden(message)) == Forward(None, observe=False)
+    assert (gate.screen(held(name, golden(message))) is None) is (message_size == "large")
 
 
 def test_a_guarded_name_inside_a_value_guards_nobody(log: Log) -> None:
@@ -402,10 +414,12 @@ def test_garbage_in_teardown_is_forwarded(log: Log, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEARDOWN)
-def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name: str) -> None:
+def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name: str, message_size: str) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration(hooks=frozenset({f"Pre{name}"})))
     call = held(name, TEARDOWN[name].SerializeToString())
-    assert gate.screen(call) == Forward(None, observe=name.startswith("Remove"))
+    expected = Forward(None, observe=name.startswith("Remove"))
+    assert gate.screen(call) == (expected if message_size == "small" else None)
+    assert asyncio.run(gate.handle(call)) == expected
 
 
 def test_a_start_can_be_refused_and_an_update_changed(log: Log) -> None:

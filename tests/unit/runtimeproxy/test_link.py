@@ -1,6 +1,7 @@
 """One kubelet connection joined to one runtime connection, over real sockets. h2 speaks for both ends."""
 
 import asyncio
+import gzip
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -8,12 +9,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from h2.events import SettingsAcknowledged
+from h2.settings import SettingCodes
 
 from lading.log import Event, Log
 from runtimeproxy import link as link_module
 from runtimeproxy.call.calls import Forward, HeldCall, Outcome, Refuse
 from runtimeproxy.chain.chain import Chain
-from runtimeproxy.gate import Gate
+from runtimeproxy.gate import LARGE, Gate
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay import frames
@@ -23,8 +26,16 @@ from tests.fakes.wire import FREE, HELD, Peer, Seen
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
+of_any_size = pytest.mark.parametrize("large", [1, LARGE], indirect=True, ids=["large", "small"])
+
 STOP = b"/runtime.v1.RuntimeService/StopPodSandbox"
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From how many bytes on a message is large, which is read in a thread."""
+    monkeypatch.setattr(link_module, "LARGE", getattr(request, "param", LARGE))
 
 
 class Scripted(Gate):
@@ -36,6 +47,7 @@ class Scripted(Gate):
         self.asked = asyncio.Event()
         self.given_up = asyncio.Event()
         self.seen: list[tuple[int, bytes]] = []
+        self.calls: list[bytes] = []
 
     @property
     def held_paths(self) -> frozenset[bytes]:
@@ -46,6 +58,7 @@ class Scripted(Gate):
 
     async def handle(self, call: HeldCall) -> Outcome:
         self.asked.set()
+        self.calls.append(call.message)
         try:
             if self.outcome is None:
                 await asyncio.Event().wait()
@@ -290,6 +303,7 @@ def test_nor_when_it_surely_was_first(play: Play, monkeypatch: pytest.MonkeyPatc
 # held calls
 
 
+@of_any_size
 def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
@@ -302,6 +316,7 @@ def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
     assert gate.seen == [(0, b"changed")]
 
 
+@of_any_size
 def test_a_refused_call_ends_and_the_connection_lives_on(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
@@ -314,6 +329,7 @@ def test_a_refused_call_ends_and_the_connection_lives_on(play: Play) -> None:
     play(scenario, Refuse(9, "no"))
 
 
+@of_any_size
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
 def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
     """A creation is refused; a stop goes on, whatever is wrong with us."""
@@ -328,6 +344,7 @@ def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status:
     play(scenario, RuntimeError("a bug"))
 
 
+@of_any_size
 @pytest.mark.parametrize(("path", "status"), [(HELD, b"13"), (STOP, b"0")])
 def test_a_gate_that_is_cancelled_still_ends_the_call(play: Play, path: bytes, status: bytes) -> None:
     async def scenario(rig: Rig) -> None:
@@ -343,6 +360,7 @@ def test_a_gate_that_is_cancelled_still_ends_the_call(play: Play, path: bytes, s
     play(scenario)
 
 
+@of_any_size
 def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
@@ -358,6 +376,7 @@ def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
     play(scenario)
 
 
+@of_any_size
 def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
@@ -371,6 +390,7 @@ def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
     play(scenario)
 
 
+@of_any_size
 def test_or_is_answered_when_the_proxy_stops(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
@@ -388,6 +408,7 @@ def test_or_is_answered_when_the_proxy_stops(play: Play) -> None:
     play(scenario)
 
 
+@of_any_size
 def test_a_message_that_can_not_be_unpacked(play: Play) -> None:
     """A creation is refused in gRPC's words, a stop is the runtime's to judge."""
 
@@ -405,6 +426,45 @@ def test_a_message_that_can_not_be_unpacked(play: Play) -> None:
             await client.close()
 
     play(scenario)
+
+
+def test_a_compressed_message_is_shown_as_it_is(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            stream = client.peer.connection.get_next_available_stream_id()
+            fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", HELD), (b":authority", b"x")]
+            client.peer.connection.send_headers(stream, [*fields, (b"grpc-encoding", b"gzip")])
+            content = gzip.compress(b"content")
+            client.peer.connection.send_data(stream, b"\x01" + prefixed(content)[1:], end_stream=True)
+            client.flush()
+            assert (await client.answer(stream)).data == prefixed(b"changed")
+            await client.close()
+
+    assert play(scenario, Forward(b"changed", observe=False)).calls == [b"content"]
+
+
+@of_any_size
+def test_megabytes_come_through_a_hold(play: Play) -> None:
+    """More than the socket, its buffer and one burst of the relay hold, to a runtime with room for it."""
+    message = bytes(i * i >> 8 & 0xFF for i in range(3_000_000))
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime(silent=True):
+            client = await rig.client()
+            await rig.met.wait()
+            server = rig.servers[0]
+            server.peer.auto_credit = False  # so that nothing but its reading wakes the link
+            server.peer.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 4 << 20})
+            server.peer.connection.increment_flow_control_window(4 << 20)
+            server.flush()
+            await server.until(lambda: sum(isinstance(e, SettingsAcknowledged) for e in server.peer.events) == 2)
+            stream = client.call(HELD)
+            await server.until(lambda: stream in server.peer.streams and server.peer.streams[stream].ended)
+            assert server.peer.streams[stream].data == prefixed(message)
+            await client.close()
+
+    play(scenario, Forward(message, observe=False))
 
 
 # either side ends

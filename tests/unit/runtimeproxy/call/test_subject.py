@@ -53,7 +53,10 @@ def test_what_is_not_known_has_its_id() -> None:
 
 def test_what_was_made_has_its_new_id() -> None:
     reply = cri.RunPodSandboxResponse(pod_sandbox_id="new").SerializeToString()
-    assert subject_made(cri.RunPodSandboxRequest.FromString(run()), reply, Known()).sandbox.id == "new"
+    assert (
+        subject_made(subject_of(cri.RunPodSandboxRequest.FromString(run()), Known()), Stage.RUN_POD_SANDBOX, reply).sandbox.id
+        == "new"
+    )
 
 
 @pytest.mark.parametrize(

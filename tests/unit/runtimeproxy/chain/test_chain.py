@@ -31,7 +31,11 @@ def go(body: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(20):
             result = await body
         # but for what grpc's own server, here in the same loop, has not yet cleaned up
-        left = [t for t in asyncio.all_tasks() - {asyncio.current_task()} if t.get_name() != "rpc_task"]
+        left = [
+            t
+            for t in asyncio.all_tasks() - {asyncio.current_task()}
+            if not t.get_name().startswith(("rpc_task", "HandleExceptions["))
+        ]
         assert not left, left
         return result
 

@@ -4,6 +4,7 @@ import pytest
 from h2.settings import SettingCodes
 
 from runtimeproxy.relay import frames
+from runtimeproxy.relay.connection import MAX_BURST
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld, Side
 from runtimeproxy.relay.frames import ErrorCode
 from runtimeproxy.relay.messages import Status, prefixed
@@ -412,3 +413,40 @@ def test_a_malformed_runtime_is_not_the_clients_fault() -> None:
     assert wire.relay.broken.by is Side.RUNTIME
     goaway = wire.relay.to_client()
     assert goaway[-4 - len(wire.relay.broken.message) :][:4] == b"\0\0\0\2" or goaway[13:17] == b"\0\0\0\2"
+
+
+def wide_open() -> Wire:
+    """A runtime with room for megabytes."""
+    wire = Wire()
+    wire.runtime.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 8 << 20})
+    wire.runtime.connection.increment_flow_control_window(8 << 20)
+    wire.flow()
+    return wire
+
+
+def test_a_large_message_goes_on_in_parts_between_which_others_have_their_turn() -> None:
+    wire = wide_open()
+    stream, message = wire.call(HELD, b"create"), bytes(1_000_000)
+    assert wire.relay.forward(stream, message)
+    sizes: list[int] = []
+    while wire.relay.more_to_runtime or not sizes:
+        part = wire.relay.to_runtime()
+        sizes.append(len(part))
+        wire.runtime.receive(part)
+    assert len(sizes) == 4
+    assert max(sizes) < MAX_BURST + 2 * frames.DEFAULT_MAX_FRAME_SIZE
+    assert wire.relay.to_runtime() == b""
+    assert wire.runtime.streams[stream].data == prefixed(message)
+    assert wire.runtime.streams[stream].ended
+
+
+def test_a_message_that_waits_for_its_next_part_is_not_overtaken_by_trailers_of_its_own() -> None:
+    wire = wide_open()
+    stream = wire.request(HELD)
+    wire.send(stream, prefixed(b"create"), end_stream=False)
+    assert wire.relay.forward(stream, bytes(1_000_000))
+    wire.client.connection.send_headers(stream, [(b"late", b"1")], end_stream=True)
+    wire.flow()
+    assert len(wire.runtime.streams[stream].data) == 1_000_005
+    assert wire.runtime.streams[stream].last(b"late") == b"1"
+    assert wire.runtime.streams[stream].ended

@@ -1,0 +1,196 @@
+"""A serialised message with some of its fields changed, and everything else as it was, byte for byte.
+
+Enters: a message's bytes, which parse, and an edit for each field that changes. Leaves: the changed bytes. Nothing is parsed
+but entries of the fields that have an edit, so a message of megabytes costs little more than a copy, and a field that our copy
+of the API does not know stays where it is. An embedded message that comes in parts is joined, which is what it means.
+
+An edit serves once. `meet` is shown each occurrence of its field, in order: what stands there instead, as a whole field, or
+None to leave it. `rest` is what is missing at the end. Editing what was edited changes nothing.
+
+Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import Message
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+from runtimeproxy.call.wire import LENGTH, fields
+from runtimeproxy.relay.messages import joined
+
+_NUMBER: Final = 0  # wire type of int64
+
+
+class Edit(Protocol):
+    def meet(self, content: bytes) -> bytes | None: ...
+
+    def rest(self) -> bytes: ...
+
+
+Edits = Mapping[int, "Edit | Inner"]  # by tag
+
+
+class Inner:
+    """Edits inside an embedded message."""
+
+    def __init__(self, edits: Edits) -> None:
+        self.edits = edits
+
+
+def tag(kind: type[Message], name: str) -> int:
+    field = kind.DESCRIPTOR.fields_by_name[name]
+    return field.number << 3 | (_NUMBER if field.cpp_type == field.CPPTYPE_INT64 else LENGTH)
+
+
+def edited(message: bytes, edits: Edits) -> bytes:
+    return joined(_pieces(message, [(0, len(message))], edits))
+
+
+def _pieces(message: bytes, spans: Iterable[tuple[int, int]], edits: Edits) -> list[bytes | memoryview]:
+    """`spans`: where in `message` the parts of what is edited lie."""
+    view = memoryview(message)
+    pieces: list[bytes | memoryview] = []
+    parts: dict[int, list[tuple[int, int]]] = {}  # of embedded messages, by tag
+    places: dict[int, int] = {}  # in `pieces`, where the first part stood
+    for start, end in spans:
+        kept = start
+        for met, begin, content, stop in fields(message, start, end):
+            edit = edits.get(met)
+            if edit is None:
+                continue
+            instead = b"" if isinstance(edit, Inner) else edit.meet(message[content:stop])
+            if instead is None:
+                continue
+            pieces.append(view[kept:begin])
+            kept = stop
+            if isinstance(edit, Inner):
+                places.setdefault(met, len(pieces))
+                parts.setdefault(met, []).append((content, stop))
+            else:
+                pieces.append(instead)
+        pieces.append(view[kept:end])
+    inners = [(its_tag, edit) for its_tag, edit in edits.items() if isinstance(edit, Inner)]
+    last = [b"" if isinstance(edit, Inner) else edit.rest() for edit in edits.values()]
+    pieces += last
+    for its_tag, edit in sorted(inners, key=lambda inner: places.get(inner[0], len(pieces)), reverse=True):
+        inside = _pieces(message, parts.get(its_tag, ()), edit.edits)
+        size = sum(map(len, inside))
+        if size or its_tag in places:
+            place = places.get(its_tag, len(pieces))
+            pieces[place:place] = [_varint(its_tag), _varint(size), *inside]
+    return pieces
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Upserted:
+    """Key and value pairs: `wanted` take the place of the first of their key, or come last; others of their key go, and all of
+    those in `removed`: runtimes differ on which of two counts. `replaced`: keys that were there and are not as they were."""
+
+    def __init__(
+        self, wanted: Mapping[str, bytes], render: Callable[[Iterable[cri.KeyValue]], bytes], removed: Iterable[str] = ()
+    ) -> None:
+        self.replaced: dict[str, None] = {}  # as an ordered set
+        self._wanted = wanted
+        self._render = render
+        self._removed = frozenset(removed)
+        self._seen: set[str] = set()
+
+    def meet(self, content: bytes) -> bytes | None:
+        entry = cri.KeyValue.FromString(content)
+        key = entry.key
+        if key not in self._wanted and key not in self._removed:
+            return None
+        value = self._wanted.get(key)
+        if entry.value != value:
+            self.replaced[key] = None
+        if value is None or key in self._seen:
+            return b""
+        self._seen.add(key)
+        if entry.value == value:
+            return None
+        entry.value = value
+        return self._render([entry])
+
+    def rest(self) -> bytes:
+        return self._render(cri.KeyValue(key=k, value=v) for k, v in self._wanted.items() if k not in self._seen)
+
+
+def upserted_map(kind: type[Message], name: str, wanted: Mapping[str, str]) -> Upserted:
+    """A map's entries have the fields of a CRI KeyValue."""
+
+    def render(entries: Iterable[cri.KeyValue]) -> bytes:
+        return _rendered(kind, name, {entry.key: entry.value.decode() for entry in entries})
+
+    return Upserted({key: wanted[key].encode() for key in sorted(wanted)}, render)
+
+
+class AtPaths:
+    """Mounts, devices: ours take the place of whatever stands at their path of the container, however its path is written."""
+
+    def __init__(self, name: str, ours: Iterable[cri.Mount | cri.Device]) -> None:
+        self._name = name
+        self._ours = {entry.container_path: entry for entry in ours}
+        self._seen: set[str] = set()
+
+    def meet(self, content: bytes) -> bytes | None:
+        entry = cri.Mount.FromString(content) if self._name == "mounts" else cri.Device.FromString(content)
+        path = _cleaned(entry.container_path)
+        if path not in self._ours:
+            return None
+        if path in self._seen:
+            return b""
+        self._seen.add(path)
+        return _rendered(cri.ContainerConfig, self._name, [self._ours[path]])
+
+    def rest(self) -> bytes:
+        missing = [entry for path, entry in self._ours.items() if path not in self._seen]
+        return _rendered(cri.ContainerConfig, self._name, missing)
+
+
+def _cleaned(path: str) -> str:
+    return "/" + posixpath.normpath(path).lstrip("/")  # as Go's filepath.Clean has it, for which '//' is '/'
+
+
+class Named:
+    """Appended, each name unless it is there."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[bytes], str], render: Callable[[list[str]], bytes]) -> None:
+        self._missing = dict.fromkeys(names)
+        self._read = read
+        self._render = render
+
+    def meet(self, content: bytes) -> bytes | None:
+        self._missing.pop(self._read(content), None)
+        return None
+
+    def rest(self) -> bytes:
+        return self._render(list(self._missing))
+
+
+class Replaced:
+    """A field with one value."""
+
+    def __init__(self, kind: type[Message], name: str, value: str | int) -> None:
+        self._ours = _rendered(kind, name, value)
+
+    def meet(self, content: bytes) -> bytes | None:
+        return self.rest()
+
+    def rest(self) -> bytes:
+        ours, self._ours = self._ours, b""
+        return ours
+
+
+def _rendered(kind: type[Message], name: str, value: Any) -> bytes:
+    """That field alone; nothing where its value is the default one."""
+    return kind(**{name: value}).SerializeToString(deterministic=True)

@@ -1,0 +1,147 @@
+"""The protobuf wire format, as far as it takes to handle a large message a part at a time.
+
+Enters: a message's bytes, which may be anything. Leaves: where its fields lie, or the message parsed: field by field the same
+as parsed in one go, because protobuf merges what it is given one after the other. A C call holds the interpreter until it
+returns, in whichever thread; so none of these takes more than a part. Refuses what protobuf refuses, with its DecodeError.
+
+Source: protobuf.dev/programming-guides/encoding.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+# Wire types: 0 varint, 1 fixed64, 2 length-delimited, 3 and 4 begin and end of a group, 5 fixed32.
+LENGTH: Final = 2
+
+# Bytes that are searched or parsed at a time: well under a millisecond, of fields of any size.
+PART: Final = 64 << 10
+# Deeper than protobuf goes.
+_MAX_DEPTH: Final = 100
+
+Field = tuple[int, int, int, int]  # its tag (number << 3 | wire type), where it starts, where its content starts and ends
+
+
+class BrokenWireError(Exception):
+    """What comes next is no field, as far as seen here; protobuf has the last word on it."""
+
+
+def contains(message: bytes, needle: bytes) -> bool:
+    """`needle in message`, a part at a time."""
+    overlap = len(needle) - 1
+    return any(message.find(needle, at, at + PART + overlap) >= 0 for at in range(0, max(1, len(message)), PART))
+
+
+def parse_in_parts(kind: type[Message], message: bytes) -> Message:
+    """`kind.FromString(message)`."""
+    parsed = kind()
+    _merge(parsed, message, 0, len(message))
+    return parsed
+
+
+def fields(message: bytes, start: int, end: int) -> Iterator[Field]:
+    """The fields between `start` and `end`, each of which must end there at the latest. A group is one field."""
+    at = start
+    while at < end:
+        begin = at
+        tag = message[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(message, begin, end)
+        content = at
+        match tag & 7:
+            case 2:  # first, because almost every field is one
+                size = message[at] if at < end else 0x80
+                at += 1
+                if size >= 0x80:
+                    size, at = _varint(message, content, end)
+                content = at
+                at += size
+            case 0:
+                _, at = _varint(message, at, end)
+            case 5:
+                at += 4
+            case 1:
+                at += 8
+            case 3:  # GROUP
+                at = _group_end(message, at, end, tag >> 3)
+            case _:
+                raise BrokenWireError
+        if at > end or not tag >> 3:
+            raise BrokenWireError
+        yield tag, begin, content, at
+
+
+def _merge(into: Message, message: bytes, start: int, end: int) -> None:
+    """Runs of fields as they are; a field that is large itself and a message, in parts of its own."""
+    if end - start <= PART:
+        _take(into, message, start, end)
+        return
+    messages = {field.number << 3 | LENGTH: field.name for field in into.DESCRIPTOR.fields if field.message_type}
+    run = start
+    try:
+        for tag, begin, content, stop in fields(message, start, end):
+            if stop - run > PART:
+                _take(into, message, run, begin)
+                run = begin
+            if stop - begin > PART and tag in messages and (inner := _inner(into, messages[tag])):
+                _merge(inner, message, content, stop)
+                run = stop
+    except BrokenWireError:
+        pass  # what is left is protobuf's to refuse, which it does where it meets this
+    _take(into, message, run, end)
+
+
+def _take(into: Message, message: bytes, start: int, end: int) -> None:
+    into.MergeFromString(memoryview(message)[start:end])  # type: ignore[arg-type]  # any buffer will do, and needs no copy
+
+
+def _inner(into: Message, name: str) -> Message | None:
+    """Where one more occurrence of this field goes; None for a map's, which is an entry and no message of its own."""
+    held: Any = getattr(into, name)
+    if isinstance(held, Message):
+        held.SetInParent()
+        return held
+    added: Message | None = held.add() if hasattr(held, "add") else None
+    return added
+
+
+def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise BrokenWireError
+
+
+def _group_end(message: bytes, at: int, end: int, number: int) -> int:
+    """Behind the end of the group whose content begins at `at`."""
+    opened = [number]
+    while opened:
+        tag, at = _varint(message, at, end)
+        match tag & 7:
+            case 0:
+                _, at = _varint(message, at, end)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _varint(message, at, end)
+                at += size
+            case 3:
+                opened.append(tag >> 3)
+            case 4 if opened.pop() != tag >> 3:
+                raise BrokenWireError
+            case 4:
+                pass
+            case 5:
+                at += 4
+            case _:
+                raise BrokenWireError
+        if at > end or len(opened) > _MAX_DEPTH:
+            raise BrokenWireError
+    return at

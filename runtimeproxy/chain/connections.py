@@ -1,0 +1,135 @@
+"""The connections to one hook server: dialled when a call finds none idle, one call at a time on each.
+
+Enters: a call and its time. Leaves: its answer; an OSError where the server is not there, went away or speaks no gRPC;
+TimeoutError. A call that is given up ends its connection, by which its server learns of it. What is idle and is closed by its
+server is forgotten, and never waited for.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from typing import Final, cast
+
+from runtimeproxy.chain.exchange import Answer, Exchange
+from runtimeproxy.relay.frames import MalformedError
+
+# As many calls at once; kubelet makes a few. The listener's queue of a server takes about as many.
+MAX_OPEN: Final = 64
+MAX_IDLE: Final = 4
+
+
+class ClosedError(Exception):
+    """By us: nobody wants answers of this server any more."""
+
+
+class Connections:
+    def __init__(self, path: str, *, limit: int) -> None:
+        """`limit`: bytes of the largest answer that is taken."""
+        self._path = path
+        self._limit = limit
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._places = asyncio.Semaphore(MAX_OPEN)
+        self._closed = False
+
+    async def call(self, method: bytes, message: bytes, *, timeout_s: float) -> Answer:
+        async with asyncio.timeout(timeout_s), self._places:
+            connection = self._idle.pop() if self._idle else await self._dial()
+            if self._closed:
+                connection.abort()
+                raise ClosedError
+            self._busy.add(connection)
+            try:
+                return await connection.call(method, message, timeout_s)
+            except OSError as e:
+                if self._closed:
+                    raise ClosedError from e
+                raise
+            finally:
+                self._busy.discard(connection)
+                self._keep(connection)
+
+    async def close(self, *, grace_s: float | None) -> None:
+        """Ends calls after `grace_s` (None: at once). May be called twice."""
+        self._closed = True
+        for connection in self._idle:
+            connection.abort()
+        if grace_s and self._busy:
+            await asyncio.wait([connection.settled for connection in self._busy], timeout=grace_s)
+        for connection in list(self._busy):
+            connection.abort()
+        await asyncio.sleep(0)  # they are told, and forgotten
+
+    async def _dial(self) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        transport, connection = await loop.create_unix_connection(lambda: _Connection(self._limit, self._lost), self._path)
+        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a connection that comes
+            transport.abort()
+            raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
+        return connection
+
+    def _keep(self, connection: "_Connection") -> None:
+        if connection.reusable and not self._closed and len(self._idle) < MAX_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def _lost(self, connection: "_Connection") -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, limit: int, lost: Callable[["_Connection"], None]) -> None:
+        self.settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()  # of the call that was made last
+        self.settled.cancel()  # there was none
+        self._exchange = Exchange(limit=limit)
+        self._transport: asyncio.Transport | None = None
+        self._told_lost = lost
+
+    @property
+    def reusable(self) -> bool:
+        """A call that was given up is still open to its server, which hears of it by the end of the connection."""
+        return self._exchange.answer is not None and not self._exchange.ended and self._open
+
+    @property
+    def _open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def call(self, method: bytes, message: bytes, timeout_s: float) -> Answer:
+        if not self._open or self._transport is None:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
+        self.settled = asyncio.get_running_loop().create_future()
+        self._transport.write(self._exchange.begin(method, message, timeout_s=timeout_s))
+        return await self.settled
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        try:
+            reply = exchange.receive(data)
+        except MalformedError as e:
+            self._fail(ConnectionError(errno.EPROTO, f"no gRPC: {e}"))
+            return
+        if reply and self._open and self._transport is not None:
+            self._transport.write(reply)
+        if exchange.answer is not None and not self.settled.done():
+            self.settled.set_result(exchange.answer)
+        if exchange.ended and self.settled.done():
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ConnectionResetError(errno.ECONNRESET, "the connection was closed"))
+        self._told_lost(self)
+
+    def _fail(self, error: OSError) -> None:
+        if not self.settled.done():
+            self.settled.set_exception(error)
+        self.abort()

@@ -1,0 +1,41 @@
+"""The bytes of a held message as they came, in parts of a bounded size: megabytes are neither copied nor moved at once.
+
+Enters: DATA payloads. Leaves: the parts, which may go on as they are. A part takes payloads until it has `PART` bytes, so that
+a message in one-byte frames is not a million parts.
+"""
+
+from runtimeproxy.relay.messages import PART, PREFIX_LENGTH, parse_prefix
+
+
+class Received:
+    __slots__ = ("_size", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[bytearray] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, payload: bytes) -> None:
+        if not self.parts or len(self.parts[-1]) >= PART:
+            self.parts.append(bytearray())
+        self.parts[-1] += payload
+        self._size += len(payload)
+
+    def prefix(self) -> tuple[bool, int] | None:
+        """(compressed, length of the message behind the prefix), once that is there: it is never cut by a part's end."""
+        return parse_prefix(self.parts[0]) if self._size >= PREFIX_LENGTH else None
+
+    def cut(self, size: int) -> bytes:
+        """What lies behind `size` bytes, and lets go of it. It came with the last payload."""
+        behind = bytearray()
+        while self.parts and self._size - len(self.parts[-1]) >= size:
+            last = self.parts.pop()
+            self._size -= len(last)
+            behind = last + behind
+        if excess := self._size - size:
+            behind = self.parts[-1][-excess:] + behind
+            del self.parts[-1][-excess:]
+            self._size = size
+        return bytes(behind)

@@ -1,0 +1,260 @@
+"""The client of unary calls against `h2`, which is strict about what it is sent, and against bytes that no server sends."""
+
+from collections.abc import Iterable
+from struct import pack
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import pytest
+
+from runtimeproxy.chain.exchange import Answer, Exchange
+from runtimeproxy.relay import frames
+from runtimeproxy.relay.frames import ErrorCode, MalformedError
+from runtimeproxy.relay.messages import Status, prefixed
+
+LIMIT = 1 << 20
+PATH = b"/lading.hook.v1.Hook/Adjust"
+HEAD = [(":status", "200"), ("content-type", "application/grpc")]
+OK = [("grpc-status", "0")]
+
+
+class Server:
+    """What it heard, and what it says, through h2."""
+
+    def __init__(self, settings: dict[int, int] | None = None) -> None:
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        if settings:
+            self.h2.update_settings(settings)  # in force once they are acknowledged
+        self.heard: dict[int, bytes] = {}
+        self.fields: dict[int, dict[str, str]] = {}
+        self.whole: list[int] = []
+
+    def hears(self, data: bytes, *, credit: bool = True) -> bytes:
+        for event in self.h2.receive_data(data):
+            match event:
+                case h2.events.RequestReceived(stream_id=int(stream), headers=list(fields)):
+                    self.fields[stream] = dict(fields)  # type: ignore[arg-type]
+                    self.heard[stream] = b""
+                case h2.events.DataReceived(stream_id=int(stream), data=bytes(part), flow_controlled_length=int(size)):
+                    self.heard[stream] += part
+                    if credit:
+                        self.h2.increment_flow_control_window(size)
+                        self.h2.increment_flow_control_window(size, stream)
+                case h2.events.StreamEnded(stream_id=int(stream)):
+                    self.whole.append(stream)
+        return self.h2.data_to_send()
+
+    def answers(self, stream: int, message: bytes, trailers: Iterable[tuple[str, str]] = OK) -> bytes:
+        self.h2.send_headers(stream, HEAD)
+        rest = prefixed(message)
+        while rest:
+            size = min(len(rest), self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
+            assert size, "the client's window is too small for an answer that it takes"
+            self.h2.send_data(stream, rest[:size])
+            rest = rest[size:]
+        self.h2.send_headers(stream, list(trailers), end_stream=True)
+        return self.h2.data_to_send()
+
+    def fails(self, stream: int, *fields: tuple[str, str]) -> bytes:
+        self.h2.send_headers(stream, [*HEAD, *fields], end_stream=True)
+        return self.h2.data_to_send()
+
+
+def asked(message: bytes = b"question", settings: dict[int, int] | None = None) -> tuple[Exchange, Server]:
+    """A call that the server has heard, and both have said to it what is to be said."""
+    exchange, server = Exchange(limit=LIMIT), Server(settings)
+    ask(exchange, server, message)
+    return exchange, server
+
+
+def ask(exchange: Exchange, server: Server, message: bytes, *, credit: bool = True) -> None:
+    said = exchange.begin(PATH, message, timeout_s=2)
+    while said:
+        said = exchange.receive(server.hears(said, credit=credit))
+
+
+def answer_of(exchange: Exchange) -> Answer:
+    assert exchange.answer is not None
+    return exchange.answer
+
+
+def test_a_call_as_grpc_has_it() -> None:
+    exchange, server = asked()
+    fields = server.fields[1]
+    assert (fields[":path"], fields["te"], fields["content-type"]) == (PATH.decode(), "trailers", "application/grpc")
+    assert fields["grpc-timeout"] == "2000m"
+    assert server.heard[1] == prefixed(b"question")
+    exchange.receive(server.answers(1, b"answer"))
+    assert exchange.answer == Answer(status=Status.OK, content=b"answer")
+    assert not exchange.ended
+
+
+def test_calls_one_after_the_other_and_the_windows_stay_whole() -> None:
+    """The sum of the answers is many times the window; `Server.answers` sees that there is room."""
+    exchange, server = asked()
+    for stream in range(1, 20, 2):
+        if stream > 1:
+            ask(exchange, server, b"q" * 100_000)
+            assert server.heard[stream] == prefixed(b"q" * 100_000)
+        server.hears(exchange.receive(server.answers(stream, b"a" * LIMIT)))
+        assert answer_of(exchange).content == b"a" * LIMIT
+    assert not exchange.ended
+
+
+def test_a_question_larger_than_the_window_waits_for_credit() -> None:
+    _, server = asked(b"x" * 300_000, {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+    assert server.heard[1] == prefixed(b"x" * 300_000)
+
+
+def test_a_window_that_shrinks_while_bytes_are_on_their_way() -> None:
+    exchange, server = Exchange(limit=LIMIT), Server()
+    ask(exchange, server, b"x" * 100_000, credit=False)
+    server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    server.hears(exchange.receive(server.h2.data_to_send()), credit=False)
+    server.h2.increment_flow_control_window(200_000)
+    server.h2.increment_flow_control_window(200_000, 1)
+    server.hears(exchange.receive(server.h2.data_to_send()), credit=False)
+    assert server.heard[1] == prefixed(b"x" * 100_000)
+
+
+def test_a_server_without_a_header_table() -> None:
+    """It has to be told by a size update in the next block; h2 insists."""
+    exchange, server = asked(settings={h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
+    exchange.receive(server.answers(1, b""))
+    server.hears(exchange.begin(PATH, b"again", timeout_s=2))
+    assert server.heard[3] == prefixed(b"again")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+def test_however_the_bytes_are_cut(size: int) -> None:
+    exchange, server = asked()
+    data = server.answers(1, b"a" * 5000)
+    for start in range(0, len(data), size):
+        assert exchange.answer is None
+        exchange.receive(data[start : start + size])
+    assert exchange.answer == Answer(status=Status.OK, content=b"a" * 5000)
+
+
+def test_an_error_says_what_the_server_said() -> None:
+    exchange, server = asked()
+    exchange.receive(server.fails(1, ("grpc-status", "7"), ("grpc-message", "not%20yours: %C3%A9")))
+    assert exchange.answer == Answer(status=7, message="not yours: é")
+    assert not exchange.ended
+
+
+def test_an_error_behind_an_answer_is_an_error() -> None:
+    exchange, server = asked()
+    exchange.receive(server.answers(1, b"half", [("grpc-status", "13")]))
+    assert answer_of(exchange).status == Status.INTERNAL
+
+
+def test_what_is_not_grpc_is_an_error() -> None:
+    exchange, server = asked()
+    server.h2.send_headers(1, [(":status", "404"), ("content-type", "text/html")], end_stream=True)
+    exchange.receive(server.h2.data_to_send())
+    assert answer_of(exchange).status == Status.UNKNOWN
+    assert "404" in answer_of(exchange).message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0\0\0\0\5abc", b"\1\0\0\0\1a", b"\0\0\0\0\1aa"],
+    ids=["none", "not whole", "compressed", "more than one"],
+)
+def test_a_reply_that_is_not_one_message(content: bytes) -> None:
+    exchange, server = asked()
+    server.h2.send_headers(1, HEAD)
+    server.h2.send_data(1, content)
+    server.h2.send_headers(1, OK, end_stream=True)
+    exchange.receive(server.h2.data_to_send())
+    assert answer_of(exchange).status == Status.INTERNAL
+
+
+def test_a_reply_over_the_limit_is_not_waited_for() -> None:
+    exchange, server = asked()
+    server.h2.send_headers(1, HEAD)
+    server.h2.send_data(1, b"\0" + pack(">L", LIMIT + 1))
+    exchange.receive(server.h2.data_to_send())
+    assert answer_of(exchange).status == Status.RESOURCE_EXHAUSTED
+    assert exchange.ended
+
+
+def test_a_reply_without_a_status() -> None:
+    exchange, server = asked()
+    server.h2.send_headers(1, HEAD)
+    server.h2.send_data(1, prefixed(b"x"), end_stream=True)
+    exchange.receive(server.h2.data_to_send())
+    assert answer_of(exchange).status == Status.INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(7, Status.UNAVAILABLE), (8, Status.CANCELLED), (11, Status.RESOURCE_EXHAUSTED), (2, Status.INTERNAL)],
+)
+def test_a_call_that_is_reset(code: int, status: Status) -> None:
+    exchange, server = asked()
+    server.h2.reset_stream(1, code)
+    exchange.receive(server.h2.data_to_send())
+    assert answer_of(exchange).status == status
+
+
+def test_an_answer_to_a_question_that_is_not_whole_ends_the_connection() -> None:
+    exchange, server = Exchange(limit=LIMIT), Server()
+    ask(exchange, server, b"x" * 100_000, credit=False)
+    exchange.receive(server.fails(1, ("grpc-status", "8")))
+    assert answer_of(exchange).status == Status.RESOURCE_EXHAUSTED
+    assert exchange.ended
+
+
+def test_a_server_that_goes_away_still_answers_what_it_took() -> None:
+    exchange, server = asked()
+    exchange.receive(frames.goaway(1, ErrorCode.NO_ERROR))
+    assert exchange.answer is None
+    assert exchange.ended
+    exchange.receive(server.answers(1, b"answer"))
+    assert answer_of(exchange).content == b"answer"
+
+
+def test_a_server_that_goes_away_without_having_taken_the_call() -> None:
+    exchange, _ = asked()
+    exchange.receive(frames.goaway(0, ErrorCode.NO_ERROR))
+    assert answer_of(exchange).status == Status.UNAVAILABLE
+
+
+def test_a_ping_is_answered() -> None:
+    exchange, _ = asked()
+    said = exchange.receive(frames.frame(frames.PING, 0, 0, b"12345678"))
+    assert said == frames.frame(frames.PING, frames.ACK, 0, b"12345678")
+
+
+BLOCK = frames.frame(frames.HEADERS, 0, 1, b"\x88")  # to be continued
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        BLOCK + frames.frame(frames.PING, 0, 0, b"12345678"),
+        frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\x88"),
+        frames.frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, b"\0\0\0\2\x88"),
+        frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff"),
+        frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\0"),
+        frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
+        frames.frame(frames.DATA, frames.PADDED, 1, b"\x09x"),
+        BLOCK + frames.frame(frames.CONTINUATION, 0, 1, b"x" * 16_384) * 65,
+    ],
+)
+def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
+    exchange, _ = asked()
+    with pytest.raises(MalformedError):
+        exchange.receive(data)
+
+
+def test_a_block_in_pieces() -> None:
+    exchange, _ = asked()
+    exchange.receive(frames.frame(frames.HEADERS, frames.END_STREAM, 1, b"\x88"))
+    exchange.receive(frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\0\x0bgrpc-status\x015"))
+    assert answer_of(exchange).status == 5
