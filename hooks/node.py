@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -62,6 +63,7 @@ class Node:
     rules: Callable[[], Rules]
     reconcile_interval_s: float
     clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
+    soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
     watch: InventoryWatch | None = None
     reconciled: bool = False
     reconcile_failures: int = 0
@@ -95,7 +97,7 @@ class Node:
                 self.log.error(Event.LEDGER_FAILED, str(e), **fields)
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=str(e))
             event = Event.GRANT_REUSED if answer.reused else Event.GRANT_CREATED
-            self.log.info(event, **fields, devices=",".join(device_names(answer.grant)))
+            self.soon(partial(self.log.info, event, **fields, devices=",".join(device_names(answer.grant))))
         return answer
 
     def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
@@ -132,7 +134,7 @@ class Node:
         return View(
             inventory=inventory,
             own=own,
-            pod_gen=max((g.gen for g in self.ledger.grants() if g.pod == pod), default=0),
+            pod_gen=self.ledger.newest_gen(pod),
             held=self.ledger.held_by_others(pod, container.name),
             foreign={} if own else find_foreign(self.host_root, inventory, self.ledger.grants()),
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),

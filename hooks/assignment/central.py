@@ -161,14 +161,23 @@ def _gpu(value: object, path: str) -> GpuRequest:
     name = mig or parse_gpu_uuid(written)
     if name is None:
         raise _WrongError(f"{path}.uuid is {shown(written)}, no GPU UUID (GPU-… or MIG-…, whole, as nvidia-smi -L shows it)")
-    memory, core = entry.get("memory_mib"), entry.get("core_percent")
-    if mig and (memory is not None or core is not None):
+    memory = _optional_number(entry, "memory_mib", path, 1, MAX_MEMORY_MIB)
+    core = _optional_number(entry, "core_percent", path, 1, 100)
+    whole = memory is None and core is None
+    if mig and not whole:
         raise _WrongError(f"{path} is a share of a MIG instance; an instance is given whole")
+    # The pod's containers take turns: what it takes is less than their sum, and no less than one of them.
+    pod_memory = _optional_number(entry, "pod_memory_mib", path, memory or 1, MAX_MEMORY_MIB)
+    pod_core = _optional_number(entry, "pod_core_percent", path, core or 1, 100)
+    if whole and (pod_memory is not None or pod_core is not None):
+        raise _WrongError(f"{path} has pod_memory_mib or pod_core_percent and is no share; they are of a pod's shares")
     return GpuRequest(
         name=name,
         bdf=_optional_address(entry, "bdf", path),
-        memory_mib=None if memory is None else _whole_number(memory, f"{path}.memory_mib", 1, MAX_MEMORY_MIB),
-        core_percent=None if core is None else _whole_number(core, f"{path}.core_percent", 1, 100),
+        memory_mib=memory,
+        core_percent=core,
+        pod_memory_mib=pod_memory,
+        pod_core_percent=pod_core,
     )
 
 
@@ -192,6 +201,10 @@ def _optional_address(entry: dict[str, Any], key: str, path: str) -> PciAddress 
     if address is None:
         raise _WrongError(f"{path}.{key} is {shown(written)}; a PCI address has the form 0000:3b:00.2")
     return address
+
+
+def _optional_number(entry: dict[str, Any], key: str, path: str, low: int, high: int) -> int | None:
+    return None if entry.get(key) is None else _whole_number(entry[key], f"{path}.{key}", low, high)
 
 
 def _check_distinct(names: list[str], path: str) -> None:

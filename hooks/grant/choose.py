@@ -6,6 +6,8 @@ keeps. One bad entry refuses the whole request. The rules of holding:
 - A card held whole by a pod, a MIG instance or a VF held by a pod is not given to another pod. Containers of one pod may share.
 - Shares of one card never add up to more than its usable memory or 100 percent of its cores, over every container that holds
   one; a share that an unsuffixed annotation gives to a pod (`pod_wide`) counts once, however many of its containers use it.
+  Where central says what a pod takes of a card at one time (`pod_memory_mib`, `pod_core_percent`: its init containers and the
+  containers after them take turns), that counts, once, instead of the pod's shares.
 - VFs asked for by number are the free ones with the lowest addresses. An unsuffixed number is the pod's: its containers use the
   same VFs. A number with a suffix gives that container VFs of its own, which no other container holds.
 - A card that a pod uses without a grant of ours (`foreign`) counts as held: nobody knows how much of it.
@@ -14,7 +16,7 @@ Pure, and deterministic: the same arguments give the same devices. An existing g
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -58,8 +60,10 @@ def choose(
     wanted = _find_gpus(request.gpus, inventory)
     if isinstance(wanted, Refusal):
         return wanted
+    shares = any(not one.request.whole for one in wanted)  # else what this pod holds itself is in nobody's way
+    holders = _holders([holding for holding in held if shares or holding.pod != pod])
     for one in wanted:
-        refusal = _check_gpu(one, pod, held, foreign)
+        refusal = _check_gpu(one, pod, holders.get(one.gpu.uuid, ()), foreign)
         if refusal is not None:
             return refusal
     vfs = _choose_vfs(request, inventory, pod, held)
@@ -75,6 +79,8 @@ def _granted(one: _Wanted) -> GrantedGpu:
         memory_mib=one.request.memory_mib,
         core_percent=one.request.core_percent,
         pod_wide=one.request.pod_wide,
+        pod_memory_mib=one.request.pod_memory_mib,
+        pod_core_percent=one.request.pod_core_percent,
     )
 
 
@@ -133,7 +139,10 @@ def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
     return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {_listed(has)}")
 
 
-def _check_gpu(one: _Wanted, pod: PodUid, held: Sequence[Holding], foreign: Mapping[GpuUuid, str]) -> Refusal | None:
+_Holders = Sequence[tuple[Holding, GrantedGpu]]  # of one card
+
+
+def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[GpuUuid, str]) -> Refusal | None:
     gpu, words = one.gpu, _words(one.gpu, one.mig)
     if gpu.unhealthy:
         return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: it is not healthy: {gpu.unhealthy}")
@@ -145,10 +154,10 @@ def _check_gpu(one: _Wanted, pod: PodUid, held: Sequence[Holding], foreign: Mapp
         )
     if gpu.uuid in foreign:
         return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {foreign[gpu.uuid]}")
-    for holding, granted in _holders(gpu, held):
+    for holding, granted in holders:
         if holding.pod != pod and _excludes(one, granted):
             return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
-    return None if one.request.whole else _check_capacity(one, pod, held)
+    return None if one.request.whole else _check_capacity(one, pod, holders)
 
 
 def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
@@ -169,32 +178,59 @@ class _Share(NamedTuple):
     by: str  # a container, or _POD: held by all of them together
     memory_mib: int
     core_percent: int
+    pod_memory_mib: int | None  # what the pod takes at one time, where that is not the sum
+    pod_core_percent: int | None
 
 
-def _check_capacity(one: _Wanted, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
-    gpu, request = one.gpu, one.request
-    own = _Share(pod, _POD if request.pod_wide else _THIS, request.memory_mib or 0, request.core_percent or 0)
-    shares = {own}
-    names = set()
-    for holding, granted in _holders(gpu, held):
-        by = _POD if granted.pod_wide else holding.container
-        shares.add(_Share(holding.pod, by, granted.memory_mib or 0, granted.core_percent or 0))
-        names.add(f"{holding.pod_name}/{holding.container}")
-    taken_mib = sum(share.memory_mib for share in shares - {own})
-    taken_core = sum(share.core_percent for share in shares - {own})
-    if taken_mib + own.memory_mib <= gpu.usable_mib and taken_core + own.core_percent <= 100:
-        return None
-    holders = f" by {_listed(sorted(names))}" if names else ""
-    return Refusal(
-        reason=Reason.CAPACITY_EXCEEDED,
-        message=f"cannot give {own.memory_mib} MiB and {own.core_percent} % of {_words(gpu, None)}: "
-        f"{max(0, gpu.usable_mib - taken_mib)} of {gpu.usable_mib} MiB and {max(0, 100 - taken_core)} % free; "
-        f"{taken_mib} MiB and {taken_core} % are held{holders}",
+def _share(pod: PodUid, container: str, gpu: GpuRequest | GrantedGpu) -> _Share:
+    return _Share(
+        pod,
+        _POD if gpu.pod_wide else container,
+        gpu.memory_mib or 0,
+        gpu.core_percent or 0,
+        gpu.pod_memory_mib,
+        gpu.pod_core_percent,
     )
 
 
-def _holders(gpu: Gpu, held: Sequence[Holding]) -> list[tuple[Holding, GrantedGpu]]:
-    return [(holding, granted) for holding in held for granted in holding.devices.gpus if granted.uuid == gpu.uuid]
+def _add_up(shares: Iterable[tuple[PodUid, int, int | None]]) -> int:
+    """Of (pod, its container's share, what the pod takes at one time): the one amount, memory or compute, that all take."""
+    total = 0
+    at_once: dict[PodUid, int] = {}
+    for pod, amount, of_pod in shares:
+        if of_pod is None:
+            total += amount
+        else:
+            at_once[pod] = max(of_pod, at_once.get(pod, 0))
+    return total + sum(at_once.values())
+
+
+def _check_capacity(one: _Wanted, pod: PodUid, holders: _Holders) -> Refusal | None:
+    gpu = one.gpu
+    own = _share(pod, _THIS, one.request)
+    shares = {own} | {_share(holding.pod, holding.container, granted) for holding, granted in holders}
+    all_mib = _add_up((share.pod, share.memory_mib, share.pod_memory_mib) for share in shares)
+    all_core = _add_up((share.pod, share.core_percent, share.pod_core_percent) for share in shares)
+    if all_mib <= gpu.usable_mib and all_core <= 100:
+        return None
+    own_mib, own_core = own.pod_memory_mib or own.memory_mib, own.pod_core_percent or own.core_percent
+    taken_mib, taken_core = all_mib - own_mib, all_core - own_core
+    names = {f"{holding.pod_name}/{holding.container}" for holding, _ in holders}
+    by_whom = f" by {_listed(sorted(names))}" if names else ""
+    return Refusal(
+        reason=Reason.CAPACITY_EXCEEDED,
+        message=f"cannot give {own_mib} MiB and {own_core} % of {_words(gpu, None)}: "
+        f"{max(0, gpu.usable_mib - taken_mib)} of {gpu.usable_mib} MiB and {max(0, 100 - taken_core)} % free; "
+        f"{taken_mib} MiB and {taken_core} % are held{by_whom}",
+    )
+
+
+def _holders(held: Sequence[Holding]) -> Mapping[GpuUuid, _Holders]:
+    by_card: dict[GpuUuid, list[tuple[Holding, GrantedGpu]]] = {}
+    for holding in held:
+        for granted in holding.devices.gpus:
+            by_card.setdefault(granted.uuid, []).append((holding, granted))
+    return by_card
 
 
 def _holder(holding: Holding, granted: GrantedGpu) -> str:

@@ -93,7 +93,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def identity(path: Path) -> tuple[int, int] | None:
     """Which file it is now: device and inode, which is not used again while we have it open."""
     try:
-        found = path.lstat()
+        found = os.lstat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino

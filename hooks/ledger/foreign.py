@@ -57,6 +57,8 @@ def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant
 
 
 def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant]) -> Foreign:
+    if not cgroups:
+        return Foreign()
     granted = {(grant.pod, gpu.uuid) for grant in grants for gpu in grant.devices.gpus}
     held: dict[GpuUuid, str] = {}
     host: dict[GpuUuid, tuple[int, ...]] = {}

@@ -6,6 +6,7 @@ read back is still checked as if anybody had: exactly the bytes that we would wr
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -75,7 +76,7 @@ T = TypeVar("T")
 
 def render_json(value: ContainerRequest | Devices | Annotation) -> str:
     """Canonical: compact, keys sorted, defaults left out (so that a field added later does not change what is written)."""
-    return msgspec.json.encode(_without_defaults(value), order="sorted").decode()
+    return _render(value).decode()
 
 
 def parse_request(text: str) -> ContainerRequest:
@@ -129,7 +130,7 @@ def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id:
 
 def _parse_canonical(text: str, kind: type[T]) -> T:
     value = _decode(text, kind)
-    if msgspec.json.encode(_without_defaults(value), order="sorted").decode() != text:
+    if _render(value).decode() != text:
         raise StateError(f"cannot read {kind.__name__}: not the bytes that this node writes")
     return value
 
@@ -144,13 +145,33 @@ def _decode(text: str, kind: type[T]) -> T:
         raise StateError(f"cannot read {kind.__name__}: {e}") from e
 
 
+def _render(value: Any) -> bytes:
+    if not isinstance(value, Annotation):
+        return _rendered(value)
+    parts = {"request": msgspec.Raw(_rendered(value.request)), "devices": msgspec.Raw(_rendered(value.devices))}
+    fields = ((name, getattr(value, name), default) for name, default in _fields(Annotation) or () if name not in parts)
+    return msgspec.json.encode({**parts, **{name: item for name, item, default in fields if item != default}}, order="sorted")
+
+
+@functools.lru_cache(maxsize=16)
+def _rendered(value: ContainerRequest | Devices) -> bytes:
+    """One decision writes the same request and devices several times: for the ledger, for the container, and to check both."""
+    return msgspec.json.encode(_without_defaults(value), order="sorted")
+
+
 def _without_defaults(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        fields = ((f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value))
-        return {name: _without_defaults(item) for name, item, default in fields if item != default}
     if isinstance(value, tuple):
         return [_without_defaults(item) for item in value]
-    return value
+    fields = _fields(value.__class__)
+    if fields is None:
+        return value
+    return {name: _without_defaults(item) for name, default in fields if (item := getattr(value, name)) != default}
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, object], ...] | None:
+    """A dataclass's fields with their defaults; None for any other type."""
+    return tuple((f.name, f.default) for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def _misnamed(devices: Devices) -> list[str]:
@@ -163,7 +184,7 @@ def _gpu_problem(gpu: GrantedGpu) -> str:
         return f"{gpu.uuid!r:.80} is no GPU's UUID"
     if gpu.mig_uuid and parse_mig_uuid(gpu.mig_uuid) != gpu.mig_uuid:
         return f"{gpu.mig_uuid!r:.80} is no MIG instance's UUID"
-    if min(gpu.memory_mib or 0, gpu.core_percent or 0) < 0:
+    if any((amount or 0) < 0 for amount in (gpu.memory_mib, gpu.core_percent, gpu.pod_memory_mib, gpu.pod_core_percent)):
         return f"a negative share of {gpu.uuid}"
     return ""
 

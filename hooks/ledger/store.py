@@ -54,7 +54,10 @@ class Ledger:
         self._db = connection
         self._opened = file.identity(path)
         self._lock = lock
-        self._grants = {grant.key: grant for grant in _read_grants(connection)}
+        self._grants: dict[GrantKey, Grant] = {}
+        self._holdings: dict[GrantKey, Holding] = {}  # the same, as a decision looks at it
+        for grant in _read_grants(connection):
+            self._remember(grant)
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
 
     @classmethod
@@ -99,9 +102,13 @@ class Ledger:
 
     def held_by_others(self, pod: PodUid, container: str) -> tuple[Holding, ...]:
         """What every container but this one holds, those of the same pod too."""
-        own = GrantKey(pod, container)
-        others = (grant for key, grant in self._grants.items() if key != own)
-        return tuple(holding_of(grant) for grant in others)
+        others = self._holdings.copy()
+        others.pop(GrantKey(pod, container), None)
+        return tuple(others.values())
+
+    def newest_gen(self, pod: PodUid) -> int:
+        """Of what any container of this pod was granted."""
+        return max([grant.gen for grant in self._grants.values() if grant.pod == pod], default=0)
 
     def record(self, grant: Grant) -> None:
         """Written before the answer that hands the devices out. Again for the same devices (a retry, a newer sandbox) is fine;
@@ -116,12 +123,12 @@ class Ledger:
         annotation = render_annotation(grant)  # what could not be read back is not written
         parse_annotation(annotation, sandbox=grant.sandbox, granted_at=grant.granted_at, boot_id=grant.boot_id)
         known = held.containers if held is not None else ()
-        if held == dataclasses.replace(grant, containers=known) and set(grant.containers) <= set(known):
+        if held is not None and set(grant.containers) <= set(known) and held == dataclasses.replace(grant, containers=known):
             return
-        with self._transaction() as db:
+        with self._transaction(begin=bool(grant.containers)) as db:
             _write(db, grant)
         seen = {c.id: c for c in (*known, *grant.containers)}
-        self._grants[grant.key] = dataclasses.replace(grant, containers=_in_order(seen.values()))
+        self._remember(dataclasses.replace(grant, containers=_in_order(seen.values())) if seen else grant)
 
     def add_container(self, pod: PodUid, container: str, container_id: ContainerId, sandbox: SandboxId) -> None:
         """A container of the runtime was created with this grant. Nothing happens where there is no such grant."""
@@ -131,17 +138,16 @@ class Ledger:
         with self._transaction() as db:
             db.execute(_SEE, (container_id, pod, container, sandbox))
         seen = (*held.containers, HeldBy(id=container_id, sandbox=sandbox))
-        self._grants[held.key] = dataclasses.replace(held, containers=_in_order(seen))
+        self._remember(dataclasses.replace(held, containers=_in_order(seen)))
 
     def forget_containers(self, ids: Collection[ContainerId]) -> None:
         """The runtime does not know these containers any more."""
         gone = frozenset(ids)
         with self._transaction() as db:
             db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in gone])
-        for key, held in self._grants.items():
+        for held in [grant for grant in self._grants.values() if any(c.id in gone for c in grant.containers)]:
             left = tuple(c for c in held.containers if c.id not in gone)
-            if left != held.containers:
-                self._grants[key] = dataclasses.replace(held, containers=left)
+            self._remember(dataclasses.replace(held, containers=left))
 
     def release(self, pod: PodUid, container: str | None = None) -> tuple[Grant, ...]:
         """Frees what this pod, or one container of it, holds; answers what that was. Again is fine and answers nothing."""
@@ -150,7 +156,7 @@ class Ledger:
             with self._transaction() as db:
                 db.executemany("DELETE FROM grants WHERE pod_uid = ? AND container = ?", [g.key for g in freed])
         for grant in freed:
-            del self._grants[grant.key]
+            del self._grants[grant.key], self._holdings[grant.key]
         return freed
 
     def tombstone(self, sandbox: SandboxId, stopped_at: int) -> None:
@@ -169,15 +175,21 @@ class Ledger:
             db.execute("DELETE FROM stopped_sandboxes WHERE sandbox_id = ?", (sandbox,))
         del self._stopped[sandbox]
 
+    def _remember(self, grant: Grant) -> None:
+        self._grants[grant.key] = grant
+        self._holdings[grant.key] = holding_of(grant)
+
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it is on disk when this ends, or none of it and StateError."""
+    def _transaction(self, *, begin: bool = True) -> Iterator[sqlite3.Connection]:
+        """All of it is on disk when this ends, or none of it and StateError. One statement alone needs no beginning."""
         if gone := file.replaced(self.path, self._opened):
             raise self._failed(gone)
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            if begin:
+                self._db.execute("BEGIN IMMEDIATE")
             yield self._db
-            self._db.execute("COMMIT")
+            if begin:
+                self._db.execute("COMMIT")
             self.last_write = ""
         except sqlite3.Error as e:
             raise self._failed(file.state_error("write", self.path, e)) from e
@@ -235,7 +247,8 @@ def replace_ledger(path: Path, grants: Collection[Grant]) -> Path | None:
 
 def _write(db: sqlite3.Connection, grant: Grant) -> None:
     db.execute(_UPSERT, _row(grant))
-    db.executemany(_SEE, [(c.id, grant.pod, grant.container, c.sandbox) for c in grant.containers])
+    for seen in grant.containers:
+        db.execute(_SEE, (seen.id, grant.pod, grant.container, seen.sandbox))
 
 
 def _read_grants(db: sqlite3.Connection) -> Iterator[Grant]:

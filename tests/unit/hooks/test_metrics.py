@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hooks.ledger.bypass import Bypassed
 from hooks.ledger.store import Ledger
 from hooks.metrics import Metrics
 from hooks.node import Node
+from hooks.report.reporter import Reporter, connect
 from lading.errors import RuntimeUnavailableError, StateError
 from lading.log import Log
 from lading.reasons import Reason
@@ -135,6 +137,19 @@ class Watch(InventoryWatch):
     @property
     def age_s(self) -> float:
         return 7.0
+
+
+def test_reports_are_told_of_where_the_node_reports(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert not any("report" in name for name in samples(metrics))
+        reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=node.log, clock=lambda: 5.0)
+        reporter.failures = 3
+        found = samples(Metrics(node, reporter))
+        assert found["lading_hooks_report_age_seconds"] == float("inf")
+        assert found["lading_hooks_report_stale_seconds"] == 0
+        assert found["lading_hooks_report_failures_total"] == 3
+
+    play(scenario)
 
 
 def test_bypassed_containers_are_counted(play: Play) -> None:

@@ -49,6 +49,16 @@ def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> N
     assert named in problems[name]
 
 
+def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:
+    (*others, reported) = decide_ready(**READY, report_stale_s=61.0, report_failure="connection refused")
+    assert [c.name for c in others] == [c.name for c in decide_ready(**READY)]
+    assert all(c.required for c in others)
+    assert (reported.name, reported.ok, reported.required) == ("reported", False, False)
+    assert "connection refused" in reported.why
+    assert decide_ready(**READY, report_stale_s=59.0, report_failure="connection refused")[-1].ok
+    assert decide_ready(**READY, report_stale_s=0.0)[-1].ok
+
+
 def test_many_bypassed_containers_are_counted_not_listed() -> None:
     why = failed(bypassed=[bypassed(f"p{i}") for i in range(500)])["no-bypass"]
     assert "497" in why

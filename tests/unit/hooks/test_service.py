@@ -1,4 +1,4 @@
-"""The hook API as its clients see it: grpclib serves, grpcio asks, over a socket of ours."""
+"""The hook API as its clients see it: `wire` serves, grpcio asks, over a socket of ours."""
 
 import asyncio
 import os
@@ -10,12 +10,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from grpclib.protocol import H2Protocol
-from grpclib.server import Server
 
 from hooks.assignment.model import Refusal
 from hooks.decide import Answer
-from hooks.service import SERVICE, HookService
+from hooks.service import SERVICE, HookServer, HookService
+from lading.log import Log, LogfmtSink
 from lading.reasons import Reason
 from lading.sockets import Peer, listen
 from protos.hook.v1 import hook_pb2 as hook
@@ -69,36 +68,17 @@ class Client:
         return answer
 
 
-class HangingUp(Server):
-    """grpclib leaves open connections to the end of the process; a test ends them."""
-
-    def __init__(self, service: HookService) -> None:
-        super().__init__([service])
-        self._protocols: list[H2Protocol] = []
-
-    def _protocol_factory(self) -> H2Protocol:
-        self._protocols.append(super()._protocol_factory())
-        return self._protocols[-1]
-
-    async def hang_up(self) -> None:
-        for protocol in self._protocols:
-            protocol.processor.close()
-        await asyncio.sleep(0)  # connection_lost
-
-
 @asynccontextmanager
 async def serving(path: Path, node: Node, rejected: Callable[[Peer], None] = lambda _: None) -> AsyncIterator[Client]:
     with listen(path, directory_mode=0o755, rejected=rejected) as listener:
-        server = HangingUp(HookService(node))  # type: ignore[arg-type]
-        await server.start(sock=listener)
+        server = HookServer(HookService(node), Log(LogfmtSink()))  # type: ignore[arg-type]
+        await server.start(listener)
         client = Client(path)
         try:
             yield client
         finally:
             await client.channel.close(None)
-            server.close()
-            await server.wait_closed()
-            await server.hang_up()
+            await server.close()
 
 
 def ask(sockets: Path, node: Node, questions: Callable[[Client], Awaitable[None]]) -> None:

@@ -40,6 +40,12 @@ def test_an_unsigned_assignment_needs_a_name(key: Path) -> None:
     check(Settings(assignments=(Form.UNSIGNED, Form.SIGNED), node_name="n1", keys={"k1": str(key)}))
 
 
+def test_a_report_needs_a_name() -> None:
+    with pytest.raises(ConfigError, match="node_name"):
+        check(Settings(assignments=(Form.MANUAL,), report=True))
+    check(Settings(assignments=(Form.MANUAL,), report=True, node_name="n1", kubeconfig="/absent.conf"))  # it may come later
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -73,6 +73,16 @@ def test_the_form_of_the_reference() -> None:
     assert result.for_container("another").empty
 
 
+def test_what_a_pod_takes_of_a_card_at_one_time() -> None:
+    result = parse(with_gpu(memory_mib=8138, core_percent=30, pod_memory_mib=8138, pod_core_percent=100))
+    assert isinstance(result, Assignment)
+    (gpu,) = result.for_container("train").gpus
+    assert (gpu.pod_memory_mib, gpu.pod_core_percent) == (8138, 100)
+    for other in (with_gpu(memory_mib=1, pod_core_percent=1), with_gpu(core_percent=1, pod_memory_mib=1)):
+        assert isinstance(parse(other), Assignment)
+    assert parse(with_gpu(pod_memory_mib=None, pod_core_percent=None)) == parse(with_gpu())
+
+
 def test_unknown_keys_are_ignored_everywhere() -> None:
     value = with_gpu(partition=3)
     value |= {"since": 1.5, "nested": {"deep": [[[{"a": None}]]]}}
@@ -128,6 +138,17 @@ def test_a_node_without_a_name_is_nobodys() -> None:
         (with_gpu(core_percent=101), "containers.train.gpus[0].core_percent"),
         (with_gpu(core_percent=0), "containers.train.gpus[0].core_percent"),
         (with_gpu(uuid=MIG, memory_mib=1), "containers.train.gpus[0]"),
+        (with_gpu(pod_memory_mib=8138), "containers.train.gpus[0]"),
+        (with_gpu(pod_core_percent=30), "containers.train.gpus[0]"),
+        (with_gpu(uuid=MIG, pod_memory_mib=8138), "containers.train.gpus[0]"),
+        (with_gpu(memory_mib=8138, pod_memory_mib=8137), "containers.train.gpus[0].pod_memory_mib"),
+        (with_gpu(memory_mib=8138, pod_memory_mib=2**31), "containers.train.gpus[0].pod_memory_mib"),
+        (with_gpu(memory_mib=8138, pod_memory_mib=8138.0), "containers.train.gpus[0].pod_memory_mib"),
+        (with_gpu(memory_mib=8138, pod_memory_mib=True), "containers.train.gpus[0].pod_memory_mib"),
+        (with_gpu(core_percent=1, pod_memory_mib=0), "containers.train.gpus[0].pod_memory_mib"),
+        (with_gpu(core_percent=30, pod_core_percent=29), "containers.train.gpus[0].pod_core_percent"),
+        (with_gpu(core_percent=30, pod_core_percent=101), "containers.train.gpus[0].pod_core_percent"),
+        (with_gpu(core_percent=30, pod_core_percent="30"), "containers.train.gpus[0].pod_core_percent"),
         (with_vf(bdf=None), "containers.train.vfs[0].bdf"),
         (with_vf(bdf="mlx5_1"), "containers.train.vfs[0].bdf"),
         (with_vf(pf="mlx5_0"), "containers.train.vfs[0].pf"),

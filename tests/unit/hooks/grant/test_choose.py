@@ -157,6 +157,49 @@ def test_a_share_of_the_whole_pod_is_counted_once() -> None:
     assert reason(ask(of_pod, held=[*theirs, holding(THIRD, share(0, 40000, pod_wide=True))])) == Reason.CAPACITY_EXCEEDED
 
 
+def at_once(index: int, mib: int, pod_mib: int | None = None, core: int | None = None, pod_core: int | None = None) -> Devices:
+    """A share of a pod whose containers take turns."""
+    card = GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_memory_mib=pod_mib, pod_core_percent=pod_core)
+    return Devices(gpus=(card,))
+
+
+def test_containers_that_take_turns_count_once() -> None:
+    turn = ContainerRequest(gpus=(GpuRequest(name="0", memory_mib=50000, pod_memory_mib=60000),))
+    held = [holding(ME, at_once(0, 60000, 60000), "init"), holding(OTHER, share(0, 21000), "c")]
+    assert ask(turn, held=held) == at_once(0, 50000, 60000)
+    full = [*held, holding(ME, at_once(0, 50000, 60000), "c")]
+    assert reason(ask(gpus("0", mib=1), held=full), "81000 MiB") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(turn, held=[*held, holding(THIRD, share(0, 1))]), "60000 MiB") == Reason.CAPACITY_EXCEEDED
+    assert isinstance(ask(gpus("1", mib=81000), held=full), Devices)
+
+
+def test_what_a_pod_takes_counts_from_its_first_container_on() -> None:
+    first = ContainerRequest(gpus=(GpuRequest(name="0", memory_mib=1, pod_memory_mib=60000),))
+    assert isinstance(ask(first, held=[holding(OTHER, share(0, 21000))]), Devices)
+    assert reason(ask(first, held=[holding(OTHER, share(0, 21001))])) == Reason.CAPACITY_EXCEEDED
+
+
+def test_two_pods_whose_containers_take_turns_add_up() -> None:
+    held = [holding(pod, at_once(0, 30000, 40000), name) for pod in (OTHER, THIRD) for name in "ab"]
+    assert ask(gpus("0", mib=1000), held=held) == share(0, 1000)
+    assert reason(ask(gpus("0", mib=1001), held=held)) == Reason.CAPACITY_EXCEEDED
+
+
+def test_memory_and_compute_take_turns_each_on_its_own() -> None:
+    held = [holding(OTHER, at_once(0, 1000, None, 60, 70), "a"), holding(OTHER, at_once(0, 1000, None, 50, 70), "b")]
+    assert ask(gpus("0", mib=79000, core=30), held=held) == share(0, 79000, 30)
+    assert reason(ask(gpus("0", core=31), held=held), "70 %") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(gpus("0", mib=79001), held=held), "2000 MiB") == Reason.CAPACITY_EXCEEDED
+
+
+def test_the_largest_figure_of_a_pod_counts_beside_its_other_shares() -> None:
+    """An assignment says one figure for a card. Whoever says two, or leaves it out of some, does not get more by it."""
+    for largest in "abcdefgh":
+        figures = [holding(OTHER, at_once(0, 1, 40000 if name == largest else 30000), name) for name in "abcdefgh"]
+        full = [*figures, holding(OTHER, share(0, 41000), "without")]
+        assert reason(ask(gpus("0", mib=1), held=full)) == Reason.CAPACITY_EXCEEDED
+
+
 def test_mig_instances_are_held_one_by_one() -> None:
     first = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
     second = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(1)),))

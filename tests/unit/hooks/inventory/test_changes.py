@@ -68,6 +68,13 @@ def test_mig_instances_are_devices_and_share_their_cards_health() -> None:
     assert [change.device for change in decide_changes(old, Inventory(gpus=(gpu("GPU-a"),)))] == ["MIG-1"]
 
 
+def test_a_pf_has_health_of_its_own() -> None:
+    def inventory(unhealthy: str) -> Inventory:
+        return Inventory(pfs=(Pf(bdf=PF, driver="", numa=None, unhealthy=unhealthy),))
+
+    assert decide_changes(inventory(""), inventory("down")) == (Change(kind=ChangeKind.UNHEALTHY, device=PF, reason="down"),)
+
+
 def test_processes_and_renumbering_are_no_news() -> None:
     old, new = Inventory(gpus=(gpu("GPU-a"),)), Inventory(gpus=(gpu("GPU-a", index=3, pids=(1, 2)),))
     assert old != new

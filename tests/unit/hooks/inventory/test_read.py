@@ -4,13 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from hooks.inventory.model import CharDevice, Gpu, Inventory, MigInstance, Pf, Vf
+from hooks.inventory.model import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
 from hooks.inventory.read import read_inventory
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.build import SimNode
-from simnode.profile import PROFILES
+from simnode.profile import PROFILES, HostBridge, PciNode
 from tests.conftest import BuildNode
+
+
+def paths(bridge: HostBridge) -> dict[str, tuple[str, ...]]:
+    """The bridges above each GPU and PF, as the profile nests them."""
+
+    def below(above: tuple[str, ...], nodes: tuple[PciNode, ...]) -> dict[str, tuple[str, ...]]:
+        found = {node.bdf: above for node in nodes if node.gpu or node.pf}
+        for node in nodes:
+            found |= below((*above, node.bdf), node.below)
+        return found
+
+    return below((f"pci{bridge.bus}",), bridge.below)
 
 
 def expected(node: SimNode) -> Inventory:
@@ -19,6 +31,8 @@ def expected(node: SimNode) -> Inventory:
     def char(path: str, major: str, minor: int) -> CharDevice:
         return CharDevice(path=path, host_path=f"{node.root}{path}", major=node.profile.major(major), minor=minor)
 
+    path = {bdf: above for bridge in node.profile.host_bridges for bdf, above in paths(bridge).items()}
+    socket = {endpoint.bdf: bridge.socket if bridge.numa >= 0 else None for bridge, endpoint in node.profile.endpoints}
     numa = {endpoint.bdf: bridge.numa if bridge.numa >= 0 else None for bridge, endpoint in node.profile.endpoints}
     gpus = tuple(
         Gpu(
@@ -31,6 +45,10 @@ def expected(node: SimNode) -> Inventory:
             reserved_mib=gpu.reserved_mib,
             numa=numa[bdf],
             node=char(f"/dev/nvidia{gpu.minor}", "nvidia", gpu.minor),
+            path=path[bdf],
+            socket=socket[bdf],
+            module_id=gpu.module_id,
+            links=(NvLink(count=sum(gpu.nvlinks.values())),) if gpu.nvlinks else (),  # to NVSwitches, in what is shipped
             mig_enabled=gpu.mig is not None,
             mig=tuple(
                 MigInstance(
@@ -73,8 +91,11 @@ def expected(node: SimNode) -> Inventory:
                 numa=numa[bdf],
                 ibdev=pf.ibdev,
                 netdev=pf.netdev,
+                link_layer=pf.link_layer,
                 total_vfs=pf.total_vfs,
                 vfs=tuple(vfs),
+                path=path[bdf],
+                socket=socket[bdf],
             )
         )
     return Inventory(gpus=gpus, pfs=tuple(pfs))

@@ -80,6 +80,27 @@ def test_functions_without_rdma_are_no_pfs(build_node: BuildNode) -> None:
     assert read_rdma(node.root) == ((), None, ())
 
 
+def test_a_pf_is_well_while_one_port_is_active(build_node: BuildNode) -> None:
+    node = build_node(one_pf([{"bdf": VF, "ibdevs": ["mlx5_1"]}]))
+    ports = node.pci("0000:18:00.0") / "infiniband/mlx5_0/ports"
+
+    def unhealthy() -> str:
+        ((pf,), _, _) = read_rdma(node.root)
+        assert vf_of(node.root).unhealthy == ""
+        return pf.unhealthy
+
+    assert unhealthy() == ""
+    (ports / "1/state").write_text("1: DOWN\n")
+    assert "mlx5_0 port 1 is 1: DOWN" in unhealthy()
+    shutil.copytree(ports / "1", ports / "2")
+    (ports / "2/state").write_text("4: ACTIVE\n")
+    assert unhealthy() == ""
+    shutil.rmtree(node.pci("0000:18:00.0") / "infiniband")  # the ports of a bond are another PF's
+    assert unhealthy() == ""
+    (node.pci("0000:18:00.0") / "driver").unlink()
+    assert "driver" in unhealthy()
+
+
 @pytest.mark.parametrize("damage", ["gids", "node_guid"])
 def test_vf_without_an_address_of_its_own(build_node: BuildNode, damage: str) -> None:
     node = build_node("demo-8gpu")

@@ -21,14 +21,26 @@ FULL = dataclasses.replace(
     form=Form.SIGNED,
     gen=7,
     request=ContainerRequest(
-        gpus=(GpuRequest(name="GPU-x", bdf=PciAddress("0000:1b:00.0"), memory_mib=8138, core_percent=30, pod_wide=True),),
+        gpus=(
+            GpuRequest(
+                name="GPU-x",
+                bdf=PciAddress("0000:1b:00.0"),
+                memory_mib=8138,
+                core_percent=30,
+                pod_wide=True,
+                pod_memory_mib=9000,
+                pod_core_percent=40,
+            ),
+        ),
         vfs=(VfRequest(name="mlx5_7", pf=PciAddress("0000:18:00.0"), ifname="rdma0"),),
         any_vfs=2,
         any_vfs_pod_wide=True,
     ),
     devices=Devices(
         gpus=(
-            GrantedGpu(uuid=gpu_uuid(1), memory_mib=8138, core_percent=30, pod_wide=True),
+            GrantedGpu(
+                uuid=gpu_uuid(1), memory_mib=8138, core_percent=30, pod_wide=True, pod_memory_mib=9000, pod_core_percent=40
+            ),
             GrantedGpu(uuid=gpu_uuid(2), mig_uuid=f"MIG-{str(gpu_uuid(3))[4:]}"),
         ),
         vfs=(GrantedVf(bdf=vf_bdf(3), ifname="rdma0", pod_wide=True),),
@@ -97,7 +109,10 @@ LONG = dataclasses.replace(FULL, request=ContainerRequest(gpus=(GpuRequest(name=
         TEXT.replace(vf_bdf(3), "0000:3B:00.3"),
         TEXT.replace(vf_bdf(3), "../../dev/sda"),
         TEXT.replace('"ifname":"rdma0","pod_wide"', '"ifname":"a b","pod_wide"'),
-        TEXT.replace('"memory_mib":8138,"pod_wide"', '"memory_mib":-1,"pod_wide"'),
+        TEXT.replace('"memory_mib":8138,"pod_core_percent"', '"memory_mib":-1,"pod_core_percent"'),
+        TEXT.replace('"pod_memory_mib":9000', '"pod_memory_mib":-1'),
+        TEXT.replace('"pod_core_percent":40', '"pod_core_percent":-1'),
+        TEXT.replace('"pod_memory_mib":9000', '"pod_memory_mib":null'),
         TEXT.replace('"default"', '"\\ud800"'),
         render_annotation(LONG),
         "\ud800",

@@ -1,0 +1,109 @@
+"""What a node would report. `demo-8gpu.json` is what is sent for that profile; a change of it is a change of the wire."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hooks.assignment.model import Devices, Form, GrantedGpu, GrantedVf
+from hooks.inventory.model import Inventory, NvLink, Pf
+from hooks.inventory.read import read_inventory
+from hooks.ledger.model import Grant
+from hooks.report.build import build_status
+from lading.nodedevices import GrantedGpu as ReportedGpu
+from lading.nodedevices import NvLink as ReportedLink
+from lading.nodedevices import Status, Summary
+from lading.vocabulary import PciAddress
+from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
+from tests.conftest import BuildNode
+from tests.fakes.holders import BOOT, grant, share, vfs, whole
+from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
+
+GOLDEN = Path(__file__).with_name("demo-8gpu.json")
+
+
+def status(found: Inventory, *grants: Grant, **more: Any) -> Status:
+    return build_status(found, grants, **{"foreign": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
+
+
+def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> None:
+    """With one card lost, one used by a stranger, one given whole with a VF, one shared."""
+    node = build_node("demo-8gpu")
+    NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
+    found = read_inventory(node.root, nvml_library=fake_nvml)
+    cards = [card.uuid for card in found.gpus]
+    train = Devices(gpus=(GrantedGpu(uuid=cards[0]),), vfs=(GrantedVf(bdf=PciAddress("0000:18:00.2"), ifname="rdma0"),))
+    side = Devices(gpus=(GrantedGpu(uuid=cards[1], memory_mib=8138, core_percent=30),))
+    grants = (
+        dataclasses.replace(grant("pod-2", "main", side), form=Form.SIGNED, gen=7),
+        grant("pod-1", "train", train),
+    )
+    built = build_status(found, grants, foreign={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
+    assert json.loads(msgspec.json.encode(built)) == json.loads(GOLDEN.read_text())
+    assert msgspec.json.decode(GOLDEN.read_bytes(), type=Status) == built
+
+
+def test_a_node_without_devices_has_empty_columns() -> None:
+    built = status(Inventory())
+    assert built == Status(reporter="1.2.3", boot_id=BOOT, reconciled=True)
+    assert built.summary == Summary()
+
+
+def test_columns() -> None:
+    down = dataclasses.replace(inventory(vfs=(vf(0), vf(1))).pfs[0], unhealthy="no port is active")
+    well = inventory(gpus=(gpu(0), gpu(1, unhealthy="lost"), mig_gpu(2)), vfs=(vf(2), vf(3, unhealthy="vfio")))
+    found = dataclasses.replace(well, pfs=(*well.pfs, down), problems=("cannot read",))
+    mine = Devices(gpus=(GrantedGpu(uuid=uuid(0)),))
+    built = status(
+        found, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), foreign={uuid(2): "x"}
+    )
+    assert (built.summary.gpus, built.summary.models, built.summary.vfs) == ("2/3", "NVIDIA H100", "1/4")
+    assert built.summary.held == "2 GPUs, 1 VF"
+    assert "lost" in built.summary.problems
+    assert "3 more" in built.summary.problems  # the VF, the PF, and what could not be read
+
+
+def test_links_name_cards_and_not_addresses() -> None:
+    links = (
+        NvLink(count=4, peer=gpu(1).bdf),
+        NvLink(count=2, peer=PciAddress("0000:f0:00.0")),  # of another virtual machine
+        NvLink(count=12),
+    )
+    built = status(inventory(gpus=(dataclasses.replace(gpu(0), links=links), gpu(1))))
+    assert built.gpus[0].links == (ReportedLink(count=4, to=uuid(1)), ReportedLink(count=12))
+
+
+def test_every_kind_of_share_is_told_apart() -> None:
+    held = Devices(
+        gpus=(
+            GrantedGpu(uuid=uuid(0)),
+            GrantedGpu(uuid=uuid(1), memory_mib=1024, pod_wide=True),
+            GrantedGpu(uuid=uuid(1), memory_mib=1024, core_percent=10, pod_memory_mib=1536, pod_core_percent=10),
+            GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20)),
+        )
+    )
+    (reported,) = status(Inventory(), grant(devices=held)).grants
+    assert reported.gpus == (
+        ReportedGpu(uuid=uuid(0)),
+        ReportedGpu(uuid=uuid(1), memory_mib=1024, pod_wide=True),
+        ReportedGpu(uuid=uuid(1), memory_mib=1024, core_percent=10, pod_memory_mib=1536, pod_core_percent=10),
+        ReportedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20)),
+    )
+    assert [gpu.whole for gpu in reported.gpus] == [True, False, False, False]
+
+
+HELD = [grant("a", "x", whole(0)), grant("a", "y", share(1)), grant("b", "x", vfs(1)), grant("c", "x", vfs(2))]
+
+
+@given(st.permutations(HELD))
+def test_the_order_in_which_grants_came_is_no_news(grants: list[Grant]) -> None:
+    assert status(Inventory(), *grants) == status(Inventory(), *HELD)
+
+
+def test_a_name_that_is_no_text_can_be_sent() -> None:
+    pf = Pf(bdf=PciAddress("0000:3b:00.0"), driver="mlx5_core", numa=None, netdev="eth\udcff\n")
+    assert msgspec.json.encode(status(Inventory(pfs=(pf,))))
