@@ -3,11 +3,9 @@
 import asyncio
 import signal
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
-
-from grpclib.server import Server
 
 from hooks.boot import read_boot_id
 from hooks.grant.gpu import GpuMode
@@ -20,7 +18,8 @@ from hooks.memlock import memlock_warning
 from hooks.metrics import Metrics
 from hooks.node import Node
 from hooks.readiness import decide_ready
-from hooks.service import HookService
+from hooks.report.reporter import Reporter, connect
+from hooks.service import HookServer, HookService
 from hooks.settings import Settings, ledger_path, read_trust, rules
 from lading import __version__
 from lading.errors import RuntimeUnavailableError
@@ -42,6 +41,7 @@ async def run(settings: Settings, log: Log) -> None:
     def rejected(peer: Peer) -> None:
         log.warning(Event.CONNECTION_REJECTED, f"peer has uid {peer.uid}", pid=peer.pid)
 
+    loop = asyncio.get_running_loop()
     async with RuntimeClient(runtime_path) as runtime:
         with (
             Ledger.open(ledger_path(settings)) as ledger,
@@ -49,14 +49,16 @@ async def run(settings: Settings, log: Log) -> None:
         ):
             cdi = RuntimeCdi()
             trust = read_trust(settings)
+            ruled = lru_cache(maxsize=1)(lambda cdi_refusal: rules(settings, trust, cdi_refusal=cdi_refusal))
             node = Node(
                 ledger=ledger,
                 runtime=runtime,
                 host_root=host_root,
                 boot_id=read_boot_id(host_root),
                 log=log,
-                rules=lambda: rules(settings, trust, cdi_refusal=cdi.refusal),
+                rules=lambda: ruled(cdi.refusal),
                 reconcile_interval_s=settings.reconcile_interval,
+                soon=loop.call_soon,
             )
             node.watch = InventoryWatch(
                 partial(read_configured, settings),
@@ -69,17 +71,21 @@ async def run(settings: Settings, log: Log) -> None:
             background = [asyncio.create_task(node.keep_reconciled())]
             if settings.gpu_mode is GpuMode.CDI:
                 background.append(asyncio.create_task(cdi.keep_asking(runtime, settings.inventory_interval)))
-            metrics = Metrics(node)
+            reporter = _reporter(settings, node, log)
+            if reporter is not None:
+                background.append(asyncio.create_task(reporter.keep_reporting()))
+            metrics = Metrics(node, reporter)
             health = HealthServer(
                 parse_address(settings.metrics),
                 registry=metrics.registry,
                 silence=find_silence,
-                conditions=lambda: _conditions(settings, node),
+                conditions=lambda: _conditions(settings, node, reporter),
                 log=log,
             )
-            server = Server([HookService(node, answered=metrics.answered)])
+            service = HookService(node, answered=lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds))
+            server = HookServer(service, log)
             stop = stop_asked()  # before the first question can come, so that none is cut off
-            await server.start(sock=listener)
+            await server.start(listener)
             await health.start()
             for problem in access_problems(listen_path):
                 log.warning(Event.SOCKET_ACCESS, problem)
@@ -95,8 +101,7 @@ async def run(settings: Settings, log: Log) -> None:
             finally:
                 feeding.cancel()
                 await health.close()
-                server.close()
-                await server.wait_closed()
+                await server.close()
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
@@ -131,7 +136,13 @@ def read_configured(settings: Settings) -> Inventory:
     )
 
 
-def _conditions(settings: Settings, node: Node) -> tuple[Condition, ...]:
+def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
+    if not settings.report:
+        return None
+    return Reporter(node, node_name=settings.node_name, connect=partial(connect, settings.kubeconfig), log=log)
+
+
+def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tuple[Condition, ...]:
     return decide_ready(
         inventory_age_s=node.watch.age_s if node.watch else float("inf"),
         inventory_interval_s=settings.inventory_interval,
@@ -140,6 +151,8 @@ def _conditions(settings: Settings, node: Node) -> tuple[Condition, ...]:
         ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
+        report_stale_s=reporter.stale_s if reporter else None,
+        report_failure=reporter.failure if reporter else "",
     )
 
 

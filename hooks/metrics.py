@@ -19,6 +19,7 @@ from hooks.decide import Answer
 from hooks.inventory.model import Inventory
 from hooks.ledger.model import Grant
 from hooks.node import Node
+from hooks.report.reporter import Reporter
 from lading import __version__
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
@@ -26,7 +27,8 @@ _HELD, _PENDING = "held", "pending"  # a container was created with the grant, o
 
 
 class Metrics:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reporter: Reporter | None = None) -> None:
+        """`reporter`: of a node that reports."""
         self.registry = CollectorRegistry(auto_describe=True)
         self._outcomes = Counter(
             "lading_hooks_containers",
@@ -39,6 +41,8 @@ class Metrics:
         )
         ProcessCollector(registry=self.registry)
         self.registry.register(_State(node))
+        if reporter is not None:
+            self.registry.register(_Reports(reporter))
 
     def answered(self, answer: Answer | Refusal, seconds: float) -> None:
         self._decision.observe(seconds)
@@ -75,6 +79,20 @@ class _State(Collector):
         yield CounterMetricFamily("lading_hooks_reconcile_failures", "Comparisons that failed.", node.reconcile_failures)
         yield CounterMetricFamily("lading_hooks_ledger_write_failures", "Changes not taken.", node.ledger.write_failures)
         yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", node.log.dropped)
+
+
+class _Reports(Collector):
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        reporter = self._reporter
+        yield GaugeMetricFamily("lading_hooks_report_age_seconds", "Since the API server took a report.", reporter.age_s)
+        yield GaugeMetricFamily("lading_hooks_report_stale_seconds", "Since it may lack what is so here.", reporter.stale_s)
+        yield CounterMetricFamily("lading_hooks_report_failures", "Reports not taken.", reporter.failures)
 
 
 def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:

@@ -1,7 +1,8 @@
 """When the hook server can do all of its work: what `/readyz` says, condition by condition.
 
 Enters: how old inventory and comparison are, how the ledger's last write went, what was bypassed. Leaves: conditions; 200 only
-if all hold. A device that is unhealthy is a metric, not a condition: the others are still given out.
+if all hold that are required. A device that is unhealthy is a metric, not a condition: the others are still given out. A report
+that central does not get is a condition and not required: what is bound here already is served without it.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from lading.health import Condition
 _INTERVALS = 3
 _SLACK_S = 30.0
 _NAMED = 3  # of the bypassed containers
+_STALE_S = 60.0  # an API server that is upgraded is away for less
 
 
 def decide_ready(
@@ -24,8 +26,10 @@ def decide_ready(
     ledger: str,
     socket: str,
     bypassed: Sequence[Bypassed],
+    report_stale_s: float | None = None,
+    report_failure: str = "",
 ) -> tuple[Condition, ...]:
-    """`ledger` and `socket` say what is wrong with them, or nothing."""
+    """`ledger` and `socket` say what is wrong with them, or nothing. `report_stale_s` is None where nothing is reported."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed[:_NAMED]]
     more = f" and {len(bypassed) - _NAMED} more" if len(bypassed) > _NAMED else ""
     went_past = f"made past the proxy, without their devices: {', '.join(names)}{more}" if bypassed else ""
@@ -37,7 +41,13 @@ def decide_ready(
         Condition.unless(ledger, name="ledger"),
         Condition.unless(socket, name="socket"),
         Condition.unless(went_past, name="no-bypass"),
+        *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
+
+
+def _reported(stale_s: float, failure: str) -> Condition:
+    late = f"central may not know of this node's devices for {stale_s:.0f} s" if stale_s > _STALE_S else ""
+    return Condition.unless(late and f"{late}: {failure or 'nothing was reported yet'}", name="reported", required=False)
 
 
 def _too_old(age_s: float, interval_s: float, what: str) -> str:

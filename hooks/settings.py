@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reconcile_interval: Annotated[
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
     ] = 60.0
+    report: Annotated[bool, Setting("report devices and grants to the API server, as NodeDevices, for central")] = False
+    kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: the rights of the pod that this is")] = ""
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
 
@@ -73,6 +75,11 @@ def check(settings: Settings) -> None:
         accepted = ", ".join(sorted(trust.accepted))
         raise ConfigError(
             f"node_name is empty, and assignments = {accepted} are for one node",
+            hint="node_name = the name that `kubectl get nodes` shows for this machine",
+        )
+    if settings.report and not settings.node_name:
+        raise ConfigError(
+            "node_name is empty, and report = true reports as this node",
             hint="node_name = the name that `kubectl get nodes` shows for this machine",
         )
     if Form.SIGNED in trust.accepted and not trust.keys:

@@ -112,6 +112,12 @@ class LadingNode:
         self.hooks.config.write_text(render_flat_toml({**hooks, **self._hooks_settings}))
         self.proxy.config.write_text(render_flat_toml({**proxy, **self._proxy_settings}))
 
+    def reconfigure_hooks(self, **changes: object) -> None:
+        """Other settings of lading-hooks from now on, and a restart of it."""
+        self._hooks_settings = {**self._hooks_settings, **changes}
+        self.write_config()
+        self.hooks.restart()
+
     def register(self) -> Path:
         """Writes what the hook server says of itself into the proxy's folder of registrations."""
         command = [self.hooks.argv[0], "registration", "--config", str(self.hooks.config)]

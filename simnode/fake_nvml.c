@@ -9,6 +9,8 @@
  *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB>
  *   process <gpu index> <pid>
  *   remap_failure <gpu index>
+ *   module <gpu index> <module id>                    without it the call is not supported, as on a card that has no board
+ *   nvlink <gpu index> <link> <nvmlIntNvLinkDeviceType_t> <remote bus id> <active 0 or 1>
  *   fail <gpu index, or -1 for calls without one> <function, or *> <nvmlReturn_t>
  *
  * Structures and values: nvml.h, API version 12; nvmlMemory_v2_t and nvmlProcessInfo_t as nvidia-ml-py declares them.
@@ -22,7 +24,9 @@ enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
     UNINITIALIZED = 1, UNKNOWN = 999
 };
-enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32 };
+enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32, MAX_LINKS = 18 };
+
+typedef struct { int there, active; unsigned remote_type; char remote_bus_id[32]; } link_t;
 
 typedef struct {
     int gpu, slot, gpu_instance, compute_instance;
@@ -30,7 +34,8 @@ typedef struct {
     unsigned long long memory_mib, reserved_mib;
     /* of a card only */
     char bus_id[32], model[96];
-    int minor, mig_mode, remap_failure;
+    int minor, mig_mode, remap_failure, module_id; /* module_id 0: not supported */
+    link_t links[MAX_LINKS];
     unsigned pids[MAX_PROCESSES];
     int pid_count;
 } device_t;
@@ -61,7 +66,8 @@ static int read_state(void) {
     while (fgets(line, sizeof line, file)) {
         device_t d = {.gpu = gpu_count, .slot = -1};
         failure_t f;
-        int at;
+        link_t l = {.there = 1};
+        int at, number;
         unsigned pid;
         if (sscanf(line, "driver %63s", driver) == 1) continue;
         if (sscanf(line, "gpu %31s %95s %d %llu %llu %d %95[^\n]", d.bus_id, d.uuid, &d.minor, &d.memory_mib, &d.reserved_mib,
@@ -74,6 +80,11 @@ static int read_state(void) {
             gpus[at].pids[gpus[at].pid_count++] = pid;
         } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
             gpus[at].remap_failure = 1;
+        } else if (sscanf(line, "module %d %d", &at, &number) == 2 && at < gpu_count) {
+            gpus[at].module_id = number;
+        } else if (sscanf(line, "nvlink %d %d %u %31s %d", &at, &number, &l.remote_type, l.remote_bus_id, &l.active) == 5 &&
+                   at < gpu_count && number < MAX_LINKS) {
+            gpus[at].links[number] = l;
         } else if (sscanf(line, "fail %d %63s %d", &f.gpu, f.function, &f.status) == 3 && failure_count < MAX_FAILURES) {
             failures[failure_count++] = f;
         } else {
@@ -247,5 +258,39 @@ int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *u
     CHECK(device->gpu);
     *corrected = *pending = 0;
     *uncorrected = *failed = device->remap_failure;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetModuleId(device_t *device, unsigned *module_id) {
+    CHECK(device->gpu);
+    if (!device->module_id) return NOT_SUPPORTED;
+    *module_id = device->module_id;
+    return SUCCESS;
+}
+
+/* A link that the card does not have; beyond MAX_LINKS, one that this version of NVML does not know. */
+#define CHECK_LINK(device, link)                               \
+    do {                                                       \
+        CHECK((device)->gpu);                                  \
+        if ((link) >= MAX_LINKS) return INVALID_ARGUMENT;      \
+        if (!(device)->links[link].there) return NOT_SUPPORTED; \
+    } while (0)
+
+int nvmlDeviceGetNvLinkState(device_t *device, unsigned link, unsigned *active) {
+    CHECK_LINK(device, link);
+    *active = device->links[link].active;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(device_t *device, unsigned link, unsigned *type) {
+    CHECK_LINK(device, link);
+    *type = device->links[link].remote_type;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t *device, unsigned link, pci_info_t *info) {
+    CHECK_LINK(device, link);
+    memset(info, 0, sizeof *info);
+    snprintf(info->bus_id, sizeof info->bus_id, "%s", device->links[link].remote_bus_id);
     return SUCCESS;
 }

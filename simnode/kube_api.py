@@ -9,11 +9,13 @@ import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType
 from urllib.parse import quote
 
 from lading.errors import LadingError
 from simnode.pki import KeyPair
+
+Token = NewType("Token", str)  # a bearer's
 
 _PODS = "/api/v1/namespaces/default/pods"
 _TIMEOUT_S = 15.0
@@ -29,16 +31,20 @@ class KubeError(LadingError):
 
 
 class KubeApi:
-    def __init__(self, *, port: int, authority: Path, client: KeyPair) -> None:
+    def __init__(self, *, port: int, authority: Path, client: KeyPair | Token) -> None:
         self._port = port
+        self._headers = {"Accept": "application/json"}
         self._tls = ssl.create_default_context(cafile=str(authority))
-        self._tls.load_cert_chain(client.certificate, client.key)
+        if isinstance(client, KeyPair):
+            self._tls.load_cert_chain(client.certificate, client.key)
+        else:
+            self._headers["Authorization"] = f"Bearer {client}"
 
     def call(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> Any:
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=self._tls, timeout=_TIMEOUT_S)
         try:
             sent = None if body is None else json.dumps(body)
-            connection.request(method, path, sent, {"Content-Type": content_type, "Accept": "application/json"})
+            connection.request(method, path, sent, {**self._headers, "Content-Type": content_type})
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
         except OSError as e:

@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parent / "fake_nvml.c"
 SONAME = "libnvidia-ml.so.1"
 
 GPU_IS_LOST = 15  # nvmlReturn_t
+LINK_TO_GPU, LINK_TO_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class NvmlState:
     profile: Profile
     processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
     remap_failures: tuple[int, ...] = ()  # GPU indices
+    links_down: tuple[tuple[int, int], ...] = ()  # (GPU index, link)
     failures: tuple[Failure, ...] = ()
 
     def render(self) -> str:
@@ -44,10 +46,18 @@ class NvmlState:
             lines.append(f"gpu {bus_id(bdf)} {gpu.uuid} {numbers} {gpu.model}")
         for index, (_, gpu) in enumerate(self.profile.gpus):
             lines += [f"mig {index} {n} {m.uuid} {m.gi} {m.ci} {m.memory_mib}" for n, m in enumerate(gpu.mig or ())]
+        lines += [f"module {index} {gpu.module_id}" for index, (_, gpu) in enumerate(self.profile.gpus)]
+        lines += [line for index in range(len(self.profile.gpus)) for line in self._links(index)]
         lines += [f"process {index} {pid}" for index, pids in self.processes.items() for pid in pids]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
         lines += [f"fail {-1 if f.gpu is None else f.gpu} {f.function} {f.status}" for f in self.failures]
         return "\n".join(lines) + "\n"
+
+    def _links(self, index: int) -> list[str]:
+        cards = {bdf for bdf, _ in self.profile.gpus}
+        peers = [bdf for bdf, count in self.profile.gpus[index][1].nvlinks.items() for _ in range(count)]
+        ends = [f"{LINK_TO_GPU if bdf in cards else LINK_TO_SWITCH} {bus_id(bdf)}" for bdf in peers]
+        return [f"nvlink {index} {n} {end} {int((index, n) not in self.links_down)}" for n, end in enumerate(ends)]
 
     def write(self, path: Path) -> None:
         """Replaces the file in one step, so that a session that opens meanwhile reads the old or the new one."""

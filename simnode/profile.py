@@ -6,7 +6,7 @@
        "below": [                                                 a PCI tree; a switch is a bridge with bridges below it
          {"bdf": "0000:15:01.0", "below": [                       a bridge: root port, upstream or downstream switch port
            {"bdf": "0000:1a:00.0", "gpu": {"uuid": "GPU-…", "model": "…", "minor": 2, "module_id": 5,
-             "memory_mib": 81559, "reserved_mib": 551,
+             "memory_mib": 81559, "reserved_mib": 551, "nvlinks": {"0000:c5:00.0": 5},   links by peer: a GPU, else an NVSwitch
              "mig": [{"uuid": "MIG-…", "gi": 1, "ci": 0, "memory_mib": 9856, "cap_minors": [12, 13]}]}},   no "mig": mode off
            {"bdf": "0000:18:00.0", "pf": {"ibdev": "mlx5_0", "netdev": "ib0", "link_layer": "InfiniBand", "total_vfs": 8,
              "vfs": [{"bdf": "0000:18:00.2", "ibdevs": ["mlx5_8"], "netdev": "ib0v0"}]}}]}]}]}   "driver": mlx5_core unless said
@@ -39,6 +39,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     module_id: int
     memory_mib: int
     reserved_mib: int
+    nvlinks: dict[str, int] = {}  # PCI address of the peer → how many; a peer that is no GPU of the profile is an NVSwitch
     mig: tuple[Mig, ...] | None = None  # None: MIG mode is off
 
 

@@ -73,6 +73,16 @@ def read_link_name(path: Path) -> str:
         raise
 
 
+def read_real_path(path: Path) -> tuple[str, ...]:
+    """The parts of what a link really leads to; none where it leads nowhere."""
+    try:
+        return path.resolve(strict=True).parts
+    except OSError as e:
+        if e.errno in _ABSENT:
+            return ()
+        raise
+
+
 def read_numa(host_root: Path, bdf: str) -> int | None:
     """The NUMA node of a PCI function. The kernel's -1 is None: unknown, never node 0."""
     node = read_int(host_root / "sys/bus/pci/devices" / bdf / "numa_node")

@@ -21,7 +21,7 @@ class ChangeKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     kind: ChangeKind
-    device: str = ""  # UUID of a GPU or MIG instance, PCI address of a VF
+    device: str = ""  # UUID of a GPU or MIG instance, PCI address of a PF or VF
     reason: str = ""  # why it is unhealthy, or the problem in words
 
 
@@ -46,4 +46,7 @@ def _health(inventory: Inventory) -> dict[str, str]:
     for gpu in inventory.gpus:
         health[gpu.uuid] = gpu.unhealthy
         health.update((instance.uuid, gpu.unhealthy) for instance in gpu.mig)
-    return health | {vf.bdf: vf.unhealthy for vf in inventory.vfs}
+    for pf in inventory.pfs:
+        health[pf.bdf] = pf.unhealthy
+        health.update((vf.bdf, vf.unhealthy) for vf in pf.vfs)
+    return health

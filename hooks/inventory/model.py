@@ -29,6 +29,14 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """Active links between a GPU and one peer; to NVSwitches, however many there are, where `peer` is None."""
+
+    count: int
+    peer: PciAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     uuid: GpuUuid
     bdf: PciAddress  # four-digit domain, lower case: 0000:1b:00.0
@@ -43,6 +51,10 @@ class Gpu:
     mig_enabled: bool = False
     unhealthy: str = ""  # why, or empty
     process_ids: tuple[int, ...] = ()  # compute processes that NVML sees, in the host's pid namespace
+    path: tuple[str, ...] = ()  # the bridges above it, from the host bridge (pci0000:17) down
+    socket: int | None = None
+    module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
+    links: tuple[NvLink, ...] = ()
 
     @property
     def usable_mib(self) -> int:
@@ -71,8 +83,12 @@ class Pf:
     numa: int | None
     ibdev: str = ""
     netdev: str = ""
+    link_layer: str = ""
     total_vfs: int = 0
     vfs: tuple[Vf, ...] = ()
+    path: tuple[str, ...] = ()  # the bridges above it and its VFs, from the host bridge down
+    socket: int | None = None
+    unhealthy: str = ""  # why its VFs reach nobody, or empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

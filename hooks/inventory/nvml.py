@@ -23,7 +23,9 @@ import pynvml
 from hooks.assignment.identity import parse_pci_address
 from hooks.inventory.attributes import read_numa
 from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
-from hooks.inventory.model import CharDevice, Driver, Gpu, MigInstance
+from hooks.inventory.model import CharDevice, Driver, Gpu, MigInstance, NvLink
+from hooks.inventory.nvlink import read_links
+from hooks.inventory.places import read_path, read_socket
 from hooks.inventory.procfs import (
     is_driver_loaded,
     pci_order,
@@ -146,6 +148,8 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         node = host.node(f"/dev/nvidia{minor}", "nvidia", minor)
     except DeviceNodeError as e:
         reasons.append(str(e))
+    numa = read_numa(host.root, bdf)
+    module_id, links = _read_board(handle, uuid, problems)
     *_, remapping_failed = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
     if remapping_failed:
         reasons.append("a memory row could not be remapped: the card needs service")
@@ -157,12 +161,16 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         model=str(pynvml.nvmlDeviceGetName(handle)),
         memory_mib=memory_mib,
         reserved_mib=reserved_mib,
-        numa=read_numa(host.root, bdf),
+        numa=numa,
         node=node,
         mig=_read_mig(host, handle, minor, problems) if mig_enabled else (),
         mig_enabled=mig_enabled,
         unhealthy="; ".join(reasons),
         process_ids=_read_processes(handle, uuid, problems),
+        path=read_path(host.root, bdf),
+        socket=read_socket(host.root, numa),
+        module_id=module_id,
+        links=links,
     )
 
 
@@ -172,6 +180,15 @@ def _read_memory(handle: Any) -> tuple[int, int]:
     if memory is None:
         return pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, 0
     return memory.total >> 20, memory.reserved >> 20
+
+
+def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | None, tuple[NvLink, ...]]:
+    """Its place on an NVSwitch board and its links. They help to choose well: not to know them makes no card ill."""
+    try:
+        return _supported(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), None), read_links(handle)
+    except pynvml.NVMLError as e:
+        problems.append(f"cannot read module id and NVLinks of GPU {uuid}: NVML: {e}")
+        return None, ()
 
 
 def _read_mig(host: _Host, card: Any, minor: int, problems: list[str]) -> tuple[MigInstance, ...]:
@@ -236,6 +253,7 @@ def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Fai
         if known.uuid is None or known.minor is None:
             problems.append(f"cannot identify GPU {bdf}: {failure.reason}")
             continue
+        numa = read_numa(host.root, bdf)
         cards.append(
             Gpu(
                 uuid=known.uuid,
@@ -245,9 +263,11 @@ def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Fai
                 model=known.model,
                 memory_mib=0,
                 reserved_mib=0,
-                numa=read_numa(host.root, bdf),
+                numa=numa,
                 node=None,
                 unhealthy=failure.reason,
+                path=read_path(host.root, bdf),
+                socket=read_socket(host.root, numa),
             )
         )
     return cards

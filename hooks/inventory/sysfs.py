@@ -5,7 +5,8 @@ compared whole: `mlx5_1` is a prefix of `mlx5_10`, and `uverbs3` need not be `ml
 there with `unhealthy` saying why: no driver, a VFIO driver, no or several ibdevs, no uverbs node, no GUID or GID. In exclusive
 rdma netns mode an ibdev that a pod took is not in the host's sysfs: such a VF shows as one without ibdev.
 
-A PF is a function that has an ibdev, or a VF that has one, and is no VF itself.
+A PF is a function that has an ibdev, or a VF that has one, and is no VF itself. It is unhealthy where its VFs would reach
+nobody: no driver, or no port that is active. One without an ibdev of its own is well (bonded ports have one between them).
 
 Source: Documentation/ABI/testing/sysfs-bus-pci (physfn, virtfn, sriov_*), sysfs-class-infiniband, sysfs-class-net.
 """
@@ -26,9 +27,12 @@ from hooks.inventory.attributes import (
 )
 from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
 from hooks.inventory.model import CharDevice, Pf, Vf
+from hooks.inventory.places import read_path, read_socket
 from lading.vocabulary import PciAddress
 
 _VIRTFN: Final = "virtfn"
+_NO_DRIVER: Final = "no driver is bound to it"
+_ACTIVE: Final = "4: ACTIVE"  # sysfs-class-infiniband: what a port's `state` is while it passes traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +110,19 @@ def _read_pf(host: _Host, bdf: PciAddress, problems: list[str]) -> Pf | None:
     if not ibdevs and not any(read_names(host.function(vf) / "infiniband") for _, vf in functions):
         return None
     vfs = (_read_vf(host, bdf, index, vf, problems) for index, vf in functions)
+    driver, numa = read_link_name(folder / "driver"), read_numa(host.root, bdf)
     return Pf(
         bdf=bdf,
-        driver=read_link_name(folder / "driver"),
-        numa=read_numa(host.root, bdf),
+        driver=driver,
+        numa=numa,
         ibdev=ibdevs[0] if len(ibdevs) == 1 else "",
         netdev=_read_netdev(folder),
+        link_layer=_read_link_layer(host, ibdevs[0]) if ibdevs else "",
         total_vfs=read_int(folder / "sriov_totalvfs") or 0,
         vfs=tuple(vf for vf in vfs if vf is not None),
+        path=read_path(host.root, bdf),
+        socket=read_socket(host.root, numa),
+        unhealthy=_unreachable(host, ibdevs) if driver else _NO_DRIVER,
     )
 
 
@@ -159,7 +168,7 @@ def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems:
 
 def _unusable(driver: str, ibdevs: tuple[str, ...]) -> str:
     if not driver:
-        return "no driver is bound to it"
+        return _NO_DRIVER
     if "vfio" in driver:  # vfio-pci, mlx5_vfio_pci
         return f"it is bound to {driver}, for virtual machines"
     if len(ibdevs) > 1:
@@ -200,6 +209,14 @@ def _ports(host: _Host, ibdev: str) -> list[Path]:
 
 def _read_link_layer(host: _Host, ibdev: str) -> str:
     return next((layer for port in _ports(host, ibdev) if (layer := read_attribute(port / "link_layer"))), "")
+
+
+def _unreachable(host: _Host, ibdevs: tuple[str, ...]) -> str:
+    """Why nothing gets past a PF's ports. A port that tells no state says nothing against it."""
+    states = {port: state for ibdev in ibdevs for port in _ports(host, ibdev) if (state := read_attribute(port / "state"))}
+    if not states or _ACTIVE in states.values():
+        return ""
+    return "no port is active: " + ", ".join(f"{port.parts[-3]} port {port.name} is {state}" for port, state in states.items())
 
 
 def _nameless(host: _Host, ibdev: str) -> str:

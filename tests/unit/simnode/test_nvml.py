@@ -47,8 +47,15 @@ def test_library_refuses_a_state_that_it_can_not_use(
 def test_every_state_that_can_be_written_can_be_read(fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
     failures = (Failure(status=15, gpu=0), Failure(status=9, function="nvmlSystemGetDriverVersion"))
-    full = NvmlState(profile=load_profile("mig"), processes={1: (42, 43)}, remap_failures=(1,), failures=failures)
+    full = NvmlState(
+        profile=load_profile("demo-8gpu"),
+        processes={1: (42, 43)},
+        remap_failures=(1,),
+        links_down=((0, 17),),
+        failures=failures,
+    )
     full.write(state)
+    state.write_text(state.read_text() + NvmlState(profile=load_profile("mig")).render())
     monkeypatch.setenv("FAKE_NVML_STATE", str(state))
     library = ctypes.CDLL(str(fake_nvml))
     assert library.nvmlInit_v2() == 0

@@ -161,6 +161,23 @@ def test_one_of_three_leads_and_keeps_leading() -> None:
     run_simulated(story())
 
 
+def test_nobody_leads_by_making_the_lease() -> None:
+    """Absence has no version: the lease may have been made, led by and deleted between two looks. Each is waited out anew."""
+
+    async def story() -> None:
+        store = SlowStore(prompt())
+        async with candidates(store, 2) as them:
+            await watched(them, 5)
+            assert store.record is not None
+            assert (store.record.holder, store.record.released) == ("", False)
+            await watched(them, TERMS.duration_s - 6)
+            store.record = None
+            assert await watched(them, TERMS.duration_s - 1) == 0
+            assert await watched(them, 5) > 0
+
+    run_simulated(story())
+
+
 def test_a_lease_that_is_not_there_is_waited_out() -> None:
     """It may have been deleted under a leader that did not notice."""
 
@@ -253,6 +270,19 @@ def test_without_the_api_server_a_leader_ends_at_its_deadline() -> None:
             store.away = False
             await watched(them, 5)
             assert them[0].calls == ["gained", "lost", "gained"]
+
+    run_simulated(story())
+
+
+def test_a_success_counts_from_before_it_was_sent() -> None:
+    async def story() -> None:
+        store = SlowStore(itertools.repeat((0.01, 3.5, False)))
+        store.record = Record(holder="", duration_s=1, version="released")
+        async with candidates(store, 1) as them:
+            while not them[0].election.is_leader():  # noqa: ASYNC110  the clock decides
+                await asyncio.sleep(0.01)
+            store.away = True
+            assert await watched(them, 20) == pytest.approx(TERMS.renew_deadline_s - 3.5, abs=2 * TICK_S)
 
     run_simulated(story())
 

@@ -20,6 +20,7 @@ from lading.kube.resource import PODS
 from lading.log import Event
 from tests.fakes.kube_server import FakeKubeServer, Fault, Request
 from tests.fakes.records import Records
+from tests.fakes.simulated_time import run_simulated
 
 
 def path(name: str) -> str:
@@ -205,6 +206,7 @@ def test_gone_lists_again(play: Play, in_stream: bool) -> None:
             await one.server.send(b'{"type":"ERROR","object":{"kind":"Status","code":410}}')
         else:
             one.server.fail(Fault(status=410), when=is_watch)
+            await one.server.bookmark(500)
             await one.server.send(None)
         await one.sink.heard("=a,b")
         assert len(one.server.calls("GET")) == 2
@@ -279,6 +281,22 @@ def test_an_unreadable_object_is_there_until_it_is_deleted(play: Play) -> None:
     play(story, prepare)
 
 
+def test_what_a_list_shows_readable_is_named_when_it_breaks_again(play: Play) -> None:
+    async def prepare(one: Rig) -> None:
+        await one.server.put(path("a"), BROKEN)
+
+    async def story(one: Rig) -> None:
+        await one.sink.heard("=a")
+        one.server.objects[path("a")].pop("spec")  # while nobody watched
+        await one.server.send(b'{"type":"ERROR","object":{"kind":"Status","code":410}}')
+        await one.sink.heard("=a")
+        await one.server.put(path("a"), BROKEN)
+        await one.sink.heard("+a")
+        assert one.records.count(Event.OBJECT_UNREADABLE) == 2
+
+    play(story, prepare)
+
+
 def test_an_object_without_a_name_that_can_be_read(play: Play) -> None:
     async def prepare(one: Rig) -> None:
         item = {"metadata": {"name": 1, "uid": "u"}}
@@ -346,11 +364,10 @@ def test_the_server_says_how_long(play: Play) -> None:
 
 
 def test_a_watch_that_never_works_lists_again(play: Play) -> None:
-    """A store that was restored from a backup: the watch's version is in the future."""
-
     async def story(one: Rig) -> None:
         await one.sink.heard("=")
         one.server.fail(Fault(status=504), when=is_watch, times=3)
+        await one.server.bookmark(500)
         await one.server.send(None)
         await one.sink.heard("=")
         assert len(one.waits) == 3
@@ -367,8 +384,27 @@ def test_a_watch_that_ends_at_once_is_a_failure(play: Play) -> None:
         await one.sink.heard("=")
         await one.server.until(lambda: len(one.server.calls("GET", watch=True)) == 3)
         assert len(one.waits) == 2
+        assert len(one.server.calls("GET")) == 1
 
     play(story, prepare)
+
+
+def test_a_watch_that_never_said_a_word_lists_again(tmp_path: Path) -> None:
+    """What a real server does to a watch from the future, where its store was restored from a backup."""
+
+    async def go() -> None:
+        async with rig(tmp_path) as one:
+            running = asyncio.create_task(one.reflector.run())
+            await one.sink.heard("=")
+            began = asyncio.get_running_loop().time()
+            await one.sink.heard("=")
+            assert 300 <= asyncio.get_running_loop().time() - began <= 601
+            assert one.waits == []
+            assert one.records.count(Event.WATCH_FAILED) == 0
+            running.cancel()
+            await asyncio.wait([running])
+
+    run_simulated(go())
 
 
 def test_an_exception_of_the_sink_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

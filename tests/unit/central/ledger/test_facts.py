@@ -173,10 +173,28 @@ def test_what_ends_on_an_unreachable_node_lingers(end: str) -> None:
     assert ledger.take_freed() == ()
 
 
-def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers() -> None:
+@pytest.mark.parametrize("less", [None, share(0, 1)])
+def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers(less: Taken | None) -> None:
     ledger = unreachable()
-    ledger.set_pod(pod("p", 2, node="n1"))
-    assert claims(ledger, "p") == {Claim.LINGERING}
+    ledger.set_pod(pod("p", 2, node="n1", takes=less))
+    assert Claim.LINGERING in claims(ledger, "p")
+    assert free_cards(ledger.room("n1")) == [1]
+
+
+def test_all_that_ends_on_an_unreachable_node_lingers_together() -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(1))]))
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.set_reachable("n1", False, 2)
+    ledger.set_node(report(version=2))
+    ledger.remove_pod(uid("p"))
+    assert free_cards(ledger.room("n1")) == []
+
+
+def test_a_grant_that_grows_on_an_unreachable_node_leaves_nothing_behind() -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
+    ledger.set_reachable("n1", False, 2)
+    ledger.set_node(report(version=2, grants=[grant("p", "c", granted(0), granted(1))]))
+    assert claims(ledger, "p") == {Claim.GRANTED}
 
 
 def test_a_grant_that_vanishes_on_an_unreachable_node_lingers() -> None:
@@ -281,6 +299,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
         pytest.param(report(reconciled=False), report(version=2), id="reconciled"),
         pytest.param(report(gpus=[gpu(0)]), report(version=2, gpus=[gpu(0), gpu(1)]), id="another card"),
         pytest.param(report(gpus=[gpu(0, reserved_mib=9)]), report(version=2, gpus=[gpu(0)]), id="larger"),
+        pytest.param(report(gpus=[gpu(0, mig=1)]), report(version=2, gpus=[gpu(0, mig=2)]), id="an instance"),
         pytest.param(report(pfs=[]), report(version=2), id="VFs"),
     ],
 )

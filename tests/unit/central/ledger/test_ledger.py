@@ -145,6 +145,14 @@ def test_somebody_else_bound_the_pod() -> None:
     assert ledger.take_freed() == ("n1",)
 
 
+def test_of_a_pod_that_ended_on_another_node_no_reservation_lingers() -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.set_reachable("n1", False, 2)
+    ledger.set_pod(pod("p", node="n2", terminal=True))
+    assert ledger.holders("n1") == ()
+
+
 @pytest.mark.parametrize(("reachable", "left"), [(True, set()), (False, {Claim.LINGERING})])
 def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> None:
     ledger = ledger_of()
@@ -284,6 +292,14 @@ def test_two_pods_on_one_card_that_can_not_both_have_it(gpus: list[GrantedGpu], 
     assert ledger.conflicts() == (clash,)
     ledger.set_node(report(version=2))
     assert ledger.conflicts() == ()
+
+
+@pytest.mark.parametrize(("a", "b", "order"), [(1, 2, ["a", "b"]), (2, 1, ["b", "a"]), (1, 1, ["a", "b"])])
+def test_the_youngest_of_those_that_clash_is_the_last(a: int, b: int, order: list[str]) -> None:
+    ledger = ledger_of()
+    for name, created in (("a", a), ("b", b)):
+        ledger.set_pod(pod(name, node="n1", takes=taken({0: WHOLE}, vfs=[0]), created=created))
+    assert [clash.pods for clash in ledger.conflicts()] == [tuple(map(uid, order))] * 2
 
 
 def test_two_pods_on_one_vf_clash_and_the_one_that_cannot_be_evicted_is_the_oldest() -> None:

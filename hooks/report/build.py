@@ -1,0 +1,165 @@
+"""What the node reports: its inventory and its ledger, as the status of its NodeDevices object.
+
+Enters: an inventory, the ledger's grants, who uses cards without a grant, whether ledger and runtime were compared. Leaves: the
+status, the same for the same node whatever the order in which grants came: a status that differs is news. Texts are cut and
+problems counted to what the CRD takes (deploy/crds/nodedevices.yaml): an API server refuses an object as a whole, and a node
+must not vanish from central's sight over a long error message.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from hooks.assignment import model as assignment
+from hooks.inventory import model as inventory
+from hooks.ledger.model import Grant as Held
+from lading.log import printable
+from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Pf, Place, Status, Summary, Vf
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+# As in the CRD.
+MAX_TEXT: Final = 1024
+MAX_PROBLEMS: Final = 64
+
+_COLUMN: Final = 60  # characters of the problem that kubectl shows in a column
+
+
+def build_status(
+    found: inventory.Inventory,
+    grants: Iterable[Held],
+    *,
+    foreign: Mapping[GpuUuid, str],
+    reconciled: bool,
+    boot_id: str,
+    reporter: str,
+) -> Status:
+    """`foreign`: by whom a card is used without a grant, in words. `reporter`: our version."""
+    uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
+    gpus = tuple(_gpu(gpu, uuids, used_by=foreign.get(gpu.uuid, "")) for gpu in found.gpus)
+    pfs = tuple(_pf(pf) for pf in found.pfs)
+    held = tuple(_grant(grant) for grant in sorted(grants, key=lambda grant: grant.key))
+    return Status(
+        reporter=reporter,
+        boot_id=_cut(boot_id),
+        driver=_cut(found.driver.version) if found.driver else "",
+        reconciled=reconciled,
+        gpus=gpus,
+        pfs=pfs,
+        grants=held,
+        problems=_problems(found.problems),
+        summary=_summary(gpus, pfs, held, found.problems),
+    )
+
+
+def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, used_by: str) -> Gpu:
+    return Gpu(
+        uuid=gpu.uuid,
+        bdf=gpu.bdf,
+        model=_cut(gpu.model),
+        memory_mib=gpu.memory_mib,
+        reserved_mib=gpu.reserved_mib,
+        module_id=gpu.module_id,
+        links=tuple(_links(gpu.links, uuids)),
+        place=Place(path=gpu.path, numa=gpu.numa, socket=gpu.socket),
+        mig_enabled=gpu.mig_enabled,
+        mig=tuple(
+            MigInstance(
+                uuid=mig.uuid,
+                gpu_instance=mig.gpu_instance,
+                compute_instance=mig.compute_instance,
+                memory_mib=mig.memory_mib,
+            )
+            for mig in gpu.mig
+        ),
+        unhealthy=_cut(gpu.unhealthy),
+        used_by=_cut(used_by),
+    )
+
+
+def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid]) -> Iterable[NvLink]:
+    """Links to a card that the node does not have (another virtual machine's) lead nowhere that a pod could be given."""
+    for link in links:
+        if link.peer is None:
+            yield NvLink(count=link.count)
+        elif link.peer in uuids:
+            yield NvLink(count=link.count, to=uuids[link.peer])
+
+
+def _pf(pf: inventory.Pf) -> Pf:
+    return Pf(
+        bdf=pf.bdf,
+        driver=_cut(pf.driver),
+        netdev=_cut(pf.netdev),
+        ibdev=_cut(pf.ibdev),
+        link_layer=_cut(pf.link_layer),
+        place=Place(path=pf.path, numa=pf.numa, socket=pf.socket),
+        unhealthy=_cut(pf.unhealthy),
+        vfs=tuple(Vf(bdf=vf.bdf, driver=_cut(vf.driver), unhealthy=_cut(vf.unhealthy)) for vf in pf.vfs),
+    )
+
+
+def _grant(held: Held) -> Grant:
+    return Grant(
+        pod=PodUid(_cut(held.pod)),
+        container=_cut(held.container),
+        namespace=_cut(held.namespace),
+        pod_name=_cut(held.pod_name),
+        form=held.form.value,
+        gen=held.gen,
+        gpus=tuple(_granted_gpu(gpu) for gpu in held.devices.gpus),
+        vfs=tuple(vf.bdf for vf in held.devices.vfs),
+    )
+
+
+def _granted_gpu(gpu: assignment.GrantedGpu) -> GrantedGpu:
+    return GrantedGpu(
+        uuid=gpu.uuid,
+        mig_uuid=gpu.mig_uuid,
+        memory_mib=gpu.memory_mib,
+        core_percent=gpu.core_percent,
+        pod_wide=gpu.pod_wide,
+        pod_memory_mib=gpu.pod_memory_mib,
+        pod_core_percent=gpu.pod_core_percent,
+    )
+
+
+def _problems(problems: tuple[str, ...]) -> tuple[str, ...]:
+    if len(problems) <= MAX_PROBLEMS:
+        return tuple(map(_cut, problems))
+    shown = problems[: MAX_PROBLEMS - 1]
+    return (*map(_cut, shown), f"and {len(problems) - len(shown)} more")
+
+
+def _summary(gpus: tuple[Gpu, ...], pfs: tuple[Pf, ...], grants: tuple[Grant, ...], problems: tuple[str, ...]) -> Summary:
+    vfs = [not (pf.unhealthy or vf.unhealthy) for pf in pfs for vf in pf.vfs]
+    return Summary(
+        gpus=f"{sum(not gpu.unhealthy for gpu in gpus)}/{len(gpus)}" if gpus else "",
+        models=_cut(", ".join(dict.fromkeys(gpu.model for gpu in gpus))),
+        vfs=f"{sum(vfs)}/{len(vfs)}" if vfs else "",
+        held=_held(gpus, grants),
+        problems=_worst(gpus, pfs, problems),
+    )
+
+
+def _held(gpus: tuple[Gpu, ...], grants: tuple[Grant, ...]) -> str:
+    cards = {gpu.uuid for grant in grants for gpu in grant.gpus} | {gpu.uuid for gpu in gpus if gpu.used_by}
+    vfs = {vf for grant in grants for vf in grant.vfs}
+    counts = ((len(cards), "GPU"), (len(vfs), "VF"))
+    return ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
+
+
+def _worst(gpus: tuple[Gpu, ...], pfs: tuple[Pf, ...], problems: tuple[str, ...]) -> str:
+    """The first of what is wrong, cards before functions, and how much more there is."""
+    wrong = [f"GPU {gpu.bdf}: {gpu.unhealthy}" for gpu in gpus if gpu.unhealthy]
+    for pf in pfs:
+        wrong += [f"PF {pf.bdf}: {pf.unhealthy}"] if pf.unhealthy else []
+        wrong += [f"VF {vf.bdf}: {vf.unhealthy}" for vf in pf.vfs if vf.unhealthy]
+    wrong += problems
+    if not wrong:
+        return ""
+    return _cut(wrong[0], _COLUMN) + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
+
+
+def _cut(text: str, limit: int = MAX_TEXT) -> str:
+    """Names come from a kernel that takes any bytes, and from pods: what no JSON or terminal should see is escaped."""
+    text = printable(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,217 @@
+"""The node's reporter: keeps the status of the node's NodeDevices object what inventory and ledger say.
+
+Twice a second it looks at both (a comparison of values in memory), and what changed goes out in one server-side apply: many
+changes are one report, and nobody who changes something has to remember to tell. After RENEW_S, and after every failure, the
+whole status is applied again, whatever it was: that puts back what somebody else wrote, and makes the object where it is gone.
+
+Nothing here may touch the node's own work: every failure, also one of ours, is logged, counted and tried again, and the daemon
+starts, answers and stops the same without an API server. Whether central hears of us is `stale_s`.
+
+Rights that it needs: get nodes/<name> (for the owner reference, by which the object goes with its node), create nodedevices,
+patch nodedevices/<name>/status. Source: Kubernetes "Server-Side Apply", "Owners and Dependents".
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from hooks.inventory.model import Inventory
+from hooks.ledger.foreign import find_foreign
+from hooks.ledger.model import Grant
+from hooks.node import Node
+from hooks.report.build import build_status
+from lading import __version__
+from lading.errors import LadingError
+from lading.kube.backoff import Backoff
+from lading.kube.errors import ConflictError, KubeError, NotFoundError, UnclearError, UnreachableError
+from lading.kube.resource import NODE_DEVICES, NODES
+from lading.log import Event, Log
+from lading.nodedevices import KIND, Status
+
+FIELD_MANAGER: Final = "lading-hooks"
+LOOK_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
+RENEW_S: Final = 600.0  # 5,000 nodes are then some 8 applies a second
+BACKOFF_LIMIT_S: Final = 30.0
+
+
+class Api(Protocol):
+    """What is asked of the API server (lading.kube.client.KubeClient)."""
+
+    async def get(self, path: str) -> bytes: ...
+
+    async def create(self, path: str, body: object) -> bytes: ...
+
+    async def apply(self, path: str, body: object, *, manager: str, force: bool) -> bytes: ...
+
+
+Connect = Callable[[], AbstractAsyncContextManager[Api]]
+
+
+@asynccontextmanager
+async def connect(kubeconfig: str) -> AsyncIterator[Api]:
+    """With the kubeconfig's rights, or those of the pod that this runs in. ConfigError where there are none (yet)."""
+    # Only on a node that reports: the two take 25 MB.
+    from lading.kube.client import KubeClient  # noqa: PLC0415
+    from lading.kube.config import open_access  # noqa: PLC0415
+
+    access = await asyncio.to_thread(open_access, Path(kubeconfig) if kubeconfig else None)
+    async with KubeClient(access, user_agent=f"lading-hooks/{__version__}") as client:
+        yield client
+
+
+class _Seen(NamedTuple):
+    """What a status is made of: while this is the same, the status is."""
+
+    inventory: Inventory
+    grants: tuple[Grant, ...]
+    reconciled: bool
+
+
+class _Metadata(msgspec.Struct):
+    uid: str
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+class Reporter:
+    """On the loop's thread. `sleep` and `chance` (0 to 1) are the real ones but in tests."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        node_name: str,
+        connect: Connect,
+        log: Log,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.failures = 0  # since the start
+        self.failure = ""  # of the last attempt, or empty
+        self._node = node
+        self._node_name = node_name
+        self._connect = connect
+        self._log = log
+        self._sleep = sleep
+        self._clock = clock
+        self._chance = chance
+        self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
+        self._seen: _Seen | None = None
+        self._status = Status()  # made of it
+        self._applied: Status | None = None  # None: not known to be there
+        self._applied_at = float("-inf")
+        self._renew_at = float("-inf")
+        self._behind_since: float | None = clock()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the API server last took a report, infinite before the first; a quiet node reports every RENEW_S."""
+        return self._clock() - self._applied_at
+
+    @property
+    def stale_s(self) -> float:
+        """Seconds for which the API server may not have had what this node knows; 0 while it has."""
+        return 0.0 if self._behind_since is None else self._clock() - self._behind_since
+
+    async def keep_reporting(self) -> None:
+        """Never returns."""
+        while True:
+            try:
+                async with self._connect() as api:
+                    while True:
+                        await self._sleep(await self.look(api))
+            except Exception as e:  # noqa: BLE001  no credentials yet, or whatever a kubeconfig's plugin comes up with
+                await self._sleep(self._failed(e))
+
+    async def look(self, api: Api) -> float:
+        """Reports what is new, or old enough; answers after how many seconds to look again."""
+        try:
+            await self._report(api)
+        except Exception as e:  # noqa: BLE001  a fault of ours here must not end a node's daemon
+            return self._failed(e)
+        return LOOK_S
+
+    async def _report(self, api: Api) -> None:
+        node = self._node
+        inventory = node.watch.current if node.watch else None
+        if inventory is None:
+            return
+        due = self._clock() >= self._renew_at
+        seen = _Seen(inventory, node.ledger.grants(), node.reconciled)
+        if seen != self._seen or due:
+            self._status = self._build(seen)
+            self._seen = seen
+        if self._status == self._applied and not due:
+            return
+        status = self._status
+        await self._apply(api, status)
+        self._succeeded(status)
+
+    def _build(self, seen: _Seen) -> Status:
+        return build_status(
+            seen.inventory,
+            seen.grants,
+            foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants),
+            reconciled=seen.reconciled,
+            boot_id=self._node.boot_id,
+            reporter=__version__,
+        )
+
+    async def _apply(self, api: Api, status: Status) -> None:
+        path = NODE_DEVICES.path(name=self._node_name, subresource="status")
+        body = {**_identity(self._node_name), "status": status}
+        try:
+            await api.apply(path, body, manager=FIELD_MANAGER, force=True)
+        except NotFoundError:
+            await self._create(api)
+            await api.apply(path, body, manager=FIELD_MANAGER, force=True)
+
+    async def _create(self, api: Api) -> None:
+        """A subresource is no way to make its object."""
+        try:
+            owner = msgspec.json.decode(await api.get(NODES.path(name=self._node_name)), type=_Object)
+        except NotFoundError as e:
+            raise LadingError(f"cannot report: {e}", hint="is node_name the name that `kubectl get nodes` shows?") from e
+        body = _identity(self._node_name)
+        reference = {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": owner.metadata.uid}
+        body["metadata"]["ownerReferences"] = [reference]
+        try:
+            await api.create(NODE_DEVICES.path(), body)
+        except ConflictError:
+            pass  # it is there: our own attempt that seemed to fail, or somebody's
+        except NotFoundError as e:
+            raise LadingError(f"cannot report: {e}", hint="kubectl apply -f deploy/crds/nodedevices.yaml") from e
+
+    def _succeeded(self, status: Status) -> None:
+        now = self._clock()
+        first = self._applied is None
+        self._applied, self._applied_at, self._behind_since, self.failure = status, now, None, ""
+        self._renew_at = now + RENEW_S * (0.9 + 0.2 * self._chance())  # nodes that came up together do not stay together
+        self._backoff.succeeded()
+        (self._log.info if first else self._log.debug)(Event.REPORT_APPLIED, node=self._node_name, grants=len(status.grants))
+
+    def _failed(self, error: Exception) -> float:
+        """Seconds to wait. What the API server has is not known now, so the next success is a whole report."""
+        self.failures += 1
+        self._applied, self._renew_at = None, float("-inf")
+        if self._behind_since is None:
+            self._behind_since = self._clock()
+        why = str(error) if isinstance(error, LadingError) else f"{type(error).__name__}: {error}"
+        if why != self.failure:
+            passing = isinstance(error, (UnreachableError, UnclearError))
+            (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, why, node=self._node_name)
+        self.failure = why
+        return self._backoff.failed(at_least_s=error.retry_after_s if isinstance(error, KubeError) else 0.0)
+
+
+def _identity(node_name: str) -> dict[str, Any]:
+    return {"apiVersion": f"{NODE_DEVICES.group}/{NODE_DEVICES.version}", "kind": KIND, "metadata": {"name": node_name}}

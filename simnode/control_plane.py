@@ -1,0 +1,232 @@
+"""A Kubernetes API without a node: etcd and kube-apiserver as child processes, and controllers and schedulers where asked for.
+
+Enters: a folder with the programs (their versions must fit one another; none is in a package registry), a folder for state and
+logs. Leaves: a ready API server after about two seconds, a client of it, credentials for any user, group or service account.
+At the end of the `with` block every process is ended by its pid. Needs neither root nor containerd.
+
+Without `start_controller_manager` nothing runs that makes service accounts, ends namespaces or collects garbage: make a
+namespace with `create_namespace`, so that it takes pods. Nodes and nodes' reports are objects that a test creates.
+
+Source: "PKI certificates and requirements", `kube-apiserver --help`, KubeSchedulerConfiguration v1, Kubernetes 1.36.
+"""
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from lading.errors import HostError
+from simnode.child import Child, tail
+from simnode.kube_api import KubeApi, Token
+from simnode.pki import Authority, KeyPair, write_key
+
+PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+ADMINISTRATORS: Final = "system:masters"
+_EVERY_S: Final = 0.2
+
+
+class ControlPlane:
+    """`api` speaks as an administrator; `api_of` and `api_of_account` as anybody else. A test may stop and start `server`."""
+
+    def __init__(self, folder: Path, *, assets: Path) -> None:
+        self.folder = folder
+        self.address = own_address()
+        self.logs: list[Path] = [folder / "etcd.log", folder / "kube-apiserver.log"]
+        self._assets = assets
+        self._port = free_port()
+        self._accounts_key = folder / "pki/accounts.key"
+        self._ends = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        missing = [program for program in PROGRAMS if not (self._assets / program).is_file()]
+        if missing:
+            raise HostError(f"cannot start a control plane: {self._assets} has no {', '.join(missing)}")
+        with contextlib.ExitStack() as ends:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.pki = Authority(self.folder / "pki")
+            self._start_server(ends)
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ends.close()
+
+    # ---- who speaks to it
+
+    @property
+    def admin_conf(self) -> Path:
+        return self.folder / "admin.conf"
+
+    def sign_in(self, name: str, user: str, *, group: str = "", addresses: Sequence[str] = ()) -> Path:
+        """A new key pair `pki/<name>` of the user, and the kubeconfig `<name>.conf` that has it."""
+        pair = self.pki.sign(name, user, group=group, addresses=addresses)
+        return self._write_kubeconfig(name, _tls("client-certificate", "client-key", pair))
+
+    def sign_in_account(self, name: str, namespace: str, account: str, *, bound_to: Mapping[str, Any] | None = None) -> Path:
+        """The kubeconfig `<name>.conf` of a service account, with a token for an hour, bound as in `api_of_account`."""
+        return self._write_kubeconfig(name, {"token": self._token(namespace, account, bound_to)})
+
+    def api_of(self, user: str, *, group: str = "") -> KubeApi:
+        name = f"as-{user}-{group}".replace(":", "-").replace("/", "-")
+        return self._client(self.pki.sign(name, user, group=group))
+
+    def api_of_account(self, namespace: str, account: str, *, bound_to: Mapping[str, Any] | None = None) -> KubeApi:
+        """As the service account. A token bound to a pod or a node, given as the API server shows it, names the node."""
+        return self._client(Token(self._token(namespace, account, bound_to)))
+
+    def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
+        """With the default service account, which pods need and the controller manager would make. May be called again."""
+        self._create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
+        self._create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+
+    def kubectl_argv(self, *words: str) -> list[str]:
+        """kubectl as an administrator, for what the JSON client can not do: exec, port-forward, kustomize, apply."""
+        return [str(self._assets / "kubectl"), "--kubeconfig", str(self.admin_conf), *words]
+
+    def kubectl(self, *words: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+        command = self.kubectl_argv(*words)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=deadline_s)  # noqa: S603
+
+    def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
+        eventually(holds, what, within_s=within_s, log=self.logs[-1])
+
+    # ---- what runs
+
+    def start(self, program: str, flags: Mapping[str, str], *, name: str = "") -> Child:
+        """A program of the assets, until the end of the block or its own `stop`; `name` is its log's, where two run."""
+        return self._start(program, flags, self._ends, name=name or program)
+
+    def start_controller_manager(self) -> Child:
+        flags = {
+            "kubeconfig": str(self.sign_in("kcm", "system:kube-controller-manager")),
+            "leader-elect": "false",
+            "secure-port": "0",
+            "use-service-account-credentials": "true",
+            "service-account-private-key-file": str(self._accounts_key),
+            "root-ca-file": str(self.pki.certificate),
+            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # else it makes one below /usr
+        }
+        return self.start("kube-controller-manager", flags)
+
+    def start_scheduler(self, config: Mapping[str, Any] | None = None, *, name: str = "kube-scheduler") -> Child:
+        """The default one, or one with this KubeSchedulerConfiguration, which names its kubeconfig (clientConnection).
+        `name` is its log's, where there are two."""
+        if config is None:
+            mine = str(self.sign_in(name, "system:kube-scheduler"))
+            return self.start("kube-scheduler", {"kubeconfig": mine, "leader-elect": "false", "secure-port": "0"}, name=name)
+        path = self.folder / f"{name}.yaml"
+        path.write_text(json.dumps(config))
+        return self.start("kube-scheduler", {"config": str(path), "secure-port": "0"}, name=name)
+
+    def _start(self, program: str, flags: Mapping[str, str], ends: contextlib.ExitStack, *, name: str) -> Child:
+        argv = [str(self._assets / program), *(f"--{flag}={value}" for flag, value in flags.items())]
+        child = Child(argv, log=self.folder / f"{name}.log")
+        if child.log not in self.logs:
+            self.logs.append(child.log)
+        ends.callback(child.stop, grace_s=5.0)
+        child.start()
+        return child
+
+    def _start_server(self, ends: contextlib.ExitStack) -> None:
+        store, peers = free_port(), free_port()
+        etcd = {
+            "data-dir": f"{self.folder}/etcd",
+            **dict.fromkeys(("listen-client-urls", "advertise-client-urls"), f"http://127.0.0.1:{store}"),
+            **dict.fromkeys(("listen-peer-urls", "initial-advertise-peer-urls"), f"http://127.0.0.1:{peers}"),
+            "initial-cluster": f"default=http://127.0.0.1:{peers}",
+            "unsafe-no-fsync": "true",  # its data ends with the session
+        }
+        self._start("etcd", etcd, ends, name="etcd")
+        self.server = self._start("kube-apiserver", self._server_flags(store), ends, name="kube-apiserver")
+        admin = self.pki.sign("admin", "admin", group=ADMINISTRATORS)
+        self._write_kubeconfig("admin", _tls("client-certificate", "client-key", admin))
+        self.api = self._client(admin)
+        self.server.wait_until(self.api.ready, "a ready API server")
+
+    def _server_flags(self, store: int) -> dict[str, str]:
+        here = ["127.0.0.1", "localhost", self.address, "10.96.0.1", "kubernetes.default.svc"]
+        serving = self.pki.sign("apiserver", "kube-apiserver", addresses=here)
+        kubelet_client = self.pki.sign("apiserver-kubelet-client", "kube-apiserver-kubelet-client", group=ADMINISTRATORS)
+        write_key(self._accounts_key)
+        return {
+            "etcd-servers": f"http://127.0.0.1:{store}",
+            "secure-port": str(self._port),
+            "bind-address": "127.0.0.1",
+            "advertise-address": self.address,
+            "cert-dir": f"{self.folder}/pki",
+            **_tls("tls-cert-file", "tls-private-key-file", serving),
+            "client-ca-file": str(self.pki.certificate),
+            "authorization-mode": "Node,RBAC",
+            "enable-admission-plugins": "NodeRestriction",
+            "service-account-issuer": "https://kubernetes.default.svc",
+            **dict.fromkeys(("service-account-key-file", "service-account-signing-key-file"), str(self._accounts_key)),
+            "service-cluster-ip-range": "10.96.0.0/24",
+            "kubelet-certificate-authority": str(self.pki.certificate),
+            **_tls("kubelet-client-certificate", "kubelet-client-key", kubelet_client),
+            "kubelet-preferred-address-types": "InternalIP",
+            "allow-privileged": "true",
+        }
+
+    def _client(self, credentials: KeyPair | Token) -> KubeApi:
+        return KubeApi(port=self._port, authority=self.pki.certificate, client=credentials)
+
+    def _token(self, namespace: str, account: str, bound_to: Mapping[str, Any] | None) -> str:
+        spec: dict[str, Any] = {"expirationSeconds": 3600}
+        if bound_to is not None:
+            identity = {key: bound_to["metadata"][key] for key in ("name", "uid")}
+            spec["boundObjectRef"] = {"kind": bound_to["kind"], "apiVersion": "v1", **identity}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        return str(self.api.call("POST", path, {"spec": spec})["status"]["token"])
+
+    def _create(self, path: str, body: Mapping[str, Any]) -> None:
+        if not self.api.has(f"{path}/{body['metadata']['name']}"):
+            self.api.call("POST", path, body)
+
+    def _write_kubeconfig(self, name: str, user: Mapping[str, str]) -> Path:
+        server = {"server": f"https://127.0.0.1:{self._port}", "certificate-authority": str(self.pki.certificate)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "sim", "cluster": server}],
+            "users": [{"name": "me", "user": user}],
+            "contexts": [{"name": "sim", "context": {"cluster": "sim", "user": "me"}}],
+            "current-context": "sim",
+        }
+        path = self.folder / f"{name}.conf"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config))
+        return path
+
+
+def eventually(holds: Callable[[], bool], what: str, *, within_s: float, log: Path) -> None:
+    """Looks until it holds, HostError with the log's end when the time is over."""
+    until = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > until:
+            raise HostError(f"cannot wait for {what}: it did not come in {within_s:.0f} s\n{tail(log)}")
+        time.sleep(_EVERY_S)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def own_address() -> str:
+    """This machine's own IPv4 address; an API server and a kubelet refuse the loopback's. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # TEST-NET-2, RFC 5737
+        except OSError as e:
+            raise HostError(f"cannot start a control plane: this machine has no IPv4 address: {e.strerror}") from e
+        return str(probe.getsockname()[0])
+
+
+def _tls(certificate: str, key: str, pair: KeyPair) -> dict[str, str]:
+    return {certificate: str(pair.certificate), key: str(pair.key)}

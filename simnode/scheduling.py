@@ -1,0 +1,134 @@
+"""Scheduling on a control plane: replicas of `lading-central` behind one address, and the kube-scheduler that asks them.
+
+Enters: a control plane and the folder of manifests. Leaves: CRD, rights and admission policies of `deploy/` in it, and each
+process with the rights of its own service account and no others; the scheduler's configuration is the deployed one but for
+addresses. Replicas and scheduler can be stopped, killed and started while the block lasts; it ends them by their pids.
+
+A first leader waits 15 s: a lease that is not there may have been deleted under another (central.api.lease).
+"""
+
+import contextlib
+import http.client
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from lading.errors import HostError
+from simnode.child import Child
+from simnode.control_plane import ControlPlane, free_port
+from simnode.daemons import render_flat_toml
+from simnode.service import Service
+
+SYSTEM: Final = "lading-system"
+CENTRAL: Final = "lading-central"
+SCHEDULER: Final = "lading-scheduler"
+KEY_ID: Final = "central-1"
+PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: what is no workload
+LEAD_S: Final = 60.0  # 15 s of a lease, and a busy machine
+
+
+class SigningKey:
+    """Central's pair: `private` is central's file, `public` the nodes'."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.private, self.public = folder / "private.pem", folder / "public.pem"
+        key = Ed25519PrivateKey.generate()
+        self.private.touch(mode=0o600)
+        self.private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        self.public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+
+class Replica(Child):
+    """One lading-central. It serves at `port`, whether it leads or not."""
+
+    def __init__(self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey) -> None:
+        self.port = free_port()
+        config = folder / f"{name}.toml"
+        settings = {
+            "listen": f"127.0.0.1:{self.port}",
+            "metrics": "127.0.0.1:0",
+            "kubeconfig": str(kubeconfig),
+            "signing_key": str(key.private),
+            "key_id": KEY_ID,
+            "identity": name,
+        }
+        config.write_text(render_flat_toml(settings))
+        program = Path(sys.executable).with_name("lading-central")  # beside this Python: .venv/bin
+        super().__init__([str(program), "--config", str(config)], log=config.with_suffix(".log"))
+
+    @property
+    def leads(self) -> bool:
+        return self.running and self.get("/v1/why/nobody/nothing")[0] == http.client.NOT_FOUND
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body; 0 where nobody answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except OSError:
+            return 0, b""
+        finally:
+            connection.close()
+
+
+class Scheduling:
+    def __init__(self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2) -> None:
+        """The namespace of `deploy/` and its rights are in the control plane already: see `install`."""
+        self._plane = plane
+        self._deploy = deploy
+        self._ends = contextlib.ExitStack()
+        kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
+        self.replicas = [
+            Replica(f"{CENTRAL}-{n}", folder=plane.folder, kubeconfig=kubeconfig, key=key) for n in range(replicas)
+        ]
+        self.logs = [replica.log for replica in self.replicas]
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as ends:
+            for replica in self.replicas:
+                ends.callback(replica.stop)
+                replica.start()
+            service = ends.enter_context(Service([replica.port for replica in self.replicas]))
+            self.scheduler = self._plane.start_scheduler(self._config(service.port), name=SCHEDULER)
+            ends.callback(self.scheduler.stop, grace_s=5.0)
+            self.await_leader()
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ends.close()
+
+    @property
+    def leader(self) -> Replica:
+        """HostError where there is none now."""
+        for replica in self.replicas:
+            if replica.leads:
+                return replica
+        raise HostError("cannot name the leader: no replica of lading-central leads")
+
+    def await_leader(self) -> None:
+        self._plane.eventually(lambda: any(replica.leads for replica in self.replicas), "a leader", within_s=LEAD_S)
+
+    def _config(self, port: int) -> dict[str, Any]:
+        config: dict[str, Any] = yaml.safe_load((self._deploy / "scheduler/config.yaml").read_text())
+        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+        config["clientConnection"] = {"kubeconfig": str(self._plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))}
+        return config
+
+
+def install(plane: ControlPlane, deploy: Path, *, parts: Sequence[str] = PARTS) -> None:
+    """What `kubectl apply -k` makes of deploy/, without the workloads, which run here as processes. May be called again."""
+    for words in [("-f", str(deploy / "namespace.yaml")), *(("-k", str(deploy / part)) for part in parts)]:
+        done = plane.kubectl("apply", "--server-side", *words)
+        if done.returncode:
+            raise HostError(f"cannot apply {words[1]}: {done.stderr.strip()}")
+    plane.eventually(lambda: plane.api.has("/apis/devices.lading.dev/v1alpha1/nodedevices"), "the API of NodeDevices")

@@ -1,0 +1,213 @@
+"""The manifests of deploy/ without a cluster: that they say the same names, ports and paths as the code and one another."""
+
+import itertools
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import yaml
+
+from central.ask.model import Ask
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod
+from central.settings import Settings, listen_address
+from lading import __version__, nodedevices, vocabulary
+from lading.health import parse_address
+from lading.settings import convert
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
+BY_HAND: Final = {DEPLOY / "samples/quota.yaml"}  # applied by itself
+
+
+def read_file(path: Path) -> list[Any]:
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def documents() -> Iterator[Any]:
+    for path in sorted(DEPLOY.rglob("*.yaml")):
+        yield from read_file(path)
+
+
+def find(kind: str, name: str) -> Any:
+    found = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
+    assert len(found) == 1
+    return found[0]
+
+
+def settings() -> Settings:
+    path = DEPLOY / "central/central.toml"
+    values = tomllib.loads(path.read_text())
+    return convert(Settings, values, dict.fromkeys(values, str(path)), str(path))
+
+
+def scheduler_config() -> Any:
+    return read_file(DEPLOY / "scheduler/config.yaml")[0]
+
+
+def pod_spec(deployment: str) -> Any:
+    return find("Deployment", deployment)["spec"]["template"]["spec"]
+
+
+# ---- every manifest
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
+    kustomization = read_file(folder / "kustomization.yaml")[0]
+    files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
+    there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
+    if folder == DEPLOY:
+        there.remove(DEPLOY / "samples")
+    assert {folder / name for name in [*kustomization["resources"], *files]} == there
+
+
+def test_what_has_a_namespace_says_it() -> None:
+    cluster_wide = {"Namespace", "CustomResourceDefinition", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
+    for document in itertools.chain.from_iterable(map(read_file, DEPLOY.rglob("*.yaml"))):
+        kind = document["kind"]
+        if kind in cluster_wide or kind.startswith(("Validating", "KubeScheduler", "Kustomization")):
+            continue
+        namespace = document["metadata"].get("namespace")
+        assert namespace in ({None} if kind in ("Pod", "ResourceQuota") else {"lading-system", "kube-system"})
+
+
+def test_no_generated_name_is_a_leases() -> None:
+    """kustomize rewrites a generated name wherever it stands, in the resourceNames of a rule for leases too."""
+    names = [resource for d in documents() for rule in d.get("rules", []) or [] for resource in rule.get("resourceNames", [])]
+    generated = [g["name"] for d in documents() for g in d.get("configMapGenerator", [])]
+    assert names
+    assert not set(names) & set(generated)
+
+
+def test_every_image_has_a_tag_that_stays() -> None:
+    for folder in (DEPLOY / "central", DEPLOY / "scheduler", DEPLOY / "samples"):
+        tags = {image["name"]: image["newTag"] for image in read_file(folder / "kustomization.yaml")[0]["images"]}
+        for document in itertools.chain.from_iterable(map(read_file, folder.glob("*.yaml"))):
+            spec = document.get("spec", {}).get("template", document).get("spec", {})
+            for container in [*spec.get("initContainers", []), *spec.get("containers", [])]:
+                assert tags[container["image"]] not in ("", "latest")
+
+
+def test_centrals_image_is_this_version() -> None:
+    (image,) = read_file(DEPLOY / "central/kustomization.yaml")[0]["images"]
+    assert image["newTag"] == __version__
+
+
+@pytest.mark.parametrize("name", ["lading-central", "lading-scheduler"])
+def test_a_deployment_is_restricted_spread_and_never_wholly_evicted(name: str) -> None:
+    deployment, spec = find("Deployment", name), pod_spec(name)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"livenessProbe", "readinessProbe", "resources"} <= container.keys()
+    assert deployment["spec"]["replicas"] == 2
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    (term,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+    budget = find("PodDisruptionBudget", name)["spec"]
+    assert (budget["minAvailable"], budget["selector"]["matchLabels"]) == (1, labels)
+
+
+# ---- central
+
+
+def test_ports_and_paths_are_those_of_the_settings() -> None:
+    (container,), service = pod_spec("lading-central")["containers"], find("Service", "lading-central")
+    listen, metrics = listen_address(settings()), parse_address(settings().metrics)
+    assert metrics is not None
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"extender": listen.port, "metrics": metrics.port}
+    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
+    (extender,) = scheduler_config()["extenders"]
+    assert extender["urlPrefix"] == f"http://lading-central.lading-system.svc:{listen.port}"
+    mounts = {Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+    assert {Path(container["args"][1]), Path(settings().signing_key).parent} == mounts
+
+
+@pytest.mark.parametrize("name", ["lading-central", "lading-scheduler"])
+def test_the_lease_is_the_one_that_the_role_allows(name: str) -> None:
+    election = scheduler_config()["leaderElection"]
+    lease = {
+        "lading-central": (settings().lease_namespace, settings().lease_name),
+        "lading-scheduler": (election["resourceNamespace"], election["resourceName"]),
+    }[name]
+    role = find("Role", name)
+    (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
+    assert lease == (role["metadata"]["namespace"], named[0])
+
+
+def test_who_may_bind_with_an_assignment_is_centrals_account() -> None:
+    account = pod_spec("lading-central")["serviceAccountName"]
+    assert f"'system:serviceaccount:lading-system:{account}'" in (DEPLOY / "admission/bindings.yaml").read_text()
+
+
+# ---- names
+
+
+def test_the_scheduler_leaves_every_resource_to_central() -> None:
+    (extender,) = scheduler_config()["extenders"]
+    managed = {resource["name"] for resource in extender["managedResources"]}
+    assert managed == {value for name, value in vars(vocabulary).items() if name.startswith("RESOURCE_")}
+    assert all(resource["ignoredByScheduler"] for resource in extender["managedResources"])
+    assert all(extender[f"{verb}Verb"] == verb for verb in ("filter", "prioritize", "preempt", "bind"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "keys"),
+    [
+        ("assignments", {vocabulary.ASSIGNMENT, vocabulary.ASSIGNMENT_SIGNATURE, vocabulary.GRANT}),
+        ("bindings", {vocabulary.ASSIGNMENT, vocabulary.ASSIGNMENT_SIGNATURE}),
+        ("manual", {vocabulary.MANUAL_GPUS, vocabulary.MANUAL_VFS}),
+        ("requests", vocabulary.REQUEST_ANNOTATIONS),
+    ],
+)
+def test_a_policy_knows_its_keys(policy: str, keys: set[str]) -> None:
+    text = (DEPLOY / f"admission/{policy}.yaml").read_text()
+    assert {key for key in keys if f"'{key}'" not in text} == set()
+
+
+def test_the_scheduler_that_the_policy_wants_is_the_profile() -> None:
+    (profile,) = scheduler_config()["profiles"]
+    assert f"['{profile['schedulerName']}']" in (DEPLOY / "admission/requests.yaml").read_text()
+
+
+def test_every_policy_is_bound_and_denies() -> None:
+    names = {d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"}
+    bindings = [d["spec"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {spec["policyName"] for spec in bindings} == names
+    assert all(spec["validationActions"] == ["Deny"] for spec in bindings)
+
+
+def test_rights_and_policies_name_the_nodes_reports() -> None:
+    plural = (nodedevices.GROUP, nodedevices.PLURAL)
+    for role in ("lading-central", "lading-reporter", "lading-reader"):
+        rules = find("ClusterRole", role)["rules"]
+        assert plural in {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
+    (rule,) = find("ValidatingAdmissionPolicy", "lading-nodedevices")["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"]) == ([nodedevices.GROUP], [nodedevices.PLURAL, f"{nodedevices.PLURAL}/status"])
+
+
+# ---- samples
+
+
+@pytest.mark.parametrize("pod", [d for d in documents() if d["kind"] == "Pod"], ids=lambda pod: pod["metadata"]["name"])
+def test_a_sample_asks_for_what_central_understands(pod: Any) -> None:
+    assert isinstance(parse_ask(msgspec.convert(with_defaults(pod), Pod)), Ask)
+
+
+def with_defaults(pod: Any) -> Any:
+    """As the API server hands it on: requests are limits, amounts are text."""
+    for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+        limits = {name: str(amount) for name, amount in container["resources"]["limits"].items()}
+        container["resources"] = {"limits": limits, "requests": limits}
+    pod["metadata"].update({"uid": "u", "namespace": "default"})
+    return pod
