@@ -1,8 +1,9 @@
-"""Cluster tests: a real kubelet and control plane, its CRI endpoint the proxy's socket, on a simulated node.
+"""Cluster tests: a real control plane, and where a test needs one a real kubelet whose CRI endpoint is the proxy's socket.
 
-They need root, containerd, runc, and LADING_KUBE_ASSETS: a folder with the programs of `simnode.cluster.PROGRAMS`. Those are
-in no package registry, so without the variable every test here is skipped, in CI too. LADING_CONTAINERD=2.1 chooses another
-containerd than the machine's, of those that `simnode.install` unpacked. A test that fails shows the ends of the logs.
+They need LADING_KUBE_ASSETS: a folder with the programs of `simnode.cluster.PROGRAMS`. Those are in no package registry, so
+without the variable every test here is skipped, in CI too. With a kubelet they need root, containerd and runc as well;
+LADING_CONTAINERD=2.1 chooses another containerd than the machine's, of those that `simnode.install` unpacked. A test that
+fails shows the ends of the logs.
 """
 
 import os
@@ -17,6 +18,7 @@ from simnode.build import build
 from simnode.child import tail
 from simnode.cluster import PROGRAMS, Cluster
 from simnode.containerd import PrivateContainerd, find_containerd
+from simnode.control_plane import ControlPlane
 from simnode.daemons import LadingNode
 from simnode.install import missing_packages
 from tests.cluster.pods import Pods
@@ -24,6 +26,7 @@ from tests.fakes.needs import need
 
 NODE = "sim-node"
 ASSETS = "LADING_KUBE_ASSETS"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 LOGS = pytest.StashKey[list[Path]]()
 
 
@@ -47,6 +50,31 @@ def assets() -> Path:
 
 
 @pytest.fixture(scope="session")
+def control_plane(
+    assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[ControlPlane]:
+    """etcd and an API server, with a namespace `default` that takes pods; no node, no controllers, nothing of ours in it. Tests
+    share it: each has a namespace and names of its own."""
+    control_plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), assets=assets)
+    pytestconfig.stash.setdefault(LOGS, []).extend(control_plane.logs)
+    with control_plane:
+        control_plane.create_namespace("default")
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
+def deployed(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+    """A control plane with `deploy/` in it. Not the shared one: its admission policies would be felt by every other test."""
+    control_plane = ControlPlane(tmp_path_factory.mktemp("deployed"), assets=assets)
+    pytestconfig.stash.setdefault(LOGS, []).extend(control_plane.logs)
+    with control_plane:
+        control_plane.create_namespace("default")
+        applied = control_plane.kubectl("apply", "--server-side", "-k", str(DEPLOY))
+        assert applied.returncode == 0, applied.stderr
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
 def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
     need(os.geteuid() == 0, "root")
     packages = missing_packages()
@@ -55,7 +83,7 @@ def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContai
     assert binaries is not None
     folder = Path(tempfile.mkdtemp(prefix="lading-kube-"))  # a short name: a socket's path has at most 107 bytes
     runtime = PrivateContainerd(folder / "ctd", binaries)
-    pytestconfig.stash[LOGS] = [runtime.log]
+    pytestconfig.stash.setdefault(LOGS, []).append(runtime.log)
     with runtime:
         yield runtime
     left = leftovers.below(folder)
@@ -63,7 +91,7 @@ def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContai
     assert left == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lading(runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[LadingNode]:
     folder = runtime.layout.folder.parent / "lading"
     node = build("demo-8gpu", folder / "node")
@@ -72,7 +100,7 @@ def lading(runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[
         yield lading
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """A kubelet that reaches the runtime only through the proxy, and the control plane above it."""
     cluster = Cluster(

@@ -107,6 +107,10 @@ class Pods:
             finally:
                 forward.terminate()
 
+    def forget(self, name: str) -> None:
+        """A pod that the test ends itself."""
+        self._made.remove(name)
+
     def delete(self, name: str) -> None:
         """Deletes the pod and waits until its node has ended it."""
         self._cluster.api.delete_pod(name)
@@ -114,9 +118,9 @@ class Pods:
         self._cluster.eventually(lambda: not self._there(name), f"the end of pod {name}")
 
     def delete_all(self) -> None:
-        for name in self._made:
+        for name in filter(self._there, self._made):
             self._cluster.api.delete_pod(name)
-        self._cluster.eventually(lambda: not any(map(self._there, self._made)), "the end of the test's pods")
+        self._cluster.eventually(lambda: not any(map(self._there, self._made)), "the end of the test's pods", within_s=120.0)
 
     def _there(self, name: str) -> bool:
         try:

@@ -1,0 +1,90 @@
+"""One cluster for the tests of the whole path: what central signs is what its node believes, and each process has its own rights.
+
+kube-scheduler → central → API server → kubelet → proxy → containerd, with the CRD, rights and admission policies of deploy/.
+The node is real but for its devices; it reports as the reporter's service account, with a token bound to it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simnode.build import build
+from simnode.cluster import Cluster
+from simnode.containerd import PrivateContainerd
+from simnode.daemons import LadingNode
+from simnode.scheduling import KEY_ID, SYSTEM, Scheduling, SigningKey, install
+from tests.cluster.conftest import DEPLOY, LOGS, NODE
+from tests.cluster.pods import Pods
+from tests.cluster.scheduling.books import Auditor, Books
+from tests.cluster.scheduling.world import World
+
+
+@pytest.fixture(scope="package")
+def key(runtime: PrivateContainerd) -> SigningKey:
+    return SigningKey(runtime.layout.folder.parent / "keys")
+
+
+@pytest.fixture(scope="package")
+def lading(runtime: PrivateContainerd, key: SigningKey, pytestconfig: pytest.Config) -> Iterator[LadingNode]:
+    folder = runtime.layout.folder.parent / "signed"
+    lading = LadingNode(
+        folder,
+        node=build("demo-8gpu", folder / "node"),
+        runtime=runtime,
+        hooks_settings={
+            "node_name": NODE,
+            "assignments": ["signed"],
+            f"keys.{KEY_ID}": str(key.public),
+            "inventory_interval": 1,
+            "metrics": "127.0.0.1:0",
+        },
+        proxy_settings={"metrics": "127.0.0.1:0"},
+    )
+    pytestconfig.stash[LOGS] += lading.logs
+    with lading:
+        yield lading
+    with runtime.client() as direct:
+        direct.remove_every_pod()
+
+
+@pytest.fixture(scope="package")
+def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    cluster = Cluster(
+        runtime.layout.folder.parent / "sched",
+        assets=assets,
+        cri_socket=lading.cri_socket,
+        cgroup_root=runtime.layout.cgroup_root,
+        node_name=NODE,
+    )
+    pytestconfig.stash[LOGS] += cluster.logs
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="package")
+def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: pytest.Config) -> Iterator[World]:
+    plane = cluster.control_plane
+    install(plane, DEPLOY)
+    node = plane.api.node(NODE)
+    reporter = plane.sign_in_account("reporter", SYSTEM, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node})
+    lading.reconfigure_hooks(report=True, kubeconfig=str(reporter))
+    scheduling = Scheduling(plane, deploy=DEPLOY, key=key)
+    pytestconfig.stash[LOGS] += scheduling.logs
+
+    def ledger() -> Books:
+        return world.ledger()
+
+    with scheduling, Auditor(plane.api, ledger) as auditor:
+        world = World(cluster, lading, scheduling, auditor)
+        yield world
+
+
+@pytest.fixture
+def world(whole: World, pods: Pods) -> Iterator[World]:
+    """Nobody holds anything when a test begins, and nothing was ever held twice when it ends."""
+    whole.await_idle()
+    before = whole.auditor.looks
+    yield whole
+    whole.cluster.eventually(lambda: whole.auditor.looks > before, "a look of the auditor")
+    assert whole.auditor.found == set()

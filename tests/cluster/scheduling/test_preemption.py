@@ -1,0 +1,117 @@
+"""A pod of higher priority takes what it needs from pods of lower priority, and no more; disruption budgets are kept."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+
+from simnode.kube_api import KubeError
+from tests.cluster.pods import Pods, container
+from tests.cluster.scheduling.world import World, asks
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+
+CLASSES: Final = {"low": 1000, "middle": 2000, "high": 100_000}
+BUDGETS: Final = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+@pytest.fixture(autouse=True)
+def classes(world: World) -> Iterator[None]:
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    for name, value in CLASSES.items():
+        world.api.call("POST", path, {"metadata": {"name": name}, "value": value})
+    yield
+    for name in CLASSES:
+        world.api.call("DELETE", f"{path}/{name}")
+    world.cordon()
+
+
+def share(world: World, pods: Pods, name: str, memory: str, priority: str) -> None:
+    world.run(pods, name, memory=memory, priorityClassName=priority)
+
+
+def there(world: World, *names: str) -> set[str]:
+    """Those of them that are not deleted and are not going."""
+    found = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
+    return {name for name in names if name in found and "deletionTimestamp" not in found[name]["metadata"]}
+
+
+def protect(world: World, pod: str) -> None:
+    """A budget that lets the pod not go, once the controller has counted."""
+    world.api.patch_pod(pod, {"metadata": {"labels": {"app": pod}}})
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": pod}}}
+    world.api.call("POST", BUDGETS, {"metadata": {"name": pod}, "spec": spec})
+
+    def counted() -> bool:
+        status: Mapping[str, Any] = world.api.call("GET", f"{BUDGETS}/{pod}").get("status", {})
+        return status.get("currentHealthy") == 1
+
+    world.cluster.eventually(counted, "a budget that was counted")
+
+
+def unprotect(world: World, pod: str) -> None:
+    world.api.call("DELETE", f"{BUDGETS}/{pod}")
+
+
+def test_exactly_the_share_that_suffices_goes(world: World, pods: Pods) -> None:
+    """Two cards. One has 40 and 30 GiB of 79; 36 more fit when either goes, and the older one stays."""
+    world.cordon(*world.gpus[2:])
+    share(world, pods, "older", "40Gi", "low")
+    share(world, pods, "younger", "30Gi", "low")
+    share(world, pods, "important", "70Gi", "middle")
+    assert world.assigned("older") == world.assigned("younger") != world.assigned("important")
+    world.create(pods, "urgent", memory="36Gi", priorityClassName="high")
+    world.await_bound("urgent")
+    assert there(world, "older", "younger", "important") == {"older", "important"}
+    assert world.assigned("urgent") == world.assigned("older")
+    pods.wait_ready("urgent")
+    world.check(pods, "urgent", "older", "important")
+
+
+def test_a_pod_that_a_budget_keeps_stays_and_another_goes(world: World, pods: Pods) -> None:
+    world.cordon(*world.gpus[1:])
+    share(world, pods, "older", "40Gi", "low")
+    share(world, pods, "younger", "30Gi", "low")
+    protect(world, "younger")
+    try:
+        world.create(pods, "urgent", memory="36Gi", priorityClassName="high")
+        world.await_bound("urgent")
+        assert there(world, "older", "younger") == {"younger"}
+    finally:
+        unprotect(world, "younger")
+
+
+def test_who_is_no_more_important_waits(world: World, pods: Pods) -> None:
+    world.cordon(*world.gpus[1:])
+    share(world, pods, "first", "70Gi", "middle")
+    world.create(pods, "equal", memory="20Gi", priorityClassName="middle")
+    world.create(pods, "never", memory="20Gi", priorityClassName="high", preemptionPolicy="Never")
+    world.await_refused("equal")
+    world.await_refused("never")
+    world.create(pods, "small", memory="4Gi", priorityClassName="low")
+    pods.wait_ready("small")  # kube-scheduler and central have had their turns
+    assert there(world, "first") == {"first"}
+    assert not world.bound("equal")
+    assert not world.bound("never")
+
+
+def test_for_cpu_nobody_goes_while_the_devices_are_short(world: World, pods: Pods) -> None:
+    """kube-scheduler preempts for cpu and asks central, which says whether the devices would suffice then."""
+    free = float(world.api.node(world.node)["status"]["allocatable"]["cpu"])
+    most = f"{int(free * 800)}m"
+    world.cordon("all")
+    hog = container(resources={"requests": {"cpu": most}})
+    pods.run("hog", containers=[hog], priorityClassName="low")
+    asking = asks(gpu=1)
+    asking["requests"] = {"cpu": most}
+    world.create(pods, "urgent", containers=[container(resources=asking)], priorityClassName="high")
+    world.await_refused("urgent")
+    world.create(pods, "also", gpu=1, priorityClassName="high")
+    world.await_refused("also")
+    assert there(world, "hog") == {"hog"}
+    world.cordon()
+    world.await_bound("also")
+    world.await_bound("urgent")
+    assert there(world, "hog") == set()
+    with pytest.raises(KubeError):
+        world.api.pod("hog")

@@ -1,0 +1,267 @@
+"""The admission policies of deploy/, on a real API server: what each of them denies, and what it must not.
+
+Every case runs twice: while the policies are away, when each is let through, and while they are there. So a case that would be
+refused anyway (by RBAC, by the API's own validation) fails here, and a denial is the policy's. Requests are dry runs, which are
+admitted like others; who asks has real credentials: an administrator's certificate, a node's, service accounts' tokens.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, REQUEST_ANNOTATIONS
+from simnode.control_plane import ControlPlane
+from simnode.kube_api import KubeApi, KubeError
+from tests.cluster.conftest import DEPLOY
+
+NODE: Final = "n1"
+BY_HAND: Final = "by-hand"
+MERGE: Final = "application/merge-patch+json"
+NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Who asks, and the objects that they ask about: `plain` and `asking` wait, `assigned` is bound and has an assignment."""
+
+    admin: KubeApi
+    central: KubeApi
+    node: KubeApi
+    node_uid: str
+    other_node: KubeApi
+    new_node: KubeApi  # has no NodeDevices yet
+    reporter: KubeApi  # a token bound to NODE
+    unbound_reporter: KubeApi
+
+    def create(
+        self,
+        annotations: Mapping[str, str] | None = None,
+        *,
+        by: KubeApi | None = None,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None:
+        (by or self.admin).call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod("new", annotations, **spec))
+
+    def annotate(
+        self, name: str, annotations: Mapping[str, str | None], *, subresource: str = "", by: KubeApi | None = None
+    ) -> None:
+        path = f"/api/v1/namespaces/default/pods/{name}{subresource}?dryRun=All"
+        (by or self.admin).call("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=MERGE)
+
+    def mirror(self, annotations: Mapping[str, str], **spec: Any) -> None:
+        """A static pod, as its kubelet shows it."""
+        manifest = pod("static", {"kubernetes.io/config.mirror": "x", **annotations}, nodeName=NODE, **spec)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": self.node_uid, "controller": True}
+        manifest["metadata"]["ownerReferences"] = [owner]
+        self.node.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", manifest)
+
+    def bind(self, annotations: Mapping[str, str], *, by: KubeApi, legacy: bool = False) -> None:
+        path = "bindings" if legacy else "pods/plain/binding"
+        by.call("POST", f"/api/v1/namespaces/default/{path}?dryRun=All", binding("plain", annotations))
+
+    def report(self, name: str, *, by: KubeApi) -> None:
+        status = {"apiVersion": "devices.lading.dev/v1alpha1", "kind": "NodeDevices", "status": {"reporter": "x"}}
+        path = f"{NODE_DEVICES}/{name}/status?dryRun=All&fieldManager=test&force=true"
+        by.call("PATCH", path, {**status, "metadata": {"name": name}}, content_type="application/apply-patch+yaml")
+
+    def register(self, name: str, *, by: KubeApi) -> None:
+        body = {"apiVersion": "devices.lading.dev/v1alpha1", "kind": "NodeDevices", "metadata": {"name": name}}
+        by.call("POST", f"{NODE_DEVICES}?dryRun=All", body)
+
+    def cordon(self, *, by: KubeApi) -> None:
+        change = {"metadata": {"annotations": {"lading.dev/cordon": "all"}}}
+        by.call("PATCH", f"{NODE_DEVICES}/{NODE}?dryRun=All", change, content_type=MERGE)
+
+
+def pod(
+    name: str, annotations: Mapping[str, str] | None = None, *, limits: Mapping[str, Any] | None = None, **spec: Any
+) -> Any:
+    main = {"name": "main", "image": "x", "resources": {"limits": limits or {}}}
+    whole = {"automountServiceAccountToken": False, "containers": [main], **spec}
+    return {"metadata": {"name": name, "annotations": dict(annotations or {})}, "spec": whole}
+
+
+def binding(name: str, annotations: Mapping[str, str]) -> Any:
+    target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+    return {"metadata": {"name": name, "annotations": annotations}, "target": target}
+
+
+ONE_GPU: Final = {"lading.dev/gpu": 1}
+ASSIGNED: Final = {ASSIGNMENT: '{"v":1}', ASSIGNMENT_SIGNATURE: "ed25519:k:x"}
+ASKING: Final[Any] = {"limits": ONE_GPU, "schedulerName": "lading"}
+INIT_ASKS: Final[Any] = {"initContainers": [{"name": "prepare", "image": "x", "resources": {"limits": ONE_GPU}}]}
+
+Case = Callable[[World], object]
+
+# Each with what its denial has to name: the key or field that is wrong.
+FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
+    # Assignments
+    "create-with-assignment": (ASSIGNMENT, lambda w: w.create({ASSIGNMENT: "{}"}, **ASKING)),
+    "create-with-signature": (ASSIGNMENT_SIGNATURE, lambda w: w.create({ASSIGNMENT_SIGNATURE: "x"}, **ASKING)),
+    "add-assignment": (ASSIGNMENT, lambda w: w.annotate("asking", {ASSIGNMENT: "{}"})),
+    "add-assignment-by-status": (ASSIGNMENT, lambda w: w.annotate("asking", {ASSIGNMENT: "{}"}, subresource="/status")),
+    "add-assignment-by-central": (
+        ASSIGNMENT,
+        lambda w: w.annotate("asking", {ASSIGNMENT: "{}"}, subresource="/status", by=w.central),
+    ),
+    "change-assignment": (ASSIGNMENT, lambda w: w.annotate("assigned", {ASSIGNMENT: "{}"})),
+    "change-assignment-by-status": (ASSIGNMENT, lambda w: w.annotate("assigned", {ASSIGNMENT: "{}"}, subresource="/status")),
+    "change-assignment-by-its-node": (
+        ASSIGNMENT,
+        lambda w: w.annotate("assigned", {ASSIGNMENT: "{}"}, subresource="/status", by=w.node),
+    ),
+    "remove-assignment": (ASSIGNMENT, lambda w: w.annotate("assigned", {ASSIGNMENT: None})),
+    "remove-signature": (ASSIGNMENT_SIGNATURE, lambda w: w.annotate("assigned", {ASSIGNMENT_SIGNATURE: None})),
+    "mirror-with-assignment": (ASSIGNMENT, lambda w: w.mirror({ASSIGNMENT: "{}"})),
+    "create-with-grant": (GRANT, lambda w: w.create({GRANT: "{}"})),
+    "add-grant": (GRANT, lambda w: w.annotate("plain", {GRANT: "{}"})),
+    "add-grant-where-by-hand": (GRANT, lambda w: w.create({GRANT: "{}"}, namespace=BY_HAND)),
+    # Bindings
+    "bind-with-assignment": (ASSIGNMENT, lambda w: w.bind(ASSIGNED, by=w.admin)),
+    "bind-with-assignment-legacy": (ASSIGNMENT, lambda w: w.bind(ASSIGNED, by=w.admin, legacy=True)),
+    "bind-with-devices-by-hand": ("lading.dev/gpus", lambda w: w.bind({"lading.dev/gpus": "0"}, by=w.admin)),
+    "bind-with-grant-by-central": (GRANT, lambda w: w.bind({**ASSIGNED, GRANT: "{}"}, by=w.central)),
+    # By hand
+    "gpus-by-hand": ("lading.dev/gpus", lambda w: w.create({"lading.dev/gpus": "0"})),
+    "gpus-by-hand-for-one": ("lading.dev/gpus.main", lambda w: w.create({"lading.dev/gpus.main": "0"})),
+    "vfs-by-hand": ("lading.dev/vfs", lambda w: w.create({"lading.dev/vfs": "1"})),
+    "vfs-by-hand-later": ("lading.dev/vfs", lambda w: w.annotate("plain", {"lading.dev/vfs": "1"})),
+    "gpus-by-hand-by-status": (
+        "lading.dev/gpus",
+        lambda w: w.annotate("plain", {"lading.dev/gpus": "0"}, subresource="/status"),
+    ),
+    # Requests
+    "another-scheduler": ("default-scheduler", lambda w: w.create(limits=ONE_GPU)),
+    "another-scheduler-for-init": ("prepare", lambda w: w.create(**INIT_ASKS)),
+    "node-preset": ("nodeName", lambda w: w.create(**ASKING, nodeName=NODE)),
+    **{f"{key}-without-request": (key, partial(World.create, annotations={key: "x"})) for key in sorted(REQUEST_ANNOTATIONS)},
+    "policy-later-without-request": ("lading.dev/policy", lambda w: w.annotate("plain", {"lading.dev/policy": "spread"})),
+    # NodeDevices
+    "another-nodes-report": (NODE, lambda w: w.report(NODE, by=w.other_node)),
+    "another-nodes-report-by-token": ("n2", lambda w: w.report("n2", by=w.reporter)),
+    "report-by-an-administrator": (NODE, lambda w: w.report(NODE, by=w.admin)),
+    "report-by-an-unbound-token": (NODE, lambda w: w.report(NODE, by=w.unbound_reporter)),
+    "another-nodes-object": ("n3", lambda w: w.register("n3", by=w.node)),
+}
+
+# One for each policy.
+CANARIES: Final = (
+    *("create-with-assignment", "bind-with-assignment", "gpus-by-hand", "node-preset", "report-by-an-administrator"),
+)
+
+ALLOWED: Final[dict[str, Case]] = {
+    "plain": lambda w: w.create(),
+    "plain-with-other-annotations": lambda w: w.create({"example.com/gpus": "0"}),
+    "plain-bound-by-its-creator": lambda w: w.create(nodeName=NODE),
+    "asking": lambda w: w.create(**ASKING),
+    "asking-and-refining": lambda w: w.create(dict.fromkeys(REQUEST_ANNOTATIONS, "x"), **ASKING),
+    "asking-in-an-init-container": lambda w: w.create({"lading.dev/policy": "spread"}, schedulerName="lading", **INIT_ASKS),
+    "refine-later": lambda w: w.annotate("asking", {"lading.dev/policy": "spread"}),
+    "other-annotation-on-assigned": lambda w: w.annotate("assigned", {"example.com/a": "b"}),
+    "status-of-assigned-by-its-node": lambda w: w.node.call(
+        "PATCH",
+        "/api/v1/namespaces/default/pods/assigned/status?dryRun=All",
+        {"status": {"phase": "Running"}},
+        content_type=MERGE,
+    ),
+    "wake-by-central": lambda w: w.central.call(
+        "PATCH",
+        "/api/v1/namespaces/default/pods/asking/status?dryRun=All",
+        {"status": {"conditions": [{"type": "lading.dev/Room", "status": "True", "message": "m"}]}},
+        content_type="application/strategic-merge-patch+json",
+    ),
+    "bind-by-central": lambda w: w.bind(ASSIGNED, by=w.central),
+    "bind-without-ours-legacy": lambda w: w.bind({}, by=w.admin, legacy=True),
+    "bind-without-ours": lambda w: w.bind({"example.com/a": "b"}, by=w.admin),
+    "by-hand-where-allowed": lambda w: w.create({"lading.dev/gpus": "0", "lading.dev/vfs.main": "1"}, namespace=BY_HAND),
+    "a-key-like-ours-by-hand": lambda w: w.create({"lading.dev/gpusomething": "0"}),
+    "mirror-that-asks": lambda w: w.mirror({"lading.dev/gpus": "0", "lading.dev/policy": "spread"}, limits=ONE_GPU),
+    "mirror-with-devices-by-hand": lambda w: w.mirror({"lading.dev/gpus": "0"}),
+    "own-report": lambda w: w.report(NODE, by=w.node),
+    "own-report-by-token": lambda w: w.report(NODE, by=w.reporter),
+    "own-object": lambda w: w.register("n3", by=w.new_node),
+    "cordon-by-an-administrator": lambda w: w.cordon(by=w.admin),
+}
+
+
+@pytest.fixture(scope="module")
+def world(deployed: ControlPlane) -> World:
+    """The objects are made while the policies are there, with rights that deploy/ gives."""
+    api = deployed.api
+    deployed.create_namespace(BY_HAND, labels={"lading.dev/manual": "allowed"})
+    for name in (NODE, "n2"):
+        api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+    nodes = {name: deployed.api_of(f"system:node:{name}", group="system:nodes") for name in (NODE, "n2", "n3")}
+    world = World(
+        admin=api,
+        central=deployed.api_of_account("lading-system", "lading-central"),
+        node=nodes[NODE],
+        node_uid=api.node(NODE)["metadata"]["uid"],
+        other_node=nodes["n2"],
+        new_node=nodes["n3"],
+        reporter=deployed.api_of_account("lading-system", "lading-reporter", bound_to=api.node(NODE)),
+        unbound_reporter=deployed.api_of_account("lading-system", "lading-reporter"),
+    )
+    body = {"apiVersion": "devices.lading.dev/v1alpha1", "kind": "NodeDevices"}
+    for name in (NODE, "n2"):
+        nodes[name].call("POST", NODE_DEVICES, {**body, "metadata": {"name": name}})
+    api.create_pod(pod("plain"))
+    api.create_pod(pod("asking", **ASKING))
+    api.create_pod(pod("assigned", **ASKING))
+    world.central.call("POST", "/api/v1/namespaces/default/pods/assigned/binding", binding("assigned", ASSIGNED))
+    assert api.pod("assigned")["metadata"]["annotations"] == ASSIGNED
+    return world
+
+
+@pytest.fixture(scope="module", params=["away", "there"])
+def policies(request: pytest.FixtureRequest, deployed: ControlPlane, world: World) -> bool:
+    """Whether the policies are there; after a change the API server needs a moment to know."""
+    there = bool(request.param == "there")
+    verb = ["apply", "--server-side"] if there else ["delete"]
+    done = deployed.kubectl(*verb, "-k", str(DEPLOY / "admission"))
+    assert done.returncode == 0, done.stderr
+    for name in CANARIES:
+        deployed.eventually(partial(_is_in_force, FORBIDDEN[name][1], world, there), f"the policy on {name}", within_s=20.0)
+    return there
+
+
+def _is_in_force(case: Case, world: World, there: bool) -> bool:
+    return isinstance(denial(case, world), str) == there
+
+
+def denial(case: Case, world: World) -> str | None:
+    """What the API server said to it; None if it let it through."""
+    try:
+        case(world)
+    except KubeError as e:
+        return e.text
+    return None
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_forbidden(name: str, policies: bool, world: World) -> None:
+    names, case = FORBIDDEN[name]
+    said = denial(case, world)
+    if policies:
+        assert said is not None
+        assert "ValidatingAdmissionPolicy 'lading-" in said
+        assert names in said.split("denied request: ")[1]
+    else:
+        assert said is None
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_allowed(name: str, policies: bool, world: World) -> None:
+    assert denial(ALLOWED[name], world) is None
+
+
+@pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
+def test_the_other_subresources_change_no_annotations(subresource: str, world: World) -> None:
+    """The API server drops them there; where a later version does not, the rule on pods/* denies them."""
+    path = f"/api/v1/namespaces/default/pods/assigned/{subresource}?dryRun=All"
+    changed = world.admin.call("PATCH", path, {"metadata": {"annotations": {ASSIGNMENT: "{}"}}}, content_type=MERGE)
+    assert changed["metadata"]["annotations"] == ASSIGNED
