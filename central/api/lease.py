@@ -5,10 +5,12 @@
 
 The standby saw the leader's last success after it was sent, so it waits past the leader's deadline, and past the end of calls
 that the leader sent just before it: request_timeout_s < duration_s - renew_deadline_s. What is left of the difference is for
-clocks that do not run equally fast. Each measures on its own monotonic clock; times in the lease are for people. A lease that
-is not there, or is there without a holder, is waited out like one that is held: it may have been deleted, and its holder may
-not have noticed. Only what `release` writes is taken at once. Only a write that was certainly accepted makes or keeps a leader,
-and of two writes over one version the API server accepts one.
+clocks that do not run equally fast. Each measures on its own monotonic clock; times in the lease are for people. Only a write
+that was certainly accepted makes or keeps a leader, and of two writes over one version the API server accepts one.
+
+A lease that is not there may have been deleted under a leader who has not noticed, and again since we looked: absence has no
+version. So it is made without a holder, by whom does not matter, and waited out like one that is held. Only what `release`
+wrote is taken at once.
 
 `is_leader` looks at the clock and nothing else, so a process that was stopped for a while is no leader when it goes on, before
 it has run anything. Source: coordination.k8s.io/v1 Lease; optimistic concurrency in "API concepts"; clock_gettime(2).
@@ -33,7 +35,7 @@ from lading.kube.resource import LEASES
 from lading.log import Event, Log
 
 _NEVER: Final = float("-inf")
-_RELEASED_S: Final = 1  # beside an empty holder, as client-go's release writes it; a lease made by hand has none
+_RELEASED_S: Final = 1  # beside no holder, as client-go's release writes it
 
 
 def boot_time() -> float:
@@ -186,17 +188,20 @@ class Election:
     async def _look_and_write(self) -> None:
         if not self._current:
             await self._look()
-        if not self._may_write():
+        before = self._record
+        if before is None:
+            await self._write(Record(holder="", duration_s=self._terms.duration_s))
+            return
+        if not self._may_take(before):
             self._current = False
             return
-        before = self._record
-        ours = before is not None and before.holder == self.identity
-        record = Record(
+        ours = before.holder == self.identity
+        record = replace(
+            before,
             holder=self.identity,
             duration_s=self._terms.duration_s,
-            version=before.version if before else "",
-            acquired=before.acquired if before and ours else _now(),
-            transitions=(before.transitions if before else 0) + (not ours),
+            acquired=before.acquired if ours else _now(),
+            transitions=before.transitions + (not ours),
         )
         sent = self._clock()
         await self._write(record)
@@ -225,10 +230,10 @@ class Election:
         self._since = self._clock()
         self._current = True
 
-    def _may_write(self) -> bool:
-        if self._record is not None and (self._record.released or self._record.holder == self.identity):
+    def _may_take(self, record: Record) -> bool:
+        if record.released or record.holder == self.identity:
             return True
-        duration_s = max(self._terms.duration_s, self._record.duration_s if self._record else 0)
+        duration_s = max(self._terms.duration_s, record.duration_s)
         return self._since is not None and self._clock() - self._since >= duration_s
 
     def _limit_s(self) -> float:

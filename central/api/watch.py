@@ -27,9 +27,9 @@ from lading.kube.errors import KubeError, MalformedError, UnclearError, Unreacha
 from lading.kube.resource import Resource
 from lading.log import Event, Log
 
-# A store restored from a backup counts versions anew, and then answers a watch from the future with 504 for ever.
+# Watches that fail one after the other, before a list at least says how things are now.
 WATCH_TRIES: Final = 3
-_TOO_SHORT_S: Final = 1.0  # a watch that ends by itself sooner, without a word, is a server in trouble
+_TOO_SHORT_S: Final = 1.0  # a watch that ends sooner, without a word, is a server in trouble
 
 
 class Named(Protocol):
@@ -102,7 +102,7 @@ class Reflector(Generic[T]):
                 if not listed:
                     await self._list()
                     listed = True
-                await self._follow()
+                listed = await self._follow()
             except KubeError as e:
                 wait_s = self._backoff.failed(at_least_s=e.retry_after_s)
                 may_go_on = isinstance(e, UnclearError | UnreachableError) and self._backoff.failures < WATCH_TRIES
@@ -129,8 +129,10 @@ class Reflector(Generic[T]):
         self.synced.set()
         self._succeeded(f"{len(objects)} listed", always=True)
 
-    async def _follow(self) -> None:
-        """One watch, to its end."""
+    async def _follow(self) -> bool:
+        """One watch, to its end; whether the next can go on from there. One that never said a word is either about a kind that
+        nobody changes, or from the future: after a store was restored from a backup, it counts versions anew, and such a watch
+        is silent (tried with 1.36). A list does for both."""
         loop = asyncio.get_running_loop()
         began, silent = loop.time(), True
         events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
@@ -143,6 +145,7 @@ class Reflector(Generic[T]):
                 self._take(event)
         if silent and loop.time() - began < _TOO_SHORT_S:
             raise UnclearError(f"cannot watch {self._resource.path()}: it ends at once")
+        return not silent
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":

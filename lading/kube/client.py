@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -46,6 +47,7 @@ PAGE_TIMEOUT_S: Final = 60.0
 WATCH_S: Final = 300  # and up to as much again, so that watches do not all end at once; client-go's numbers
 _WATCH_LATE_S: Final = 30  # that a server may be late in ending a watch
 _LIST_RESTARTS: Final = 3
+_CLOSE_S: Final = 1.0  # a few turns of the loop, once the sockets are shut down
 
 _JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
@@ -88,10 +90,11 @@ class KubeClient:
         self._access = access
         self._user_agent = user_agent
         self._timeout_s = timeout_s
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, socket_factory=_probed_socket),
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, socket_factory=self._open_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": self._user_agent, "Accept": _JSON, "Accept-Encoding": "identity"},
             raise_for_status=False,
@@ -102,6 +105,22 @@ class KubeClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+        await self._close_sockets()
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        opened = _probed_socket(address)
+        self._sockets.add(opened)
+        return opened
+
+    async def _close_sockets(self) -> None:
+        """aiohttp does not wait for TLS connections that it closed in the middle of an answer: they would outlive the loop."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                while any(one.fileno() != -1 for one in self._sockets):  # noqa: ASYNC110  their transports tell nobody
+                    await asyncio.sleep(0)
 
     # ---- reading
 

@@ -191,7 +191,7 @@ class FakeKubeServer:
                 path = f"{call.path}/{call.body['metadata']['name']}"
                 if path in self.objects:
                     raise _RefusalError(409, "AlreadyExists")
-                return await self._store(path, call.body, "ADDED")
+                return await self._store(path, _merged({}, call.body), "ADDED")  # null is absent
             case "PATCH", _:
                 return await self._patch(call)
             case "GET", _ if call.path in self.objects:
@@ -293,22 +293,28 @@ class FakeKubeServer:
         await answer.prepare(request)
         self.watching += 1
         try:
-            while True:
-                for version, path, type_, obj in self._log:
-                    if version > position and _is_in(path, call.path):
-                        await answer.write(json.dumps({"type": type_, "object": obj}).encode() + b"\n")
-                position = max(position, self._last)
-                while self._lines:
-                    line = self._lines.popleft()
-                    if line is None:
-                        return answer
-                    await answer.write(line + b"\n")
-                async with self._news:
-                    while not self._lines and self._last <= position:
-                        await self._news.wait()
+            async with asyncio.timeout(int(call.query["timeoutSeconds"])):
+                return await self._send_news(answer, call, position)
+        except TimeoutError:
+            return answer
         finally:
             self.watching -= 1
             await self._tell()
+
+    async def _send_news(self, answer: web.StreamResponse, call: Request, position: int) -> web.StreamResponse:
+        while True:
+            for version, path, type_, obj in self._log:
+                if version > position and _is_in(path, call.path):
+                    await answer.write(json.dumps({"type": type_, "object": obj}).encode() + b"\n")
+            position = max(position, self._last)
+            while self._lines:
+                line = self._lines.popleft()
+                if line is None:
+                    return answer
+                await answer.write(line + b"\n")
+            async with self._news:
+                while not self._lines and self._last <= position:
+                    await self._news.wait()
 
 
 def _is_collection(path: str) -> bool:
