@@ -16,9 +16,9 @@ from typing import Final
 from hpack import Encoder
 
 from lading.errors import HostError
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.headers import HeaderLane
-from runtimeproxy.relay.messages import Status, parse_status, prefixed
+from lading.http2 import frames
+from lading.http2.headers import HeaderLane
+from lading.http2.messages import Status, parse_status, prefixed
 
 WINDOW: Final = 4 << 20  # what grpc-go and C-core arrive at by themselves for answers of some megabytes
 _READ: Final = 1 << 18

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from lading.http2 import frames
+from lading.http2.frames import FrameReader
 from runtimeproxy.call.calls import held_paths
-from runtimeproxy.relay import frames
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.connection import MAX_MESSAGE, Relay
 from runtimeproxy.relay.events import CallHeld
-from runtimeproxy.relay.frames import FrameReader
 
 RECORDINGS: Final = Path(__file__).parents[1] / "tests/golden/cri"
 HELD: Final = held_paths((), guarded=True)
