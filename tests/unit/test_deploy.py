@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 
+from central import announce
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
@@ -121,12 +122,14 @@ def test_a_deployment_is_restricted_spread_and_never_wholly_evicted(name: str) -
 
 
 def test_ports_and_paths_are_those_of_the_settings() -> None:
-    (container,), service = pod_spec("lading-central")["containers"], find("Service", "lading-central")
+    (container,) = pod_spec("lading-central")["containers"]
+    service, scraped = find("Service", "lading-central"), find("Service", "lading-central-metrics")
     listen, metrics = listen_address(settings()), parse_address(settings().metrics)
     assert metrics is not None
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"extender": listen.port, "metrics": metrics.port}
-    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [(announce.PORT, listen.port)]
+    assert [(port["targetPort"], port["port"]) for port in scraped["spec"]["ports"]] == [("metrics", metrics.port)]
     (extender,) = scheduler_config()["extenders"]
     assert extender["urlPrefix"] == f"http://lading-central.lading-system.svc:{listen.port}"
     mounts = {Path(mount["mountPath"]) for mount in container["volumeMounts"]}
@@ -141,8 +144,21 @@ def test_the_lease_is_the_one_that_the_role_allows(name: str) -> None:
         "lading-scheduler": (election["resourceNamespace"], election["resourceName"]),
     }[name]
     role = find("Role", name)
-    (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
+    (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule and rule["resources"] == ["leases"])
     assert lease == (role["metadata"]["namespace"], named[0])
+
+
+def test_the_service_is_pointed_at_the_leader_and_selects_nobody() -> None:
+    service = find("Service", settings().service)
+    assert "selector" not in service["spec"]
+    assert service["metadata"]["namespace"] == settings().lease_namespace
+    role = find("Role", "lading-central")
+    rules = [rule for rule in role["rules"] if rule["resources"] == ["endpointslices"]]
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in rules] == [
+        (None, ["create"]),
+        (["lading-central"], ["get", "patch"]),
+    ]
+    assert "POD_IP" in {env["name"] for env in pod_spec("lading-central")["containers"][0]["env"]}
 
 
 def test_who_may_bind_with_an_assignment_is_centrals_account() -> None:

@@ -1,0 +1,91 @@
+"""Points the Service at the replica that leads: an EndpointSlice with one address, written by whoever begins to answer.
+
+A Service with a selector would send every other connection to a replica that answers 503, and leaving a standby unready would
+stall a rollout. So the Service has no selector. A leader that lost the lease takes nothing back: the next one overwrites it,
+and until then its 503 is the truth. It is written again from time to time, should somebody have deleted it.
+
+Source: "Services without selectors"; discovery.k8s.io/v1 EndpointSlice; server-side apply.
+"""
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+from lading.health import Address
+from lading.kube.backoff import Backoff
+from lading.kube.client import KubeClient
+from lading.kube.errors import KubeError
+from lading.kube.resource import Resource
+from lading.log import Event, Log
+
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices")
+MANAGER: Final = "lading-central"
+PORT: Final = "extender"  # the Service's name for it
+LOOK_S: Final = 0.2
+AGAIN_S: Final = 60.0
+_NOW: Final = float("-inf")
+
+
+class Announcer:
+    """`address` is where kube-scheduler reaches this replica; `leads` whether it answers now."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        service: str,
+        address: Address,
+        leads: Callable[[], bool],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._path = ENDPOINT_SLICES.path(namespace, service)
+        self._body = render_slice(namespace, service, address)
+        self._leads = leads
+        self._log = log
+        self._clock = clock
+        self._sleep = sleep
+
+    async def run(self) -> NoReturn:
+        """Until it is cancelled."""
+        backoff, due = Backoff(), _NOW
+        while True:
+            await self._sleep(LOOK_S)
+            if not self._leads():
+                due = _NOW
+            elif self._clock() >= due:
+                due = self._clock() + await self._write(backoff)
+
+    async def _write(self, backoff: Backoff) -> float:
+        """Seconds until it is due again."""
+        try:
+            await self._client.apply(self._path, self._body, manager=MANAGER, force=True)
+        except KubeError as e:
+            self._log.warning(Event.ANNOUNCE_FAILED, str(e))
+            return backoff.failed(at_least_s=e.retry_after_s)
+        backoff.succeeded()
+        return AGAIN_S
+
+
+def render_slice(namespace: str, service: str, address: Address) -> dict[str, object]:
+    family = ipaddress.ip_address(address.host).version
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": service,
+            "namespace": namespace,
+            "labels": {
+                "kubernetes.io/service-name": service,
+                "endpointslice.kubernetes.io/managed-by": MANAGER,
+            },
+        },
+        "addressType": f"IPv{family}",
+        "endpoints": [{"addresses": [address.host], "conditions": {"ready": True}}],
+        "ports": [{"name": PORT, "port": address.port, "protocol": "TCP"}],
+    }
