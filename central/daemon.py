@@ -3,16 +3,19 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from central.api.lease import Election, KubeLease, Terms
+from central.announce import Announcer
+from central.api.lease import Election, KubeLease, Terms, boot_time
 from central.ask.pod import Pod
+from central.bind.binder import BIND_TIMEOUT_S
 from central.extender.server import ExtenderServer, server_tls
 from central.extender.wire import BindArgs, FilterResult, MetaVictims
+from central.fit.demand import Limits
 from central.metrics import Metrics
-from central.settings import Settings, listen_address, read_signer
+from central.settings import Settings, advertised, listen_address, read_signer
 from central.term import Term
 from lading import __version__
 from lading.health import Condition, HealthServer, parse_address
@@ -23,16 +26,20 @@ from lading.notify import notify
 
 USER_AGENT: Final = f"lading-central/{__version__}"
 LOOK_S: Final = 0.5  # until a term that began is watched too
+# After a term of this very process: its last Binding was sent before it ended, and takes no longer than this.
+AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
 
 
 class Leadership:
     """Makes a term when the lease is gained, ends it when it is lost; the verbs are those of the term that is now."""
 
-    def __init__(self, make_term: Callable[[], Term], log: Log) -> None:
+    def __init__(self, make_term: Callable[[], Term], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
         self.term: Term | None = None
         self.election: Election | None = None
         self._make_term = make_term
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[bool]] = set()
+        self._clock = clock
+        self._begins_at = float("-inf")  # the next term, at the earliest
         self._log = log
 
     def leads(self) -> bool:
@@ -40,19 +47,23 @@ class Leadership:
         return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
 
     def gained(self) -> None:
-        self.term = self._make_term().begin()
+        """A replica that could not renew in time may lead again a moment later, without the wait that another one has."""
+        self.term = self._make_term().begin(after_s=max(0.0, self._begins_at - self._clock()))
 
     def lost(self) -> None:
         if self.term is not None:
             self._log.warning(Event.LEADER_STOPPED)
+            self._begins_at = self._clock() + AFTER_TERM_S
+            self.term.stop()
             ending = asyncio.get_running_loop().create_task(self.term.end())
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             self.term = None
 
-    async def close(self) -> None:
+    async def close(self) -> bool:
+        """True: how every Binding ended is known, and another replica may lead at once."""
         self.lost()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        return all(clear is True for clear in await asyncio.gather(*self._ending, return_exceptions=True))
 
     # ---- central.extender.server.Verbs
 
@@ -62,10 +73,10 @@ class Leadership:
             raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
         return self.term
 
-    def filter(self, pod: Pod, names: set[str]) -> FilterResult:
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         return self._now.scheduler.filter(pod, names)
 
-    def prioritize(self, pod: Pod, names: set[str]) -> bytes:
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         return self._now.scheduler.prioritize(pod, names)
 
     def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
@@ -84,8 +95,15 @@ async def run(settings: Settings, log: Log) -> None:
     async with KubeClient(access, user_agent=USER_AGENT) as client, KubeClient(access, user_agent=USER_AGENT) as leases:
 
         def begin_term() -> Term:
-            clock = time.monotonic
-            return Term(client, signer, policy=settings.policy, leads=election.is_leader, clock=clock, log=log)
+            return Term(
+                client,
+                signer,
+                policy=settings.policy,
+                limits=Limits(spread_containers_per_card=settings.spread_containers_per_card),
+                leads=election.is_leader,
+                clock=time.monotonic,
+                log=log,
+            )
 
         leadership = Leadership(begin_term, log)
         # A client of its own: a renewal never waits behind a list.
@@ -113,17 +131,28 @@ async def run(settings: Settings, log: Log) -> None:
         await health.start()
         log.info(Event.DAEMON_STARTED, version=__version__, listen=f"{host}:{port}", signed=signer is not None)
         notify("READY=1")
-        running = asyncio.create_task(election.run())
+        running: list[asyncio.Task[NoReturn]] = [asyncio.create_task(election.run())]
+        if address := advertised(settings, port=port):
+            announcer = Announcer(
+                client,
+                namespace=settings.lease_namespace,
+                service=settings.service,
+                address=address,
+                leads=leadership.leads,
+                log=log,
+            )
+            running.append(asyncio.create_task(announcer.run()))
         try:
             await _asked_or_failed(stop, running, leadership)
         finally:
             notify("STOPPING=1")
             log.info(Event.DAEMON_STOPPING)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             await server.close()
-            await leadership.close()
-            await election.release()
+            if await leadership.close():
+                await election.release()  # else another replica waits until nothing can be under way
             await health.close()
             log.info(Event.DAEMON_STOPPED)
 
@@ -147,12 +176,12 @@ def _stop_asked() -> asyncio.Event:
     return asked
 
 
-async def _asked_or_failed(stop: asyncio.Event, running: asyncio.Task[None], leadership: Leadership) -> None:
+async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Leadership) -> None:
     """What runs in the background never ends by itself. If it does, its error ends the daemon: a new one reads all anew."""
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            watched = [stopped, running, *(leadership.term.tasks if leadership.term else ())]
+            watched = [stopped, *running, *(leadership.term.tasks if leadership.term else ())]
             done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_S)
             for task in done:
                 if task is not stopped and not task.cancelled():

@@ -2,10 +2,12 @@
 
 Both go by the Eviction API: disruption budgets count, and a pod ends in its own time. Its devices are free when the pod is
 gone and its node does not report them any more. The room is held for the preemptor (*nominated*) until it is bound, or for as
-long as a pod may take to end. A victim that a budget spares is left out of the next plan.
+long as a pod may take to end. A victim that a budget spares is left out of the next plans for a while. Where no plan is left,
+the pod is looked at again after that while, as long as it is refused.
 
 Two pods with one device should not happen: the node refuses the second. Where it did (two leaders in a network that broke, an
-annotation written past central) the one whose assignment central did not sign goes, else the younger.
+annotation written past central) the one whose assignment central did not sign goes, else the younger. One at a time: while one
+of them is ending, it is not known yet whether another one has to.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ import msgspec
 
 from central.ask.pod import Pod
 from central.bind.signer import Signer
-from central.ledger.model import Clash, PodRecord
+from central.ledger.model import Clash, Holder, PodRecord
 from central.pending import Pending
 from central.preempt import Plan, plan
 from central.scheduler import Scheduler
@@ -30,13 +32,27 @@ LOOK_S: Final = 1.0  # for pods with one device
 # As long as room is held for a preemptor: a pod's grace period is 30 s by default, and then its node has to say so.
 NOMINATION_S: Final = 120.0
 SPARED_S: Final = 30.0  # until a victim that a budget spared is asked again
+PAUSE_S: Final = 0.1  # between two plans, which may take 30 ms each: a thousand refused pods must not keep the loop
+PREEMPTED: Final = "Preempted"
+CONFLICT: Final = "DeviceConflict"
 
 
 class Evictor:
     def __init__(
-        self, scheduler: Scheduler, client: KubeClient, signer: Signer | None, *, clock: Callable[[], float], log: Log
+        self,
+        scheduler: Scheduler,
+        client: KubeClient,
+        signer: Signer | None,
+        *,
+        leads: Callable[[], bool],
+        tell: Callable[[Holder, str, str], None],
+        clock: Callable[[], float],
+        log: Log,
     ) -> None:
+        """`leads` is asked before each eviction. `tell` writes for the pod's author: pod, reason, message."""
         self._signer = signer
+        self._leads = leads
+        self._tell = tell
         self._scheduler = scheduler
         self._client = client
         self._clock = clock
@@ -44,6 +60,7 @@ class Evictor:
         self._spared: dict[PodUid, float] = {}  # until when
         self._planning: dict[PodUid, asyncio.Task[None]] = {}
         self._said: set[Clash] = set()
+        self._plans = asyncio.Lock()
 
     async def close(self) -> None:
         tasks = list(self._planning.values())
@@ -61,18 +78,39 @@ class Evictor:
             task.add_done_callback(lambda _: self._planning.pop(pod.uid, None))
 
     async def _make_room(self, pod: Pending, names: frozenset[str]) -> None:
-        while found := plan(self._scheduler, pod, names, spared=self._now_spared()):
-            if await self._carry_out(found, pod):
+        while self._is_refused(pod):
+            async with self._plans:
+                spared = self._now_spared()
+                found = plan(self._scheduler, pod, names, spared=spared)
+                if found is not None:
+                    self._nominate(found, pod)
+                await asyncio.sleep(PAUSE_S)
+            if found is None and not spared:
+                return
+            if found is None:
+                await asyncio.sleep(SPARED_S)
+            elif await self._carry_out(found, pod):
                 return
 
+    def _is_refused(self, pod: Pending) -> bool:
+        now = self._scheduler.pending.get(pod.uid)
+        return now is not None and now.refused_at is not None
+
+    def _nominate(self, found: Plan, pod: Pending) -> None:
+        """In the turn of the loop in which it was planned."""
+        until = self._clock() + NOMINATION_S
+        self._scheduler.ledger.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder)
+
     async def _carry_out(self, found: Plan, pod: Pending) -> bool:
-        """Nominates, then evicts. False: a budget spares a victim, and another plan may do."""
-        ledger = self._scheduler.ledger
-        ledger.nominate(pod.uid, found.node, found.placement.taken, self._clock() + NOMINATION_S, pod.holder)
+        """False: a budget spares a victim, and another plan may do."""
         for victim in found.victims:
-            if not victim.deleting and not await self._evict(victim, f"for {pod.namespace}/{pod.name} of higher priority"):
-                self._spared[victim.uid] = self._clock() + SPARED_S
-                ledger.forget_nomination(pod.uid)
+            if self._scheduler.nominated_node(pod.uid) != found.node:
+                return True  # the pod is bound, or gone: nobody has to go for it
+            now = self._scheduler.ledger.pod(victim.uid)
+            if now is None or now.deleting or now.terminal:
+                continue
+            if not await self._evict(victim, PREEMPTED, f"for {pod.namespace}/{pod.name} of higher priority"):
+                self._scheduler.ledger.forget_nomination(pod.uid)
                 return False
         return True
 
@@ -97,15 +135,18 @@ class Evictor:
             self._said.add(clash)
             pods = ",".join(clash.pods)
             self._log.error(Event.BIND_CONFLICT, "pods hold one device", node=clash.node, device=clash.device, pods=pods)
-        records = [record for uid in clash.pods if (record := self._scheduler.ledger.pod(uid)) and not record.deleting]
+        records = [record for uid in clash.pods if (record := self._scheduler.ledger.pod(uid))]
+        if not records or any(record.deleting for record in records):
+            return
         forged = [record for record in records if await self._is_forged(record)]
-        goes = forged[-1:] or (records[-1:] if len(clash.pods) > 1 and records else [])
-        for record in goes:
-            await self._evict(record, f"another pod holds {clash.device} on {clash.node}")
+        goes = (forged or records)[-1]
+        if goes.uid not in self._now_spared():
+            await self._evict(goes, CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
     async def _is_forged(self, record: PodRecord) -> bool:
-        """Whether its assignment can not be by this central; False where it can not be read now."""
-        if self._signer is None:
+        """Whether it has an assignment that can not be by this central; False where that can not be read now. A pod that holds
+        the device by its node's word alone has none."""
+        if self._signer is None or record.taken is None:
             return False
         try:
             body = await self._client.get(PODS.path(record.namespace, record.name))
@@ -114,18 +155,20 @@ class Evictor:
             return False
         return self._signer.disowns(annotations.get(ASSIGNMENT, ""), annotations.get(ASSIGNMENT_SIGNATURE, ""))
 
-    async def _evict(self, victim: PodRecord, why: str) -> bool:
-        """False: not now. Gone, or another pod of the same name, is as good as evicted."""
+    async def _evict(self, victim: PodRecord, reason: str, why: str) -> bool:
+        """False: not now, and it is spared for a while. Gone, or another pod of the same name, is as good as evicted."""
+        if not self._leads():
+            return False
         fields = {"namespace": victim.namespace, "pod": victim.name, "pod_uid": victim.uid, "node": victim.node}
         try:
             await self._client.evict(namespace=victim.namespace, name=victim.name, uid=victim.uid)
         except (NotFoundError, ConflictError):
             return True
-        except TooManyRequestsError as e:
-            self._log.warning(Event.POD_EVICTED, f"not now, {why}: {e}", **fields)
-            return False
         except KubeError as e:
-            self._log.warning(Event.POD_EVICTED, f"not known whether, {why}: {e}", **fields)
+            self._spared[victim.uid] = self._clock() + SPARED_S
+            outcome = "not now" if isinstance(e, TooManyRequestsError) else "not known whether"
+            self._log.warning(Event.POD_EVICTED, f"{outcome}, {why}: {e}", **fields)
             return False
         self._log.warning(Event.POD_EVICTED, why, **fields)
+        self._tell(victim.holder, reason, f"evicted: {why}")
         return True

@@ -28,18 +28,24 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class PodFeed:
-    """`unassigned` is told of a pod that asks for devices and was bound without an assignment."""
+    """`unassigned` is told, once a pod, of one that asks for devices and was bound without an assignment."""
 
     def __init__(self, ledger: Ledger, pending: PendingPods, *, log: Log, unassigned: Callable[[Pod], None]) -> None:
         self._ledger = ledger
         self._pending = pending
         self._log = log
         self._unassigned = unassigned
+        self._told: set[PodUid] = set()  # of which the log, and its events, speak already
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
+        """A pod that kube-scheduler named and no watch has shown ends here too, with what is reserved for it, unless it is
+        newer than the list."""
         listed = {PodUid(one.metadata.uid) for one in objects}
-        for gone in [pod.uid for pod in self._pending if pod.uid not in listed]:
+        self._told &= listed
+        unlisted = [pod for pod in self._pending if pod.uid not in listed]
+        for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
             self._pending.remove(gone)
+            self._ledger.remove_pod(gone)
         records = [record for one in objects if (record := self._record(one)) is not None]
         self._ledger.replace_pods(records, version_of(version))
 
@@ -50,6 +56,7 @@ class PodFeed:
 
     def removed(self, gone: Ident, version: str) -> None:
         uid = PodUid(gone.uid)
+        self._told.discard(uid)
         self._pending.remove(uid)
         self._ledger.remove_pod(uid)
 
@@ -59,15 +66,18 @@ class PodFeed:
             return self._ledger.pod(PodUid(pod.metadata.uid))
         metadata, spec = pod.metadata, pod.spec
         ended = pod.status.phase in TERMINAL
-        if spec.node_name or ended or metadata.deletion_timestamp:
+        waits = not (spec.node_name or ended or metadata.deletion_timestamp)
+        if not waits:
             self._pending.remove(metadata.uid)
         text = metadata.annotations.get(ASSIGNMENT)
         if text is None and not _mentions_ours(pod):
             return None
         ask = None if spec.node_name and text else parse_ask(pod)
-        if isinstance(ask, Ask) and not (spec.node_name or ended or metadata.deletion_timestamp):
+        if waits and isinstance(ask, Ask):
             self._pending.add(pending_of(pod, ask))
-        if isinstance(ask, Ask) and spec.node_name and not ended:
+        elif waits:
+            self._pending.remove(metadata.uid)  # its annotations were changed, into what has no meaning
+        elif ask is not None and spec.node_name and not ended and self._first_time(metadata.uid):
             self._unassigned(pod)
         return self._holding(pod, text if spec.node_name else None, terminal=ended)
 
@@ -77,8 +87,9 @@ class PodFeed:
         if own is not None and not isinstance(own, BadAssignment) and (own.pod, own.node) != (metadata.uid, spec.node_name):
             own = BadAssignment(message=f"it is for pod {own.pod} on node {own.node}")
         if isinstance(own, BadAssignment):
-            fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid, "node": spec.node_name}
-            self._log.error(Event.ASSIGNMENT_UNREADABLE, own.message, **fields)
+            if self._first_time(metadata.uid):
+                fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
+                self._log.error(Event.ASSIGNMENT_UNREADABLE, own.message, **fields, node=spec.node_name)
             own = None
         return PodRecord(
             uid=metadata.uid,
@@ -95,26 +106,28 @@ class PodFeed:
             containers=_containers_by_card(own.placed) if own else ONE_EACH,
         )
 
+    def _first_time(self, uid: PodUid) -> bool:
+        first = uid not in self._told
+        self._told.add(uid)
+        return first
+
 
 class DevicesFeed:
     """NodeDevices. One that can not be decoded stays as it was known."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._last: dict[str, NodeDevices] = {}
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
-        known = [self._last.get(one.metadata.name) if isinstance(one, Unreadable) else one for one in objects]
-        self._last = {one.metadata.name: one for one in known if one is not None}
-        self._ledger.replace_nodes(self._last.values(), version_of(version))
+        readable = [one for one in objects if not isinstance(one, Unreadable)]
+        unreadable = {one.metadata.name for one in objects if isinstance(one, Unreadable)}
+        self._ledger.replace_nodes(readable, version_of(version), unreadable=unreadable)
 
     def changed(self, obj: NodeDevices | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            self._last[obj.metadata.name] = obj
             self._ledger.set_node(obj)
 
     def removed(self, gone: Ident, version: str) -> None:
-        self._last.pop(gone.name, None)
         self._ledger.remove_node(gone.name, version_of(version))
 
 

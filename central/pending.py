@@ -52,6 +52,11 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
     )
 
 
+def in_line(pod: Pending) -> tuple[int, str, PodUid]:
+    """Who comes before whom: by priority, then by age."""
+    return -pod.priority, pod.created, pod.uid
+
+
 class PendingPods:
     def __init__(self) -> None:
         self._pods: dict[PodUid, Pending] = {}
@@ -96,8 +101,8 @@ class PendingPods:
         return list(self._refused)
 
     def refused_with(self, ask: Ask) -> list[Pending]:
-        """Those that come first before the others: by priority, then by age."""
-        return sorted(self._refused.get(ask, {}).values(), key=lambda pod: (-pod.priority, pod.created, pod.uid))
+        """Those that come first before the others."""
+        return sorted(self._refused.get(ask, {}).values(), key=in_line)
 
     def _forget_refusal(self, pod: Pending) -> None:
         same = self._refused.get(pod.ask)

@@ -6,8 +6,9 @@ as if evicting nobody sufficed. So central plans itself, when a pod fits on none
 Enters: a pod that was refused, the nodes that kube-scheduler asked about, the ledger. Leaves: the node, the victims, and where
 the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and really frees something that is
 asked: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; who can
-not be put back goes. Nodes are compared as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then
-the fewest victims, then the youngest.
+not be put back goes. A pod that is being deleted goes by itself: it is counted as gone, and costs nothing. Nodes are compared
+as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of
+the most important victims.
 
 Source: KubeSchedulerConfiguration's DefaultPreemption (pickOneNodeForPreemption), k8s.io/kubernetes/pkg/scheduler.
 """
@@ -16,13 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from central.fit.fit import fit
-from central.fit.model import Placement
-from central.ledger.model import Claim, Held, PodRecord
+from central.fit.model import MAY_FIT_LATER, Placement
+from central.ledger.model import PodRecord
 from central.pending import Pending
 from central.scheduler import Scheduler
 from lading.vocabulary import PodUid
 
+# kube-scheduler's: added to each priority, so that of pods with negative priorities fewer are less.
+_ABOVE_ZERO: Final = 2**31
 MAX_NODES: Final = 200  # planned for one pod; the others wait for the next refusal. 200 cost some 30 ms of the loop
 
 
@@ -35,14 +37,17 @@ class Plan:
 
 def plan(scheduler: Scheduler, pod: Pending, names: Iterable[str], *, spared: frozenset[PodUid] = frozenset()) -> Plan | None:
     """The best plan among these nodes. `spared`: pods that a disruption budget does not let go now."""
-    if not pod.may_preempt:
+    lowest = scheduler.ledger.lowest_priority()
+    if not pod.may_preempt or lowest is None or lowest >= pod.priority:
         return None
-    never = scheduler.standing(pod.ask).never
+    standing = scheduler.standing(pod.ask)
     candidates = []
     for name in sorted(names):
-        if name in never:
+        if name in standing.fits:
+            return None  # room appeared meanwhile
+        if standing.reasons.get(name) not in MAY_FIT_LATER:
             continue
-        victims = [held.record for held in scheduler.ledger.holders(name) if held.record and _may_go(held, pod, spared)]
+        victims = [held for held in scheduler.ledger.bound_on(name) if _may_go(held, pod, spared)]
         if victims:
             candidates.append((max(victim.priority for victim in victims), name, victims))
     plans = [found for _, name, victims in sorted(candidates, key=lambda c: c[:2])[:MAX_NODES]
@@ -50,21 +55,14 @@ def plan(scheduler: Scheduler, pod: Pending, names: Iterable[str], *, spared: fr
     return min(plans, key=_cost, default=None)
 
 
-def _may_go(held: Held, pod: Pending, spared: frozenset[PodUid]) -> bool:
-    """A pod that is being deleted already goes by itself; what only the node grants is nobody's to evict."""
-    record = held.record
-    return (
-        record is not None
-        and Claim.BOUND in held.claims
-        and record.priority < pod.priority
-        and not record.terminal
-        and record.uid not in spared
-    )
+def _may_go(held: PodRecord, pod: Pending, spared: frozenset[PodUid]) -> bool:
+    """Bound by an assignment: what only the node grants is nobody's to evict."""
+    return held.priority < pod.priority and (held.deleting or held.uid not in spared)
 
 
 def _plan_on(scheduler: Scheduler, pod: Pending, name: str, victims: Sequence[PodRecord]) -> Plan | None:
     def without(gone: Iterable[PodUid]) -> Placement | None:
-        placement = fit(scheduler.ledger.room_without(name, [pod.uid, *gone]), pod.ask, policy=scheduler.policy)
+        placement = scheduler.fit(scheduler.ledger.room_without(name, [pod.uid, *gone]), pod.ask)
         return placement if isinstance(placement, Placement) else None
 
     gone = {victim.uid for victim in victims}
@@ -77,10 +75,14 @@ def _plan_on(scheduler: Scheduler, pod: Pending, name: str, victims: Sequence[Po
             gone.discard(victim.uid)
             placement = kept
     going = [victim for victim in victims if victim.uid in gone]
+    if not going:
+        return None  # it fits by what it holds there itself
     return Plan(node=name, victims=tuple(sorted(going, key=lambda v: (v.priority, -v.created, v.uid))), placement=placement)
 
 
 def _cost(found: Plan) -> tuple[int, int, int, int, str]:
-    priorities = [victim.priority for victim in found.victims if not victim.deleting]
-    youngest = max((victim.created for victim in found.victims), default=0)
-    return max(priorities, default=-(2**31)), sum(priorities), len(priorities), -youngest, found.node
+    victims = [victim for victim in found.victims if not victim.deleting]
+    priorities = [victim.priority + _ABOVE_ZERO for victim in victims]
+    highest = max(priorities, default=0)
+    eldest = min((victim.created for victim in victims if victim.priority + _ABOVE_ZERO == highest), default=0)
+    return highest, sum(priorities), len(priorities), -eldest, found.node

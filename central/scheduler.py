@@ -10,7 +10,6 @@ here may be called again for the same pod uid.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +17,9 @@ from central.ask.model import Ask, Policy
 from central.ask.parse import BadAsk, parse_ask
 from central.ask.pod import Pod
 from central.assignment.annotation import render_assignment
-from central.extender.wire import FilterResult, MetaVictims, Priorities
+from central.extender.verdicts import Verdicts, render_verdicts
+from central.extender.wire import FilterResult, MetaVictims
+from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import Score, score
@@ -34,6 +35,7 @@ PREDICTION_S: Final = 5.0
 
 # Beside the reasons of a fit, as fixed as those.
 ELSEWHERE: Final = "pod is being bound to another node"
+ENDED: Final = "pod has ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Scheduler:
         *,
         clock: Callable[[], float],
         policy: Policy = Policy.BINPACK,
+        limits: Limits = DEFAULT_LIMITS,
         refused: Callable[[Pending, frozenset[str]], None] = lambda pod, names: None,
     ) -> None:
         """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
@@ -73,45 +76,46 @@ class Scheduler:
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
+        self.limits = limits
         self.on_refused = refused
         self._clock = clock
         self._standings = Standings(self._judge, ledger.rooms_changed_since)
-        self._priorities = Priorities()
 
     # ---- which nodes
 
-    def filter(self, pod: Pod, names: set[str]) -> FilterResult:
-        ask = parse_ask(pod)
-        if ask is None:
-            return FilterResult(NodeNames=names)
-        if isinstance(ask, BadAsk):
-            return FilterResult(FailedAndUnresolvableNodes=dict.fromkeys(names, ask.message))
-        pending = self.pending.add(pending_of(pod, ask))
-        if settled := self._settled_node(pending.uid):
-            others = dict.fromkeys(names - {settled}, ELSEWHERE)
-            return FilterResult(NodeNames=names & {settled}, FailedAndUnresolvableNodes=others)
-        self.ledger.forget_prediction(pending.uid)
-        standing = self.standing(ask)
-        fits = names & standing.fits.keys()
-        nominated = self.nominated_node(pending.uid)
-        if nominated in names and self.placement(pending, nominated):
-            fits.add(nominated)
-        self._predict(pending, nominated if nominated in fits else standing.best(fits))
-        if not fits:
-            self.on_refused(pending, frozenset(names))
-        return FilterResult(
-            NodeNames=fits,
-            FailedNodes=_among(names, standing.fails, fits),
-            FailedAndUnresolvableNodes=_among(names, standing.never, fits) | self._unknown(names, standing, fits),
-        )
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        return render_verdicts(self.judge(pod, names))
 
-    def prioritize(self, pod: Pod, names: set[str]) -> bytes:
+    def judge(self, pod: Pod, names: Sequence[str]) -> Verdicts:
+        ask, uid = parse_ask(pod), pod.metadata.uid
+        if ask is None:
+            return Verdicts(names=names)
+        if isinstance(ask, BadAsk) or self.ledger.has_ended(uid):  # kube-scheduler may not have heard of its end yet
+            self.pending.remove(uid)
+            self.ledger.forget_prediction(uid)
+            why = ask.message if isinstance(ask, BadAsk) else ENDED
+            return Verdicts(names=names, otherwise=why)
+        if settled := self._settled_node(uid):
+            return self._only(settled, uid, names)
+        pending = self.pending.add(pending_of(pod, ask))
+        self.ledger.forget_prediction(uid)
+        standing = self.standing(ask)
+        nominated = self.nominated_node(uid)
+        if nominated and not (nominated in names and self.placement(pending, nominated)):
+            nominated = ""
+        winner = nominated or standing.best(names)
+        self._predict(pending, winner)
+        if winner is None:
+            self.on_refused(pending, frozenset(names))
+        return Verdicts(names=names, reasons=standing.reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
+        """The one node to take; None where the pod does not ask for devices."""
         ask = parse_ask(pod)
-        winner = None
-        if isinstance(ask, Ask):
-            predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
-            winner = predicted.node if predicted and predicted.node in names else self.standing(ask).best(names)
-        return self._priorities.render(names, winner)
+        if not isinstance(ask, Ask):
+            return None
+        predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
+        return predicted.node if predicted and predicted.node in names else self.standing(ask).best(names)
 
     def preempt(self, pod: Pod, victims: Mapping[str, MetaVictims]) -> dict[str, MetaVictims]:
         """kube-scheduler would evict these for cpu or memory: the nodes where the devices suffice once they are gone."""
@@ -121,17 +125,21 @@ class Scheduler:
         own = pod.metadata.uid
         suffice = {}
         for name, gone in victims.items():
-            room = self.ledger.room_without(name, [own, *(PodUid(one.UID) for one in gone.Pods)])
-            if gone.Pods and isinstance(fit(room, ask, policy=self.policy), Placement):
+            room = self.ledger.room_without(name, [own, *(PodUid(one.UID) for one in gone.Pods or ())])
+            if gone.Pods and isinstance(self.fit(room, ask), Placement):
                 suffice[name] = gone
         return suffice
 
     def standing(self, ask: Ask) -> Standing:
         return self._standings.of(ask)
 
+    def fit(self, room: NodeRoom, ask: Ask) -> Placement | NoFit:
+        """By this cluster's settings."""
+        return fit(room, ask, policy=self.policy, limits=self.limits)
+
     def placement(self, pod: Pending, node: str) -> Placement | None:
         """Where the pod's devices would be there, with what it has claimed there itself."""
-        placement = fit(self.ledger.room_without(node, [pod.uid]), pod.ask, policy=self.policy)
+        placement = self.fit(self.ledger.room_without(node, [pod.uid]), pod.ask)
         return placement if isinstance(placement, Placement) else None
 
     def nominated_node(self, uid: PodUid) -> str:
@@ -140,8 +148,8 @@ class Scheduler:
         return nominated.node if nominated else ""
 
     def _judge(self, room: NodeRoom, ask: Ask) -> Score | Missing:
-        placement = fit(room, ask, policy=self.policy)
-        return placement.missing if isinstance(placement, NoFit) else score(room, ask, policy=self.policy)
+        placement = self.fit(room, ask)
+        return placement.missing if isinstance(placement, NoFit) else score(room, ask, policy=self.policy, limits=self.limits)
 
     def _predict(self, pod: Pending, node: str | None) -> None:
         placement = self.placement(pod, node) if node else None
@@ -159,13 +167,10 @@ class Scheduler:
         reserved = self.ledger.own_claim(uid, Claim.RESERVED)
         return reserved.node if reserved else ""
 
-    def _unknown(self, names: set[str], standing: Standing, fits: AbstractSet[str]) -> dict[str, str]:
-        """Nodes of kube-scheduler's that have no report."""
-        known = len(fits) + len(standing.fails) + len(standing.never)
-        if known == len(names):
-            return {}
-        strange = names - standing.fits.keys() - standing.fails.keys() - standing.never.keys() - fits
-        return dict.fromkeys(strange, Missing.NO_REPORT.value)
+    def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Verdicts:
+        if settled not in names and (pod := self.pending.get(uid)):
+            self.pending.refused(pod, self._clock())  # so that it is woken, should it turn out not to be bound
+        return Verdicts(names=names, reasons={settled: ""}, otherwise=ELSEWHERE)
 
     # ---- bind
 
@@ -199,6 +204,11 @@ class Scheduler:
     def release(self, reservation: Reservation) -> None:
         self.ledger.release(reservation.pod.uid)
 
+    def is_open(self, reservation: Reservation) -> bool:
+        """Nobody has said yet how it ended: neither a Binding's answer nor the watch."""
+        reserved = self.ledger.own_claim(reservation.pod.uid, Claim.RESERVED)
+        return reserved is not None and not reserved.confirmed
+
     def _reserved_before(self, reserved: OwnClaim, node: str) -> Bound | NotBound:
         if reserved.confirmed and reserved.node == node:
             return Bound()
@@ -208,12 +218,6 @@ class Scheduler:
             else "may be bound: the API server's answer is not known yet; nothing is sent twice"
         )
         return NotBound(why=f"the pod {state} to {reserved.node}")
-
-
-def _among(names: AbstractSet[str], reasons: Mapping[str, str], fits: AbstractSet[str]) -> dict[str, str]:
-    if reasons.keys() <= names and fits.isdisjoint(reasons):
-        return dict(reasons)
-    return {name: reasons[name] for name in (names & reasons.keys()) - fits}
 
 
 def _in_words(conflict: Conflict, node: str) -> str:

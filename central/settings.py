@@ -1,5 +1,6 @@
 """Every setting of central: configuration key, flag, default, help."""
 
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -9,6 +10,7 @@ import msgspec
 
 from central.ask.model import Policy
 from central.bind.signer import Signer, load_signer
+from central.extender.server import server_tls
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level
@@ -26,9 +28,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     signing_key: Annotated[str, Setting("PEM file of the Ed25519 key that signs assignments; empty: they are not signed")] = ""
     key_id: Annotated[str, Setting("its name in the nodes' [keys]")] = "k1"
     policy: Annotated[Policy, Setting("for pods without lading.dev/policy: binpack or spread")] = Policy.BINPACK
+    spread_containers_per_card: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=100),
+        Setting("policy spread: so many share a card that each asked for; 0: none"),
+    ] = 0
     lease_namespace: Annotated[str, Setting("where the lease of the leader is")] = "lading-system"
     lease_name: Annotated[str, Setting("its name")] = "lading-central"
     identity: Annotated[str, Setting("this replica's name in the lease; empty: the host's")] = ""
+    service: Annotated[str, Setting("the Service, without a selector, that is pointed at the leader; empty for none")] = ""
+    advertise: Annotated[str, Setting("this replica's IP address in it; empty: POD_IP of the environment")] = ""
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9442"
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
 
@@ -42,11 +51,13 @@ def check(settings: Settings) -> None:
     if parse_address(settings.listen) is None:
         raise ConfigError("listen is empty", hint="listen = 127.0.0.1:8080")
     parse_address(settings.metrics)
+    advertised(settings, port=1)
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         raise ConfigError("tls_certificate and tls_key: one without the other", hint="set both, or neither for plain HTTP")
     if settings.tls_client_ca and not settings.tls_certificate:
         raise ConfigError("tls_client_ca is set, and there is no TLS", hint="set tls_certificate and tls_key too")
     read_signer(settings)
+    server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
 
 def listen_address(settings: Settings) -> Address:
@@ -54,6 +65,21 @@ def listen_address(settings: Settings) -> Address:
     if address is None:
         raise ConfigError("listen is empty", hint='listen = "127.0.0.1:8080"')
     return address
+
+
+def advertised(settings: Settings, *, port: int) -> Address | None:
+    """Where the Service shall point; None where there is none. Raises ConfigError."""
+    if not settings.service:
+        return None
+    host = settings.advertise or os.environ.get("POD_IP", "")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError as e:
+        hint = "in a Deployment: POD_IP from fieldRef status.podIP"
+        raise ConfigError(
+            f"advertise: {host!r} is no IP address, and service = {settings.service!r} needs one", hint=hint
+        ) from e
+    return Address(host, port)
 
 
 def read_signer(settings: Settings) -> Signer | None:

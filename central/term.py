@@ -5,9 +5,9 @@ consistent lists, and only then are kube-scheduler's questions answered (`ready`
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -20,9 +20,12 @@ from central.bind.signer import Signer
 from central.evict import Evictor
 from central.extender.wire import BindArgs
 from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.ledger.ledger import Ledger
+from central.ledger.model import Holder
 from central.pending import PendingPods
 from central.scheduler import Scheduler
+from central.tell import Teller
 from central.touch import Toucher
 from central.wake import Waker
 from central.why import why_pending
@@ -31,7 +34,8 @@ from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 
-EXPIRE_S = 0.5  # between two looks at what is held for a moment
+EXPIRE_S: Final = 0.5  # between two looks at what is held for a moment
+NO_ASSIGNMENT: Final = "NoAssignment"
 
 
 class Term:
@@ -43,19 +47,23 @@ class Term:
         signer: Signer | None,
         *,
         policy: Policy,
+        limits: Limits = DEFAULT_LIMITS,
         leads: Callable[[], bool],
         clock: Callable[[], float],
         log: Log,
     ) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self.scheduler = Scheduler(self.ledger, self.pending, clock=clock, policy=policy)
+        self.scheduler = Scheduler(self.ledger, self.pending, clock=clock, policy=policy, limits=limits)
+        self._leads = leads
+        self._over = False
         self._clock = clock
         self._log = log
         touch = Toucher(client, now=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
-        self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=leads, log=log)
+        self._teller = Teller(client, now=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), log=log)
+        self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log)
         self._waker = Waker(self.scheduler, touch, log=log)
-        self._evictor = Evictor(self.scheduler, client, signer, clock=clock, log=log)
+        self._evictor = Evictor(self.scheduler, client, signer, leads=self.leads, tell=self._teller.tell, clock=clock, log=log)
         self.scheduler.on_refused = self._evictor.refused
         self._pods = Reflector(
             client, PODS, Pod, PodFeed(self.ledger, self.pending, log=log, unassigned=self._unassigned), log=log
@@ -63,31 +71,42 @@ class Term:
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, DevicesFeed(self.ledger), log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
-        self._said: set[str] = set()
 
     @property
     def ready(self) -> bool:
         """Every list is there: who holds what is known."""
         return all(reflector.synced.is_set() for reflector in (self._pods, self._devices, self._nodes))
 
-    def begin(self) -> Self:
+    def leads(self) -> bool:
+        """Whether this term may write now. The process may lead again, by another one."""
+        return not self._over and self._leads()
+
+    def begin(self, *, after_s: float = 0.0) -> Self:
+        """`after_s`: until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
-        work = (self._pods.run, self._devices.run, self._nodes.run, self._expire)
-        self.tasks = [loop.create_task(run()) for run in work]
-        self.tasks.append(loop.create_task(self._when_ready()))
+        work = (self._pods.run, self._devices.run, self._nodes.run)
+        self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
+        self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
         return self
 
-    async def end(self) -> None:
-        """A Binding that is under way is left to whoever leads next."""
+    def stop(self) -> None:
+        """At once: nothing is written from now on. `end` follows."""
+        self._over = True
+
+    async def end(self) -> bool:
+        """A Binding that is under way is left to whoever leads next. True: there is none."""
+        self.stop()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self._evictor.close()
-        await self._binder.close()
+        return await self._binder.close()
 
     async def _when_ready(self) -> None:
         for reflector in (self._pods, self._devices, self._nodes):
             await reflector.synced.wait()
+        for pod in self.pending:  # who was refused in an earlier term is not asked about again: it has to be woken
+            self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         async with asyncio.TaskGroup() as both:
             both.create_task(self._waker.run())
@@ -99,13 +118,14 @@ class Term:
             await asyncio.sleep(EXPIRE_S)
 
     def _unassigned(self, pod: Pod) -> None:
-        """Once a pod: it runs without the devices that it asks for, or is refused by its node."""
-        if pod.metadata.uid in self._said:
-            return
-        self._said.add(pod.metadata.uid)
-        fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "pod_uid": pod.metadata.uid}
+        """It runs without the devices that it asks for, or is refused by its node."""
+        metadata, spec = pod.metadata, pod.spec
         why = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
-        self._log.error(Event.POD_UNASSIGNED, why, **fields, node=pod.spec.node_name, scheduler=pod.spec.scheduler_name)
+        fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
+        self._log.error(Event.POD_UNASSIGNED, why, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
+        if self.leads():
+            holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
+            self._teller.tell(holder, NO_ASSIGNMENT, why)
 
     async def bind(self, args: BindArgs) -> str:
         """Empty, or why not."""
@@ -117,3 +137,8 @@ class Term:
             if (pod.namespace, pod.name) == (namespace, name):
                 return msgspec.json.encode(why_pending(self.scheduler, pod, self._clock()))
         return None
+
+
+async def _later(after_s: float, run: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(after_s)
+    await run()

@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.why import explain
+from central.ledger.model import Claim
 from central.pending import Pending
 from central.scheduler import Scheduler
 
@@ -26,9 +26,9 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
     uid: str
-    state: Literal["pending", "reserved", "bound"]
+    state: Literal["pending", "reserved"]
     asks: str  # in words
-    node: str = ""  # where it is bound, or will be
+    node: str = ""  # where its devices are reserved
     refused_s: float | None = None  # for how long
     making_room_on: str = ""  # where preemption evicts for it
     reasons: dict[str, int] = {}  # nodes by reason
@@ -37,19 +37,22 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
     nodes = []
-    for room in scheduler.ledger.rooms():
-        verdict = fit(scheduler.ledger.room_without(room.name, [pod.uid]), pod.ask, policy=scheduler.policy)
+    reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
+    for name in scheduler.ledger.nodes():
+        room = scheduler.ledger.room_without(name, [pod.uid])
+        verdict = scheduler.fit(room, pod.ask)
         if isinstance(verdict, Placement):
             nodes.append(NodeWhy(node=room.name, reason="fits"))
         elif isinstance(verdict, NoFit):
-            detail = explain(room, pod.ask, verdict.missing, policy=scheduler.policy)
+            detail = explain(room, pod.ask, verdict.missing, policy=scheduler.policy, limits=scheduler.limits)
             nodes.append(NodeWhy(node=room.name, reason=verdict.missing.value, detail=detail))
     return Why(
         namespace=pod.namespace,
         name=pod.name,
         uid=pod.uid,
-        state="pending",
+        state="reserved" if reserved else "pending",
         asks=ask_in_words(pod),
+        node=reserved.node if reserved else "",
         refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
         making_room_on=scheduler.nominated_node(pod.uid),
         reasons=dict(Counter(node.reason for node in nodes).most_common()),

@@ -90,6 +90,7 @@ class Event(StrEnum):
     LEADER_STOPPED = "leader.stopped"
     WATCH_SYNCED = "watch.synced"
     WATCH_FAILED = "watch.failed"
+    ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the leader before
     POD_REFUSED = "pod.refused"  # fits nowhere now
     POD_WOKEN = "pod.woken"  # room appeared for it
     BIND_CONFIRMED = "bind.confirmed"
@@ -98,6 +99,7 @@ class Event(StrEnum):
     BIND_CONFLICT = "bind.conflict"  # two pods hold one device
     POD_EVICTED = "pod.evicted"  # for a pod of higher priority, or because of a conflict
     ASSIGNMENT_UNREADABLE = "assignment.unreadable"  # on a bound pod; what its node grants it counts all the same
+    TELL_FAILED = "tell.failed"  # Kubernetes Events on pods were dropped; said once, until one is taken again
     POD_UNASSIGNED = "pod.unassigned"  # asks for devices and was bound without an assignment
     OBJECT_UNREADABLE = "object.unreadable"  # an object of the API server that is there and can not be understood
     LEASE_ACQUIRED = "lease.acquired"

@@ -36,6 +36,7 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 BIND_TIMEOUT_S: Final = 4.0
 # A pod's status changes while it waits (kube-scheduler's own conditions): then the Binding is sent again, with the new version.
 TRIES: Final = 4
+ENDED: Final = "this central does not lead any more; whether the pod is bound, the next leader sees"
 
 _PODS: Final = msgspec.json.Decoder(Pod)
 
@@ -67,24 +68,28 @@ class Binder:
         self._leads = leads
         self._log = log
         self._sleep = sleep
-        self._binding: dict[PodUid, asyncio.Task[str]] = {}
+        self._binding: dict[tuple[PodUid, str], asyncio.Task[str]] = {}
         self._settling: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def bind(self, args: BindArgs) -> str:
         """Empty, or why not. A caller that gives up changes nothing."""
-        uid = PodUid(args.PodUID)
-        task = self._binding.get(uid)
+        key = PodUid(args.PodUID), args.Node
+        task = self._binding.get(key)
         if task is None:
-            task = self._binding[uid] = asyncio.create_task(self._bind(uid, args.Node))
-            task.add_done_callback(lambda _: self._binding.pop(uid, None))
-        return await asyncio.shield(task)
+            task = self._binding[key] = asyncio.create_task(self._bind(*key))
+            task.add_done_callback(lambda _: self._binding.pop(key, None))
+        await asyncio.wait([task])
+        return ENDED if task.cancelled() else task.result()
 
-    async def close(self) -> None:
-        """What is unclear stays so: whoever leads next reads it from the API server."""
+    async def close(self) -> bool:
+        """What is unclear stays so: whoever leads next reads it from the API server. True: nothing is."""
+        self._closed = True
         tasks = [*self._binding.values(), *self._settling]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        return not tasks
 
     async def _bind(self, uid: PodUid, node: str) -> str:
         reserved = self._scheduler.reserve(uid, node)
@@ -137,10 +142,12 @@ class Binder:
                 )
             except ConflictError as conflict:
                 now = _PODS.decode(await self._client.get(PODS.path(pod.namespace, pod.name), timeout_s=BIND_TIMEOUT_S))
-                if now.metadata.uid != pod.uid or now.metadata.deletion_timestamp or now.metadata.resource_version == version:
+                if now.metadata.uid != pod.uid:
                     raise
                 if now.spec.node_name:
                     return self._bound_meanwhile(reserved, now)
+                if now.metadata.deletion_timestamp or now.metadata.resource_version == version:
+                    raise
                 version, refused = now.metadata.resource_version, conflict
             else:
                 return ""
@@ -150,18 +157,22 @@ class Binder:
         if is_bound_by(reserved, now):
             return ""
         self._scheduler.release(reserved)
+        self._say(Event.BIND_REFUSED, reserved, f"somebody else bound it to {now.spec.node_name}")
         return f"the pod was bound to {now.spec.node_name} by somebody else"
 
     # ---- when nobody knows
 
     def _settle_later(self, reserved: Reservation) -> None:
+        if self._closed:
+            return
         task = asyncio.get_running_loop().create_task(self._settle(reserved))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
     async def _settle(self, reserved: Reservation) -> None:
+        """To the end, or until the watch says it: a pod that is bound, has ended or is gone."""
         backoff = Backoff()
-        while True:
+        while self._scheduler.is_open(reserved):
             with contextlib.suppress(msgspec.DecodeError):
                 try:
                     now = _PODS.decode(await self._touch(reserved.pod))
@@ -174,6 +185,7 @@ class Binder:
                     self._say(Event.BIND_REFUSED, reserved, "another pod has its name")
                     return
                 except KubeError as e:
+                    self._say(Event.BIND_UNCLEAR, reserved, f"still: {e}")
                     await self._sleep(backoff.failed(at_least_s=e.retry_after_s))
                     continue
                 if is_bound_by(reserved, now):

@@ -9,8 +9,8 @@ With a client CA, callers need a certificate signed by it: who may ask `bind` de
 
 import ssl
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -24,24 +24,31 @@ from central.extender.wire import (
     MetaVictims,
     PreemptArgs,
     PreemptResult,
+    name_winner,
 )
-from lading.errors import HostError
+from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event, Log, printable
 
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
+STOP_S: Final = 15.0  # for answers that are under way when central stops; a pod has 30 s to end
 _JSON: Final = "application/json"
 
+T = TypeVar("T")
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _BadBodyError(Exception):
+    """The caller's body, not what was done with it."""
 
 
 class Verbs(Protocol):
     """What the server asks; see central.scheduler and central.bind."""
 
-    def filter(self, pod: Pod, names: set[str]) -> FilterResult: ...
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult: ...
 
-    def prioritize(self, pod: Pod, names: set[str]) -> bytes: ...
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None: ...
 
     def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]: ...
 
@@ -72,8 +79,10 @@ class ExtenderServer:
         ):
             app.router.add_post(f"/{verb}", self._by_leader(verb, handler))
         app.router.add_get("/v1/why/{namespace}/{name}", self._by_leader("why", self._why))
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0)
-        self._decode_args = msgspec.json.Decoder(ExtenderArgs).decode
+        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S)
+        self._args = msgspec.json.Decoder(ExtenderArgs)
+        self._bind_args = msgspec.json.Decoder(BindArgs)
+        self._preempt_args = msgspec.json.Decoder(PreemptArgs)
         self._encode = msgspec.json.Encoder().encode
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
@@ -90,9 +99,15 @@ class ExtenderServer:
 
     def _by_leader(self, verb: str, answer: Answer) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            began = time.perf_counter()
-            response = await self._handle(request, answer)
-            self._answered(verb, response.status, time.perf_counter() - began)
+            began, status = time.perf_counter(), 500
+            try:
+                response = await self._handle(request, answer)
+                status = response.status
+            except web.HTTPException as e:  # aiohttp's own: a body over MAX_BODY
+                status = e.status
+                raise
+            finally:
+                self._answered(verb, status, time.perf_counter() - began)
             return response
 
         return handle
@@ -105,27 +120,28 @@ class ExtenderServer:
             return response
         try:
             return await answer(request, body)
-        except msgspec.MsgspecError as e:
+        except _BadBodyError as e:
             self._log.warning(Event.REQUEST_MALFORMED, printable(str(e)), path=request.path)
-            return web.Response(status=400, text=f"{e}\n")
+            return web.Response(status=400, text=f"{printable(str(e))}\n")
 
     async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        args = self._decode_args(body)
+        args = _decoded(self._args, body)
         if args.NodeNames is None:
             return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
         return self._json(self._verbs.filter(args.Pod, args.NodeNames))
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        args = self._decode_args(body)
-        return web.Response(body=self._verbs.prioritize(args.Pod, args.NodeNames or set()), content_type=_JSON)
+        args = _decoded(self._args, body)
+        return self._json(name_winner(self._verbs.prioritize(args.Pod, args.NodeNames or [])))
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        args = msgspec.json.decode(body, type=BindArgs)
+        args = _decoded(self._bind_args, body)
         return self._json(BindResult(Error=await self._verbs.bind(args)))
 
     async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        args = msgspec.json.decode(body, type=PreemptArgs)
-        return self._json(PreemptResult(NodeNameToMetaVictims=self._verbs.preempt(args.Pod, args.NodeNameToMetaVictims)))
+        args = _decoded(self._preempt_args, body)
+        suffice = self._verbs.preempt(args.Pod, args.NodeNameToMetaVictims or {})
+        return self._json(PreemptResult(NodeNameToMetaVictims=suffice))
 
     async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
         answer = self._verbs.why(request.match_info["namespace"], request.match_info["name"])
@@ -137,13 +153,26 @@ class ExtenderServer:
         return web.Response(body=self._encode(value), content_type=_JSON)
 
 
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
+        raise _BadBodyError(str(e)) from e
+
+
 def server_tls(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """None without a certificate: plain HTTP, for a scheduler in the same pod."""
+    """None without a certificate: plain HTTP, for a scheduler in the same pod. Raises ConfigError for files that are none."""
     if not certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as e:  # ssl's errors too
+        raise ConfigError(f"cannot load tls_certificate {certificate} with tls_key {key}: {e.strerror or e}") from e
     if client_ca:
-        context.load_verify_locations(client_ca)
+        try:
+            context.load_verify_locations(client_ca)
+        except OSError as e:
+            raise ConfigError(f"cannot load tls_client_ca {client_ca}: {e.strerror or e}") from e
         context.verify_mode = ssl.CERT_REQUIRED
     return context

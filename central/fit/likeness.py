@@ -1,8 +1,9 @@
 """Which rooms are alike: what a verdict and a score depend on, and nothing that only tells one device from another.
 
-In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one holds for all that are alike:
-a new ask is judged some hundred times, not once for each of 5,000 nodes, and a node that changed was mostly seen in that state
-before. Enters: a room. Leaves: a key to be hashed and compared; equal keys, equal verdicts and scores for every ask.
+In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one holds for all that are
+alike: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
+
+Enters: a room. Leaves: a key to be hashed and compared; equal keys, equal verdicts and scores for every ask.
 """
 
 from collections.abc import Hashable

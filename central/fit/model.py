@@ -47,6 +47,10 @@ _UNRESOLVABLE = frozenset(
 )
 
 
+# The texts of those that an eviction may change.
+MAY_FIT_LATER = frozenset(missing.value for missing in Missing if not missing.unresolvable)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where one pod's devices would be on one node."""

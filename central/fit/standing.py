@@ -1,56 +1,65 @@
 """How all nodes stand to one ask: who fits and how well, who does not and why; caught up with the ledger when it is asked.
 
 kube-scheduler asks about every node for every pod, and between two pods of one template a handful of nodes has changed. So the
-answer is kept for each distinct Ask, and only nodes whose room changed since are judged again.
+answer is kept for each distinct Ask, and only nodes whose room changed since are looked at again; rooms that are alike
+(likeness.py) are judged once.
 
 Enters: an Ask, rooms that changed. Leaves: names by verdict, and the best among some. Nothing is decided here that `fit` does
 not decide.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from central.ask.model import Ask
+from central.fit.likeness import likeness
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 
 Score = tuple[int, ...]  # higher is better (score.py)
 Judge = Callable[[NodeRoom, Ask], Score | Missing]
+VERDICTS = 4096  # of one ask; some hundred in a cluster of few kinds of nodes
 REMEMBERED = 256  # asks; a cluster has some dozen templates at a time, and each remembered one costs about 100 bytes a node
 
 
 class Standing:
-    """For one ask. `fits` has every node with room for it, `fails` and `never` the others with the reason to be shown."""
+    """For one ask. `fits` has every node with room for it; `reasons` has every node, with the reason to be shown of those that
+    do not fit, and nothing for the others."""
 
-    __slots__ = ("_ask", "_heap", "_judge", "fails", "fits", "never", "seen")
+    __slots__ = ("_ask", "_heap", "_judge", "_verdicts", "fits", "reasons", "seen")
 
     def __init__(self, ask: Ask, judge: Judge) -> None:
         self._ask = ask
         self._judge = judge
+        self._verdicts: dict[Hashable, Score | Missing] = {}  # by likeness
         self.fits: dict[str, Score] = {}
-        self.fails: dict[str, str] = {}
-        self.never: dict[str, str] = {}  # no eviction would help there
+        self.reasons: dict[str, str] = {}
         self.seen = -1  # the ledger's version that this is caught up with
         self._heap: list[tuple[tuple[int, ...], str]] = []  # best first; an entry counts while `fits` says the same
 
-    def judge(self, room: NodeRoom) -> None:
-        verdict = self._judge(room, self._ask)
+    def judge(self, room: NodeRoom, alike: Hashable) -> None:
+        verdict = self._verdicts.get(alike)
+        if verdict is None:
+            if len(self._verdicts) >= VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[alike] = self._judge(room, self._ask)
+        name = room.name
         if isinstance(verdict, Missing):
-            self.forget(room.name)
-            (self.never if verdict.unresolvable else self.fails)[room.name] = verdict.value
-        elif self.fits.get(room.name) != verdict:
-            self.forget(room.name)
-            self.fits[room.name] = verdict
-            heappush(self._heap, (_reversed(verdict), room.name))
+            self.fits.pop(name, None)
+            self.reasons[name] = verdict.value
+        elif self.fits.get(name) != verdict:
+            self.fits[name] = verdict
+            self.reasons[name] = ""
+            heappush(self._heap, (_reversed(verdict), name))
 
     def forget(self, name: str) -> None:
         self.fits.pop(name, None)
-        self.fails.pop(name, None)
-        self.never.pop(name, None)
+        self.reasons.pop(name, None)
 
-    def best(self, among: Set[str]) -> str | None:
+    def best(self, among: Sequence[str]) -> str | None:
         """The node with the highest score, and of several the first by name; None if none of these fits."""
+        candidates: Collection[str] = among  # mostly all, so that the first that is looked for is there
         passed_over = []
         found = None
         while self._heap and found is None:
@@ -59,9 +68,10 @@ class Standing:
             score = self.fits.get(name)
             if score is None or _reversed(score) != order:
                 heappop(self._heap)
-            elif name in among:
+            elif name in candidates:
                 found = name
             else:
+                candidates = candidates if isinstance(candidates, frozenset) else frozenset(among)
                 passed_over.append(heappop(self._heap))
         for entry in passed_over:
             heappush(self._heap, entry)
@@ -79,6 +89,7 @@ class Standings:
         self._judge = judge
         self._rooms = rooms
         self._known: OrderedDict[Ask, Standing] = OrderedDict()
+        self._alike: dict[str, tuple[int, Hashable]] = {}  # by node: of which version of its room, and its likeness
 
     def of(self, ask: Ask) -> Standing:
         standing = self._known.get(ask)
@@ -91,10 +102,18 @@ class Standings:
         for name, room in changed:
             if room is None:
                 standing.forget(name)
+                self._alike.pop(name, None)
             else:
-                standing.judge(room)
+                standing.judge(room, self._likeness(room))
         standing.seen = version
         return standing
+
+    def _likeness(self, room: NodeRoom) -> Hashable:
+        version, alike = self._alike.get(room.name, (-1, None))
+        if version != room.version:
+            alike = likeness(room)
+            self._alike[room.name] = room.version, alike
+        return alike
 
 
 def _reversed(score: Score) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ does nothing, nor does a pod that was removed before. A list takes away what is 
 controllers.) How claims end, and why some linger, stands in ledger.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from central.assignment.model import Taken
 from central.ledger.books import Books
@@ -25,6 +26,7 @@ class Facts(Books):
         self._gone_reports: Gone[str] = Gone()
         self._unreachable: Gone[str] = Gone()
         self._lingering: set[str] = set()  # nodes where something lingers
+        self._priorities: Counter[int] = Counter()  # of pods that hold something by an assignment
 
     # ---- pods, as the API server says
 
@@ -54,6 +56,8 @@ class Facts(Books):
         bound_to = after.node if after is not None else ""
         names = {record.node for record in (before, after) if record is not None and record.holds is not None}
         held, holds = (record.holds if record is not None else None for record in (before, after))
+        self._count(before, -1)
+        self._count(after, 1)
         if before is not None and held is not None and (holds is None or not covers(holds, held)):
             self._linger(uid, before.node, held)
         if ended or bound_to:
@@ -63,6 +67,12 @@ class Facts(Books):
             names |= {claim.node for claim in self._own.drop(uid, Claim)}
         for name in names:
             self._settle(uid, name)
+
+    def _count(self, record: PodRecord | None, by: int) -> None:
+        if record is not None and record.holds is not None:
+            self._priorities[record.priority] += by
+            if not self._priorities[record.priority]:
+                del self._priorities[record.priority]
 
     def _linger(self, uid: PodUid, name: str, taken: Taken) -> None:
         node = self._nodes.get(name)
@@ -99,11 +109,12 @@ class Facts(Books):
             node.grants, node.lingering = {}, {}
             self._redescribe(node, None, before, others)
 
-    def replace_nodes(self, reports: Iterable[NodeDevices], version: int) -> None:
+    def replace_nodes(self, reports: Iterable[NodeDevices], version: int, *, unreadable: Collection[str] = ()) -> None:
+        """A list, made at `version`. Nodes whose report is there and can not be read stay as they are known."""
         listed = {report.metadata.name: report for report in reports}
         known = [node for node in self._nodes.values() if node.inventory.reported and node.report_version <= version]
         for node in known:
-            if node.name not in listed:
+            if node.name not in listed and node.name not in unreadable:
                 self.remove_node(node.name, version)
         for report in listed.values():
             self.set_node(report)

@@ -169,13 +169,31 @@ class Ledger(Facts):
     def pod(self, uid: PodUid) -> PodRecord | None:
         return self._pods.get(uid)
 
+    def has_ended(self, uid: PodUid) -> bool:
+        """It is terminal, or gone: nothing is claimed for it any more."""
+        return self._obstacle(uid) is Obstacle.POD_ENDED
+
+    def lowest_priority(self) -> int | None:
+        """Of all pods that hold something by an assignment; None: there are none."""
+        return min(self._priorities, default=None)
+
+    def bound_on(self, name: str) -> Iterator[PodRecord]:
+        """Pods that hold something of this node by an assignment. Cheaper than `holders`."""
+        node = self._nodes.get(name)
+        records = map(self._pods.get, node.holds if node is not None else ())
+        return (record for record in records if record is not None and record.node == name and record.holds is not None)
+
     def own_claim(self, uid: PodUid, kind: Claim) -> OwnClaim | None:
         """Central's prediction, nomination or reservation for this pod."""
         return self._own.of(uid).get(kind)
 
     def reservations(self) -> tuple[OwnClaim, ...]:
         """Bindings under way, with an unclear outcome, or confirmed and not yet shown by the watch."""
-        return tuple(self._own.reservations())
+        return tuple(self._own.of_kind(Claim.RESERVED))
+
+    def nominations(self) -> tuple[OwnClaim, ...]:
+        """Room that is being made for pods."""
+        return tuple(self._own.of_kind(Claim.NOMINATED))
 
     def holders(self, name: str) -> tuple[Held, ...]:
         """Who holds something of this node, and by which claims."""

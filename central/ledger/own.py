@@ -23,8 +23,8 @@ class OwnClaims:
     def all(self) -> Mapping[PodUid, Mapping[Claim, OwnClaim]]:
         return self._by_pod
 
-    def reservations(self) -> Iterator[OwnClaim]:
-        return (claims[Claim.RESERVED] for claims in self._by_pod.values() if Claim.RESERVED in claims)
+    def of_kind(self, kind: Claim) -> Iterator[OwnClaim]:
+        return (claims[kind] for claims in self._by_pod.values() if kind in claims)
 
     def put(self, kind: Claim, claim: OwnClaim) -> OwnClaim | None:
         """Answers the one that it replaces."""

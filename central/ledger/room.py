@@ -120,7 +120,5 @@ def _more(before: CardRoom | None, after: CardRoom) -> bool:
     return (
         after.free_mib > before.free_mib
         or after.free_core > before.free_core
-        or (after.free and not before.free)
         or not set(after.free_mig) <= set(before.free_mig)
-        or after.gpu.model != before.gpu.model
     )

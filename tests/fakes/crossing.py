@@ -7,8 +7,8 @@ What the relay gives out must be whole frames. h2 takes nothing more after a GOA
 
 from enum import Enum
 
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.frames import FrameReader
+from lading.http2 import frames
+from lading.http2.frames import FrameReader
 from tests.fakes.wire import Peer, Wire
 
 

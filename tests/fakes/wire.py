@@ -17,10 +17,10 @@ import h2.stream
 import h2.windows
 import hpack
 
+from lading.http2.messages import prefixed
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.connection import Relay
 from runtimeproxy.relay.events import CallHeld, RelayEvent
-from runtimeproxy.relay.messages import prefixed
 
 HELD = b"/runtime.v1.RuntimeService/CreateContainer"
 FREE = b"/runtime.v1.RuntimeService/ListContainers"

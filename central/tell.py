@@ -1,0 +1,70 @@
+"""Tells people of what central did to their pods, or found: Kubernetes Events, as `kubectl describe pod` shows them.
+
+An Event is news, not state: it is sent once, one after the other, and what can not be sent is dropped, as is what comes faster
+than the API server takes it. Nobody waits for it.
+
+Source: core/v1 Event, k8s.io/api, as of v1.36.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from uuid import uuid4
+
+from central.api.objects import Event as KubeEvent
+from central.api.objects import EventSource, ObjectReference
+from central.ledger.model import Holder
+from lading.kube.client import KubeClient
+from lading.kube.errors import KubeError
+from lading.kube.resource import EVENTS
+from lading.log import Event, Log
+
+WAITING: Final = 256  # Events; more are of one cause, which the log has
+TIMEOUT_S: Final = 4.0
+COMPONENT: Final = "lading-central"
+_LONGEST_NAME: Final = 253 - 33  # of an object, less a dot and 32 hexadecimal digits
+
+
+class Teller:
+    """`now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, DeviceConflict."""
+
+    def __init__(self, client: KubeClient, *, now: Callable[[], str], log: Log) -> None:
+        self._client = client
+        self._now = now
+        self._log = log
+        self._waiting: asyncio.Queue[KubeEvent] = asyncio.Queue(WAITING)
+        self._failing = False  # and the log says so already
+
+    def tell(self, pod: Holder, reason: str, message: str) -> None:
+        """Never blocks."""
+        at = self._now()
+        event = KubeEvent(
+            metadata={"name": f"{pod.name[:_LONGEST_NAME]}.{uuid4().hex}", "namespace": pod.namespace},
+            involved_object=ObjectReference(api_version="v1", kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.pod),
+            reason=reason,
+            message=message,
+            type="Warning",
+            source=EventSource(component=COMPONENT),
+            first_timestamp=at,
+            last_timestamp=at,
+        )
+        try:
+            self._waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            self._failed("more of them than the API server takes")
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._client.create(EVENTS.path(event.involved_object.namespace), event, timeout_s=TIMEOUT_S)
+            except KubeError as e:
+                self._failed(str(e))
+            else:
+                self._failing = False
+
+    def _failed(self, why: str) -> None:
+        if not self._failing:
+            self._failing = True
+            self._log.warning(Event.TELL_FAILED, why)

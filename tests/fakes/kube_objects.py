@@ -1,0 +1,115 @@
+"""Pods, Nodes and NodeDevices as the API server has them: JSON, as short as a test wants to say it.
+
+Cards and VFs by number, as in tests/fakes/rooms.py; a node's cards have the node's number in their UUID.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from central.ask.pod import Pod
+from lading.kube.resource import NODE_DEVICES, NODES, PODS
+from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
+from tests.fakes.rooms import CARD_MIB, MODEL
+
+Json = dict[str, Any]
+NAMESPACE = "default"
+WHOLE = {RESOURCE_GPU: "1"}
+
+
+def pod_path(name: str) -> str:
+    return PODS.path(NAMESPACE, name)
+
+
+def devices_path(node: str) -> str:
+    return NODE_DEVICES.path(name=node)
+
+
+def node_path(node: str) -> str:
+    return NODES.path(name=node)
+
+
+def share(memory: str = "", core: int = 0) -> dict[str, str]:
+    limits = {RESOURCE_GPU_MEMORY: memory} if memory else {}
+    return limits | ({RESOURCE_GPU_CORE: str(core)} if core else {})
+
+
+def vfs(count: int) -> dict[str, str]:
+    return {RESOURCE_RDMA: str(count)}
+
+
+def pod(
+    name: str,
+    limits: Mapping[str, str] = WHOLE,
+    *,
+    version: int = 0,
+    uid: str = "",
+    node: str = "",
+    priority: int = 0,
+    never: bool = False,
+    created: str = "2026-11-21T00:00:00Z",
+    deleting: bool = False,
+    phase: str = "Pending",
+    annotations: Mapping[str, str] | None = None,
+    scheduler: str = "lading",
+) -> Json:
+    """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`."""
+    metadata: Json = {"name": name, "namespace": NAMESPACE, "creationTimestamp": created}
+    if version:
+        metadata |= {"uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    if deleting:
+        metadata["deletionTimestamp"] = created
+    containers = [{"name": "main", "resources": {"limits": dict(limits)}}]
+    spec: Json = {"containers": containers, "schedulerName": scheduler, "priority": priority}
+    spec |= {"nodeName": node} if node else {}
+    spec |= {"preemptionPolicy": "Never"} if never else {}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def decoded(pod_json: Json) -> Pod:
+    return msgspec.convert(pod_json, Pod)
+
+
+def node(name: str, *, ready: bool = True) -> Json:
+    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": str(ready)}]}}
+
+
+def gpu_uuid(node: str, card: int) -> str:
+    return f"GPU-{int(node.removeprefix('n')):08x}-0000-0000-0000-{card:012x}"
+
+
+def vf_address(number: int) -> str:
+    return f"0000:60:{(number + 1) // 8:02x}.{(number + 1) % 8}"
+
+
+def devices(
+    name: str,
+    gpus: int = 1,
+    vfs: int = 0,
+    *,
+    version: int = 0,
+    grants: Sequence[Json] = (),
+    unhealthy: str = "",
+    cordon: str = "",
+    reconciled: bool = True,
+) -> Json:
+    """Every card of CARD_MIB; `unhealthy` is said of all."""
+    metadata: Json = {"name": name}
+    metadata |= {"resourceVersion": str(version), "uid": f"uid-{name}"} if version else {}
+    metadata |= {"annotations": {"lading.dev/cordon": cordon}} if cordon else {}
+    cards = [
+        {"uuid": gpu_uuid(name, card), "bdf": f"0000:{0x10 + card:02x}:00.0", "model": MODEL, "memoryMiB": CARD_MIB}
+        | ({"unhealthy": unhealthy} if unhealthy else {})
+        for card in range(gpus)
+    ]
+    port = {"bdf": "0000:60:00.0", "vfs": [{"bdf": vf_address(number)} for number in range(vfs)]}
+    status = {"reconciled": reconciled, "gpus": cards, "pfs": [port] if vfs else [], "grants": list(grants)}
+    return {"metadata": metadata, "status": status}
+
+
+def grant(uid: str, node: str, card: int) -> Json:
+    """Of a whole card."""
+    return {"pod": uid, "container": "main", "gpus": [{"uuid": gpu_uuid(node, card)}]}

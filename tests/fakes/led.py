@@ -1,0 +1,155 @@
+"""One leadership of central on the fake API server, in simulated time, with a test in kube-scheduler's place.
+
+`play` runs a story; at its end no task is left. `pause` lets everybody hear of everything, for sockets are served before time
+moves.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from central.ask.model import Policy
+from central.ask.pod import Pod
+from central.bind.signer import Signer
+from central.extender.wire import BindArgs
+from central.term import Term
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access
+from lading.vocabulary import ASSIGNMENT, PodUid
+from tests.fakes.kube_objects import WHOLE, Json, devices, devices_path, node, node_path, pod, pod_path
+from tests.fakes.kube_server import FakeKubeServer, Request
+from tests.fakes.records import Records
+from tests.fakes.simulated_time import run_simulated
+
+REFUSED = "refused"  # by filter
+
+
+@dataclass
+class Led:
+    server: FakeKubeServer
+    client: KubeClient
+    signer: Signer | None = None
+    records: Records = field(default_factory=Records)
+    leads: bool = True
+
+    def make_term(self) -> Term:
+        clock = asyncio.get_running_loop().time
+        return Term(
+            self.client, self.signer, policy=Policy.BINPACK, leads=lambda: self.leads, clock=clock, log=self.records.log
+        )
+
+    async def begin(self) -> None:
+        """A new leadership, as a new process would have it."""
+        self.term = self.make_term().begin()
+        await self.pause()
+        assert self.term.ready
+
+    async def pause(self, seconds: float = 0.01) -> None:
+        await asyncio.sleep(seconds)
+
+    # ---- what others do to the cluster
+
+    async def put_node(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:
+        await self.server.put(node_path(name), node(name))
+        await self.report(name, gpus, vfs, **words)
+
+    async def report(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:
+        await self.server.put(devices_path(name), devices(name, gpus, vfs, **words))
+        await self.pause()
+
+    async def put_pod(self, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
+        await self.server.put(pod_path(name), pod(name, limits, **words))
+        await self.pause()
+
+    async def remove_pod(self, name: str) -> None:
+        await self.server.remove(pod_path(name))
+        await self.pause()
+
+    # ---- what kube-scheduler does
+
+    def json(self, name: str) -> Json:
+        return self.server.objects[pod_path(name)]
+
+    def shown(self, name: str) -> Pod:
+        return msgspec.convert(self.json(name), Pod)
+
+    def uid(self, name: str) -> PodUid:
+        return self.shown(name).metadata.uid
+
+    def filter(self, name: str, *names: str) -> list[str]:
+        found = self.term.scheduler.filter(self.shown(name), list(names or self.node_names()))
+        return list(found.NodeNames)
+
+    async def bind(self, name: str, node: str) -> str:
+        return await self.term.bind(self.bind_args(name, node))
+
+    def bind_args(self, name: str, node: str) -> BindArgs:
+        metadata = self.shown(name).metadata
+        return BindArgs(PodName=name, PodNamespace=metadata.namespace, PodUID=metadata.uid, Node=node)
+
+    async def schedule(self, name: str) -> str:
+        """Filter, prioritize (of several), bind: empty, or why not."""
+        fits = self.filter(name)
+        best = self.term.scheduler.prioritize(self.shown(name), fits) if len(fits) > 1 else next(iter(fits), None)
+        return await self.bind(name, best) if best else REFUSED
+
+    # ---- what there is then
+
+    def node_names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path in self.server.objects if path.startswith(node_path(""))]
+
+    def assigned(self, name: str) -> list[str]:
+        """The cards of a bound pod, by its annotation."""
+        text = self.json(name)["metadata"].get("annotations", {}).get(ASSIGNMENT, '{"containers":{}}')
+        said = msgspec.json.decode(text)
+        return [gpu["uuid"] for container in said["containers"].values() for gpu in container.get("gpus", [])]
+
+    def bound_to(self, name: str) -> str:
+        return str(self.json(name)["spec"].get("nodeName", ""))
+
+    def free_cards(self, node: str = "n1") -> int:
+        return sum(card.free for card in self.term.ledger.room(node).cards)
+
+    def sent(self, ending: str) -> list[Request]:
+        return [request for request in self.server.requests if request.path.endswith(ending) and request.method != "GET"]
+
+
+def is_binding(request: Request) -> bool:
+    return request.path.endswith("/binding")
+
+
+def is_touch(request: Request) -> bool:
+    return request.method == "PATCH" and request.path.endswith("/status")
+
+
+Story = Callable[[Led], Coroutine[Any, Any, None]]
+
+
+@contextlib.asynccontextmanager
+async def led(folder: Path, signer: Signer | None = None) -> AsyncIterator[Led]:
+    async with FakeKubeServer() as server:
+        server.grace = True
+        access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
+        async with KubeClient(access, user_agent="lading-test") as client:
+            one = Led(server, client, signer)
+            await one.put_node("n1")
+            await one.begin()
+            try:
+                yield one
+            finally:
+                await one.term.end()
+
+
+def play(story: Story, folder: Path, signer: Signer | None = None) -> None:
+    async def whole() -> None:
+        async with led(folder, signer) as one:
+            await story(one)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert left == set()
+
+    run_simulated(whole())

@@ -1,0 +1,9 @@
+"""A signer with a key of this test run."""
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from central.bind.signer import Signer
+
+
+def a_signer(key_id: str = "k1") -> Signer:
+    return Signer(Ed25519PrivateKey.generate(), key_id)

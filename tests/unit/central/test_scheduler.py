@@ -1,0 +1,268 @@
+"""The verbs' decisions: which nodes, which one, what is held meanwhile, and both ends of a bind."""
+
+import msgspec
+import pytest
+
+from central.ask.model import Policy
+from central.extender.wire import MetaPod, MetaVictims
+from central.fit.model import Missing
+from central.ledger.model import Claim
+from central.scheduler import ELSEWHERE, ENDED, PREDICTION_S, Bound, NotBound, Reservation
+from lading.vocabulary import ASSIGNMENT
+from tests.fakes.kube_objects import decoded, gpu_uuid, pod, share, vfs
+from tests.unit.central.world import World, uid_of
+
+
+def world(**nodes: int) -> World:
+    """Nodes by name, with so many cards."""
+    made = World()
+    for name, gpus in (nodes or {"n1": 1}).items():
+        made.node(name, gpus)
+    return made
+
+
+def predicted(made: World, name: str) -> str:
+    claim = made.ledger.own_claim(uid_of(name), Claim.PREDICTED)
+    return claim.node if claim else ""
+
+
+def reserve(made: World, name: str, node: str) -> Reservation:
+    reserved = made.scheduler.reserve(uid_of(name), node)
+    assert isinstance(reserved, Reservation)
+    return reserved
+
+
+# filter
+
+
+def test_each_node_is_in_one_answer() -> None:
+    made = world(n1=1, n2=2, n3=1)
+    made.bind("a", "n3")
+    made.show("b")
+    answer = made.filter("b", "n1", "n2", "n3", "nobody-reports-me")
+    assert set(answer.NodeNames) == {"n1", "n2"}
+    assert answer.FailedNodes == {"n3": Missing.TOO_FEW_FREE_GPUS.value}
+    assert answer.FailedAndUnresolvableNodes == {"nobody-reports-me": Missing.NO_REPORT.value}
+
+
+def test_nodes_that_kube_scheduler_does_not_name_hide_no_stranger() -> None:
+    # As many nodes as central knows, and one of them is another.
+    made = world(n1=1, n2=1, n3=1)
+    made.show("b")
+    answer = made.filter("b", "n1", "n2", "stranger")
+    assert set(answer.NodeNames) == {"n1", "n2"}
+    assert answer.FailedAndUnresolvableNodes == {"stranger": Missing.NO_REPORT.value}
+
+
+def test_what_can_never_fit_is_unresolvable() -> None:
+    made = world(n1=1)
+    made.show("b", {"lading.dev/gpu": "2"})
+    answer = made.filter("b")
+    assert (answer.NodeNames, answer.FailedAndUnresolvableNodes) == ([], {"n1": Missing.TOO_FEW_GPUS.value})
+
+
+def test_a_pod_that_asks_for_nothing_may_go_anywhere() -> None:
+    made = world()
+    made.show("b", {"cpu": "1"})
+    assert made.filter("b", "n1", "n7").NodeNames == ["n1", "n7"]
+    assert (len(made.pending), made.refused) == (0, [])
+
+
+def test_a_bad_ask_is_told_for_every_node_and_waits_for_nothing() -> None:
+    made = world()
+    made.show("b")
+    made.filter("b")
+    made.pods["b"] = pod("b", {"lading.dev/gpu": "1", "lading.dev/gpux": "1"}, version=made.next_version())
+    answer = made.filter("b", "n1", "n2")
+    assert set(answer.FailedAndUnresolvableNodes) == {"n1", "n2"}
+    assert all("lading.dev/gpux" in why for why in answer.FailedAndUnresolvableNodes.values())
+    assert (len(made.pending), predicted(made, "b")) == (0, "")
+
+
+def test_the_winners_room_is_held_for_a_moment() -> None:
+    made = world()
+    made.show("a")
+    made.show("b")
+    assert made.filter("a").NodeNames == ["n1"]
+    assert made.filter("b").NodeNames == []
+    made.ledger.expire(PREDICTION_S)
+    assert made.filter("b").NodeNames == ["n1"]
+
+
+def test_a_pod_that_is_filtered_twice_is_held_once() -> None:
+    made = world(n1=1, n2=1)
+    made.show("a")
+    first, second = made.filter("a"), made.filter("a")
+    assert set(first.NodeNames) == set(second.NodeNames) == {"n1", "n2"}
+    made.show("b")
+    assert made.filter("b").NodeNames == [({"n1", "n2"} - {predicted(made, "a")}).pop()]
+
+
+def test_a_pod_that_is_refused_and_fits_later() -> None:
+    made = world()
+    made.bind("a", "n1")
+    made.show("b")
+    made.now = 7.0
+    assert made.filter("b").NodeNames == []
+    assert (made.pending_pod("b").refused_at, made.refused) == (7.0, ["b"])
+    made.now = 9.0
+    made.filter("b")
+    assert made.pending_pod("b").refused_at == 7.0
+    made.gone("a")
+    assert made.filter("b").NodeNames == ["n1"]
+    assert made.pending_pod("b").refused_at is None
+
+
+def test_a_bound_pod_is_only_where_it_is() -> None:
+    made = world(n1=1, n2=1)
+    made.bind("a", "n1")
+    answer = made.filter("a")
+    assert (answer.NodeNames, answer.FailedAndUnresolvableNodes) == (["n1"], {"n2": ELSEWHERE})
+    assert len(made.pending) == 0
+
+
+def test_kube_scheduler_may_ask_for_a_pod_that_is_gone() -> None:
+    made = world()
+    made.show("a")
+    late = made.pods["a"]
+    made.gone("a")
+    made.pods["a"] = late
+    assert made.filter("a").FailedAndUnresolvableNodes == {"n1": ENDED}
+    assert (len(made.pending), made.is_free("n1")) == (0, True)
+
+
+def test_a_pod_whose_reserved_node_is_not_asked_about_is_woken_when_it_was_not_bound() -> None:
+    made = world(n1=1, n2=1)
+    made.show("a")
+    made.filter("a")
+    reserved = reserve(made, "a", "n1")
+    assert made.filter("a", "n2").NodeNames == []
+    made.scheduler.release(reserved)
+    assert made.is_refused("a")
+
+
+def test_the_fullest_node_wins_or_the_emptiest() -> None:
+    for policy, winner in ((Policy.BINPACK, "n1"), (Policy.SPREAD, "n2")):
+        made = World(policy=policy)
+        made.node("n1", 2)
+        made.node("n2", 2)
+        made.bind("a", "n1")
+        made.show("b")
+        made.filter("b")
+        assert predicted(made, "b") == winner
+
+
+# prioritize
+
+
+def test_prioritize_names_the_predicted_node() -> None:
+    made = world(n1=1, n2=2, n3=1)
+    made.show("a")
+    made.filter("a")
+    winner = predicted(made, "a")
+    assert made.scheduler.prioritize(decoded(made.pods["a"]), ["n1", "n2", "n3"]) == winner
+    others = [name for name in ("n1", "n2", "n3") if name != winner]
+    assert made.scheduler.prioritize(decoded(made.pods["a"]), others) in others
+
+
+def test_prioritize_names_nobody_for_a_pod_without_devices() -> None:
+    made = world()
+    assert made.scheduler.prioritize(made.show("a", {"cpu": "1"}), ["n1"]) is None
+
+
+# preempt
+
+
+def victims(*names: str) -> MetaVictims:
+    return MetaVictims(Pods=[MetaPod(UID=uid_of(name)) for name in names])
+
+
+def test_preempt_keeps_nodes_where_the_devices_suffice_then() -> None:
+    made = world(n1=1, n2=1, n3=1)
+    made.bind("a", "n1")
+    made.bind("b", "n2")
+    made.show("plain", {"cpu": "1"}, node="n3")
+    high = made.show("high", priority=9)
+    asked = {"n1": victims("a"), "n2": victims("other"), "n3": victims("plain"), "n9": victims("x")}
+    assert made.scheduler.preempt(high, asked) == {"n1": victims("a"), "n3": victims("plain")}
+
+
+def test_preempt_wants_a_victim_and_minds_nobody_without_devices() -> None:
+    made = world()
+    assert made.scheduler.preempt(made.show("high", priority=9), {"n1": victims(), "n2": MetaVictims()}) == {}
+    plain = made.show("plain", {"cpu": "1"}, priority=9)
+    assert made.scheduler.preempt(plain, {"n1": victims("a")}) == {"n1": victims("a")}
+
+
+# both ends of a bind
+
+
+def test_reserve_takes_the_devices_and_says_so_in_the_annotation() -> None:
+    made = world()
+    made.show("a")
+    reserved = reserve(made, "a", "n1")
+    said = msgspec.json.decode(reserved.assignment)
+    assert (said["pod"], said["node"], said["gen"]) == (uid_of("a"), "n1", 1)
+    assert said["containers"]["main"]["gpus"][0]["uuid"] == gpu_uuid("n1", 0)
+    assert not made.is_free("n1")
+    made.scheduler.release(reserved)
+    assert made.is_free("n1")
+
+
+def test_the_next_try_has_the_next_generation() -> None:
+    made = world()
+    made.show("a")
+    made.scheduler.release(reserve(made, "a", "n1"))
+    assert reserve(made, "a", "n1").gen == 2
+
+
+def test_a_pod_that_only_the_watch_has_shown_is_bound_without_a_filter() -> None:
+    made = world()
+    made.show("a")
+    assert made.scheduler.is_open(reserve(made, "a", "n1"))
+
+
+def test_while_the_outcome_is_open_nothing_is_sent_twice() -> None:
+    made = world(n1=1, n2=1)
+    made.show("a")
+    reserved = reserve(made, "a", "n1")
+    assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), NotBound)
+    assert isinstance(made.scheduler.reserve(uid_of("a"), "n2"), NotBound)
+    assert made.filter("a").NodeNames == ["n1"]
+    made.scheduler.confirm(reserved)
+    assert made.scheduler.reserve(uid_of("a"), "n1") == Bound()
+    assert isinstance(made.scheduler.reserve(uid_of("a"), "n2"), NotBound)
+    made.show("a", node="n1", annotations={ASSIGNMENT: reserved.assignment})
+    assert made.scheduler.reserve(uid_of("a"), "n1") == Bound()
+    assert isinstance(made.scheduler.reserve(uid_of("a"), "n2"), NotBound)
+
+
+def test_a_pod_that_somebody_bound_without_an_assignment_is_not_bound() -> None:
+    made = world()
+    made.show("a", node="n1")
+    assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), NotBound)
+
+
+@pytest.mark.parametrize("why", ["unknown", "deleting", "no room"])
+def test_what_can_not_be_reserved(why: str) -> None:
+    made = world()
+    if why == "deleting":
+        made.show("a")
+        made.show("a", deleting=True)
+    elif why == "no room":
+        made.bind("b", "n1")
+        made.show("a")
+    assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), NotBound)
+    assert made.ledger.reservations() == ()
+
+
+def test_shares_and_vfs_are_predicted_as_they_are_reserved() -> None:
+    made = World()
+    made.node("n1", 1, 2)
+    made.show("a", share("40Gi", 50) | vfs(1))
+    made.show("b", share("40Gi", 50) | vfs(1))
+    made.show("c", share("40Gi", 50) | vfs(1))
+    assert [bool(made.filter(name).NodeNames) for name in "abc"] == [True, True, False]
+    for name in "ab":
+        reserve(made, name, "n1")
+    assert isinstance(made.scheduler.reserve(uid_of("c"), "n1"), NotBound)

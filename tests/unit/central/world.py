@@ -1,0 +1,114 @@
+"""The scheduler with its ledger and feeds, told of objects by hand: no API server, no loop, a clock that a test sets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from central.api.known import Ident
+from central.api.objects import Node
+from central.ask.model import Policy
+from central.ask.pod import Pod
+from central.extender.wire import FilterResult
+from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.ledger.ledger import Ledger
+from central.pending import Pending, PendingPods
+from central.scheduler import Reservation, Scheduler
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import ASSIGNMENT, PodUid
+from tests.fakes.kube_objects import NAMESPACE, WHOLE, Json, decoded, devices, node, pod
+from tests.fakes.records import Records
+
+
+def uid_of(name: str) -> PodUid:
+    return PodUid(f"uid-{name}")
+
+
+@dataclass
+class World:
+    """Every object that is told of gets the next version."""
+
+    policy: Policy = Policy.BINPACK
+    now: float = 0.0
+    version: int = 0
+    pods: dict[str, Json] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)  # pods for whom preemption was asked
+    unassigned: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger()
+        self.pending = PendingPods()
+        self.records = Records()
+        self.scheduler = Scheduler(
+            self.ledger,
+            self.pending,
+            clock=lambda: self.now,
+            policy=self.policy,
+            refused=lambda pod, names: self.refused.append(pod.name),
+        )
+        self.pod_feed = PodFeed(self.ledger, self.pending, log=self.records.log, unassigned=self._unassigned)
+        self.devices_feed = DevicesFeed(self.ledger)
+        self.node_feed = NodeFeed(self.ledger)
+
+    def _unassigned(self, pod: Pod) -> None:
+        self.unassigned.append(pod.metadata.name)
+
+    def next_version(self) -> int:
+        self.version += 1
+        return self.version
+
+    # ---- what the API server says
+
+    def node(self, name: str, gpus: int = 1, vfs: int = 0, *, ready: bool = True, **words: Any) -> None:
+        self.report(name, gpus, vfs, **words)
+        self.readiness(name, ready)
+
+    def report(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:
+        report = devices(name, gpus, vfs, version=self.next_version(), **words)
+        self.devices_feed.changed(msgspec.convert(report, NodeDevices))
+
+    def readiness(self, name: str, ready: bool) -> None:
+        said = node(name, ready=ready)
+        said["metadata"]["resourceVersion"] = str(self.next_version())
+        self.node_feed.changed(msgspec.convert(said, Node))
+
+    def show(self, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> Pod:
+        """The pod in the watch, as it is from now on."""
+        made = self.pods[name] = pod(name, limits, version=self.next_version(), **words)
+        shown = decoded(made)
+        self.pod_feed.changed(shown)
+        return shown
+
+    def gone(self, name: str) -> None:
+        self.pods.pop(name, None)
+        self.pod_feed.removed(Ident(NAMESPACE, name, uid_of(name)), str(self.next_version()))
+
+    # ---- what kube-scheduler asks
+
+    def filter(self, name: str, *names: str) -> FilterResult:
+        return self.scheduler.filter(decoded(self.pods[name]), list(names or self.ledger.nodes()))
+
+    def pending_pod(self, name: str) -> Pending:
+        found = self.pending.get(uid_of(name))
+        assert found is not None
+        return found
+
+    def is_refused(self, name: str) -> bool:
+        return self.pending_pod(name).refused_at is not None
+
+    # ---- a pod that is bound, in one step
+
+    def bind(self, name: str, node: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
+        """Shown, filtered, reserved, confirmed and shown as bound."""
+        self.show(name, limits, **words)
+        self.filter(name, node)
+        reserved = self.scheduler.reserve(uid_of(name), node)
+        assert isinstance(reserved, Reservation)
+        self.scheduler.confirm(reserved)
+        self.show(name, limits, node=node, annotations={ASSIGNMENT: reserved.assignment}, **words)
+
+    def is_free(self, node: str) -> bool:
+        """All of its cards and VFs."""
+        room = self.ledger.room(node)
+        return all(card.free for card in room.cards) and all(vf.free for vf in room.vfs)
