@@ -7,18 +7,20 @@ from dataclasses import replace
 from itertools import combinations, product
 from random import Random
 
-from hypothesis import given
+import msgspec
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Ask, ContainerAsk, Policy, Role
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.demand import Limits
 from central.fit.fit import fit
+from central.fit.likeness import likeness
 from central.fit.model import NoFit, Placement
 from central.fit.score import score
 from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
-from lading.nodedevices import NvLink
+from lading.nodedevices import Gpu, NvLink
 from tests.fakes.rooms import MODEL, ask, card, gpu_uuid, port, rdma, room, share, vf, whole
 
 SIZES = [8, 10, 16]
@@ -251,3 +253,41 @@ def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
         asked = {one.name: one for one in pod.containers}
         assert len(found.taken.vfs) == max(sum(asked[name].vfs for name in running) for running in moments(pod))
         assert len(found.taken.gpus) == max(sum(asked[name].gpus for name in running) for running in moments(pod))
+
+
+@st.composite
+def likely(draw: st.DrawFn, one: NodeRoom) -> NodeRoom:
+    """A room that looks much like this one: its cards in another order and place, and something about one card another."""
+    order = draw(st.permutations(one.cards))
+    twins = [replace(was, gpu=moved(was.gpu, at.gpu)) for was, at in zip(order, one.cards, strict=True)]
+    if twins:
+        number = draw(st.integers(0, len(twins) - 1))
+        name = draw(st.sampled_from(["free_mib", "free_core", "pods", "containers", "usable"]))
+        value = getattr(draw(cards(number)), name)
+        twins[number] = replace(twins[number], **{name: value})
+    return replace(one, name="twin", version=one.version + 1, cards=tuple(twins), vfs=tuple(reversed(one.vfs)))
+
+
+def moved(gpu: Gpu, to: Gpu) -> Gpu:
+    """The same card with another one's identity and place."""
+    return msgspec.structs.replace(gpu, uuid=to.uuid, bdf=to.bdf, place=to.place, links=to.links)
+
+
+@settings(max_examples=400)
+@given(st.data(), rooms(), asks(), policies)
+def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: Ask, policy: Policy) -> None:
+    """A verdict is kept for all rooms that are alike (central/fit/likeness.py)."""
+    twin = data.draw(likely(one))
+    if likeness(one) != likeness(twin):
+        return
+    verdicts = [fit(it, asked, policy=policy, limits=UNBOUNDED) for it in (one, twin)]
+    reasons = [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
+    assert reasons[0] == reasons[1]
+    assert score(one, asked, policy=policy) == score(twin, asked, policy=policy)
+
+
+@given(st.data(), rooms())
+def test_order_and_place_make_no_difference(data: st.DataObject, one: NodeRoom) -> None:
+    order = data.draw(st.permutations(one.cards))
+    twins = tuple(replace(was, gpu=moved(was.gpu, at.gpu)) for was, at in zip(order, one.cards, strict=True))
+    assert likeness(replace(one, cards=twins, vfs=tuple(reversed(one.vfs)))) == likeness(one)
