@@ -69,9 +69,9 @@ def _plan_on(scheduler: Scheduler, pod: Pending, name: str, victims: Sequence[Po
     placement = without(gone)
     if placement is None:
         return None
-    # Those that go already stay away: to keep one of them would make another one go.
+    # Those that go already are put back last: to keep one of them must not make another one go.
     for victim in sorted(victims, key=lambda v: (v.deleting, -v.priority, v.created, v.uid)):
-        if not victim.deleting and (kept := without(gone - {victim.uid})):
+        if kept := without(gone - {victim.uid}):
             gone.discard(victim.uid)
             placement = kept
     going = [victim for victim in victims if victim.uid in gone]

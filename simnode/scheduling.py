@@ -1,4 +1,4 @@
-"""Scheduling on a control plane: replicas of `lading-central` behind one address, and the kube-scheduler that asks them.
+"""Scheduling on a control plane: replicas of `lading-central` behind their Service, and the kube-scheduler that asks them.
 
 Enters: a control plane and the folder of manifests. Leaves: CRD, rights and admission policies of `deploy/` in it, and each
 process with the rights of its own service account and no others; the scheduler's configuration is the deployed one but for
@@ -46,13 +46,18 @@ class SigningKey:
 
 
 class Replica(Child):
-    """One lading-central. It serves at `port`, whether it leads or not."""
+    """One lading-central. It serves at `address` and `port`, whether it leads or not."""
 
-    def __init__(self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey) -> None:
-        self.port = free_port()
+    def __init__(
+        self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey, address: str = "127.0.0.1", service: str = ""
+    ) -> None:
+        """With a `service`, the leader points that at `address`, which must not be the loopback's then."""
+        self.address, self.port = address, free_port()
         config = folder / f"{name}.toml"
         settings = {
-            "listen": f"127.0.0.1:{self.port}",
+            "listen": f"{address}:{self.port}",
+            "service": service,
+            "advertise": address if service else "",
             "metrics": "127.0.0.1:0",
             "kubeconfig": str(kubeconfig),
             "signing_key": str(key.private),
@@ -69,7 +74,7 @@ class Replica(Child):
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body; 0 where nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=10.0)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -88,7 +93,10 @@ class Scheduling:
         self._ends = contextlib.ExitStack()
         kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
         self.replicas = [
-            Replica(f"{CENTRAL}-{n}", folder=plane.folder, kubeconfig=kubeconfig, key=key) for n in range(replicas)
+            Replica(
+                f"{CENTRAL}-{n}", folder=plane.folder, kubeconfig=kubeconfig, key=key, address=plane.address, service=CENTRAL
+            )
+            for n in range(replicas)
         ]
         self.logs = [replica.log for replica in self.replicas]
 
@@ -97,7 +105,7 @@ class Scheduling:
             for replica in self.replicas:
                 ends.callback(replica.stop)
                 replica.start()
-            service = ends.enter_context(Service([replica.port for replica in self.replicas]))
+            service = ends.enter_context(Service(self._plane.api, namespace=SYSTEM, name=CENTRAL))
             self.scheduler = self._plane.start_scheduler(self._config(service.port), name=SCHEDULER)
             ends.callback(self.scheduler.stop, grace_s=5.0)
             self.await_leader()
@@ -118,10 +126,16 @@ class Scheduling:
     def await_leader(self) -> None:
         self._plane.eventually(lambda: any(replica.leads for replica in self.replicas), "a leader", within_s=LEAD_S)
 
+    def restart_ended(self) -> None:
+        """As kubelet would: a kube-scheduler that loses its lease ends."""
+        for child in (*self.replicas, self.scheduler):
+            if not child.running:
+                child.start()
+
     def _config(self, port: int) -> dict[str, Any]:
         config: dict[str, Any] = yaml.safe_load((self._deploy / "scheduler/config.yaml").read_text())
         config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
-        config["clientConnection"] = {"kubeconfig": str(self._plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))}
+        config["clientConnection"]["kubeconfig"] = str(self._plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
         return config
 
 

@@ -1,22 +1,24 @@
-"""One address in front of several ports of this machine, as a Service without a proxy's health checks: each new connection goes
-to the next one that answers.
+"""A Service's address on this machine, as kube-proxy makes it: each new connection goes where the EndpointSlice points then.
 
-Honest: bytes go through as they come, a connection stays with the port that took it, and nobody is asked whether it is ready.
+Honest: bytes go through as they come, a connection stays with the endpoint that took it, one that does not answer is a refused
+connection, and while the API server is away the last endpoint that was seen counts.
 """
 
 import contextlib
-import itertools
 import socket
 import threading
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from simnode.kube_api import KubeApi, KubeError
+
 
 class Service:
-    def __init__(self, targets: Sequence[int]) -> None:
-        self._targets = targets
-        self._turns = itertools.count()
+    def __init__(self, api: KubeApi, *, namespace: str, name: str) -> None:
+        """`name` is the EndpointSlice's too, as where somebody writes it by hand for a Service without a selector."""
+        self._api = api
+        self._path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}"
+        self._endpoint: tuple[str, int] | None = None
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
 
@@ -34,14 +36,18 @@ class Service:
                 threading.Thread(target=self._join, args=[near], daemon=True).start()
 
     def _join(self, near: socket.socket) -> None:
-        turn = next(self._turns)
-        for port in [self._targets[(turn + n) % len(self._targets)] for n in range(len(self._targets))]:
-            with contextlib.suppress(OSError):
-                far = socket.create_connection(("127.0.0.1", port))
+        self._look()
+        with contextlib.suppress(OSError):
+            if self._endpoint is not None:
+                far = socket.create_connection(self._endpoint)
                 threading.Thread(target=_pump, args=[far, near], daemon=True).start()
                 _pump(near, far)
-                return
         _shut(near)
+
+    def _look(self) -> None:
+        with contextlib.suppress(KubeError):
+            found = self._api.call("GET", self._path)
+            self._endpoint = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

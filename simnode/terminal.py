@@ -1,19 +1,26 @@
-"""What the demo prints: steps, tables, checks. Colours only on a terminal that wants them (https://no-color.org)."""
+"""What the demos print: steps, tables, checks. Colours only on a terminal that wants them (https://no-color.org)."""
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
 class Terminal:
-    """Prints, and remembers the checks that failed."""
+    """Prints, and remembers the checks and those that failed."""
 
-    def __init__(self) -> None:
-        self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    def __init__(self, out: TextIO | None = None) -> None:
+        """On stdout, where nothing else is given."""
+        self._out = sys.stdout if out is None else out
+        self._colours = self._out.isatty() and "NO_COLOR" not in os.environ
         self._steps = 0
-        self.failures: list[str] = []
+        self.checks: dict[str, bool] = {}
+
+    @property
+    def failures(self) -> list[str]:
+        return [what for what, holds in self.checks.items() if not holds]
 
     def title(self, text: str) -> None:
         self._print(self._paint(_BOLD, text))
@@ -30,15 +37,37 @@ class Terminal:
         for line in kept:
             self._print("     " + self._paint(_DIM, line))
 
+    def ended(self, text: str) -> None:
+        self._print("")
+        self._print(text)
+
+    def said(self, text: str) -> None:
+        self._print(f"   {text}")
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns as wide as they need to be; the last one is not filled up."""
+        widths = [max(len(row[n]) for row in (headers, *rows)) for n in range(len(headers))]
+        for row in (headers, *rows):
+            text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            self._print("   " + (self._paint(_DIM, text) if row is headers else text))
+
+    def drawn(self, lines: Iterable[str]) -> None:
+        """As they are; the first one is what the others are about."""
+        head, *rest = lines
+        self._print("")
+        self._print("   " + self._paint(_BOLD, head))
+        for line in rest:
+            self._print("   " + line)
+
     def check(self, what: str, holds: bool) -> None:
         if holds:
             self._print(f"   {self._paint(_GREEN, 'ok')}   {what}")
         else:
             self._print(f"   {self._paint(_RED, 'FAIL')} {what}")
-            self.failures.append(what)
+        self.checks[what] = holds
 
     def _print(self, text: str) -> None:
-        print(text, flush=True)
+        print(text, file=self._out, flush=True)
 
     def _paint(self, colour: str, text: str) -> str:
         return f"\033[{colour}m{text}\033[0m" if self._colours and text else text

@@ -199,7 +199,7 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
             add_node(deployed.api, name)
         config = rendered_config(deployed)
         config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{server.server_port}"
-        config["clientConnection"] = {"kubeconfig": str(deployed.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))}
+        config["clientConnection"]["kubeconfig"] = str(deployed.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
         scheduler = deployed.start_scheduler(config, name=SCHEDULER)
         yield extender
         scheduler.stop()

@@ -1,10 +1,11 @@
 """Pods, Nodes and NodeDevices as the API server has them: JSON, as short as a test wants to say it.
 
-Cards and VFs by number, as in tests/fakes/rooms.py; a node's cards have the node's number in their UUID.
+Cards and VFs by number, as in tests/fakes/rooms.py; the UUIDs of a node's cards follow from its name.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -78,7 +79,7 @@ def node(name: str, *, ready: bool = True) -> Json:
 
 
 def gpu_uuid(node: str, card: int) -> str:
-    return f"GPU-{int(node.removeprefix('n')):08x}-0000-0000-0000-{card:012x}"
+    return f"GPU-{crc32(node.encode()):08x}-0000-0000-0000-{card:012x}"
 
 
 def vf_address(number: int) -> str:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtimeproxy.relay import frames
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode
+from lading.http2.messages import Status, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
-from runtimeproxy.relay.frames import ErrorCode
-from runtimeproxy.relay.messages import Status, prefixed
 from tests.fakes.crossing import Crossing, Pipe, settled_window
 from tests.fakes.wire import FREE, HELD, Peer, Seen
 
@@ -397,19 +397,19 @@ class RelayMachine(RuleBasedStateMachine):
         assert relay.open_calls == 0
         assert wire.client.connection.open_outbound_streams == 0
         assert wire.runtime.connection.open_inbound_streams == 0
-        assert relay._queued == {}
+        assert relay._flow._queued == {}
         assert relay._budget._room == BUDGET
         assert not relay._budget._waiting
         # Refused before the client's end: it was reset and will say nothing more about it.
         silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
-        assert set(relay._streams) == relay._refused <= silent
+        assert set(relay._streams) == relay._refused.calls <= silent
         assert settled_window(wire.client) == self.windows[True]
         assert settled_window(wire.runtime) == self.windows[False]
         # What h2 keeps back (of data for streams that it had reset) the relay owes the client until it comes.
-        window, given = relay._connection, wire.runtime.connection.inbound_flow_control_window
+        window, given = relay._flow._connection, wire.runtime.connection.inbound_flow_control_window
         assert window.owed <= self.windows[False] - given
         assert window.room == given
-        assert relay._client_room == wire.client.connection.outbound_flow_control_window == given + window.owed
+        assert relay._flow._client_room == wire.client.connection.outbound_flow_control_window == given + window.owed
         assert wire.runtime.connection.outbound_flow_control_window == wire.client.connection.inbound_flow_control_window
         if wire.goaways:
             assert wire.goaways == sorted(wire.goaways, reverse=True)
@@ -448,7 +448,7 @@ class RelayMachine(RuleBasedStateMachine):
         return call.refused
 
     def relay_said_too_large(self, call: Call) -> bool:
-        return call.stream in self.wire.relay._refused or self.seen_by_client(call).last(b"grpc-status") == b"8"
+        return call.stream in self.wire.relay._refused.calls or self.seen_by_client(call).last(b"grpc-status") == b"8"
 
 
 def block_of(extra: Extra) -> Block:

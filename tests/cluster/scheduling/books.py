@@ -56,7 +56,7 @@ def by_assignment(pods: Iterable[Any]) -> dict[str, Holding]:
 
 
 def by_report(objects: Iterable[NodeDevices]) -> dict[str, Holding]:
-    books = {}
+    books: dict[str, Holding] = {}
     for node in objects:
         pods = defaultdict(list)
         for grant in node.status.grants:
@@ -69,7 +69,7 @@ def by_report(objects: Iterable[NodeDevices]) -> dict[str, Holding]:
 
 
 def by_ledger(node: str, grants: Iterable[Grant]) -> dict[str, Holding]:
-    pods = defaultdict(list)
+    pods: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for grant in grants:
         gpus = [
             {
@@ -86,7 +86,7 @@ def by_ledger(node: str, grants: Iterable[Grant]) -> dict[str, Holding]:
 def _holding(node: str, containers: Iterable[Mapping[str, Any]]) -> Holding:
     """A card that a container has whole is the pod's; its shares add up, unless it says what the pod takes of it."""
     entries = defaultdict(list)
-    vfs = set()
+    vfs: set[str] = set()
     for container in containers:
         vfs.update(vf["bdf"] for vf in container.get("vfs", ()))
         for gpu in container.get("gpus", ()):
@@ -156,7 +156,7 @@ class Auditor:
 
     def _look(self) -> None:
         reports = read_reports(self._api)
-        usable = {gpu.uuid: gpu.usable_mib for node in reports for gpu in node.status.gpus}
+        usable: dict[str, int] = {gpu.uuid: gpu.usable_mib for node in reports for gpu in node.status.gpus}
         pods = self._api.call("GET", "/api/v1/pods")["items"]
         sources = {"assignments": by_assignment(pods), "reports": by_report(reports), "ledgers": self._ledgers()}
         self.found |= {f"{name}: {problem}" for name, books in sources.items() for problem in held_twice(books, usable)}

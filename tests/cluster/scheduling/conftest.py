@@ -1,4 +1,4 @@
-"""One cluster for the tests of the whole path: what central signs is what its node believes, and each process has its own rights.
+"""One cluster for the tests of the whole path: its node believes what central signs, and each process has its own rights.
 
 kube-scheduler → central → API server → kubelet → proxy → containerd, with the CRD, rights and admission policies of deploy/.
 The node is real but for its devices; it reports as the reporter's service account, with a token bound to it.
@@ -16,8 +16,8 @@ from simnode.daemons import LadingNode
 from simnode.scheduling import KEY_ID, SYSTEM, Scheduling, SigningKey, install
 from tests.cluster.conftest import DEPLOY, LOGS, NODE
 from tests.cluster.pods import Pods
-from tests.cluster.scheduling.books import Auditor, Books
-from tests.cluster.scheduling.world import World
+from tests.cluster.scheduling.books import Auditor
+from tests.cluster.scheduling.world import World, read_books
 
 
 @pytest.fixture(scope="package")
@@ -67,17 +67,15 @@ def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: p
     plane = cluster.control_plane
     install(plane, DEPLOY)
     node = plane.api.node(NODE)
-    reporter = plane.sign_in_account("reporter", SYSTEM, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node})
+    reporter = plane.sign_in_account(
+        "reporter", SYSTEM, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node}
+    )
     lading.reconfigure_hooks(report=True, kubeconfig=str(reporter))
     scheduling = Scheduling(plane, deploy=DEPLOY, key=key)
     pytestconfig.stash[LOGS] += scheduling.logs
 
-    def ledger() -> Books:
-        return world.ledger()
-
-    with scheduling, Auditor(plane.api, ledger) as auditor:
-        world = World(cluster, lading, scheduling, auditor)
-        yield world
+    with scheduling, Auditor(plane.api, lambda: read_books(lading, NODE)) as auditor:
+        yield World(cluster, lading, scheduling, auditor)
 
 
 @pytest.fixture

@@ -57,9 +57,7 @@ def test_an_init_container_uses_a_card_of_the_app_and_a_sidecar_has_its_own(worl
         container("proxy", command=["sh", "-c", f"{SEE}; exec pause"], resources=asks(memory="2Gi"), restartPolicy="Always"),
         container("warm", command=["sh", "-c", SEE], resources=asks(gpu=1)),
     ]
-    world.run(
-        pods, "phases", initContainers=init, containers=[container(resources=asks(gpu=2, rdma=1))]
-    )
+    world.run(pods, "phases", initContainers=init, containers=[container(resources=asks(gpu=2, rdma=1))])
     assigned = world.assigned("phases")
     main, sidecar = assigned["main"], assigned["proxy"]
     assert assigned["prepare"] == main  # as many, and not at the same time

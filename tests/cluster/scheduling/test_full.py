@@ -1,12 +1,14 @@
 """Every card is somebody's: who comes later waits, is told why, and has the first card that comes free."""
 
 import time
+from functools import partial
 from statistics import median
 
 import pytest
 
 from central.fit.model import Missing
 from tests.cluster.pods import Pods
+from tests.cluster.scheduling.books import by_assignment
 from tests.cluster.scheduling.world import LOOK_S, World
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
@@ -33,7 +35,7 @@ def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: W
 
 
 def test_from_release_to_binding_in_time(world: World, pods: Pods) -> None:
-    """Measured at the API server: from when the pod is gone and no report names its grant, to when the next one is bound."""
+    """Measured at the API server: from when the pod has ended and no report names its grant, to when the next one is bound."""
     running = [f"turn-{n}" for n in range(8)]
     waiting = [f"turn-{n}" for n in range(8, 8 + TURNS)]
     world.run(pods, *running, gpu=1)
@@ -65,7 +67,7 @@ def _until_bound(world: World, uid: str, waiting: list[str]) -> float:
     while True:
         began = time.monotonic()
         pods = {pod["metadata"]["name"]: pod for pod in world.api.pods()}
-        held = uid in {pod["metadata"]["uid"] for pod in pods.values()} or uid in world.reported()
+        held = uid in by_assignment(pods.values()) or uid in world.reported()  # kubelet ends a pod before it removes it
         if any("nodeName" in pods[name]["spec"] for name in waiting):
             assert not held, "bound before the release"
             return time.monotonic() - held_at
@@ -84,7 +86,7 @@ def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: 
     print(f"measured: {SMALL} shares bound on one node in {time.monotonic() - began:.1f} s")
     bound = [name for name in names if world.bound(name)]
     for name in bound:
-        world.cluster.eventually(lambda name=name: pods.ready(name), f"a ready pod {name}", within_s=240.0)
+        world.cluster.eventually(partial(pods.ready, name), f"a ready pod {name}", within_s=240.0)
     world.check(pods, *bound[::8])
     assert len(world.ledger()) == SMALL
     assert Missing.NO_CARD_WITH_ROOM in world.await_refused(world.waiting(names)[0])

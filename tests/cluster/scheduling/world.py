@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -127,7 +127,7 @@ class World:
     # ---- the books
 
     def ledger(self) -> Books:
-        return by_ledger(self.node, read_ledger(self.lading.folder / "state/node.db"))
+        return read_books(self.lading, self.node)
 
     def reported(self) -> Books:
         return by_report(read_reports(self.api))
@@ -138,6 +138,11 @@ class World:
 
     def uid(self, name: str) -> str:
         return str(self.api.pod(name)["metadata"]["uid"])
+
+    @staticmethod
+    def sit_out(seconds: float) -> None:
+        """For what happens in time and shows nothing: leases that run out, calls that wait."""
+        time.sleep(seconds)
 
     # ---- the node
 
@@ -150,10 +155,6 @@ class World:
         NvmlState(profile=self.lading.node.profile, **changed).write(self.lading.node.nvml_state)
 
 
-def watch(look: Callable[[], bool], *, within_s: float) -> float:
-    """When it first held, on the monotonic clock, to LOOK_S."""
-    until = time.monotonic() + within_s
-    while not look():
-        assert time.monotonic() < until, f"not within {within_s:.0f} s"
-        time.sleep(LOOK_S)
-    return time.monotonic()
+def read_books(lading: LadingNode, node: str) -> Books:
+    """The node's ledger, as it is on disk."""
+    return by_ledger(node, read_ledger(lading.folder / "state/node.db"))

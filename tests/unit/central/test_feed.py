@@ -69,6 +69,7 @@ def test_an_assignment_on_a_pod_that_is_not_bound_holds_nothing() -> None:
     made = world()
     made.show("a", annotations=assignment(uid_of("a"), "n1"))
     assert (free_cards(made), len(made.pending)) == (2, 1)
+    assert made.records.count(Event.ASSIGNMENT_UNREADABLE) == 0  # nor is it looked at
 
 
 @pytest.mark.parametrize("limits", [WHOLE, {"lading.dev/gpux": "1"}])

@@ -42,13 +42,13 @@ def test_a_pod_that_asks_for_something_else_is_refused_with_that() -> None:
 def test_first_the_important_then_the_old() -> None:
     pods = PendingPods()
     added = [
-        pods.add(pending("young", created="2026-11-21T02:00:00Z")),
-        pods.add(pending("old", created="2026-11-21T01:00:00Z")),
+        pods.add(pending("a-young", created="2026-11-21T02:00:00Z")),
+        pods.add(pending("z-old", created="2026-11-21T01:00:00Z")),
         pods.add(pending("high", created="2026-11-21T03:00:00Z", priority=5)),
     ]
     for one in added:
         pods.refused(one, 1.0)
-    assert names(pods, added[0].ask) == ["high", "old", "young"]
+    assert names(pods, added[0].ask) == ["high", "z-old", "a-young"]
 
 
 def test_who_fits_or_leaves_is_refused_no_more() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class Waking:
         if error := self.fail(pod.name):
             raise error
 
-    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **words: object) -> None:
+    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **words: Any) -> None:
         for name in names:
             self.world.show(name, limits, **words)
             assert not self.world.filter(name, "n1").NodeNames
@@ -73,12 +74,13 @@ def test_a_release_wakes_who_fits_then() -> None:
 def test_room_appears_in_many_ways(back: str) -> None:
     world = World()
     waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), log=world.records.log)
-    words: dict[str, object] = {
+    by_cause: dict[str, dict[str, Any]] = {
         "healthy": {"unhealthy": "Xid 79"},
         "uncordoned": {"cordon": "all"},
         "reconciled": {"reconciled": False},
         "grant gone": {"grants": [grant("uid-x", "n1", 0)]},
-    }.get(back, {})
+    }
+    words = by_cause.get(back, {})
     if back == "reported":
         world.readiness("n1", True)
     else:
@@ -115,6 +117,21 @@ def test_new_room_is_a_new_round() -> None:
     assert one.look() == ["a"]
     one.world.gone("full-n2")
     assert one.look() == ["a"]
+
+
+def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
+    one = Waking(gpus=2, nodes=("n1", "n2"))
+    one.world.gone("full-n2")
+    one.world.bind("half", "n2")
+    one.world.bind("other-half", "n2")
+    one.look()
+    one.refuse("a", "b", *(f"p{number:02}" for number in range(20)), limits={"lading.dev/gpu": "2"})
+    one.world.gone("full-n1")
+    first = one.look()
+    one.world.gone("half")
+    second = one.look()
+    assert "a" in first
+    assert not set(first) & set(second)
 
 
 def test_a_round_ends_with_the_room() -> None:

@@ -1,0 +1,113 @@
+"""A small API server over HTTP, for what runs without a cluster: demo, bench and tests. What it keeps is `simnode.api_store`.
+
+Enters: requests. Leaves: JSON, and watches that send every change from their version on. One event loop, no TLS, no rights.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from aiohttp import web
+
+from simnode.api_store import Call, Changes, RefusedError, Store, parse_path
+
+
+class ApiServer:
+    """Used as an `async with` block. `store` may be changed at any time, on the loop's thread: watches tell of it."""
+
+    def __init__(self, *, port: int = 0, first_version: int = 101) -> None:
+        """Port 0: one that is free."""
+        self.store = Store(first_version=first_version, changed=self._tell)
+        self.watching = 0
+        self._port = port
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, await read_call(request))
+
+    async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
+        try:
+            if "watch" in call.query:
+                version = int(call.query["resourceVersion"])
+                return await self._watch(request, call, self.store.changes(parse_path(call.path).collection, version))
+            status, body = self.store.answer(call)
+        except RefusedError as e:
+            return failure(e.status, e.reason)
+        return web.Response(body=body, status=status, content_type="application/json")
+
+    async def _watch(self, request: web.Request, call: Call, changes: Changes) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        answer.enable_chunked_encoding()
+        await answer.prepare(request)
+        self.watching += 1
+        try:
+            async with asyncio.timeout(int(call.query.get("timeoutSeconds", "3600"))):
+                await self._send_changes(answer, changes)
+        except (TimeoutError, ConnectionResetError):  # its time is over, or its reader went away
+            pass
+        finally:
+            self.watching -= 1
+            self._tell()
+        return answer
+
+    async def _send_changes(self, answer: web.StreamResponse, changes: Changes) -> None:
+        while True:
+            if lines := changes.take():
+                await answer.write(lines)
+            if not changes.more:
+                await self._something_new()
+
+    async def _something_new(self) -> None:
+        """Whoever waits has looked in this turn of the loop."""
+        self._news.clear()
+        await self._news.wait()
+
+    def _tell(self) -> None:
+        self._news.set()
+
+
+async def read_call(request: web.Request) -> Call:
+    raw = await request.read()
+    return Call(
+        method=request.method,
+        path=request.path,
+        query=dict(request.query),
+        content_type=request.headers.get("Content-Type", ""),
+        body=msgspec.json.decode(raw) if raw else None,
+    )
+
+
+def failure(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": reason}
+    return web.json_response(body, status=status, headers=headers)
+
+
+def write_kubeconfig(path: Path, url: str, *, token: str = "") -> Path:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "simulated",
+        "contexts": [{"name": "simulated", "context": {"cluster": "simulated", "user": "simulated"}}],
+        "clusters": [{"name": "simulated", "cluster": {"server": url}}],
+        "users": [{"name": "simulated", "user": {"token": token} if token else {}}],
+    }
+    path.write_text(json.dumps(config))
+    return path

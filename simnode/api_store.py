@@ -1,0 +1,341 @@
+"""What an API server keeps: objects with versions, and the log of every change. Pure: a call in, status and body out.
+
+Honest where clients depend on it: one counter gives all versions; every change is an event; a list in pages is a snapshot; a
+write over an old version, another uid or a pod that is bound is a conflict; a subresource is no way to make its object; a pod
+that runs somewhere ends in two steps, its deletion first, then its node's word (`gracePeriodSeconds: 0`). It knows no schemas,
+defaults, rights or admission, and forgets nothing unless it is told to.
+
+Objects are kept as the JSON that goes out: 100,000 pods are as many strings, not millions of dicts.
+
+Source: Kubernetes "API concepts"; RFC 7396; k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1 DeleteOptions.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+Object = dict[str, Any]
+
+_DEPTH: Final = {"api": 2, "apis": 3}  # parts of a path before the namespace or the plural: group and version
+_DONE: Final = {"kind": "Status", "status": "Success"}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    method: str
+    path: str
+    query: dict[str, str] = field(default_factory=dict)
+    content_type: str = ""
+    body: Any = None
+
+
+class RefusedError(Exception):
+    """The answer is a failure: an HTTP status and Kubernetes' own word for it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Place(NamedTuple):
+    """A path of the API taken apart; without a name it is a collection."""
+
+    collection: str
+    name: str
+    subresource: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.collection}/{self.name}"
+
+
+def parse_path(path: str) -> Place:
+    parts = path.strip("/").split("/")
+    head = _DEPTH.get(parts[0], 0)
+    if len(parts) >= head + 3 and parts[head] == "namespaces":
+        head += 2
+    if not head or not 0 < len(parts) - head <= 3:
+        raise RefusedError(404, "NotFound")
+    plural, name, subresource = (*parts[head:], "", "")[:3]
+    return Place("/" + "/".join([*parts[:head], plural]), name, subresource)
+
+
+class Objects(MutableMapping[str, Object]):
+    """By path. To write here is to change an object without anybody hearing of it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, bytes]] = {}  # by collection and name
+
+    def __getitem__(self, path: str) -> Object:
+        found: Object = msgspec.json.decode(self.rendered(path))
+        return found
+
+    def __setitem__(self, path: str, obj: Object) -> None:
+        self.keep(path, _encode(obj))
+
+    def __delitem__(self, path: str) -> None:
+        collection, _, name = path.rpartition("/")
+        del self._kept[collection][name]
+
+    def __contains__(self, path: object) -> bool:
+        collection, _, name = str(path).rpartition("/")
+        return name in self._kept.get(collection, ())
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{collection}/{name}" for collection, kept in self._kept.items() for name in kept)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def keep(self, path: str, rendered: bytes) -> None:
+        collection, _, name = path.rpartition("/")
+        self._kept.setdefault(collection, {})[name] = rendered
+
+    def rendered(self, path: str) -> bytes:
+        collection, _, name = path.rpartition("/")
+        return self._kept[collection][name]
+
+    def within(self, collection: str) -> list[bytes]:
+        """In the order of namespaces and names, which are parts of the key of a real one's store."""
+        inside = sorted(one for one in self._kept if is_within(one, collection))
+        return [kept[name] for kept in map(self._kept.__getitem__, inside) for name in sorted(kept)]
+
+
+class Change(NamedTuple):
+    version: int
+    collection: str
+    line: bytes  # of a watch
+
+
+class Store:
+    """`changed` is called after each change."""
+
+    def __init__(self, *, first_version: int = 101, changed: Callable[[], None] = lambda: None) -> None:
+        self.objects = Objects()
+        self.log: list[Change] = []
+        self.last = first_version - 1
+        self.compacted = 0
+        self.evictable = True  # False: a disruption budget that lets nobody go
+        self.graceful = True  # False: a pod that runs somewhere is gone at once too
+        self._changed = changed
+        self._pages: dict[str, tuple[int, list[bytes]]] = {}
+        self._owners: dict[str, str] = {}
+
+    # ---- what anybody may do to it without a call
+
+    def load(self, path: str, obj: Object) -> None:
+        """What was there before the first version: no event tells of it. It may bring its uid and its version."""
+        self.objects[path] = _identified(path, obj, {"uid": str(uuid4()), "resourceVersion": str(self.last)})
+
+    def put(self, path: str, obj: Object) -> Object:
+        """Makes or replaces an object as somebody else would; its uid stays unless it brings another one."""
+        before = self.objects.get(path)
+        uid = before["metadata"]["uid"] if before else str(uuid4())
+        if before and obj.get("metadata", {}).get("uid", uid) != uid:
+            self.remove(path)
+            before = None
+        return self._keep(path, _identified(path, obj, {"uid": uid}), "MODIFIED" if before else "ADDED")
+
+    def remove(self, path: str) -> Object:
+        gone = self.objects.pop(path)
+        return self._keep(path, gone, "DELETED")
+
+    def compact(self) -> None:
+        """Forgets all versions and lists so far."""
+        self.compacted = self.last
+        self._pages.clear()
+
+    # ---- calls
+
+    def answer(self, call: Call) -> tuple[int, bytes]:
+        """Raises RefusedError. A watch is no call: see `changes`."""
+        place = parse_path(call.path)
+        match call.method, place.subresource:
+            case "GET", "" if not place.name:
+                return 200, self._list(place.collection, call)
+            case "POST", "" if not place.name:
+                return 201, _encode(self._create(place.collection, call.body))
+            case _ if not place.name:
+                raise RefusedError(405, "MethodNotAllowed")
+            case "GET", "" | "status" if place.path in self.objects:
+                return 200, self.objects.rendered(place.path)
+            case "PATCH", "" | "status":
+                return 200, _encode(self._patch(place, call))
+            case "POST", "binding":
+                return 201, _encode(self._bind(place.path, call.body))
+            case "POST", "eviction":
+                return 201, _encode(self._evict(place.path, call.body))
+            case "DELETE", "":
+                return 200, _encode(self._delete(place.path, call.body or {}))
+        raise RefusedError(404, "NotFound")
+
+    def changes(self, collection: str, version: int) -> "Changes":
+        """What happened there since. RefusedError where that is not known any more."""
+        if version < self.compacted:
+            raise RefusedError(410, "Expired")
+        return Changes(self.log, collection, version)
+
+    def _create(self, collection: str, body: Object) -> Object:
+        obj = merge({}, body)  # null is absent
+        path = f"{collection}/{obj['metadata']['name']}"
+        if path in self.objects:
+            raise RefusedError(409, "AlreadyExists")
+        for given in ("uid", "resourceVersion", "creationTimestamp"):
+            obj["metadata"].pop(given, None)
+        return self.put(path, obj)
+
+    def _patch(self, place: Place, call: Call) -> Object:
+        path, change = place.path, call.body
+        before = self.objects.get(path)
+        applied = "apply-patch" in call.content_type
+        if before is None and (not applied or place.subresource):
+            raise RefusedError(404, "NotFound")
+        if before is not None:
+            _check_preconditions(before, change.get("metadata", {}))
+        if applied:
+            self._own(call)
+        if place.subresource:
+            change = {key: value for key, value in change.items() if key == place.subresource}
+        if applied:  # each field of an apply is one value here, as NodeDevices' status is by its CRD
+            after = {**(before or {}), **change, "metadata": merge((before or {}).get("metadata"), change.get("metadata", {}))}
+        else:
+            after = merge(before, change, by_type="strategic" in call.content_type)
+        return before if before == after else self.put(path, after)
+
+    def _own(self, call: Call) -> None:
+        manager = call.query["fieldManager"]
+        if self._owners.get(call.path, manager) != manager and call.query.get("force") != "true":
+            raise RefusedError(409, "Conflict")
+        self._owners[call.path] = manager
+
+    def _bind(self, path: str, binding: Object) -> Object:
+        pod = self._existing(path, binding["metadata"])
+        if pod.get("spec", {}).get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            raise RefusedError(409, "Conflict")
+        annotations = binding["metadata"].get("annotations", {})
+        bound = merge(pod, {"metadata": {"annotations": annotations}, "spec": {"nodeName": binding["target"]["name"]}})
+        self._keep(path, bound, "MODIFIED")
+        return _DONE
+
+    def _evict(self, path: str, eviction: Object) -> Object:
+        self._existing(path, eviction.get("deleteOptions", {}).get("preconditions", {}))
+        if not self.evictable:
+            raise RefusedError(429, "TooManyRequests")
+        self._end(path, eviction.get("deleteOptions", {}))
+        return _DONE
+
+    def _delete(self, path: str, options: Object) -> Object:
+        self._existing(path, options.get("preconditions", {}))
+        return self._end(path, options)
+
+    def _end(self, path: str, options: Object) -> Object:
+        """A pod that runs somewhere is only told to end: its node removes it, by a deletion without grace."""
+        obj = self.objects[path]
+        runs = bool(obj.get("spec", {}).get("nodeName"))
+        if not (runs and self.graceful) or options.get("gracePeriodSeconds") == 0:
+            return self.remove(path)
+        if obj["metadata"].get("deletionTimestamp"):
+            return obj
+        return self._keep(path, merge(obj, {"metadata": {"deletionTimestamp": _now()}}), "MODIFIED")
+
+    def _existing(self, path: str, preconditions: Object) -> Object:
+        if path not in self.objects:
+            raise RefusedError(404, "NotFound")
+        obj = self.objects[path]
+        _check_preconditions(obj, preconditions)
+        return obj
+
+    def _list(self, collection: str, call: Call) -> bytes:
+        token = call.query.get("continue", "")
+        if token and token not in self._pages:
+            raise RefusedError(410, "Expired")
+        version, rest = self._pages.pop(token) if token else (self.last, self.objects.within(collection))
+        limit = int(call.query.get("limit", "0")) or len(rest)
+        page, rest = rest[:limit], rest[limit:]
+        token = f"from-{version}-{len(rest)}" if rest else ""
+        if rest:
+            self._pages[token] = version, rest
+        head = _encode({"metadata": {"resourceVersion": str(version), "continue": token}})
+        return head[:-1] + b',"items":[' + b",".join(page) + b"]}"
+
+    def _keep(self, path: str, obj: Object, type_: str) -> Object:
+        self.last += 1
+        obj["metadata"]["resourceVersion"] = str(self.last)
+        rendered = _encode(obj)
+        if type_ != "DELETED":
+            self.objects.keep(path, rendered)
+        line = b'{"type":"%s","object":%s}\n' % (type_.encode(), rendered)
+        self.log.append(Change(self.last, path.rpartition("/")[0], line))
+        self._changed()
+        return obj
+
+
+class Changes:
+    """One watch's way through the log."""
+
+    def __init__(self, log: list[Change], collection: str, version: int) -> None:
+        self._log = log
+        self._collection = collection
+        self._next = next((n for n in range(len(log) - 1, -1, -1) if log[n].version <= version), -1) + 1
+
+    @property
+    def more(self) -> bool:
+        return self._next < len(self._log)
+
+    def take(self) -> bytes:
+        """The lines since the last time."""
+        new = self._log[self._next :]
+        self._next += len(new)
+        return b"".join(change.line for change in new if is_within(change.collection, self._collection))
+
+
+def is_within(one: str, collection: str) -> bool:
+    """Whether what is in the first is in the second too, which may span all namespaces."""
+    head, _, plural = collection.rpartition("/")
+    return one == collection or (one.startswith(f"{head}/namespaces/") and one.endswith(f"/{plural}"))
+
+
+def merge(target: Any, change: Any, *, by_type: bool = False) -> Any:
+    """RFC 7396. `by_type`: conditions are merged by their type, as a strategic merge patch does."""
+    if not isinstance(change, dict):
+        return change
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in change.items():
+        if value is None:
+            out.pop(key, None)
+        elif by_type and key == "conditions":
+            out[key] = _by_type(out.get(key, ()), value)
+        else:
+            out[key] = merge(out.get(key), value, by_type=by_type)
+    return out
+
+
+def _by_type(conditions: Iterable[Object], changed: Iterable[Object]) -> list[Object]:
+    merged = {one["type"]: one for one in conditions}
+    for one in changed:
+        merged[one["type"]] = merge(merged.get(one["type"]), one)
+    return list(merged.values())
+
+
+def _check_preconditions(obj: Object, expected: Object) -> None:
+    for key in ("uid", "resourceVersion"):
+        if expected.get(key) and expected[key] != obj["metadata"][key]:
+            raise RefusedError(409, "Conflict")
+
+
+def _identified(path: str, obj: Object, defaults: Object) -> Object:
+    collection, _, name = path.rpartition("/")
+    parts = collection.split("/")
+    if "namespaces" in parts[:-1]:
+        defaults["namespace"] = parts[parts.index("namespaces") + 1]
+    return {**obj, "metadata": {"name": name, "creationTimestamp": _now(), **defaults, **obj.get("metadata", {})}}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,54 @@
+"""The pods of `make demo-central`: those of deploy/samples, some that fill the nodes, and those that wait or never fit."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from lading.vocabulary import PREFIX
+
+NAMESPACE: Final = "default"
+SAMPLES: Final = Path(__file__).parents[1] / "deploy" / "samples"
+PROFILES: Final = {"h100-1": "demo-8gpu", "a100-1": "mn2a", "mig-1": "mig", "desk-1": "workstation"}  # by node
+
+_H100: Final = "NVIDIA H100 80GB HBM3"
+_A100: Final = "NVIDIA A100-SXM4-40GB"
+_ADA: Final = "NVIDIA RTX 6000 Ada Generation"
+
+
+def _pod(name: str, *limits: Mapping[str, str | int], priority: int = 0, **annotations: str) -> dict[str, Any]:
+    """A container for each of `limits`. Keys are written without `lading.dev/`, with `_` for `-`."""
+    containers = [{"name": f"c{n}", "resources": {"limits": _prefixed(one)}} for n, one in enumerate(limits)]
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": _prefixed(annotations)}
+    return {"metadata": metadata, "spec": {"schedulerName": "lading", "priority": priority, "containers": containers}}
+
+
+def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
+    return {PREFIX + key.replace("_", "-"): str(value) for key, value in words.items()}
+
+
+FILLING: Final = (
+    _pod("finetune", {"gpu": 4, "rdma": 4}, gpu_model=_H100),
+    _pod("notebook", {"gpu_memory": "12Gi", "gpu_core": 25}, gpu_model=_ADA),
+    _pod("serve-a", {"gpu_memory": "24Gi", "gpu_core": 40}),
+    _pod("serve-b", {"gpu_core": 30}),
+    _pod("two-shares", {"gpu_memory": "6Gi"}, {"gpu_memory": "10Gi", "rdma": 1}, gpu_model=_A100),
+    _pod("spread-out", {"gpu_memory": "4Gi"}, policy="spread", gpu_model=_H100),
+)
+MISSPELT: Final = _pod("misspelt", {"gpu_mem": "8Gi"})
+TOO_LARGE: Final = _pod("too-large", {"gpu_memory": "200Gi"})
+WAITS: Final = _pod("next-run", {"gpu": 4, "rdma": 4}, gpu_model=_A100)
+URGENT: Final = _pod("urgent", {"gpu": 1}, gpu_model=_ADA, priority=100_000)
+ENDS: Final = "gpus-and-rdma"  # the sample whose devices WAITS gets
+
+
+def read_samples() -> list[dict[str, Any]]:
+    """With the priority that the API server gives them by their class."""
+    documents = [one for path in sorted(SAMPLES.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text()) if one]
+    values = {one["metadata"]["name"]: one["value"] for one in documents if one["kind"] == "PriorityClass"}
+    pods = [one for one in documents if one["kind"] == "Pod"]
+    for pod in pods:
+        pod["metadata"]["namespace"] = NAMESPACE
+        pod["spec"]["priority"] = values.get(pod["spec"].get("priorityClassName"), 0)
+    return pods

@@ -1,0 +1,148 @@
+"""What central decided, read from the pods: who asked for what, who has which devices; and whether anything is held twice.
+
+Pure: pods as the API server has them, and reports. The arithmetic is its own on purpose: central's is what is shown here.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lading.nodedevices import Status
+from lading.vocabulary import (
+    ASSIGNMENT,
+    PREFIX,
+    RESOURCE_GPU,
+    RESOURCE_GPU_CORE,
+    RESOURCE_GPU_MEMORY,
+    RESOURCE_RDMA,
+)
+
+_WHOLE: Final = 100  # percent
+
+
+class GivenGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A whole card, where no amount is said."""
+
+    uuid: str
+    bdf: str
+    memory_mib: int = 0
+    core_percent: int = 0
+    pod_memory_mib: int | None = None  # what the pod takes at one time, where that is less than the sum of its containers
+    pod_core_percent: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        return not self.memory_mib and not self.core_percent
+
+
+class GivenVf(msgspec.Struct, frozen=True, kw_only=True):
+    bdf: str
+    pf: str
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    asks: str  # in words
+    init: bool = False
+    gpus: tuple[GivenGpu, ...] = ()
+    vfs: tuple[GivenVf, ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`node` is empty for a pod that waits."""
+
+    pod: str
+    uid: str
+    priority: int = 0
+    refines: Mapping[str, str] = {}  # the pod's annotations for central
+    node: str = ""
+    containers: tuple[Container, ...] = ()
+
+
+def read_decision(pod: Mapping[str, Any]) -> Decision:
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations = metadata.get("annotations", {})
+    given = json.loads(annotations.get(ASSIGNMENT, '{"containers":{}}'))["containers"]
+    containers = [(one, True) for one in spec.get("initContainers", [])] + [(one, False) for one in spec["containers"]]
+    return Decision(
+        pod=metadata["name"],
+        uid=metadata["uid"],
+        priority=spec.get("priority", 0),
+        refines={k.removeprefix(PREFIX): v for k, v in annotations.items() if k.startswith(PREFIX) and "assignment" not in k},
+        node=spec.get("nodeName", ""),
+        containers=tuple(
+            msgspec.convert({"name": one["name"], "asks": asks, "init": init, **given.get(one["name"], {})}, Container)
+            for one, init in containers
+            if (asks := asks_in_words(one.get("resources", {}).get("limits", {})))
+        ),
+    )
+
+
+def asks_in_words(limits: Mapping[str, Any]) -> str:
+    words = []
+    if count := int(limits.get(RESOURCE_GPU, 0)):
+        words.append(f"{count} GPU{'s' * (count > 1)}")
+    share = [str(limits[RESOURCE_GPU_MEMORY])] if RESOURCE_GPU_MEMORY in limits else []
+    share += [f"{limits[RESOURCE_GPU_CORE]} %"] if RESOURCE_GPU_CORE in limits else []
+    if share:
+        words.append(f"{' '.join(share)} of a GPU")
+    if count := int(limits.get(RESOURCE_RDMA, 0)):
+        words.append(f"{count} VF{'s' * (count > 1)}")
+    known = {RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE, RESOURCE_RDMA}
+    words += [f"{name}: {amount}" for name, amount in limits.items() if name.startswith(PREFIX) and name not in known]
+    return ", ".join(words)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one pod has of one card."""
+
+    pod: str
+    memory_mib: int
+    core_percent: int
+    whole: bool
+
+
+def parts_by_card(decisions: Iterable[Decision]) -> dict[tuple[str, str], list[Part]]:
+    """By node and card: a pod's containers together; at one time, where central says that they take turns."""
+    parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    for decision in decisions:
+        by_card = defaultdict(list)
+        for gpu in (gpu for container in decision.containers for gpu in container.gpus):
+            by_card[gpu.uuid].append(gpu)
+        for uuid, gpus in by_card.items():
+            memory = next((g.pod_memory_mib for g in gpus if g.pod_memory_mib is not None), sum(g.memory_mib for g in gpus))
+            core = next((g.pod_core_percent for g in gpus if g.pod_core_percent is not None), sum(g.core_percent for g in gpus))
+            part = Part(decision.pod, memory, core, any(gpu.whole for gpu in gpus))
+            parts[decision.node, uuid].append(part)
+    return dict(parts)
+
+
+def holders_by_vf(decisions: Iterable[Decision]) -> dict[tuple[str, str], list[str]]:
+    """By node and address: names of pods, each once."""
+    holders: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for decision in decisions:
+        for bdf in dict.fromkeys(vf.bdf for container in decision.containers for vf in container.vfs):
+            holders[decision.node, bdf].append(decision.pod)
+    return dict(holders)
+
+
+def find_clashes(decisions: Iterable[Decision], reports: Mapping[str, Status]) -> list[str]:
+    """Devices that are held by more pods than they can be, in words."""
+    decided = list(decisions)
+    usable = {(node, str(gpu.uuid)): gpu.usable_mib for node, status in reports.items() for gpu in status.gpus}
+    clashes = []
+    for (node, uuid), parts in parts_by_card(decided).items():
+        holders = ", ".join(part.pod for part in parts)
+        if any(part.whole for part in parts) and len(parts) > 1:
+            clashes.append(f"{uuid} on {node} is given whole, and to {holders}")
+        if sum(part.memory_mib for part in parts) > usable.get((node, uuid), 0):
+            clashes.append(f"{uuid} on {node} has less memory than {holders} have of it")
+        if sum(part.core_percent for part in parts) > _WHOLE:
+            clashes.append(f"{uuid} on {node} is given to more than 100 percent: {holders}")
+    for (node, bdf), pods in holders_by_vf(decided).items():
+        if len(pods) > 1:
+            clashes.append(f"{bdf} on {node} is given to {', '.join(pods)}")
+    return clashes

@@ -1,0 +1,298 @@
+"""`make demo-central`: the scheduler extender without a cluster, shown and checked.
+
+    python -m simnode.demo_central            tables, a picture of every node, ends with `lading demo-central: ok`
+    python -m simnode.demo_central -o json    the decisions and the checks as JSON; what happens is told on stderr
+
+Real is lading-central, as a process, and all that it says. Simulated is what is around it: an API server that keeps objects
+(simnode.api_server), kube-scheduler as far as an extender sees it (simnode.extender_calls), and nodes that are files
+(simnode/nodedevices) with as much of kubelet and lading-hooks as grants need (simnode.node_agents). No root, no containerd.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from lading.errors import LadingError
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access
+from lading.kube.resource import EVENTS, LEASES, NODE_DEVICES, NODES, PODS
+from lading.nodedevices import Status
+from lading.signature import load_public_keys
+from simnode.api_server import ApiServer, write_kubeconfig
+from simnode.api_store import Store
+from simnode.child import tail
+from simnode.crowd import ENDS, FILLING, MISSPELT, NAMESPACE, PROFILES, TOO_LARGE, URGENT, WAITS, read_samples
+from simnode.decisions import Decision, GivenGpu, find_clashes, read_decision
+from simnode.extender_calls import ExtenderCalls, Outcome
+from simnode.node_agents import NodeAgents
+from simnode.picture import COLUMNS, decision_rows, draw_node, gib, letters
+from simnode.reported import read_status
+from simnode.scheduling import CENTRAL, KEY_ID, SYSTEM, Replica, SigningKey
+from simnode.terminal import Terminal
+
+WAKE_S: Final = 2.0  # what central promises (p99), from a release that it saw to the bound pod
+TAKE_S: Final = 5.0
+CONTENT: Final = {"Content-Type": "application/json"}
+
+
+class Stage:
+    """Everything that runs, while a story is told."""
+
+    def __init__(
+        self, store: Store, client: KubeClient, session: aiohttp.ClientSession, replica: Replica, key: SigningKey
+    ) -> None:
+        self.reports: Mapping[str, Status] = {node: read_status(profile) for node, profile in PROFILES.items()}
+        self.store = store
+        self.client = client
+        self.replica = replica
+        self.url = f"http://127.0.0.1:{replica.port}"
+        self.calls = ExtenderCalls(session, client, extender=self.url, nodes=list(PROFILES))
+        keys = load_public_keys({KEY_ID: key.public.read_bytes()})
+        self.agents = NodeAgents(client, self.reports, keys)
+        self._session = session
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """As the API server has them now, in the order in which the pods came."""
+        return [read_decision(pod) for pod in self._objects(PODS.path(NAMESPACE))]
+
+    def decision(self, name: str) -> Decision:
+        return read_decision(self.store.objects[PODS.path(NAMESPACE, name)])
+
+    def outcome(self, name: str) -> Outcome:
+        return self.calls.outcomes[self.decision(name).uid]
+
+    def events(self) -> list[dict[str, Any]]:
+        return self._objects(EVENTS.path(NAMESPACE))
+
+    def _objects(self, collection: str) -> list[dict[str, Any]]:
+        return [self.store.objects[path] for path in self.store.objects if path.startswith(f"{collection}/")]
+
+    async def create(self, pod: dict[str, Any]) -> str:
+        """Its uid."""
+        created = msgspec.json.decode(await self.client.create(PODS.path(NAMESPACE), pod))
+        return str(created["metadata"]["uid"])
+
+    async def why(self, name: str) -> dict[str, Any]:
+        """Empty for a pod that asks for nothing that has a meaning."""
+        async with self._session.get(f"{self.url}/v1/why/{NAMESPACE}/{name}") as answer:
+            found: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
+            return found
+
+    async def await_decided(self, uids: Iterable[str]) -> None:
+        expected = set(uids)
+        await self.calls.await_all(lambda: self.calls.outcomes.keys() >= expected, "a decision for each pod")
+
+    async def await_bound(self, uid: str, name: str) -> float:
+        """When; monotonic seconds."""
+
+        def bound() -> bool:
+            return uid in self.calls.outcomes and bool(self.calls.outcomes[uid].node)
+
+        await self.calls.await_all(bound, f"a node for {name}")
+        return self.calls.outcomes[uid].at
+
+    async def await_taken(self, uids: set[str]) -> bool:
+        """Whether the nodes grant exactly these pods what they were assigned; the last ones may take a moment."""
+        until = time.monotonic() + TAKE_S
+        while {grant.pod for node in PROFILES for grant in self.agents.held(node)} != uids:
+            if self.agents.refused or time.monotonic() > until:
+                return False
+            await asyncio.sleep(0.01)
+        return not self.agents.refused
+
+
+class Story:
+    def __init__(self, out: Terminal, stage: Stage) -> None:
+        self._out = out
+        self._stage = stage
+        self.figures: dict[str, float] = {}
+
+    async def tell(self) -> None:
+        await self._pods_come()
+        await self._pods_wait()
+        await self._a_pod_ends()
+        await self._a_pod_is_urgent()
+        self._nodes()
+        await self._checks()
+
+    async def _pods_come(self) -> None:
+        out, stage = self._out, self._stage
+        pods = [*read_samples(), *FILLING, MISSPELT, TOO_LARGE, WAITS]
+        out.step(f"{len(pods)} pods come: those of deploy/samples, some that fill the nodes, and three that have to wait")
+        began = time.monotonic()
+        uids = {pod["metadata"]["name"]: await stage.create(pod) for pod in pods}
+        waiting = {pod["metadata"]["name"] for pod in (MISSPELT, TOO_LARGE, WAITS)}
+        await stage.await_decided(uids[name] for name in waiting)
+        for name in uids.keys() - waiting:  # one may be refused at first, while room that another does not need is held for it
+            await stage.await_bound(uids[name], name)
+        took = max(stage.calls.outcomes[uid].at for uid in uids.values()) - began
+        self.figures["decided_s"] = round(took, 3)
+        out.said(f"decided in {took * 1e3:.0f} ms, by {stage.calls.requests} requests over HTTP")
+        self._table(*stage.decisions)
+        bound = {decision.pod for decision in stage.decisions if decision.node}
+        out.check(f"{len(bound)} are bound, and 3 are not", bound == uids.keys() - waiting)
+        cards = {one.name: {gpu.uuid for gpu in one.gpus} for one in stage.decision("several-containers").containers}
+        reused = bool(cards["prepare"]) and cards["prepare"] <= cards["train"]
+        out.check("several-containers: its init container uses a card of the container after it", reused)
+
+    async def _pods_wait(self) -> None:
+        out, stage = self._out, self._stage
+        out.step("Why three wait: the reasons that kube-scheduler shows, and the nearest misses of GET /v1/why")
+        for pod in (MISSPELT, TOO_LARGE, WAITS):
+            name = pod["metadata"]["name"]
+            outcome = stage.outcome(name)
+            reasons = [*outcome.may_fit.values(), *outcome.never.values()]
+            lines = [f"{reasons.count(reason)} of {len(reasons)} nodes: {reason}" for reason in dict.fromkeys(reasons)]
+            nearest = (await stage.why(name)).get("nodes", ())
+            out.shown(name, [*lines, *(f"{node['node']}: {node['detail']}" for node in nearest if node.get("detail"))])
+        misspelt, large = stage.outcome("misspelt"), stage.outcome("too-large")
+        named = all("lading.dev/gpu-mem" in reason for reason in misspelt.never.values())
+        out.check("misspelt: the reason names the resource that does not exist", named and not misspelt.may_fit)
+        never = len(large.never) == len(PROFILES) and not large.may_fit
+        out.check("too-large: it can never fit, and no preemption is tried for it", never)
+
+    async def _a_pod_ends(self) -> None:
+        out, stage = self._out, self._stage
+        ends, waits = stage.decision(ENDS), stage.decision("next-run")
+        out.step(f"{ENDS} ends, and next-run gets its room")
+        await stage.client.delete(PODS.path(NAMESPACE, ENDS), uid=ends.uid)
+        at = await stage.await_bound(waits.uid, "next-run")
+        took = at - stage.agents.released[ends.uid]
+        self.figures["bound_after_release_s"] = round(took, 3)
+        self._table(stage.decision("next-run"))
+        out.said(f"bound {took * 1e3:.0f} ms after its node said that the devices are free")
+        out.check(f"that is within {WAKE_S:g} s", 0 < took < WAKE_S)
+
+    async def _a_pod_is_urgent(self) -> None:
+        out, stage = self._out, self._stage
+        before = stage.decision("notebook")
+        gone = set(stage.agents.released)
+        out.step(
+            f"urgent comes: it asks for the card of which notebook has a share on {before.node}, and its priority is higher"
+        )
+        began = time.monotonic()
+        uid = await stage.create(URGENT)
+        took = await stage.await_bound(uid, "urgent") - began
+        self.figures["bound_by_preemption_s"] = round(took, 3)
+        self._table(stage.decision("urgent"))
+        told = [f"{one['reason']}, pod {one['involvedObject']['name']}: {one['message']}" for one in stage.events()]
+        out.shown("events", told)
+        evicted = set(stage.agents.released) - gone
+        whole = tuple(GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf) for gpu in before.containers[0].gpus)
+        out.check("notebook was evicted, and nobody else", evicted == {before.uid})
+        out.said(f"bound {took:.1f} s after it came")
+        out.check("urgent has notebook's card, whole", stage.decision("urgent").containers[0].gpus == whole)
+
+    def _nodes(self) -> None:
+        out, stage = self._out, self._stage
+        decisions = stage.decisions
+        marks = letters(decisions)
+        out.step("Who holds what now: a letter is a pod, a card's bar is its memory")
+        out.said("  ".join(f"{mark} {name}" for name, mark in marks.items()))
+        for node, status in stage.reports.items():
+            out.drawn(draw_node(node, status, decisions, marks))
+
+    async def _checks(self) -> None:
+        out, stage = self._out, self._stage
+        out.step("Everything together")
+        bound = [decision for decision in stage.decisions if decision.node]
+        clashes = find_clashes(bound, stage.reports)
+        if clashes:
+            out.shown("held twice", clashes)
+        out.check("no card is given beyond what it has, and nobody shares a whole card or a VF", not clashes)
+        taken = await stage.await_taken({decision.uid for decision in bound})
+        out.check("every node took every assignment, signatures checked with central's public key", taken)
+
+    def _table(self, *decisions: Decision) -> None:
+        self._out.table(COLUMNS, [row for decision in decisions for row in decision_rows(decision)])
+
+
+@contextlib.asynccontextmanager
+async def staged(out: Terminal) -> AsyncIterator[Stage]:
+    async with contextlib.AsyncExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lading-demo-central-")))
+        server = await ends.enter_async_context(ApiServer(first_version=1000))
+        load(server.store)
+        kubeconfig = write_kubeconfig(folder / "kubeconfig", server.url)
+        key = SigningKey(folder)
+        replica = Replica("central", folder=folder, kubeconfig=kubeconfig, key=key)
+        ends.push_async_callback(asyncio.to_thread, replica.stop)
+        began = time.monotonic()
+        replica.start()
+        await asyncio.to_thread(replica.wait_until, lambda: replica.leads, "its leadership")
+        out.step("The cluster")
+        out.said(
+            f"lading-central leads {time.monotonic() - began:.1f} s after its start: pid {replica.pid}, http://127.0.0.1:{replica.port}"
+        )
+        access = open_access(kubeconfig)
+        client = await ends.enter_async_context(KubeClient(access, user_agent="demo-central"))
+        session = await ends.enter_async_context(aiohttp.ClientSession(headers=CONTENT))
+        stage = Stage(server.store, client, session, replica, key)
+        out.table(("NODE", "GPUS", "MODEL", "MEMORY", "VFS"), [node_row(*one) for one in stage.reports.items()])
+        yield stage
+
+
+def load(store: Store) -> None:
+    """Nodes, their reports, and a lease that a former leader gave back: one that is not there is waited out for 15 s."""
+    for node, profile in PROFILES.items():
+        store.load(NODES.path(name=node), {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        store.load(NODE_DEVICES.path(name=node), {"status": msgspec.to_builtins(read_status(profile))})
+    store.load(LEASES.path(SYSTEM, CENTRAL), {"spec": {"leaseDurationSeconds": 1}})
+
+
+def node_row(node: str, status: Status) -> tuple[str, ...]:
+    sizes = sorted({gpu.usable_mib for gpu in status.gpus})
+    return node, status.summary.gpus, status.summary.models, " ".join(map(gib, sizes)), status.summary.vfs or "-"
+
+
+async def run(out: Terminal) -> dict[str, Any]:
+    out.title("Lading's scheduler extender without a cluster: four simulated nodes, and the real lading-central")
+    async with staged(out) as stage:
+        story = Story(out, stage)
+        work = [asyncio.create_task(one.run()) for one in (stage.agents, stage.calls)]
+        telling = asyncio.create_task(story.tell())
+        try:
+            done, _ = await asyncio.wait([telling, *work], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (telling, *work):
+                task.cancel()
+            await asyncio.gather(telling, *work, return_exceptions=True)
+            if out.failures or not telling.done() or telling.exception():
+                out.shown("the end of lading-central's log", tail(stage.replica.log, 12).splitlines())
+        return {"decisions": stage.decisions, "figures": story.figures, "checks": out.checks}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="simnode.demo_central", description="The scheduler extender, without a cluster.")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="for people, or for machines [table]"
+    )
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up
+    out = Terminal(sys.stderr if args.output == "json" else sys.stdout)
+    try:
+        found = asyncio.run(run(out))
+    except LadingError as e:
+        out.ended(f"lading demo-central: failed: {e}")
+        raise SystemExit(1) from e
+    if args.output == "json":
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    out.ended(f"lading demo-central: {'failed: ' + '; '.join(out.failures) if out.failures else 'ok'}")
+    raise SystemExit(bool(out.failures))
+
+
+if __name__ == "__main__":
+    main()

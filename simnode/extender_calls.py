@@ -1,0 +1,125 @@
+"""kube-scheduler's part, as far as an extender sees it: filter, prioritize, bind over HTTP, one pod at a time.
+
+Enters: pods, from a list and a watch. Leaves: Bindings, made by the extender, and what became of each pod. A pod that was
+refused waits until something happens to it, as in kube-scheduler's queue; Bindings run side by side. What it leaves out: cpu,
+memory, taints and all else that is kube-scheduler's own, so that every node is asked about.
+
+Source: k8s.io/kube-scheduler/extender/v1, v1.36.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from lading.errors import HostError
+from lading.kube.client import KubeClient
+from lading.kube.resource import PODS
+
+SCHEDULER: Final = "lading"
+AGAIN_S: Final = 1.0  # after a Binding that failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of the last attempt. `at`: monotonic seconds."""
+
+    at: float
+    node: str = ""  # empty: it fits nowhere now
+    may_fit: Mapping[str, str] = field(default_factory=dict)  # reasons by node, of those where an eviction could help
+    never: Mapping[str, str] = field(default_factory=dict)
+
+
+class ExtenderCalls:
+    """`run` does the work; `await_all` and `outcomes` tell of it."""
+
+    def __init__(self, session: aiohttp.ClientSession, client: KubeClient, *, extender: str, nodes: Sequence[str]) -> None:
+        self.outcomes: dict[str, Outcome] = {}  # by pod uid
+        self.requests = 0
+        self._session = session
+        self._client = client
+        self._extender = extender
+        self._nodes = list(nodes)
+        self._pods: dict[str, dict[str, Any]] = {}  # that wait in the queue, as they are now
+        self._queue: asyncio.PriorityQueue[tuple[int, int, str]] = asyncio.PriorityQueue()
+        self._number = itertools.count()
+        self._news = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            while True:
+                *_, uid = await self._queue.get()
+                pod = self._pods.pop(uid, None)
+                if pod is not None and (node := await self._choose(pod)):
+                    tasks.create_task(self._bind(pod, node))
+
+    async def await_all(self, holds: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
+        """Looked at after each attempt."""
+        try:
+            async with asyncio.timeout(within_s), self._news:
+                await self._news.wait_for(holds)
+        except TimeoutError as e:
+            raise HostError(f"cannot go on: {what} did not come in {within_s:g} s") from e
+
+    async def _follow(self) -> None:
+        async for page in self._client.list_pages(PODS.path()):
+            for item in page.items:
+                self._see(msgspec.json.decode(item))
+            version = page.resource_version
+        async with contextlib.aclosing(self._client.watch(PODS.path(), resource_version=version)) as watch:
+            async for event in watch:
+                if event.type in ("ADDED", "MODIFIED"):
+                    self._see(msgspec.json.decode(event.object))
+
+    def _see(self, pod: dict[str, Any]) -> None:
+        metadata, spec = pod["metadata"], pod["spec"]
+        if spec.get("schedulerName") != SCHEDULER or spec.get("nodeName") or metadata.get("deletionTimestamp"):
+            self._pods.pop(metadata["uid"], None)
+            return
+        if metadata["uid"] not in self._pods:
+            self._queue.put_nowait((-spec.get("priority", 0), next(self._number), metadata["uid"]))
+        self._pods[metadata["uid"]] = pod
+
+    async def _choose(self, pod: dict[str, Any]) -> str:
+        uid = pod["metadata"]["uid"]
+        found = await self._ask("filter", {"Pod": pod, "NodeNames": self._nodes})
+        fits = found.get("NodeNames") or []
+        if not fits:
+            reasons = {kind: found.get(kind) or {} for kind in ("FailedNodes", "FailedAndUnresolvableNodes")}
+            await self._tell(uid, Outcome(at=time.monotonic(), may_fit=reasons["FailedNodes"], never=[*reasons.values()][1]))
+            return ""
+        if len(fits) == 1:  # prioritize is skipped then
+            return str(fits[0])
+        scores = await self._ask("prioritize", {"Pod": pod, "NodeNames": fits})
+        return str(max(scores, key=lambda one: one["Score"])["Host"])
+
+    async def _bind(self, pod: dict[str, Any], node: str) -> None:
+        metadata = pod["metadata"]
+        names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"], "Node": node}
+        if (await self._ask("bind", names)).get("Error"):
+            await asyncio.sleep(AGAIN_S)
+            self._see(pod)
+            return
+        await self._tell(metadata["uid"], Outcome(at=time.monotonic(), node=node))
+
+    async def _ask(self, verb: str, body: object) -> Any:
+        self.requests += 1
+        headers = {"Content-Type": "application/json"}
+        async with self._session.post(f"{self._extender}/{verb}", data=msgspec.json.encode(body), headers=headers) as answer:
+            text = await answer.read()
+            if answer.status != 200:
+                raise HostError(f"cannot ask lading-central to {verb}: {answer.status} {text[:200]!r}")
+            return msgspec.json.decode(text)
+
+    async def _tell(self, uid: str, outcome: Outcome) -> None:
+        async with self._news:
+            self.outcomes[uid] = outcome
+            self._news.notify_all()

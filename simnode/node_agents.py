@@ -1,0 +1,96 @@
+"""The nodes' part without nodes: kubelet that runs what is bound, and lading-hooks that takes assignments and reports grants.
+
+Enters: pods, from a list and a watch; what each node has, from a file. Leaves: pods that run, NodeDevices with the grants, and
+pods that end when they are told to: first the pod goes, then its node says that the devices are free. An assignment is read by
+the node's own code, with central's public key: what it refuses is not granted.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from hooks.assignment.annotations import Trust, parse_assignment
+from hooks.assignment.model import ContainerRequest, Form, Refusal
+from lading.kube.client import KubeClient
+from lading.kube.resource import NODE_DEVICES, PODS
+from lading.nodedevices import Grant, GrantedGpu, Status
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+END_S: Final = 0.3  # for a container to end, once it was told to
+
+
+class NodeAgents:
+    def __init__(self, client: KubeClient, reports: Mapping[str, Status], keys: Mapping[str, Ed25519PublicKey]) -> None:
+        self.refused: dict[str, Refusal] = {}  # by pod uid
+        self.released: dict[str, float] = {}  # by pod uid: when its node says so; monotonic seconds
+        self._client = client
+        self._reports = dict(reports)
+        self._trust = Trust(accepted=frozenset({Form.SIGNED}), keys=keys)
+        self._grants: dict[str, dict[PodUid, Sequence[Grant]]] = {node: {} for node in reports}
+        self._ending: set[PodUid] = set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            async for page in self._client.list_pages(PODS.path()):
+                version = page.resource_version
+            async with contextlib.aclosing(self._client.watch(PODS.path(), resource_version=version)) as watch:
+                async for event in watch:
+                    pod = msgspec.json.decode(event.object)
+                    node, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
+                    if not node or event.type == "DELETED" or uid in self._ending:
+                        continue
+                    if pod["metadata"].get("deletionTimestamp"):
+                        self._ending.add(uid)
+                        tasks.create_task(self._end(pod, node))
+                    elif uid not in self._grants[node] and uid not in self.refused:
+                        await self._start(pod, node)
+
+    def held(self, node: str) -> tuple[Grant, ...]:
+        return tuple(grant for grants in self._grants[node].values() for grant in grants)
+
+    async def _start(self, pod: dict[str, Any], node: str) -> None:
+        metadata = pod["metadata"]
+        uid = PodUid(metadata["uid"])
+        found = parse_assignment(metadata.get("annotations", {}), pod=uid, node=node, trust=self._trust)
+        if isinstance(found, Refusal):
+            self.refused[uid] = found
+            return
+        gen, containers = (found.gen, found.containers) if found else (0, {})
+        who = {"pod": uid, "namespace": metadata["namespace"], "pod_name": metadata["name"], "form": "signed", "gen": gen}
+        self._grants[node][uid] = [_grant(name, request, who) for name, request in containers.items()]
+        await self._report(node)
+        status = PODS.path(metadata["namespace"], metadata["name"], "status")
+        await self._client.merge(status, {"status": {"phase": "Running"}})
+
+    async def _end(self, pod: dict[str, Any], node: str) -> None:
+        metadata = pod["metadata"]
+        await asyncio.sleep(END_S)
+        await self._client.delete(PODS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"], grace_s=0)
+        self._grants[node].pop(metadata["uid"], None)
+        self.released[metadata["uid"]] = time.monotonic()
+        await self._report(node)
+
+    async def _report(self, node: str) -> None:
+        status = msgspec.structs.replace(self._reports[node], grants=self.held(node))
+        path = NODE_DEVICES.path(name=node, subresource="status")
+        await self._client.apply(path, {"status": status}, manager="lading-hooks", force=True)
+
+
+def _grant(container: str, request: ContainerRequest, who: Mapping[str, Any]) -> Grant:
+    gpus = tuple(
+        GrantedGpu(
+            uuid=GpuUuid(gpu.name),
+            memory_mib=gpu.memory_mib,
+            core_percent=gpu.core_percent,
+            pod_memory_mib=gpu.pod_memory_mib,
+            pod_core_percent=gpu.pod_core_percent,
+        )
+        for gpu in request.gpus
+    )
+    return Grant(container=container, gpus=gpus, vfs=tuple(PciAddress(vf.name) for vf in request.vfs), **who)

@@ -1,0 +1,45 @@
+"""What the simulated nodes report: the status of their NodeDevices, in files, so that it needs neither root nor a compiler.
+
+Written by the node's own code from the profiles (`simnode/profiles`), of nodes where nobody holds anything yet; a test compares
+the two. `python -m simnode.reported` writes the files anew; that needs root and a C compiler.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hooks.inventory.read import read_inventory
+from hooks.report.build import build_status
+from lading.nodedevices import Status
+from simnode.build import SimNode, build
+from simnode.nvml import compile_fake_nvml
+from simnode.profile import PROFILES
+
+FILES: Final = Path(__file__).parent / "nodedevices"
+
+
+def read_status(profile: str) -> Status:
+    return msgspec.json.decode((FILES / f"{profile}.json").read_bytes(), type=Status)
+
+
+def build_reported(node: SimNode, nvml_library: Path) -> Status:
+    """FAKE_NVML_STATE is the node's. Without what differs from start to start: the boot, the version of lading-hooks."""
+    found = read_inventory(node.root, nvml_library=nvml_library)
+    return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="lading-reported-") as folder:
+        library = compile_fake_nvml(Path(folder))
+        for profile in sorted(PROFILES.glob("*.json")):
+            node = build(profile, Path(folder) / profile.stem)
+            os.environ["FAKE_NVML_STATE"] = str(node.nvml_state)
+            status = msgspec.json.encode(build_reported(node, library))
+            (FILES / profile.name).write_bytes(msgspec.json.format(status, indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Two daemons and one lease: who is stopped leads no more, another takes over after the wait, and neither assigns twice."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from central.api.lease import Terms
+from lading.kube.resource import LEASES
+from simnode.control_plane import free_port
+from tests.fakes.kube_objects import Json, devices, devices_path, node, node_path, pod, pod_path
+from tests.fakes.kube_server import FakeKubeServer
+
+NAMESPACE, NAME = "lading-system", "lading-central"
+LEASE = LEASES.path(NAMESPACE, NAME)
+LEADS, WAITS = 200, 503
+
+
+@dataclass
+class Central:
+    process: asyncio.subprocess.Process
+    port: int
+    session: aiohttp.ClientSession
+
+    async def ask(self, verb: str, body: Json) -> tuple[int, Json]:
+        """Status and answer; status 0 where nobody answers."""
+        try:
+            limit = aiohttp.ClientTimeout(total=10)
+            async with self.session.post(f"http://127.0.0.1:{self.port}/{verb}", json=body, timeout=limit) as answer:
+                text = await answer.text()
+                return answer.status, json.loads(text) if answer.status == LEADS else {}
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, {}
+
+    async def filter(self, shown: Json) -> tuple[int, list[str]]:
+        status, answer = await self.ask("filter", {"Pod": shown, "NodeNames": ["n1"]})
+        return status, answer.get("NodeNames", [])
+
+    async def until(self, status: int, within_s: float) -> float:
+        """Seconds until filter answers so."""
+        began = time.monotonic()
+        while (await self.filter(pod("nobody", {"cpu": "1"}, version=1)))[0] != status:
+            assert time.monotonic() - began < within_s, f"no {status} within {within_s} s"
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+    async def bind(self, shown: Json) -> tuple[int, str]:
+        metadata = shown["metadata"]
+        names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        status, answer = await self.ask("bind", {**names, "Node": "n1"})
+        return status, answer.get("Error", "")
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+
+@contextlib.asynccontextmanager
+async def central(folder: Path, server: FakeKubeServer, name: str) -> AsyncIterator[Central]:
+    port = free_port()
+    flags = {
+        "kubeconfig": server.write_kubeconfig(folder / "kubeconfig"),
+        "config": folder / "none.toml",
+        "listen": f"127.0.0.1:{port}",
+        "metrics": "",
+        "identity": name,
+        "lease-namespace": NAMESPACE,
+        "lease-name": NAME,
+    }
+    (folder / "none.toml").write_text("")
+    program = Path(sys.executable).with_name("lading-central")
+    with (folder / f"{name}.log").open("w") as log:
+        process = await asyncio.create_subprocess_exec(
+            program, *(f"--{key}={value}" for key, value in flags.items()), stderr=log, stdout=log
+        )
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+        try:
+            yield Central(process, port, session)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def cluster() -> AsyncIterator[FakeKubeServer]:
+    """One node with one card, and a lease that was let go of: the first that comes may lead at once."""
+    async with FakeKubeServer() as server:
+        await server.put(node_path("n1"), node("n1"))
+        await server.put(devices_path("n1"), devices("n1"))
+        await server.put(LEASE, {"spec": {"leaseDurationSeconds": 1}})
+        yield server
+
+
+def test_a_stopped_leader(tmp_path: Path) -> None:
+    async def story() -> None:
+        terms = Terms()
+        async with cluster() as server, central(tmp_path, server, "first") as first:
+            await first.until(LEADS, 20)
+            async with central(tmp_path, server, "second") as second:
+                await second.until(WAITS, 20)
+                await asyncio.sleep(terms.retry_s)  # the second has seen the lease, too
+                await server.put(pod_path("a"), pod("a"))
+                await server.put(pod_path("b"), pod("b"))
+                assert await first.filter(server.objects[pod_path("a")]) == (LEADS, ["n1"])
+                first.signal(signal.SIGSTOP)
+                waited_s = await second.until(LEADS, terms.duration_s + 4 * terms.retry_s)
+                assert waited_s >= terms.renew_deadline_s - terms.retry_s
+                assert await second.bind(server.objects[pod_path("b")]) == (LEADS, "")
+                first.signal(signal.SIGCONT)
+                assert (await first.bind(server.objects[pod_path("a")]))[0] == WAITS
+                assert (await first.filter(server.objects[pod_path("a")]))[0] == WAITS
+                assert await second.filter(server.objects[pod_path("a")]) == (LEADS, [])
+                assert "nodeName" not in server.objects[pod_path("a")]["spec"]
+                assert server.objects[pod_path("b")]["spec"]["nodeName"] == "n1"
+
+    asyncio.run(story())
+
+
+def test_a_leader_that_stops_in_order_hands_over_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster() as server, central(tmp_path, server, "first") as first:
+            await first.until(LEADS, 20)
+            async with central(tmp_path, server, "second") as second:
+                await second.until(WAITS, 20)
+                first.signal(signal.SIGTERM)
+                await second.until(LEADS, 2 * Terms().retry_s + 2)
+                assert await asyncio.wait_for(first.process.wait(), 5) == 0
+
+    asyncio.run(story())

@@ -1,0 +1,148 @@
+"""500 pods of one size at once, on an API server that is slow and fails: no card beyond its capacity, nothing lost, all used.
+
+Each pod is scheduled as kube-scheduler does it: filter, prioritize, bind with a time limit of its own, and again, after a
+moment where it failed, when the pod was touched where it was refused. Some end while others wait. All in simulated time.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from central.assignment.annotation import OwnAssignment, parse_own
+from central.ledger.model import Claim
+from lading.vocabulary import ASSIGNMENT
+from tests.fakes.kube_objects import pod_path, share
+from tests.fakes.kube_server import Fault, Request
+from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
+from tests.fakes.rooms import CARD_MIB
+
+PODS, NODES, CARDS, ON_A_CARD = 500, 10, 8, 5
+SIZE = share(f"{CARD_MIB // ON_A_CARD}Mi")
+HTTP_TIMEOUT_S = 5.0  # kube-scheduler's, of an extender
+SLOTS = NODES * CARDS * ON_A_CARD
+
+FAULTS = (
+    Fault(status=409, reason="Conflict"),
+    Fault(status=500),
+    Fault(status=500, done=True),
+    Fault(status=429),
+    Fault(hang=True),
+    Fault(hang=True, done=True),
+    Fault(hang=True, late_s=2.0),
+    Fault(hang=True, late_s=7.0),
+    Fault(done=True),
+)
+
+
+def used_mib(one: Led) -> Counter[str]:
+    """By card, as the annotations of bound pods say it."""
+    used: Counter[str] = Counter()
+    for path in one.server.objects:
+        if "/pods/" in path:
+            for uuid in one.assigned(path.rpartition("/")[2]):
+                used[uuid] += CARD_MIB // ON_A_CARD
+    return used
+
+
+async def schedule(one: Led, name: str, random: Random) -> None:
+    """Until it is bound or gone."""
+    objects, path = one.server.objects, pod_path(name)
+    while path in objects and not one.bound_to(name):
+        before = objects.rendered(path)
+        why = "too late"
+        try:
+            async with asyncio.timeout(HTTP_TIMEOUT_S):
+                why = await one.schedule(name)
+        except TimeoutError:
+            pass
+        if why == REFUSED:
+            await one.server.until(lambda: path not in objects or objects.rendered(path) != before)  # noqa: B023
+        elif why:
+            await asyncio.sleep(random.expovariate(1 / 4))  # others come first meanwhile
+        else:
+            return
+
+
+async def end_some(one: Led, random: Random, count: int) -> None:
+    while count:
+        await asyncio.sleep(random.uniform(0.1, 0.5))
+        bound = [name for name in (f"p{number}" for number in range(PODS)) if is_bound(one, name)]
+        if bound:
+            await one.remove_pod(random.choice(bound))
+            count -= 1
+
+
+def is_bound(one: Led, name: str) -> bool:
+    return pod_path(name) in one.server.objects and bool(one.bound_to(name))
+
+
+async def watch_capacity(one: Led) -> None:
+    while True:
+        assert max(used_mib(one).values(), default=0) <= CARD_MIB
+        await asyncio.sleep(1.0)
+
+
+def make_trouble(one: Led, random: Random) -> None:
+    for number in range(PODS):
+        for ending, chance in (("/binding", 0.4), ("/binding", 0.2), ("/status", 0.1)):
+            if random.random() < chance:
+                path = pod_path(f"p{number}") + ending
+                one.server.fail(random.choice(FAULTS), when=is_for(path))
+    one.server.slowness = lambda request: slowness(request, random)
+
+
+def is_for(path: str) -> Callable[[Request], bool]:
+    return lambda request: request.path == path
+
+
+def slowness(request: Request, random: Random) -> tuple[float, float]:
+    if is_binding(request) or is_touch(request):
+        return random.expovariate(20), random.expovariate(20)
+    return 0.0, 0.0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_storm(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)  # noqa: S311  the same trouble each time
+
+    async def story(one: Led) -> None:
+        for number in range(1, NODES + 1):
+            await one.put_node(f"n{number}", CARDS)
+        names = [f"p{number}" for number in range(PODS)]
+        for name in names:
+            await one.put_pod(name, SIZE)
+        make_trouble(one, random)
+        watching = asyncio.create_task(watch_capacity(one))
+        pods = [asyncio.create_task(schedule(one, name, random)) for name in names]
+        await end_some(one, random, 60)
+        await asyncio.sleep(120)  # what is unclear is known by then, and who was woken is bound
+        assert not watching.done()
+        watching.cancel()
+        for task in pods:
+            task.cancel()
+        await asyncio.gather(watching, *pods, return_exceptions=True)
+
+        left = [name for name in names if pod_path(name) in one.server.objects]
+        bound = [name for name in left if one.bound_to(name)]
+        assert len(bound) == min(len(left), SLOTS)  # every card is full, or nobody waits
+        assert max(used_mib(one).values()) == CARD_MIB
+        assert one.term.ledger.reservations() == ()
+        for name in bound:
+            shown = one.shown(name)
+            own = parse_own(shown.metadata.annotations[ASSIGNMENT], [])
+            assert isinstance(own, OwnAssignment)
+            held = {held.holder.pod: held for held in one.term.ledger.holders(shown.spec.node_name)}[shown.metadata.uid]
+            assert (set(held.claims), held.taken, own.node) == ({Claim.BOUND}, own.taken, shown.spec.node_name)
+        for name in left:
+            await one.remove_pod(name)
+        await one.pause(10)  # predictions are over
+        assert [one.free_cards(node) for node in one.node_names()] == [CARDS] * NODES
+        snapshot = one.term.ledger.snapshot()
+        assert (snapshot.pods, snapshot.own, len(one.term.pending)) == ({}, {}, 0)
+        assert all(not node.claims for node in snapshot.nodes.values())
+
+    play(story, tmp_path)

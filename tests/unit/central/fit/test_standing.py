@@ -1,0 +1,104 @@
+"""What is kept and caught up says what a look at every node says."""
+
+from collections.abc import Iterable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from central.ask.model import Ask, Policy
+from central.fit.fit import fit
+from central.fit.model import Missing, NoFit
+from central.fit.score import score
+from central.fit.standing import REMEMBERED, Score, Standings
+from central.ledger.model import NodeRoom
+from tests.fakes.rooms import ask, card, room, share, whole
+
+ASKS = (ask(whole("c")), ask(whole("c", 2)), ask(share("c", 40_000)))
+CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), card(0, unhealthy="Xid 79"))
+
+
+def judge(room: NodeRoom, asked: Ask) -> Score | Missing:
+    found = fit(room, asked, policy=Policy.BINPACK)
+    return found.missing if isinstance(found, NoFit) else score(room, asked, policy=Policy.BINPACK)
+
+
+class Rooms:
+    """In the ledger's place."""
+
+    def __init__(self) -> None:
+        self.rooms: dict[str, NodeRoom] = {}
+        self.changes: list[str] = []
+        self.looked = 0
+
+    def put(self, name: str, cards: Iterable[int]) -> None:
+        chosen = {number % 2: CARDS[number] for number in cards}
+        self.changes.append(name)
+        self.rooms[name] = room(*chosen.values(), name=name, version=len(self.changes))
+
+    def remove(self, name: str) -> None:
+        self.rooms.pop(name, None)
+        self.changes.append(name)
+
+    def since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
+        names = list(dict.fromkeys(self.changes[max(version, 0) :]))
+        self.looked += len(names)
+        return [(name, self.rooms.get(name)) for name in names], len(self.changes)
+
+
+names = st.sampled_from([f"n{number}" for number in range(6)])
+change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
+def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, set[int] | None], Ask, set[str]]]) -> None:
+    rooms = Rooms()
+    standings = Standings(judge, rooms.since)
+    for (name, cards), asked, among in steps:
+        if cards is None:
+            rooms.remove(name)
+        else:
+            rooms.put(name, cards)
+        standing = standings.of(asked)
+        verdicts = {one.name: judge(one, asked) for one in rooms.rooms.values()}
+        scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
+        assert standing.fits == scores
+        assert standing.reasons == {node: "" if node in scores else str(verdict) for node, verdict in verdicts.items()}
+        best = min((([-part for part in scores[node]], node) for node in among & scores.keys()), default=(None, None))[1]
+        assert standing.best(sorted(among)) == best
+
+
+def test_only_what_changed_is_looked_at_again() -> None:
+    rooms = Rooms()
+    standings = Standings(judge, rooms.since)
+    for number in range(50):
+        rooms.put(f"n{number}", {0, 1})
+    standings.of(ASKS[0])
+    rooms.looked = 0
+    rooms.put("n7", {2})
+    standings.of(ASKS[0])
+    standings.of(ASKS[0])
+    assert rooms.looked == 1
+
+
+def test_of_many_asks_the_last_are_remembered() -> None:
+    rooms = Rooms()
+    standings = Standings(judge, rooms.since)
+    rooms.put("n1", {0})
+    first = standings.of(ASKS[0])
+    for number in range(1, REMEMBERED):
+        standings.of(ask(share("c", number)))
+    assert standings.of(ASKS[0]) is first
+    for number in range(REMEMBERED):
+        standings.of(ask(share("c", 1000 + number)))
+    assert standings.of(ASKS[0]) is not first
+
+
+def test_changes_do_not_add_up_in_memory() -> None:
+    rooms = Rooms()
+    standings = Standings(judge, rooms.since)
+    for number in range(500):
+        rooms.put("n1", {0} if number % 2 else {2})
+        standing = standings.of(ASKS[2])
+        standing.best(["n1"])
+    assert len(standing._heap) < 50
