@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-.PHONY: setup demo test test-cluster bench-proxy lint fmt proto requirements
+.PHONY: setup demo demo-central test test-cluster bench-proxy lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -41,6 +41,10 @@ requirements:
 demo: setup
 	@$(PY) -m simnode.install
 	@$(PY) -m simnode.demo
+
+# The scheduler extender on simulated nodes, shown and checked: no root, no containerd, no cluster.
+demo-central: setup
+	@$(PY) -m simnode.demo_central
 
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
 test: setup lint

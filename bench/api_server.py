@@ -1,7 +1,6 @@
-"""An API server that costs little: generated pods, nodes and NodeDevices, watches that tell of Bindings, a lease that is free.
+"""simnode's API server with a whole cluster in it: generated nodes, NodeDevices and pods, and a lease that is free.
 
-What a real one would add is not what is measured: central's Binding is answered at once with 201 and shown to the watch, as the
-real one does. Pages are rendered before the first request. Pods look as kubelet and controllers leave them, some 4 KB each.
+What a real one would add is not what is measured. Pods look as kubelet and controllers leave them, some 4 KB each.
 
     python -m bench.api_server PORT NODES HOLDING OTHERS
 """
@@ -9,19 +8,27 @@ real one does. Pages are rendered before the first request. Pods look as kubelet
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
-from aiohttp import web
+from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS
+from simnode.api_server import ApiServer
 
 GPUS: Final = 8
 PFS: Final = 8
 VFS: Final = 16
-PAGE: Final = 1000
+SHAPES: Final[tuple[dict[str, str], ...]] = (
+    {"lading.dev/gpu": "1"},
+    {"lading.dev/gpu": "1", "lading.dev/rdma": "1"},
+    {"lading.dev/gpu": "2", "lading.dev/rdma": "2"},
+    {"lading.dev/gpu": "4", "lading.dev/rdma": "4"},
+    {"lading.dev/gpu-memory": "8Gi"},
+    {"lading.dev/gpu-memory": "20Gi", "lading.dev/gpu-core": "30"},
+    {"lading.dev/gpu-core": "10"},
+)
 _MIB: Final = 81_559
-_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
+_VERSION: Final = 1000  # above those of what was there before
 
 
 def node_name(number: int) -> str:
@@ -77,6 +84,17 @@ def pods(node_count: int, holding: int, others: int) -> Iterator[dict[str, Any]]
         yield render_pod(f"web-{number:06d}", f"{number:08x}-bbbb-4000-8000-000000000000", node_name(number % node_count), {})
 
 
+def pod_uid(name: str) -> str:
+    return f"{zlib.crc32(name.encode()):08x}-cccc-4000-8000-000000000000"
+
+
+def render_pending(name: str, number: int) -> dict[str, Any]:
+    """Some 3 KB, asking for one of the SHAPES in turn."""
+    pod = render_pod(name, pod_uid(name), "", SHAPES[number % len(SHAPES)])
+    pod["status"] = {"phase": "Pending"}
+    return pod
+
+
 def render_pod(name: str, uid: str, node: str, limits: dict[str, str]) -> dict[str, Any]:
     env = [{"name": f"SETTING_{i}", "value": "x" * 40} for i in range(12)]
     container = {
@@ -88,7 +106,7 @@ def render_pod(name: str, uid: str, node: str, limits: dict[str, str]) -> dict[s
         "terminationMessagePath": "/dev/termination-log",
         "imagePullPolicy": "IfNotPresent",
     }
-    fields = {"f:metadata": {"f:labels": {f"f:label-{i}": {} for i in range(10)}}, "f:spec": {"f:containers": {"f:env": {}}}}
+    fields: dict[str, Any] = {"f:labels": {f"f:label-{i}": {} for i in range(10)}, "f:spec": {"f:containers": {"f:env": {}}}}
     conditions = [
         {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": "2026-11-20T10:00:00Z"}
         for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -116,83 +134,18 @@ def render_pod(name: str, uid: str, node: str, limits: dict[str, str]) -> dict[s
     }
 
 
-class Server:
-    def __init__(self, node_count: int, holding: int, others: int) -> None:
-        self.pages = {
-            "/api/v1/nodes": _pages(nodes(node_count)),
-            _DEVICES: _pages(reports(node_count)),
-            "/api/v1/pods": _pages(pods(node_count, holding, others)),
-        }
-        self.version = 1000
-        self.watching: set[web.StreamResponse] = set()
-        self.lease: dict[str, dict[str, Any]] = {
-            "metadata": {"name": "lading-central", "namespace": "lading-system", "uid": "l", "resourceVersion": "1"},
-            "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},  # released: to be had at once
-        }
-        self.binding_s = 0.0
-
-    async def list_or_watch(self, request: web.Request) -> web.StreamResponse:
-        if "watch" in request.query:
-            return await self._watch(request)
-        pages = self.pages[request.path]
-        number = int(request.query.get("continue") or 0)
-        following = str(number + 1) if number + 1 < len(pages) else ""
-        head = f'{{"metadata":{{"resourceVersion":"1000","continue":"{following}"}},"items":['.encode()
-        return web.Response(body=head + pages[number] + b"]}", content_type="application/json")
-
-    async def _watch(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        if request.path == "/api/v1/pods":
-            self.watching.add(response)
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            self.watching.discard(response)
-        return response
-
-    async def bind(self, request: web.Request) -> web.Response:
-        began = time.perf_counter()
-        metadata = (await request.json())["metadata"]
-        self.version += 1
-        pod = render_pod(metadata["name"], metadata["uid"], "", {"lading.dev/gpu": "1"})
-        pod["metadata"] |= {"resourceVersion": str(self.version), "annotations": metadata["annotations"]}
-        pod["spec"]["nodeName"] = json.loads(metadata["annotations"]["lading.dev/assignment"])["node"]
-        event = json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n"
-        for watch in self.watching:
-            await watch.write(event)
-        self.binding_s += time.perf_counter() - began
-        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
-
-    async def read_lease(self, request: web.Request) -> web.Response:
-        return web.json_response(self.lease)
-
-    async def write_lease(self, request: web.Request) -> web.Response:
-        change = await request.json()
-        self.version += 1
-        self.lease["spec"] = self.lease["spec"] | change.get("spec", {})
-        self.lease["metadata"]["resourceVersion"] = str(self.version)
-        return web.json_response(self.lease)
-
-
-def _pages(objects: Iterator[dict[str, Any]]) -> Sequence[bytes]:
-    pages = []
-    while batch := list(islice(objects, PAGE)):
-        pages.append(b",".join(json.dumps(one, separators=(",", ":")).encode() for one in batch))
-    return pages or [b""]
-
-
-def serve(port: int, node_count: int, holding: int, others: int) -> None:
-    server = Server(node_count, holding, others)
-    app = web.Application()
-    for path in server.pages:
-        app.router.add_get(path, server.list_or_watch)
-    app.router.add_post("/api/v1/namespaces/{namespace}/pods/{name}/binding", server.bind)
-    lease = "/apis/coordination.k8s.io/v1/namespaces/lading-system/leases/lading-central"
-    app.router.add_get(lease, server.read_lease)
-    app.router.add_route("*", lease, server.write_lease)
-    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None, handle_signals=True)
+async def serve(port: int, node_count: int, holding: int, others: int) -> None:
+    async with ApiServer(port=port, first_version=_VERSION) as server:
+        for node in nodes(node_count):
+            server.store.load(NODES.path(name=node["metadata"]["name"]), node)
+        for report in reports(node_count):
+            server.store.load(NODE_DEVICES.path(name=report["metadata"]["name"]), report)
+        for pod in pods(node_count, holding, others):
+            server.store.load(PODS.path("default", pod["metadata"]["name"]), pod)
+        released = {"spec": {"leaseDurationSeconds": 1}}  # as a former leader leaves it: to be had at once
+        server.store.load(LEASES.path("lading-system", "lading-central"), released)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:5]))
+    asyncio.run(serve(*map(int, sys.argv[1:5])))

@@ -5,7 +5,7 @@ asks as kube-scheduler does: one filter and one prioritize after the other on a 
 Nodes have 8 GPUs and 16 VFs, and four pods of one GPU each; pods that come ask in turn for one of the SHAPES.
 
 * `filter_prioritize_*_ms`: both requests together, from the first byte sent to the last received, bodies rendered before.
-* `decide_p50_ms`: the same two decisions inside this process, without HTTP and JSON.
+* `decide_p50_ms`: the same two decisions inside this process, without HTTP, and without reading or writing the nodes' names.
 * `bind_p99_ms`: from the request for a Binding to its answer, less what the API server took (its mean).
 * `binds_per_s`: bind alone, 16 at a time. `pods_per_s`: filter, prioritize, and bind, 16 Bindings at a time.
 * `startup_100k_pods_s`: from exec to the first answer as a leader, 5,000 nodes, 100,000 pods of which 20,000 hold GPUs.
@@ -20,17 +20,16 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from bench import api_server
+from bench.api_server import SHAPES, render_pending
 from bench.figures import percentile
 from bench.procfs import read_rss_mb
 from central.api.objects import Node
@@ -41,24 +40,20 @@ from central.ledger.model import Claim
 from central.pending import PendingPods
 from central.scheduler import Scheduler
 from lading.errors import HostError
+from lading.kube.resource import PODS as PODS_OF
 from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices
+from simnode.api_server import write_kubeconfig
 from simnode.child import Child, tail
 from simnode.control_plane import free_port
+from simnode.scheduling import SigningKey
 
 OUT: Final = Path("bench/out/central.json")
 SIZES: Final = (1000, 5000, 15000)
 PODS: Final = 600  # for each figure
 AT_A_TIME: Final = 16
-SHAPES: Final[tuple[dict[str, str], ...]] = (
-    {"lading.dev/gpu": "1"},
-    {"lading.dev/gpu": "1", "lading.dev/rdma": "1"},
-    {"lading.dev/gpu": "2", "lading.dev/rdma": "2"},
-    {"lading.dev/gpu": "4", "lading.dev/rdma": "4"},
-    {"lading.dev/gpu-memory": "8Gi"},
-    {"lading.dev/gpu-memory": "20Gi", "lading.dev/gpu-core": "30"},
-    {"lading.dev/gpu-core": "10"},
-)
+SEEN_S: Final = 60.0
+PODS_PATH: Final = PODS_OF.path("default")
 # At 5,000 nodes.
 LIMITS: Final = {
     "filter_prioritize_p50_ms": ("<=", 2.0),
@@ -90,34 +85,29 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(count: int) -> dict[str, float]:
     names = [api_server.node_name(number) for number in range(count)]
-    with central(count, holding=4 * count, others=0) as (port, pid, _):
-        asker = Asker(port, names)
-        for number in range(4 * len(SHAPES)):
-            asker.ask(f"warm-{number}", number)
-        both = [asker.ask(f"look-{number}", number)[0] for number in range(PODS)]
+    with central(count, holding=4 * count, others=0) as started:
+        asker = Asker(started.port, names)
+        warm, look, bind, flow, alone = asker.create(started.api, 4 * len(SHAPES), PODS, PODS, PODS, PODS // 4)
+        for pod in warm:
+            asker.ask(pod)
+        both = [asker.ask(pod)[0] for pod in look]
         with ThreadPoolExecutor(AT_A_TIME) as binders:
-            chosen = [asker.ask(f"bind-{number}", number) for number in range(PODS)]
+            chosen = [(pod, asker.ask(pod)[1]) for pod in bind]
             began = time.perf_counter()
-            list(binders.map(lambda one: asker.bind(one[1], one[2]), chosen))
+            list(binders.map(lambda one: asker.bind(*one), chosen))
             binds_per_s = PODS / (time.perf_counter() - began)
             began = time.perf_counter()
-            flow = []
-            for number in range(PODS):
-                _, name, node = asker.ask(f"flow-{number}", number)
-                flow.append(binders.submit(asker.bind, name, node))
-            for one in flow:
+            under_way = [binders.submit(asker.bind, pod, asker.ask(pod)[1]) for pod in flow]
+            for one in under_way:
                 one.result()
             pods_per_s = PODS / (time.perf_counter() - began)
-        alone = []
-        for number in range(PODS // 4):
-            _, name, node = asker.ask(f"alone-{number}", number)
-            alone.append(asker.bind(name, node))
-        rss_mb = read_rss_mb(pid)
+        each = [asker.bind(pod, asker.ask(pod)[1]) for pod in alone]
+        rss_mb = read_rss_mb(started.pid)
     return {
         "filter_prioritize_p50_ms": percentile(both, 0.5) * 1e3,
         "filter_prioritize_p99_ms": percentile(both, 0.99) * 1e3,
         "decide_p50_ms": measure_decide(count) * 1e3,
-        "bind_p99_ms": percentile(alone, 0.99) * 1e3,
+        "bind_p99_ms": percentile(each, 0.99) * 1e3,
         "binds_per_s": binds_per_s,
         "pods_per_s": pods_per_s,
         "rss_mb": rss_mb,
@@ -133,12 +123,12 @@ def measure_decide(count: int) -> float:
     held = [msgspec.convert(one, Pod) for one in api_server.pods(count, 4 * count, 0)]
     PodFeed(ledger, pending, log=log, unassigned=lambda pod: None).replaced(held, "1000")
     scheduler = Scheduler(ledger, pending, clock=time.monotonic)
-    names, took = {api_server.node_name(number) for number in range(count)}, []
+    names, took = [api_server.node_name(number) for number in range(count)], []
     for number in range(4 * len(SHAPES) + PODS):
-        pod = msgspec.convert(render_pod(f"decide-{number}", number), Pod)
+        pod = msgspec.convert(render_pending(f"decide-{number}", number), Pod)
         began = time.perf_counter()
-        fits = scheduler.filter(pod, names).NodeNames
-        scheduler.prioritize(pod, set(fits))
+        scheduler.judge(pod, names)
+        scheduler.prioritize(pod, names)
         took.append(time.perf_counter() - began)
         predicted = ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
         if predicted is None:
@@ -148,21 +138,44 @@ def measure_decide(count: int) -> float:
 
 
 def measure_startup() -> float:
-    with central(5000, holding=20_000, others=80_000) as (_, _, ready_s):
-        return ready_s
+    with central(5000, holding=20_000, others=80_000) as started:
+        return started.ready_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """lading-central and its API server. `ready_s`: from exec until it answered as the leader."""
+
+    api: int  # port
+    port: int
+    pid: int
+    ready_s: float
 
 
 class Asker:
-    """kube-scheduler's part: the pod that is asked about, and a connection for each thread."""
+    """kube-scheduler's part: the pods that are asked about, and a connection for each thread."""
 
     def __init__(self, port: int, names: Sequence[str]) -> None:
         self._port = port
         self._names = msgspec.json.encode(names)
         self._connections = threading.local()
 
-    def ask(self, name: str, number: int) -> tuple[float, str, str]:
-        """Seconds of filter and prioritize, the pod's name, the node that was named."""
-        pod = msgspec.json.encode(render_pod(name, number))
+    def create(self, api: int, *counts: int) -> list[list[bytes]]:
+        """So many pods, and so many more, as the API server has them; central has seen them too."""
+        connection = http.client.HTTPConnection("127.0.0.1", api)
+        groups = []
+        for group, count in enumerate(counts):
+            groups.append([_create(connection, f"asked-{group}-{number}", number) for number in range(count)])
+        last = json.loads(groups[-1][-1])["metadata"]["name"]
+        until = time.monotonic() + SEEN_S
+        while _status(self._port, f"/v1/why/default/{last}") != 200:
+            if time.monotonic() > until:
+                raise HostError(f"cannot measure: central does not see pod {last}")
+            time.sleep(0.02)
+        return groups
+
+    def ask(self, pod: bytes) -> tuple[float, str]:
+        """Seconds of filter and prioritize, and the node that was named."""
         body = b'{"Pod":' + pod + b',"NodeNames":' + self._names + b"}"
         began = time.perf_counter()
         fits = self._post("/filter", body)
@@ -171,11 +184,12 @@ class Asker:
         began = time.perf_counter()
         scores = self._post("/prioritize", body)
         took += time.perf_counter() - began
-        return took, name, max(msgspec.json.decode(scores), key=lambda one: one["Score"])["Host"]
+        return took, max(msgspec.json.decode(scores), key=lambda one: one["Score"])["Host"]
 
-    def bind(self, name: str, node: str) -> float:
+    def bind(self, pod: bytes, node: str) -> float:
         """Seconds."""
-        args = {"PodName": name, "PodNamespace": "default", "PodUID": pod_uid(name), "Node": node}
+        metadata = msgspec.json.decode(pod)["metadata"]
+        args = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"], "Node": node}
         began = time.perf_counter()
         answer = self._post("/bind", msgspec.json.encode(args))
         took = time.perf_counter() - began
@@ -186,46 +200,66 @@ class Asker:
     def _post(self, path: str, body: bytes) -> bytes:
         connection = getattr(self._connections, "one", None)
         if connection is None:
-            connection = self._connections.one = http.client.HTTPConnection("127.0.0.1", self._port)
-            connection.connect()
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        answer: bytes = response.read()
-        if response.status != 200:
-            raise HostError(f"cannot measure {path}: {response.status} {answer[:200]!r}")
-        return answer
+            connection = self._connections.one = KeptAlive(self._port)
+        return connection.post(path, body)
 
 
-def pod_uid(name: str) -> str:
-    return f"{zlib.crc32(name.encode()):08x}-cccc-4000-8000-000000000000"
+class KeptAlive:
+    """One HTTP/1.1 connection that costs little: http.client takes a tenth of a millisecond to read a head."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, path: str, body: bytes) -> bytes:
+        """The body of a 200; HostError for anything else."""
+        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._socket.sendall(head.encode() + body)
+        answer = bytearray()
+        while (end := answer.find(b"\r\n\r\n")) < 0:
+            answer += self._read()
+        status, _, fields = bytes(answer[:end]).lower().partition(b"\r\n")
+        length = next(int(line.split(b":")[1]) for line in fields.split(b"\r\n") if line.startswith(b"content-length:"))
+        while len(answer) < end + 4 + length:
+            answer += self._read()
+        if b" 200 " not in status:
+            raise HostError(f"cannot measure {path}: {status.decode()} {bytes(answer[end + 4 : end + 204])!r}")
+        return bytes(answer[end + 4 :])
+
+    def _read(self) -> bytes:
+        data = self._socket.recv(1 << 20)
+        if not data:
+            raise HostError("cannot measure: central closed the connection")
+        return data
 
 
-def render_pod(name: str, number: int) -> dict[str, Any]:
-    """As kube-scheduler sends it: pending, some 3 KB, asking for one of the SHAPES in turn."""
-    pod = api_server.render_pod(name, pod_uid(name), "", SHAPES[number % len(SHAPES)])
-    pod["status"] = {"phase": "Pending"}
+def _create(connection: http.client.HTTPConnection, name: str, number: int) -> bytes:
+    """The pod as the API server answers it."""
+    body = msgspec.json.encode(render_pending(name, number))
+    connection.request("POST", PODS_PATH, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    pod = response.read()
+    if response.status != 201:
+        raise HostError(f"cannot measure: no pod {name}: {response.status} {pod[:200]!r}")
     return pod
 
 
 @contextlib.contextmanager
-def central(count: int, *, holding: int, others: int) -> Iterator[tuple[int, int, float]]:
-    """lading-central as a process: its port, its pid, and the seconds from exec until it answered as the leader."""
+def central(count: int, *, holding: int, others: int) -> Iterator[Started]:
+    """lading-central as a process, before an API server with so many nodes and pods."""
     with tempfile.TemporaryDirectory(prefix="lading-bench-") as name:
         folder = Path(name)
         api, port, metrics = free_port(), free_port(), free_port()
         server = Child(
             [sys.executable, "-m", "bench.api_server", *map(str, (api, count, holding, others))], log=folder / "api.log"
         )
-        config = folder / "kubeconfig"
-        config.write_text(render_kubeconfig(api))
+        config = write_kubeconfig(folder / "kubeconfig", f"http://127.0.0.1:{api}")
         flags = {
             "kubeconfig": config,
             "listen": f"127.0.0.1:{port}",
             "metrics": f"127.0.0.1:{metrics}",
-            "signing-key": folder / "key.pem",
+            "signing-key": SigningKey(folder).private,
         }
-        (folder / "key.pem").write_bytes(render_private_key())
         daemon = Child(
             [str(Path(sys.executable).with_name("lading-central")), *(f"--{flag}={value}" for flag, value in flags.items())],
             log=folder / "central.log",
@@ -238,7 +272,7 @@ def central(count: int, *, holding: int, others: int) -> Iterator[tuple[int, int
             daemon.start()
             ends.callback(daemon.stop)
             _wait(lambda: _status(port, "/v1/why/default/nobody") == 404, 120.0, daemon)
-            yield port, daemon.pid, time.perf_counter() - began
+            yield Started(api=api, port=port, pid=daemon.pid, ready_s=time.perf_counter() - began)
 
 
 def _status(port: int, path: str) -> int:
@@ -258,17 +292,6 @@ def _wait(holds: Callable[[], bool], within_s: float, child: Child) -> None:
         if time.monotonic() > until or not child.running:
             raise HostError(f"cannot measure: {child.name} does not answer\n{tail(child.log)}")
         time.sleep(0.02)
-
-
-def render_kubeconfig(port: int) -> str:
-    cluster = {"name": "bench", "cluster": {"server": f"http://127.0.0.1:{port}"}}
-    context = {"name": "bench", "context": {"cluster": "bench", "user": "bench"}}
-    config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context], "current-context": "bench"}
-    return json.dumps(config | {"users": [{"name": "bench", "user": {"token": "bench"}}]})
-
-
-def render_private_key() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def render(results: dict[str, Any]) -> str:
