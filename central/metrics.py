@@ -46,9 +46,9 @@ class _State(Collector):
         self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily("lading_central_info", "This version.", labels=["version"])
-        info.add_metric([__version__], 1)
-        yield info
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
         yield GaugeMetricFamily("lading_central_leader", "1 while this replica leads and answers.", value=int(self._leads()))
         term = self._term()
         if term is not None and self._leads():

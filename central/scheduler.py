@@ -194,6 +194,7 @@ class Scheduler:
         conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
+        self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
         text = render_assignment(uid, node, gen, placement.containers, pod.roles)
         return Reservation(pod=pod, node=node, gen=gen, assignment=text)

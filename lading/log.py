@@ -91,7 +91,6 @@ class Event(StrEnum):
     WATCH_SYNCED = "watch.synced"
     WATCH_FAILED = "watch.failed"
     ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the leader before
-    POD_REFUSED = "pod.refused"  # fits nowhere now
     POD_WOKEN = "pod.woken"  # room appeared for it
     BIND_CONFIRMED = "bind.confirmed"
     BIND_REFUSED = "bind.refused"

@@ -61,7 +61,7 @@ def test_numbers() -> None:
 def test_metrics() -> None:
     source = (ROOT / "central/metrics.py").read_text()
     registered = {metric.name: metric.type for metric in Metrics(lambda: None, lambda: False).registry.collect()}
-    named = set(re.findall(r'"(lading_central_\w+)"', source))
+    named = set(re.findall(r'"(lading_(?:central|build)_\w+)"', source))
     assert named >= {name for name in registered if name.startswith("lading_")}
     expected = {f"{name}_total" if registered.get(name) == "counter" else name for name in named}
     assert set(first_cells("Metrics")) == expected
