@@ -15,14 +15,15 @@ from google.protobuf.message import DecodeError
 from hooks.assignment.model import Refusal
 from hooks.decide import Answer
 from hooks.node import Node
-from hooks.wire import CallError, Code, Conversation, MalformedError, Method
+from hooks.wire import CallError, Conversation, Method
+from lading.http2.frames import MalformedError
+from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.sockets import Listener
 from protos.hook.v1 import hook_pb2
 
 SERVICE: Final = "lading.hook.v1.Hook"
-OK: Final = 0
 # Bytes that wait for a client that does not read; then it is not read either.
 _HIGH_WATER: Final = 1 << 20
 
@@ -41,14 +42,14 @@ class HookService:
         try:
             request = hook_pb2.AdjustRequest.FromString(message)
         except DecodeError as e:
-            raise CallError(Code.INVALID_ARGUMENT, "the message is no AdjustRequest") from e
+            raise CallError(Status.INVALID_ARGUMENT, "the message is no AdjustRequest") from e
         return self.adjust(request).SerializeToString()
 
     def _observe(self, message: bytes) -> bytes:
         try:
             request = hook_pb2.ObserveRequest.FromString(message)
         except DecodeError as e:
-            raise CallError(Code.INVALID_ARGUMENT, "the message is no ObserveRequest") from e
+            raise CallError(Status.INVALID_ARGUMENT, "the message is no ObserveRequest") from e
         self.observe(request)
         return b""
 
@@ -68,7 +69,7 @@ class HookService:
         return hook_pb2.AdjustResponse(adjustment=hook_pb2.Adjustment())
 
     def observe(self, request: hook_pb2.ObserveRequest) -> None:
-        if request.grpc_status != OK:
+        if request.grpc_status != Status.OK:
             return
         match request.stage:
             case hook_pb2.CREATE_CONTAINER:

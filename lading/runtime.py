@@ -72,11 +72,6 @@ class RuntimeClient:
         request = cri.ListContainersRequest()
         return tuple((await self._ask("ListContainers", request, cri.ListContainersResponse.FromString)).containers)
 
-    async def container_status(self, container_id: str) -> cri.ContainerStatus | None:
-        request = cri.ContainerStatusRequest(container_id=container_id)
-        answer = await self._ask_known("ContainerStatus", request, cri.ContainerStatusResponse.FromString)
-        return answer.status if answer is not None else None
-
     async def sandbox_status(self, sandbox_id: str, *, verbose: bool = False) -> cri.PodSandboxStatusResponse | None:
         """The whole response: with `verbose`, its `info` carries the runtime's own JSON (network namespace, pid)."""
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from lading.errors import RuntimeUnavailableError
+from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -29,7 +30,6 @@ from runtimeproxy.call.screening import Screening
 from runtimeproxy.call.subject import Subject, known_keys, subject_made, subject_of
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
-from runtimeproxy.relay.messages import Status
 
 LARGE: Final = 1 << 20  # bytes; from here on searching and parsing would be felt by the other connections
 FIND_TIMEOUT_S: Final = 2.0  # for the runtime's word on a sandbox that is not known
@@ -157,11 +157,13 @@ class Gate:
         self, call: HeldCall, stage: Stage, asked: Sequence[Registration], answers: Answers, subject: Subject
     ) -> Answers:
         """An answer that no request can carry is a failure like any other, and policy Ignore forgives it."""
-        ignorant = {registration.name for registration in asked if registration.policy is FailurePolicy.IGNORE}
+        ignored = {registration.name for registration in asked if registration.policy is FailurePolicy.IGNORE}
+        if not ignored:
+            return answers
         usable, forgiven = [], dict(answers.forgiven)
         for name, adjustment in answers.adjustments:
-            alone = merge([(name, adjustment)], stage)
-            if name in ignorant and isinstance(alone, Refusal):
+            alone = merge([(name, adjustment)], stage) if name in ignored else None
+            if isinstance(alone, Refusal):
                 self._say_ignored(call, alone, subject)
                 forgiven[name] = alone
             else:

@@ -12,17 +12,17 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
+from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
 from runtimeproxy.call.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
 from runtimeproxy.gate import LARGE, Gate
 from runtimeproxy.metrics import Metrics
-from runtimeproxy.relay import messages
 from runtimeproxy.relay.budget import HoldBudget
+from runtimeproxy.relay.compression import UnreadableMessageError, unpack, unpack_parts
 from runtimeproxy.relay.connection import MAX_MESSAGE, Relay
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.local import LocalAnswer
-from runtimeproxy.relay.messages import Status, UnreadableMessageError
 
 # Bytes that may wait for a slow reader before the other side is no longer read.
 HIGH_WATER: Final = 1 << 20
@@ -87,7 +87,7 @@ class Half(asyncio.Protocol):
 
 def _read(event: CallHeld, method: Method) -> HeldCall:
     """Raises UnreadableMessageError."""
-    message = messages.unpack_parts(event.parts, event.encoding, MAX_MESSAGE)
+    message = unpack_parts(event.parts, event.encoding, MAX_MESSAGE)
     return HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
 
 
@@ -318,7 +318,7 @@ class Link:
         reply = b""
         if event.status == Status.OK:
             try:
-                reply = messages.unpack(event.reply, b"", MAX_MESSAGE)
+                reply = unpack(event.reply, b"", MAX_MESSAGE)
             except UnreadableMessageError as e:  # a compressed reply, which containerd does not send
                 self._log.error(Event.CALL_FORWARDED, f"cannot observe: {e}", method=call.method.name)
                 return

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
+from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.call.wire import LENGTH, BrokenWireError, fields, parse_in_parts
-from runtimeproxy.relay.messages import Status
 
 if TYPE_CHECKING:
     from runtimeproxy.call.subject import Subject

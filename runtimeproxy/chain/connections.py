@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Final, cast
 
+from lading.http2.frames import MalformedError
 from runtimeproxy.chain.exchange import Answer, Exchange
-from runtimeproxy.relay.frames import MalformedError
 
 # As many calls at once; kubelet makes a few. The listener's queue of a server takes about as many.
 MAX_OPEN: Final = 64

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
+from lading.http2.messages import Status
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.chain.connections import ClosedError, Connections
 from runtimeproxy.chain.exchange import Answer
-from runtimeproxy.relay.messages import Status
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
@@ -31,7 +29,7 @@ RETRY_PAUSE_S: Final = 0.05
 
 _ADJUST: Final = b"/lading.hook.v1.Hook/Adjust"
 _OBSERVE: Final = b"/lading.hook.v1.Hook/Observe"
-_STATUS_NAMES: Final[dict[int, str]] = {code.value[0]: code.name for code in grpc.StatusCode}
+_STATUS_NAMES: Final[dict[int, str]] = {status: status.name for status in Status}
 # A server that ends cancels what it was answering; we cancelled nothing that we still wait for.
 _OF_A_RESTART: Final = frozenset({Status.UNAVAILABLE, Status.CANCELLED})
 

@@ -14,14 +14,15 @@ from struct import Struct
 from typing import Final
 from urllib.parse import unquote
 
-from runtimeproxy.relay import frames, messages
-from runtimeproxy.relay.frames import ErrorCode, FrameReader, MalformedError
-from runtimeproxy.relay.headers import Fields, HeaderLane
-from runtimeproxy.relay.messages import Status
+from lading.http2 import frames, messages
+from lading.http2.blocks import BlockReader
+from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.headers import CACHED_BLOCK, Fields, HeaderLane
+from lading.http2.messages import Status
+from lading.http2.sending import Sender
 
 _ENABLE_PUSH: Final = 0x2  # RFC 9113 6.5.2
 _TWO_SETTINGS: Final = Struct(">HLHL")
-_MAX_BLOCK: Final = 1 << 20
 _LONGEST_TIMEOUT_MS: Final = 99_999_999  # eight digits
 _PSEUDO_FIELDS: Final[Fields] = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"))
 _FIELDS: Final[Fields] = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
@@ -46,34 +47,27 @@ class Exchange:
         self.answer: Answer | None = None  # of the call that was begun last
         self.ended = False  # no other call can be made here
         self._limit = limit
-        self._reader = FrameReader()
-        self._asking, self._answering = HeaderLane(), HeaderLane()
-        self._stream = -1
         self._out: list[bytes] = []
-        # What the server takes; `_room` of the open stream, `_room_in_all` of the connection.
-        self._max_frame = frames.DEFAULT_MAX_FRAME_SIZE
-        self._initial_room = self._room = self._room_in_all = frames.DEFAULT_WINDOW
-        self._unsent = memoryview(b"")
-        # What it sent.
-        self._block: bytearray | None = None  # of HEADERS that are not whole
-        self._block_ends_stream = False
+        self._sender = Sender()
+        self._question = self._sender.opened(-1)  # of the stream that was opened last
+        # What the server sent.
+        self._reader = FrameReader()
+        self._blocks = BlockReader(cached_block=CACHED_BLOCK)
         self._content = bytearray()
         self._uncredited = 0  # bytes of DATA, padding too, since the connection's window was whole
 
     def begin(self, path: bytes, message: bytes, *, timeout_s: float) -> bytes:
         """Allowed once the call before has its answer. What is to be sent."""
-        if self._stream < 0:
+        if self._question.stream < 0:
             self._greet()
         elif self._uncredited:
             self._out.append(frames.window_update(0, self._uncredited))
-        self._stream += 2
-        self.answer, self._uncredited, self._room = None, 0, self._initial_room
-        self._block_ends_stream = False
+        self.answer, self._uncredited = None, 0
         self._content.clear()
+        self._question = self._sender.opened(self._question.stream + 2)
         timeout_ms = min(max(1, int(timeout_s * 1000)), _LONGEST_TIMEOUT_MS)
-        block = self._asking.render(()) + _block(path, timeout_ms)  # a size update first, where one is owed
-        self._out.append(frames.header_block(self._stream, block, end_stream=False))
-        self._unsent = memoryview(messages.prefixed(message))
+        self._out.append(self._sender.headers(self._question.stream, _block(path, timeout_ms), end_stream=False))
+        self._question.left = memoryview(messages.prefixed(message))
         self._send()
         return self._taken()
 
@@ -95,49 +89,42 @@ class Exchange:
         settings = _TWO_SETTINGS.pack(_ENABLE_PUSH, 0, frames.INITIAL_WINDOW_SIZE, window)
         self._out += (frames.PREFACE, frames.frame(frames.SETTINGS, 0, 0, settings), frames.window_update(0, window))
 
-    def _send(self) -> None:
-        """As much of the message as the server has room for."""
-        while self._unsent:
-            size = min(len(self._unsent), self._room, self._room_in_all, self._max_frame)
-            if size <= 0:
-                return
-            part, self._unsent = bytes(self._unsent[:size]), self._unsent[size:]
-            self._room -= size
-            self._room_in_all -= size
-            flags = 0 if self._unsent else frames.END_STREAM
-            self._out.append(frames.frame(frames.DATA, flags, self._stream, part))
-
     def _frame(self, buffer: bytes, kind: int, flags: int, stream: int, start: int, end: int) -> None:
-        if self._block is not None and kind != frames.CONTINUATION:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+        self._blocks.meet(kind, stream)
         match kind:
             case frames.DATA:
                 self._uncredited += end - start
                 if self._is_open(stream):
                     self._data(buffer, flags, start, end)
-            case frames.HEADERS:
-                self._block_ends_stream = bool(flags & frames.END_STREAM)
-                self._headers(stream, flags, bytearray(), frames.block_fragment(buffer, flags, start, end))
-            case frames.CONTINUATION if self._block is not None:
-                self._headers(stream, flags, self._block, buffer[start:end])
+            case frames.HEADERS | frames.CONTINUATION:
+                fields = self._blocks.read(buffer, kind, flags, stream, start, end)
+                if fields is not None and self._is_open(stream):
+                    self._answered(dict(fields), fields)
             case frames.RST_STREAM if self._is_open(stream):
                 code = frames.unsigned(buffer, start)
                 self._fail(_STATUS_OF_RESET.get(code, Status.INTERNAL), f"the call was reset with HTTP/2 error {code}")
             case frames.SETTINGS if not flags & frames.ACK:
-                self._settings(frames.settings(buffer[start:end]))
+                self._out.append(self._sender.announced(buffer[start:end], [self._question]))
+                self._send()
             case frames.PING if not flags & frames.ACK:
                 self._out.append(frames.frame(frames.PING, frames.ACK, 0, buffer[start:end]))
             case frames.GOAWAY:
                 self.ended = True
-                if end - start >= 8 and self._is_open(self._stream) and frames.unsigned(buffer, start) < self._stream:
+                stream = self._question.stream
+                if end - start >= 8 and self._is_open(stream) and frames.unsigned(buffer, start) < stream:
                     self._fail(Status.UNAVAILABLE, "it is going away")
             case frames.WINDOW_UPDATE:
-                self._credit(stream, frames.unsigned(buffer, start))
-            case frames.PUSH_PROMISE | frames.CONTINUATION:
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} that nothing calls for")
+                question = self._question if stream == self._question.stream else None
+                self._sender.credited(stream, question, frames.unsigned(buffer, start))
+                self._send()
+            case frames.PUSH_PROMISE:
+                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which was not allowed")
+
+    def _send(self) -> None:
+        self._out += self._sender.data(self._question, end_stream=True)
 
     def _is_open(self, stream: int) -> bool:
-        return stream == self._stream and self.answer is None
+        return stream == self._question.stream and self.answer is None
 
     def _data(self, buffer: bytes, flags: int, start: int, end: int) -> None:
         start, end = frames.unpadded(buffer, flags, start, end)
@@ -152,67 +139,36 @@ class Exchange:
             return self._fail(Status.INTERNAL, "no status came")
         return None
 
-    def _headers(self, stream: int, flags: int, block: bytearray, fragment: bytes) -> None:
-        block += fragment
-        if len(block) > _MAX_BLOCK:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {_MAX_BLOCK} bytes")
-        self._block = None if flags & frames.END_HEADERS else block
-        if self._block is not None:
-            return
-        fields = self._answering.decode(bytes(block))  # also of a call that is over: it may change the table
-        if self._is_open(stream):
-            self._answered(dict(fields), fields)
-
     def _answered(self, named: dict[bytes, bytes], fields: Fields) -> None:
+        over = self._blocks.ends_stream
         http = named.get(b":status", b"200")
         if http != b"200" and b"grpc-status" not in named:
-            if not http.startswith(b"1"):  # else a better one follows
-                self._fail(Status.UNKNOWN, f"HTTP status {http[:3]!r}")
-        elif self._block_ends_stream:
+            if over or not http.startswith(b"1"):  # else a better one follows
+                self._fail(Status.UNKNOWN, f"HTTP status {http[:3]!r}", over=over)
+        elif over:
             status = messages.parse_status(fields)
             if status == Status.OK:
                 self._complete()
             else:
-                self._fail(status, unquote(named.get(b"grpc-message", b"").decode("ascii", "replace")))
+                self._fail(status, unquote(named.get(b"grpc-message", b"").decode("ascii", "replace")), over=True)
 
     def _complete(self) -> None:
         content = self._content
         if len(content) < messages.PREFIX_LENGTH:
-            return self._fail(Status.INTERNAL, "no message came")
-        compressed, length = messages.parse_prefix(content)
-        if compressed or len(content) < messages.PREFIX_LENGTH + length:
-            return self._fail(Status.INTERNAL, "the message is compressed, or not whole")
-        return self._end(Answer(status=Status.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])))
+            return self._fail(Status.INTERNAL, "no message came", over=True)
+        _, length = messages.parse_prefix(content)
+        if content[0] or len(content) < messages.PREFIX_LENGTH + length:
+            return self._fail(Status.INTERNAL, "the message is compressed, or not whole", over=True)
+        return self._end(Answer(status=Status.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True)
 
-    def _fail(self, status: int, message: str) -> None:
-        self._end(Answer(status=status, message=message))
+    def _fail(self, status: int, message: str, *, over: bool = False) -> None:
+        self._end(Answer(status=status, message=message), over=over)
 
-    def _end(self, answer: Answer) -> None:
-        """A server that answers, or gives up, before it has heard the whole of it would still have to be told."""
+    def _end(self, answer: Answer, *, over: bool) -> None:
+        """`over`: the server ended the stream. One that answers, or gives up, before it has heard the whole question, and one
+        that still talks, would have to be told: the connection ends instead."""
         self.answer = answer
-        self.ended = self.ended or bool(self._unsent) or (answer.status != Status.OK and not self._block_ends_stream)
-
-    def _settings(self, settings: dict[int, int]) -> None:
-        if frames.INITIAL_WINDOW_SIZE in settings:
-            self._room += settings[frames.INITIAL_WINDOW_SIZE] - self._initial_room
-            self._initial_room = settings[frames.INITIAL_WINDOW_SIZE]
-        self._max_frame = settings.get(frames.MAX_FRAME_SIZE, self._max_frame)
-        if frames.HEADER_TABLE_SIZE in settings:
-            self._asking.announce_table_size(settings[frames.HEADER_TABLE_SIZE])
-            self._asking.acknowledge_table_size(settings[frames.HEADER_TABLE_SIZE])
-        self._out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        self._send()
-
-    def _credit(self, stream: int, increment: int) -> None:
-        if increment == 0:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
-        if stream == 0:
-            self._room_in_all += increment
-        elif stream == self._stream:
-            self._room += increment
-        if max(self._room, self._room_in_all) > frames.LARGEST_WINDOW:
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "a window over 2^31-1")
-        self._send()
+        self.ended = self.ended or bool(self._question.left) or not over
 
 
 @lru_cache(maxsize=64)

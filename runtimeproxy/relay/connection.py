@@ -12,10 +12,9 @@ it came unless one of these holds:
   the client's), its DATA are taken until the message is whole, then `CallHeld` says so. `forward` sends the message on, changed
   or not; `refuse` resets it at the runtime and answers the client. If the client gives up, or the runtime answers first, the
   hold is cancelled and `CallCancelled` says so. There is no fourth way.
-* DATA for which the runtime's window is short, which can only happen after the relay sent bytes of its own: queued.
+* DATA for which the runtime's window is short, which can only happen after the relay sent bytes of its own: queued (flow.py).
 * WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
-* whatever either side still sends on a refused call: dropped, its credit given back. The runtime's part ends with a barrier:
-  a SETTINGS frame of ours whose ACK says that the runtime has seen the reset. (No PING: grpc-go ends a connection after a few.)
+* whatever either side still sends on a refused call: dropped, its credit given back (refused.py).
 * header blocks, once one had to be dropped: re-encoded (headers.py).
 * what the relay itself has to say to the client before the runtime's SETTINGS came: it waits for them.
 
@@ -26,27 +25,24 @@ its receiver's to judge.
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from runtimeproxy.relay import frames, messages
+from lading.http2 import frames, messages
+from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.headers import Fields
+from lading.http2.messages import Status
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.direction import Bytes, Direction
-from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, CallHeld, RelayEvent, Side
-from runtimeproxy.relay.frames import ErrorCode, MalformedError
-from runtimeproxy.relay.headers import Fields
-from runtimeproxy.relay.messages import Status
+from runtimeproxy.relay.direction import Direction
+from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, RelayEvent, Side
+from runtimeproxy.relay.flow import Flow
 from runtimeproxy.relay.received import Received
+from runtimeproxy.relay.refused import Refused
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
-from runtimeproxy.relay.windows import Window
 
 # containerd's own limit for a request; a larger one could not be forwarded either.
 MAX_MESSAGE: Final = 16 << 20
-# What of waiting DATA goes to the runtime at a time: other connections have their turn before the next.
-MAX_BURST: Final = 256 << 10
 # Replies that are observed carry one id.
 MAX_OBSERVED: Final = 64 << 10
 # Our PING behind a GOAWAY: once it is answered, the client opens no more calls.
 _END_KNOWN: Final = b"lading\x00\x01"
-# Refused calls whose client does not end its half. Real clients end it with the message.
-MAX_REFUSED: Final = 1000
 
 
 class Relay:
@@ -70,23 +66,12 @@ class Relay:
         self._max_message = max_message
         self._preface = frames.PREFACE
         self._streams: dict[int, Stream] = {}
-        self._queued: dict[int, Stream] = {}
-        self._burst = MAX_BURST  # what is left of it
-        self._burst_over = False  # something waits for the next one
         self._open: dict[int, bool] = {}  # calls without their end; True once reply headers went to the client
         self._last_stream = 0
-        self._connection = Window(frames.DEFAULT_WINDOW)
-        self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
-        self._unsaid_room = 0  # credit for it that could not go out yet
-        self._acknowledged_window = frames.DEFAULT_WINDOW
-        self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
-        self._client_stream_window = frames.DEFAULT_WINDOW  # what the client may count on for it
         self._greeted = False  # the runtime's SETTINGS came: nothing goes to the client before them (3.4)
         self._goaway_stream = frames.LARGEST_WINDOW  # what the last GOAWAY named; the next may not name a later one (6.8)
         self._begun = False
         self._end_known = False
-        self._refused: set[int] = set()
-        self._barrier: set[int] = set()  # refused calls that the outstanding barrier covers
         self._requests = Direction(
             self._meet_request,
             {
@@ -108,6 +93,8 @@ class Relay:
             },
             cuts_through=lambda stream: self._greeted and stream not in self._streams,
         )
+        self._flow = Flow(self._requests, self._replies, self._streams)
+        self._refused = Refused(self._requests, self._streams)
 
     # ---- what the shell calls
 
@@ -148,16 +135,13 @@ class Relay:
 
     def to_runtime(self) -> bytes:
         """The bytes for the runtime since the last time, or the next part of what waits (`more_to_runtime`)."""
-        if self._burst_over and not self._requests.out:
-            self._burst_over = False
-            self._drain_queued()
-        self._burst = MAX_BURST
+        self._flow.next_burst()
         return self._requests.take()
 
     @property
     def more_to_runtime(self) -> bool:
         """Something waits for the next `to_runtime`, not for the runtime."""
-        return self._burst_over
+        return self._flow.more
 
     def take_events(self) -> list[RelayEvent]:
         events, self.events = self.events, []
@@ -212,7 +196,7 @@ class Relay:
                 self.events.append(CallCancelled(stream.id, by))
             self._drop_held(stream)
         self._streams.clear()
-        self._queued.clear()
+        self._flow.end()
         self._open.clear()
         # What the runtime sent wrong is no fault of the client's.
         code = error.code if by is Side.CLIENT or error.code is ErrorCode.NO_ERROR else ErrorCode.INTERNAL_ERROR
@@ -235,21 +219,15 @@ class Relay:
             path = next((value for name, value in fields if name == b":path"), b"")
             path = path if path[:1] == b"/" else b"/" + path  # grpc-go serves both
             if path in self.held_paths and not end_stream:
-                self._streams[stream_id] = Stream(
-                    stream_id,
-                    Hold.RECEIVING,
-                    Window(self._stream_window),
-                    path=path,
-                    headers=fields,
-                    opened_at=self._clock(),
-                    client_room=self._client_stream_window,
-                )
+                held = Stream(stream_id, Hold.RECEIVING, path=path, headers=fields, opened_at=self._clock())
+                self._flow.open_windows(held)
+                self._streams[stream_id] = held
             return None
         stream = self._streams.get(stream_id)
         if stream is None or (stream.hold is Hold.PASSING and not stream.queue):
             return None
         if stream.hold is Hold.REFUSED:
-            self._client_ended(stream, end_stream)
+            self._refused.client_said(stream, end_stream=end_stream)
             return b""
         stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
         cut_short = end_stream and stream.hold is Hold.RECEIVING
@@ -259,49 +237,37 @@ class Relay:
 
     def _request_data(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         length = end - start - frames.HEADER_LENGTH
-        self._client_room -= length
-        if self._client_room < 0:
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+        self._flow.came(length)
         stream = self._streams.get(stream_id)
         if stream is None:
-            if length <= self._connection.room:
-                self._connection.passed(length)
+            if self._flow.passes(length):
                 return None
             stream = self._streams[stream_id] = Stream(stream_id, Hold.PASSING)
         begin, stop = frames.unpadded(buffer, flags, start + frames.HEADER_LENGTH, end)
         end_stream = bool(flags & frames.END_STREAM)
         match stream.hold:
             case Hold.RECEIVING:
-                self._count_held(stream, length)
+                self._flow.came_held(stream, length)
                 return self._receive(stream, buffer[begin:stop], length, end_stream)
             case Hold.HELD:  # behind a whole message: no credit on the stream for what nobody asked for
-                self._count_held(stream, length)
-                self._credit_client(0, length)
+                self._flow.came_held(stream, length)
+                self._flow.credit_client(0, length)
                 stream.queue.append(Waiting(buffer[begin:stop], own=True, end_stream=end_stream))
                 stream.client_ended = stream.client_ended or end_stream
                 return b""
             case Hold.REFUSED:
-                self._credit_client(0, length)
-                self._client_ended(stream, end_stream)
+                self._flow.credit_client(0, length)
+                self._refused.client_said(stream, end_stream=end_stream)
                 return b""
             case Hold.PASSING:
-                if not stream.queue and self._room(stream) >= length:
-                    self._connection.passed(length)
-                    if stream.window:
-                        stream.window.passed(length)
+                if not stream.queue and self._flow.passes(length, stream.window):
                     return None
                 padding = length - (stop - begin)
                 if padding:
-                    self._credit_client(0, padding)
-                    self._credit_client(stream_id, padding)
+                    self._flow.credit_client(0, padding)
+                    self._flow.credit_client(stream_id, padding)
                 stream.queue.append(Waiting(buffer[begin:stop], own=False, end_stream=end_stream))
-                return self._drain(stream)
-
-    def _count_held(self, stream: Stream, length: int) -> None:
-        """The runtime would judge this, but does not see it; and it bounds what a held call can pile up."""
-        stream.client_room -= length
-        if stream.client_room < 0:
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
+                return self._flow.send(stream)
 
     def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
         """Takes bytes of a message that is to be held. The connection's credit goes back at once, so that no other call waits
@@ -309,7 +275,7 @@ class Relay:
         stream.received.add(payload)
         stream.client_ended = stream.client_ended or end_stream
         stream.uncredited += length
-        self._credit_client(0, length)
+        self._flow.credit_client(0, length)
         known = stream.expected
         stream.read_prefix()
         if stream.expected - messages.PREFIX_LENGTH > self._max_message:
@@ -321,7 +287,7 @@ class Relay:
         if stream.expected and not known:
             self._reserve(stream)
         if stream.reserved or not stream.expected:  # a window may be smaller than the prefix
-            self._credit_received(stream)
+            self._flow.credit_received(stream)
         if stream.whole:
             self._hold(stream)
         elif end_stream:
@@ -332,7 +298,7 @@ class Relay:
         def granted() -> None:
             stream.granted = None
             stream.reserved = stream.expected
-            self._credit_received(stream)
+            self._flow.credit_received(stream)
             self._changed()
 
         stream.granted = granted
@@ -340,27 +306,12 @@ class Relay:
             stream.granted = None
             stream.reserved = stream.expected
 
-    def _credit_received(self, stream: Stream) -> None:
-        self._credit_client(stream.id, stream.uncredited)
-        stream.client_room += stream.uncredited
-        stream.uncredited = 0
-
     def _hold(self, stream: Stream) -> None:
         behind = stream.received.cut(stream.expected)
         if behind or stream.client_ended:
             stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
         stream.hold = Hold.HELD
-        timeout = messages.parse_timeout(stream.header(b"grpc-timeout"))
-        self.events.append(
-            CallHeld(
-                stream=stream.id,
-                path=stream.path,
-                parts=stream.received.parts,  # not changed any more: what comes behind them is queued
-                encoding=stream.header(b"grpc-encoding"),
-                deadline=None if timeout is None else stream.opened_at + timeout,
-                traceparent=stream.header(b"traceparent").decode("ascii", "replace"),
-            )
-        )
+        self.events.append(stream.call())
 
     def _send_on(self, stream: Stream, held: Sequence[bytes | bytearray]) -> bytes:
         """`held`: the parts of the message."""
@@ -372,7 +323,7 @@ class Relay:
         stream.queue.appendleft(Waiting(*held, own=True, end_stream=end_stream))
         self._drop_held(stream)
         stream.hold = Hold.PASSING
-        return self._drain(stream)
+        return self._flow.send(stream)
 
     def _refuse(self, stream: Stream, status: int, message: str) -> bytes:
         self._drop_held(stream)
@@ -382,51 +333,12 @@ class Relay:
         self._replies.inject(self._replies.render_block(stream.id, render(status, message), end_stream=True))
         if not stream.client_ended:
             self._replies.inject(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # RFC 9113 8.1
-        self._refused.add(stream.id)
-        if len(self._refused) > MAX_REFUSED:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")
-        reset = frames.rst_stream(stream.id, ErrorCode.CANCEL)
-        return reset if self._barrier else reset + self._raise_barrier()
-
-    def _drain(self, stream: Stream) -> bytes:
-        """What of the stream's queue the runtime has room for now."""
-        out: list[Bytes] = []
-        while stream.queue:
-            item = stream.queue[0]
-            if isinstance(item, Trailers):
-                out.append(self._requests.render_block(stream.id, item.fields, end_stream=item.end_stream))
-                stream.queue.popleft()
-                continue
-            left = item.left
-            size = min(left, max(0, self._room(stream)), frames.DEFAULT_MAX_FRAME_SIZE)
-            if size and self._burst <= 0:
-                self._burst_over = True
-            if left and (not size or self._burst_over):
-                self._queued[stream.id] = stream
-                return b"".join(out)
-            last = size == left
-            flags = frames.END_STREAM if last and item.end_stream else 0
-            if left or flags:
-                out.append(frames.frame_header(frames.DATA, flags, stream.id, size))
-                out += item.take(size)
-            for window in (self._connection, stream.window):
-                if window:
-                    window.sent(size) if item.own else window.passed(size)
-            self._burst -= size
-            if last:
-                stream.queue.popleft()
-        self._queued.pop(stream.id, None)
-        if stream.window is None and not stream.observe:
-            del self._streams[stream.id]  # nothing of the relay's own on it: it passes again like any other
-        return b"".join(out)
-
-    def _room(self, stream: Stream) -> int:
-        return min(self._connection.room, stream.window.room) if stream.window else self._connection.room
+        return self._refused.add(stream)
 
     def _request_rst(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         stream = self._streams.get(stream_id)
         if stream and stream.hold is Hold.REFUSED:
-            self._client_ended(stream, True)
+            self._refused.client_said(stream, end_stream=True)
             return b""
         self._cancel(stream_id, Side.CLIENT)
         return None
@@ -441,9 +353,8 @@ class Relay:
             if acknowledged:
                 if frames.HEADER_TABLE_SIZE in acknowledged:
                     self._requests.lane.acknowledge_table_size(acknowledged[frames.HEADER_TABLE_SIZE])
-                self._acknowledged_window = acknowledged.get(frames.INITIAL_WINDOW_SIZE, self._acknowledged_window)
-                if self._count_on_stream_window() and self._queued:
-                    return buffer[start:end] + b"".join([self._drain(s) for s in list(self._queued.values())])
+                if behind := self._flow.acknowledged(acknowledged):
+                    return buffer[start:end] + behind
             return None
         changed = frames.settings(buffer[start + frames.HEADER_LENGTH : end])
         self._begun = True
@@ -462,23 +373,6 @@ class Relay:
             about.lane.announce_table_size(changed[frames.HEADER_TABLE_SIZE])
         by.unacknowledged.append(changed)
         about.reader.max_frame_size = max(about.reader.max_frame_size, changed.get(frames.MAX_FRAME_SIZE, 0))
-
-    def _count_on_stream_window(self) -> bool:
-        """The runtime's INITIAL_WINDOW_SIZE, as far as the relay's own bytes may count on it: less from the moment the runtime
-        says so, more only once the client's acknowledgement goes on, because until then it holds the sender to the old value.
-        For the client, whose bytes of held calls the relay judges, it is the other way round. True: there is more room.
-        """
-        sizes = [changed[frames.INITIAL_WINDOW_SIZE] for changed in self._replies.unacknowledged
-                 if changed and frames.INITIAL_WINDOW_SIZE in changed]  # fmt: skip
-        sizes.append(self._acknowledged_window)
-        difference, of_client = min(sizes) - self._stream_window, max(sizes) - self._client_stream_window
-        self._stream_window += difference
-        self._client_stream_window += of_client
-        for stream in self._streams.values():
-            if stream.window:
-                stream.window.room += difference
-                stream.client_room += of_client
-        return difference > 0
 
     # ---- runtime → client
 
@@ -522,30 +416,7 @@ class Relay:
         return None
 
     def _reply_window_update(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
-        increment = frames.unsigned(buffer, start + frames.HEADER_LENGTH)
-        if stream_id == 0:
-            passed = self._connection.credited(increment)
-            self._client_room += passed
-            self._drain_queued()
-        else:
-            stream = self._streams.get(stream_id)
-            if stream is None or stream.window is None:
-                return None
-            if stream.hold is Hold.REFUSED:
-                return b""
-            passed = stream.window.credited(increment)
-            stream.client_room += passed
-            if stream.queue and stream.hold is Hold.PASSING:
-                self._requests.out.append(self._drain(stream))
-        if passed == increment:
-            return None
-        return frames.window_update(stream_id, passed) if passed else b""
-
-    def _drain_queued(self) -> None:
-        for stream in list(self._queued.values()):
-            if self._connection.room <= 0 or self._burst_over:
-                return
-            self._requests.out.append(self._drain(stream))
+        return self._flow.credited(stream_id, frames.unsigned(buffer, start + frames.HEADER_LENGTH))
 
     def _reply_settings(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         if flags & frames.ACK:
@@ -553,18 +424,18 @@ class Relay:
                 return None
             acknowledged = self._requests.unacknowledged.popleft()
             if acknowledged is None:
-                self._lower_barrier()
+                self._refused.barrier_reached()
                 return b""
             if frames.HEADER_TABLE_SIZE in acknowledged:
                 self._replies.lane.acknowledge_table_size(acknowledged[frames.HEADER_TABLE_SIZE])
             return None
         changed = frames.settings(buffer[start + frames.HEADER_LENGTH : end])
         self._announced(self._replies, self._requests, changed)
-        self._count_on_stream_window()
+        self._flow.count_on_stream_window()
         if self._greeted:
             return None
         self._greeted = True
-        self._client_room += self._unsaid_room
+        self._flow.greeted()
         self._replies.out.insert(0, buffer[start:end])
         return b""
 
@@ -605,12 +476,8 @@ class Relay:
     def _over(self, stream_id: int) -> None:
         self._open.pop(stream_id, None)
         stream = self._streams.pop(stream_id, None)
-        if stream is None:
-            return
-        self._queued.pop(stream_id, None)
-        dropped = sum(waiting.left for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own)
-        if dropped:  # the client sent them, the runtime will never see them
-            self._credit_client(0, dropped)
+        if stream:
+            self._flow.drop(stream)
 
     def _drop_held(self, stream: Stream) -> None:
         if stream.granted:
@@ -620,34 +487,3 @@ class Relay:
             reserved, stream.reserved = stream.reserved, 0
             self._budget.release(reserved)
         stream.received = Received()
-
-    def _client_ended(self, stream: Stream, ended: bool) -> None:
-        stream.client_ended = stream.client_ended or ended
-        self._forget_refused(stream)
-
-    def _forget_refused(self, stream: Stream) -> None:
-        if stream.client_ended and stream.runtime_ended:
-            self._streams.pop(stream.id, None)
-            self._refused.discard(stream.id)
-
-    def _raise_barrier(self) -> bytes:
-        self._barrier = {s for s in self._refused if not self._streams[s].runtime_ended}
-        self._requests.unacknowledged.append(None)
-        return frames.frame(frames.SETTINGS, 0, 0)
-
-    def _lower_barrier(self) -> None:
-        covered, self._barrier = self._barrier, set()
-        for stream_id in covered:
-            stream = self._streams[stream_id]
-            stream.runtime_ended = True
-            self._forget_refused(stream)
-        if any(not self._streams[s].runtime_ended for s in self._refused):
-            self._requests.out.append(self._raise_barrier())
-
-    def _credit_client(self, stream_id: int, size: int) -> None:
-        if size:
-            self._replies.inject(frames.window_update(stream_id, size))
-            if stream_id == 0 and self._greeted:
-                self._client_room += size
-            elif stream_id == 0:
-                self._unsaid_room += size

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.frames import ErrorCode, FrameReader, MalformedError
-from runtimeproxy.relay.headers import Fields, HeaderLane
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.headers import Fields, HeaderLane
 
 # All pieces of a header block together.
 MAX_BLOCK: Final = 1 << 20

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runtimeproxy.relay.frames import ErrorCode
-from runtimeproxy.relay.messages import joined, parse_prefix
+from lading.http2.frames import ErrorCode
+from lading.http2.messages import parse_prefix
+from runtimeproxy.relay.received import joined
 
 
 class Side(StrEnum):
@@ -34,7 +35,7 @@ class CallHeld:
 
     @property
     def message(self) -> bytes:
-        """With its prefix, perhaps compressed: messages.unpack. A copy."""
+        """With its prefix, perhaps compressed: compression.unpack. A copy."""
         return joined(self.parts)
 
 

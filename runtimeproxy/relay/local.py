@@ -6,10 +6,10 @@ UNAVAILABLE and then says GOAWAY. A local connection can not be joined to a runt
 
 from typing import Final
 
-from runtimeproxy.relay import frames, messages
-from runtimeproxy.relay.frames import ErrorCode, FrameReader, MalformedError
-from runtimeproxy.relay.headers import HeaderLane
-from runtimeproxy.relay.messages import Status
+from lading.http2 import frames, messages
+from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.headers import HeaderLane
+from lading.http2.messages import Status
 
 _MAX_BLOCK: Final = 1 << 20
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from runtimeproxy.relay.headers import Fields
-from runtimeproxy.relay.messages import PREFIX_LENGTH
+from lading.http2.headers import Fields
+from lading.http2.messages import PREFIX_LENGTH, parse_timeout
+from runtimeproxy.relay.events import CallHeld
 from runtimeproxy.relay.received import Received
 from runtimeproxy.relay.windows import Window
 
@@ -82,3 +83,15 @@ class Stream:
 
     def header(self, name: bytes) -> bytes:
         return next((value for key, value in self.headers if key == name), b"")
+
+    def call(self) -> CallHeld:
+        """Once its message is whole."""
+        timeout = parse_timeout(self.header(b"grpc-timeout"))
+        return CallHeld(
+            stream=self.id,
+            path=self.path,
+            parts=self.received.parts,  # not changed any more: what comes behind them is queued
+            encoding=self.header(b"grpc-encoding"),
+            deadline=None if timeout is None else self.opened_at + timeout,
+            traceparent=self.header(b"traceparent").decode("ascii", "replace"),
+        )

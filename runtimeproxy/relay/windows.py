@@ -6,7 +6,7 @@ message goes on later, perhaps larger or smaller, as bytes that the client never
 really has room for, and how much of the runtime's credit is for the relay's own bytes and must not reach the client.
 """
 
-from runtimeproxy.relay.frames import LARGEST_WINDOW, ErrorCode, MalformedError
+from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedError
 
 
 class Window:

@@ -18,9 +18,9 @@ from typing import Final, Self
 
 import pytest
 
+from lading.http2 import frames
 from lading.log import Event
 from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS
-from runtimeproxy.relay import frames
 from runtimeproxy.settings import Settings
 from simnode.cri import Cri, CriError
 from simnode.daemons import Daemon

@@ -1,4 +1,4 @@
-"""The kept inputs of relay_fuzz, and a bounded number of new ones: LADING_FUZZ_SECONDS (CI: 30) from a seed that is said."""
+"""The kept inputs of every target, and a bounded number of new ones: LADING_FUZZ_SECONDS for each, from a seed that is said."""
 
 import os
 import time
@@ -7,34 +7,48 @@ from pathlib import Path
 
 import pytest
 
-from runtimeproxy.relay.headers import HeaderLane
-from tests.fuzz.judge import play
-from tests.fuzz.relay_fuzz import CORPUS, bounded, corpus, fuzz
+from lading.http2.headers import HeaderLane
+from lading.http2.sending import Sender
+from runtimeproxy.adjustment import patch
+from tests.fuzz.run import CORPUS, TARGETS, bounded, corpus, fuzz, player
 
 SECONDS = float(os.environ.get("LADING_FUZZ_SECONDS", "3"))
+KEPT = sorted(path for target in TARGETS for path in (CORPUS / target).iterdir())
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_kept(path: Path) -> None:
     with bounded():
-        play(path.read_bytes())
+        player(path.parent.name)(path.read_bytes())
 
 
-def test_new(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_new(target: str, record_property: Callable[[str, object], None]) -> None:
     seed = time.time_ns() % 1_000_000_000
     record_property("seed", seed)
-    assert fuzz(runs=10_000_000, seconds=SECONDS, seed=seed) > 100
+    assert fuzz(target, runs=10_000_000, seconds=SECONDS, seed=seed) > 100
 
 
-def test_the_judge_sees_a_table_out_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_relays_judge_sees_a_table_out_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that drops a late answer and goes on verbatim."""
     monkeypatch.setattr(HeaderLane, "verbatim", property(lambda _: True, lambda _, __: None), raising=False)
-    assert any(fails(data) for data in corpus())
+    assert any(fails("relay", data) for data in corpus("relay"))
 
 
-def fails(data: bytes) -> bool:
+@pytest.mark.parametrize("target", ["conversation", "exchange"])
+def test_the_judges_see_data_beyond_a_window(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "_room", property(lambda _: 1 << 30, lambda _, __: None), raising=False)
+    assert any(fails(target, data) for data in corpus(target))
+
+
+def test_the_judge_of_messages_sees_an_edit_that_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch.Upserted, "rest", lambda _: b"")
+    assert any(fails("message", data) for data in corpus("message"))
+
+
+def fails(target: str, data: bytes) -> bool:
     try:
-        play(data)
+        player(target)(data)
     except AssertionError:
         return True
     return False

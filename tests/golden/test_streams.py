@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lading.http2 import frames
+from lading.http2.frames import FrameReader
+from lading.http2.messages import PREFIX_LENGTH, prefixed
 from runtimeproxy.call.calls import METHODS
-from runtimeproxy.relay import frames
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.connection import Relay
 from runtimeproxy.relay.events import CallHeld, Side
-from runtimeproxy.relay.frames import FrameReader
-from runtimeproxy.relay.messages import PREFIX_LENGTH, prefixed
 
 CRI = Path(__file__).parent / "cri"
 NAMES = sorted(path.name.removesuffix(".rec.gz") for path in CRI.glob("*.rec.gz"))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import h2.exceptions
 
-from runtimeproxy.relay.messages import Status
+from lading.http2.messages import Status
 from tests.fakes.wire import Headers, Peer
 
 TIMEOUT_S = 20.0

@@ -13,13 +13,13 @@ import pytest
 from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu
 from hooks.ledger.model import render_annotation
 from hooks.ledger.reconcile import ProblemKind, reconcile
+from lading.http2.messages import Status
 from lading.reasons import Reason
 from lading.vocabulary import GRANT, GpuUuid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import merge
 from runtimeproxy.call.calls import Refusal, Stage
-from runtimeproxy.relay.messages import Status
 from simnode.cri import CriError
 from tests.fakes import holders
 from tests.hostile import raw

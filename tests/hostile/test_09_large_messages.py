@@ -18,8 +18,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from lading.http2.messages import Status
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.relay.messages import Status
 from tests.hostile import raw
 from tests.hostile.front import Front
 from tests.hostile.measure import MIB, memory_growth

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode
 from lading.log import Event
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.frames import ErrorCode
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Cri
 from simnode.daemons import Daemon

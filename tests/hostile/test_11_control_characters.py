@@ -19,11 +19,11 @@ import pytest
 from hooks.ledger.bypass import Bypassed
 from hooks.main import main
 from hooks.readiness import decide_ready
+from lading.http2.messages import Status
 from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.relay.messages import Status
 from simnode.cri import CriError
 from tests.conftest import BuildNode
 from tests.faults.rig import proxy_in

@@ -164,6 +164,16 @@ class Site:
         """The same for a pod of its own with these annotations."""
         return self.refused(self.kubelet.run_pod("refused", annotations=annotations), **options)
 
+    def refused_once_reconciled(self, annotations: Mapping[str, str], /) -> Refused:
+        """The same of hooks that were just started: until they have compared ledger and runtime, they refuse everybody."""
+
+        def look() -> Refused:
+            refused = self.refused_at_once(annotations)
+            assert refused.reason is not Reason.NOT_RECONCILED
+            return refused
+
+        return eventually(look)
+
     # ---- the daemons
 
     def grants(self) -> tuple[Grant, ...]:

@@ -137,6 +137,7 @@ def seed(journald: PrivateJournald) -> None:
         log.error(Event.CONTAINER_BYPASSED, "went past", **pod, container="train")
         log.warning(Event.DEVICE_UNHEALTHY, "Xid 79", device="GPU-1")
         log.error(Event.LEDGER_FAILED, "disk full")
+        log.warning(Event.REPORT_FAILED, "no such resource")
     with log_of(journald, "lading-runtimeproxy") as log:
         log.warning(Event.CALL_REFUSED, "held", **pod, method="CreateContainer", reason=Reason.DEVICE_HELD)
         log.warning(Event.HOOK_TIMEOUT, "late", hook="50-lading.json")

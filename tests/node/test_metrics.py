@@ -58,6 +58,9 @@ def hooks(short_folder: Path, runtime: CountingRuntime) -> Iterator[ServiceManag
         "host_root": str(node.root),
         "assignments": ["manual"],
         "metrics": "127.0.0.1:0",
+        "node_name": "n1",
+        "report": True,
+        "kubeconfig": f"{short_folder}/none",  # an API server that is away is no reason not to be ready
     }
     config = short_folder / "hooks.toml"
     config.write_text(render_flat_toml(settings))

@@ -102,7 +102,7 @@ def test_a_ledger_that_is_lost_is_made_again_from_the_containers(site: Site, reb
         assert done.returncode == 0, done.stderr
         assert {grant.key: (grant.devices, grant.request, grant.form) for grant in site.grants()} == before
     lading.hooks.start()
-    refused = eventually(lambda: site.refused_at_once({GPU: "5"}))
+    refused = site.refused_once_reconciled({GPU: "5"})
     assert refused.reason is Reason.DEVICE_HELD
     assert "default/holder" in refused.message
     assert site.refused_at_once({GPU: "5:core=31"}).reason is Reason.CAPACITY_EXCEEDED
@@ -129,7 +129,7 @@ def test_a_ledger_that_is_damaged_is_not_believed(site: Site, damage: bytes) -> 
         lading.hooks.start()
     assert done.returncode == 0, done.stderr
     assert any(path.read_bytes() == damage for path in site.ledger.parent.glob("node.db.damaged-*"))  # for whoever looks
-    refused = eventually(lambda: site.refused_at_once({GPU: "0"}))
+    refused = site.refused_once_reconciled({GPU: "0"})
     assert refused.reason is Reason.DEVICE_HELD
     first.stop()
     assert granted_in(restarted(pod, 1)) == ((site.gpu(0),), ())

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
+from lading.http2 import frames
 from lading.log import Event
-from runtimeproxy.relay import frames
 from simnode.child import Child, answers
 from simnode.daemons import Daemon
 from tests.faults.rig import logged, proxy_in

@@ -3,6 +3,8 @@
 Seen to fail against a relay that keeps a caller's RST_STREAM to itself.
 """
 
+from uuid import uuid4
+
 import pytest
 
 from tests.node.site import eventually
@@ -35,7 +37,7 @@ def test_a_stream_that_fails_half_way(ways: Ways) -> None:
 def test_the_runtime_hears_of_an_early_end(ways: Ways) -> None:
     ended = []
     for way, caller in (("direct", ways.direct), ("proxied", ways.proxied)):
-        tag = f"early-{id(caller)}"
+        tag = f"early-{uuid4()}"
         call = caller.open(EVENTS, b"", Script(replies=MESSAGES, size=200, waits_after=3), tag=tag)
         first = [call.read() for _ in range(3)]
         call.cancel()
@@ -52,7 +54,7 @@ def test_many_streams_on_one_connection(ways: Ways) -> None:
     runtime = ways.pair.runtime
     results = []
     for caller in (ways.direct, ways.proxied):
-        tags = [f"many-{id(caller)}-{n}" for n in range(AT_ONCE)]
+        tags = [f"many-{uuid4()}" for _ in range(AT_ONCE)]
         runtime.wait_again()
         calls = [caller.open(EVENTS, b"", Script(replies=4, size=2000, waits_after=1), tag=tag) for tag in tags]
         first = [call.read() for call in calls]

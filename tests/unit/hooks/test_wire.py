@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Mapping
-from struct import pack
 
 import h2.config
 import h2.connection
@@ -11,10 +10,21 @@ import h2.exceptions
 import h2.settings
 import pytest
 
-from hooks.wire import MAX_MESSAGE, CallError, Code, Conversation, ErrorCode, MalformedError, Method
+from hooks.wire import MAX_MESSAGE, CallError, Conversation, Method
+from lading.http2.frames import (
+    CONTINUATION,
+    HEADERS,
+    PING,
+    PREFACE,
+    PUSH_PROMISE,
+    RST_STREAM,
+    WINDOW_UPDATE,
+    ErrorCode,
+    MalformedError,
+    frame,
+)
+from lading.http2.messages import Status, prefixed
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, RST_STREAM, PUSH_PROMISE, PING, WINDOW_UPDATE, CONTINUATION = 1, 3, 5, 6, 8, 9
 ECHO = "/test/Echo"
 FIELDS = [
     (":method", "POST"),
@@ -27,7 +37,7 @@ FIELDS = [
 
 
 def fail(message: bytes) -> bytes:
-    raise CallError(Code.INVALID_ARGUMENT, "100 % wrong: é")
+    raise CallError(Status.INVALID_ARGUMENT, "100 % wrong: é")
 
 
 def break_(message: bytes) -> bytes:
@@ -35,14 +45,6 @@ def break_(message: bytes) -> bytes:
 
 
 METHODS: Mapping[bytes, Method] = {ECHO.encode(): lambda message: message, b"/test/Fail": fail, b"/test/Break": break_}
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
-def prefixed(message: bytes) -> bytes:
-    return pack(">BL", 0, len(message)) + message
 
 
 class Peer:

@@ -65,7 +65,6 @@ def test_lists_and_statuses(tmp_path: Path) -> None:
         path = tmp_path / "a %41?#.sock"
         sandboxes = cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="s1"), cri.PodSandbox(id="s2")])
         containers = cri.ListContainersResponse(containers=[cri.Container(id="c1")])
-        status = cri.ContainerStatusResponse(status=cri.ContainerStatus(id="c1", state=cri.CONTAINER_EXITED))
         async with (
             fake_runtime(
                 path,
@@ -73,7 +72,6 @@ def test_lists_and_statuses(tmp_path: Path) -> None:
                 Status=says(cri.StatusResponse(info={"config": "{}"})),
                 ListPodSandbox=says(sandboxes),
                 ListContainers=says(containers),
-                ContainerStatus=says(status),
                 PodSandboxStatus=echo_status,
             ),
             RuntimeClient(path) as runtime,
@@ -82,9 +80,6 @@ def test_lists_and_statuses(tmp_path: Path) -> None:
             assert (await runtime.status_verbose()).info["config"] == "{}"
             assert [s.id for s in await runtime.list_sandboxes()] == ["s1", "s2"]
             assert [c.id for c in await runtime.list_containers()] == ["c1"]
-            found = await runtime.container_status("c1")
-            assert found is not None
-            assert found.state == cri.CONTAINER_EXITED
             sandbox = await runtime.sandbox_status("s1", verbose=True)
             assert sandbox is not None
             assert (sandbox.status.id, dict(sandbox.info)) == ("s1", {"info": "{}"})
@@ -96,8 +91,7 @@ def test_an_id_that_the_runtime_does_not_know_is_none(tmp_path: Path) -> None:
     async def run() -> None:
         gone = aborts(grpc.StatusCode.NOT_FOUND)
         path = tmp_path / "x.sock"
-        async with fake_runtime(path, ContainerStatus=gone, PodSandboxStatus=gone), RuntimeClient(path) as runtime:
-            assert await runtime.container_status("c1") is None
+        async with fake_runtime(path, PodSandboxStatus=gone), RuntimeClient(path) as runtime:
             assert await runtime.sandbox_status("s1") is None
 
     asyncio.run(run())
@@ -128,9 +122,9 @@ def test_what_does_not_answer_a_list_is_unavailable_never_empty(tmp_path: Path, 
 def test_a_status_that_fails_is_not_an_unknown_id(tmp_path: Path) -> None:
     async def run() -> None:
         path = tmp_path / "x.sock"
-        async with fake_runtime(path, ContainerStatus=aborts(grpc.StatusCode.UNKNOWN)), RuntimeClient(path) as runtime:
+        async with fake_runtime(path, PodSandboxStatus=aborts(grpc.StatusCode.UNKNOWN)), RuntimeClient(path) as runtime:
             with pytest.raises(RuntimeUnavailableError):
-                await runtime.container_status("c1")
+                await runtime.sandbox_status("s1")
 
     asyncio.run(run())
 

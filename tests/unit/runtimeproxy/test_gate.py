@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lading.errors import RuntimeUnavailableError
+from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -18,7 +19,6 @@ from runtimeproxy.call.calls import Forward, Outcome, Refusal, Refuse, Stage
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate
-from runtimeproxy.relay.messages import Status
 from tests.fakes.hook_server import HookServer
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.requests import CREATE_GUARDED, CREATE_PLAIN, RUN_GUARDED, RUN_PLAIN, create, golden, held, run

@@ -12,6 +12,8 @@ import pytest
 from h2.events import SettingsAcknowledged
 from h2.settings import SettingCodes
 
+from lading.http2 import frames
+from lading.http2.messages import prefixed
 from lading.log import Event, Log
 from runtimeproxy import link as link_module
 from runtimeproxy.call.calls import Forward, HeldCall, Outcome, Refuse
@@ -19,9 +21,7 @@ from runtimeproxy.chain.chain import Chain
 from runtimeproxy.gate import LARGE, Gate
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
-from runtimeproxy.relay import frames
 from runtimeproxy.relay.budget import HoldBudget
-from runtimeproxy.relay.messages import prefixed
 from tests.fakes.wire import FREE, HELD, Peer, Seen
 from tests.unit.runtimeproxy.conftest import Records
 from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes

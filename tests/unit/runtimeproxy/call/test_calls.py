@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.http2.messages import Status
 from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.call.calls import METHODS, Refusal, Stage, held_paths, read_id
 from runtimeproxy.chain.registrations import Registration
-from runtimeproxy.relay.messages import Status
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 V1 = "/runtime.v1.RuntimeService/"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hooks.wire import Conversation
+from lading.http2.messages import Status
 from runtimeproxy.chain.connections import MAX_IDLE, ClosedError, Connections
 from runtimeproxy.chain.exchange import Answer
-from runtimeproxy.relay.messages import Status
 
 PATH = b"/test/Echo"
 SHORT = 0.05  # seconds; a time that a test waits for in full

@@ -9,10 +9,10 @@ import h2.events
 import h2.settings
 import pytest
 
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.messages import Status, prefixed
 from runtimeproxy.chain.exchange import Answer, Exchange
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.frames import ErrorCode, MalformedError
-from runtimeproxy.relay.messages import Status, prefixed
 
 LIMIT = 1 << 20
 PATH = b"/lading.hook.v1.Hook/Adjust"

@@ -3,11 +3,11 @@
 import pytest
 from h2.settings import SettingCodes
 
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.connection import MAX_BURST
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode
+from lading.http2.messages import Status, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld, Side
-from runtimeproxy.relay.frames import ErrorCode
-from runtimeproxy.relay.messages import Status, prefixed
+from runtimeproxy.relay.flow import MAX_BURST
 from tests.fakes.wire import HELD, Peer, Wire
 
 IDLE = (frames.DEFAULT_WINDOW, frames.DEFAULT_WINDOW)
@@ -18,7 +18,7 @@ def assert_idle(wire: Wire) -> None:
     assert wire.relay.open_calls == 0
     assert wire.connection_windows() == IDLE
     assert wire.relay._streams == {}
-    assert wire.relay._queued == {}
+    assert wire.relay._flow._queued == {}
     assert wire.relay._budget._room == 64 << 20
 
 
@@ -348,7 +348,7 @@ def test_refused_calls_leave_nothing_behind() -> None:
     for _ in range(50):
         wire.refuse(wire.call(HELD))
     assert_idle(wire)
-    assert not wire.relay._refused
+    assert not wire.relay._refused.calls
 
 
 def test_announced_end_waits_for_open_calls_and_for_the_client_to_know() -> None:

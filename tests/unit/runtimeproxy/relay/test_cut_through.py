@@ -1,7 +1,7 @@
 """A large DATA frame goes on before it is whole, and nothing of the relay's own gets into it."""
 
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.messages import prefixed
+from lading.http2 import frames
+from lading.http2.messages import prefixed
 from tests.fakes.wire import HELD, Wire
 
 LARGE = 12_000  # of a frame; the peers allow 16,384

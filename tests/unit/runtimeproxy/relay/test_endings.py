@@ -3,10 +3,10 @@
 import pytest
 from h2.settings import SettingCodes
 
-from runtimeproxy.relay import frames
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, FrameReader
+from lading.http2.messages import Status, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallHeld, Side
-from runtimeproxy.relay.frames import ErrorCode, FrameReader
-from runtimeproxy.relay.messages import Status, prefixed
 from tests.fakes.wire import FREE, HELD, Wire
 
 ANSWER = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -123,7 +123,7 @@ def test_a_refusal_after_the_clients_trailers_is_forgotten() -> None:
     wire.flow()
     wire.refuse(stream)
     assert not wire.relay._streams
-    assert not wire.relay._refused
+    assert not wire.relay._refused.calls
 
 
 def test_a_path_without_its_slash_is_held_too() -> None:
@@ -196,7 +196,7 @@ def test_it_counts_as_soon_as_it_is() -> None:
     wire.flow()
     wire.forward(stream)
     wire.answer(stream)
-    assert wire.relay._client_room == wire.client.connection.outbound_flow_control_window == frames.DEFAULT_WINDOW
+    assert wire.relay._flow._client_room == wire.client.connection.outbound_flow_control_window == frames.DEFAULT_WINDOW
 
 
 def test_an_empty_frame_while_the_runtimes_window_is_below_zero() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeproxy.relay import frames
-from runtimeproxy.relay.frames import ErrorCode, FrameReader
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, FrameReader
+from lading.http2.messages import prefixed
 from runtimeproxy.relay.local import LocalAnswer
-from runtimeproxy.relay.messages import prefixed
 from tests.fakes.wire import FREE, Peer
 
 MESSAGE = "the runtime at /run/x.sock can not be reached"

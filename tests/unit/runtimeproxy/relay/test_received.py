@@ -1,7 +1,7 @@
 import pytest
 
-from runtimeproxy.relay.messages import PART, prefixed
-from runtimeproxy.relay.received import Received
+from lading.http2.messages import prefixed
+from runtimeproxy.relay.received import PART, Received
 
 MESSAGE = prefixed(bytes(range(256)) * 1000)
 

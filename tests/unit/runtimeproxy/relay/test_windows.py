@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeproxy.relay.frames import LARGEST_WINDOW, ErrorCode, MalformedError
+from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedError
 from runtimeproxy.relay.windows import Window
 
 

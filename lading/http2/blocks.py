@@ -1,0 +1,46 @@
+"""Header blocks whole: HEADERS and the CONTINUATIONs behind it (RFC 9113 6.2, 6.10), decoded.
+
+For an end of a connection, which needs nothing of a block but its fields; the relay, which sends it on, keeps its frames
+(runtimeproxy/relay/direction.py). Refuses: whatever comes between the frames of a block, and blocks that are too large.
+"""
+
+from typing import Final
+
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.headers import Fields, HeaderLane
+
+# All pieces of a block. C-core takes 16 KiB unpacked, and ours have some hundred bytes.
+MAX_BLOCK: Final = 64 << 10
+
+
+class BlockReader:
+    def __init__(self, *, cached_block: int) -> None:
+        """`cached_block`: see HeaderLane."""
+        self.ends_stream = False  # the block that was begun last
+        self._lane = HeaderLane(cached_block=cached_block)
+        self._block: bytearray | None = None  # what there is of one that is not whole
+        self._stream = 0
+
+    def meet(self, kind: int, stream: int) -> None:
+        """To be told of every frame, first."""
+        if kind == frames.CONTINUATION if self._block is None else (kind != frames.CONTINUATION or stream != self._stream):
+            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted, or continued without one")
+
+    def read(self, buffer: bytes, kind: int, flags: int, stream: int, start: int, end: int) -> Fields | None:
+        """Of HEADERS or CONTINUATION, whose content lies between `start` and `end`: the fields, once the block is whole."""
+        if kind == frames.HEADERS:
+            self._stream, self.ends_stream = stream, bool(flags & frames.END_STREAM)
+            fragment = frames.block_fragment(buffer, flags, start, end)
+            if flags & frames.END_HEADERS:
+                return self._lane.decode(fragment)
+            self._block = bytearray(fragment)
+        elif self._block is not None:
+            self._block += buffer[start:end]
+        block = self._block or b""
+        if len(block) > MAX_BLOCK:
+            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
+        if not flags & frames.END_HEADERS:
+            return None
+        self._block = None
+        return self._lane.decode(bytes(block))

@@ -1,0 +1,206 @@
+"""HTTP/2 frames: cut a byte stream into them, and write the few kinds that we send ourselves (RFC 9113 sections 4 and 6).
+
+Enters: bytes as the socket gave them. Leaves: whole frames, as offsets into one buffer, so that a run of frames that nobody
+looks at is forwarded as one slice. Refuses: a frame larger than its receiver announced, and lengths that the RFC fixes.
+Everything else about a frame is its receiver's to judge.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # section 3.4
+HEADER_LENGTH: Final = 9
+DEFAULT_MAX_FRAME_SIZE: Final = 16_384  # section 6.5.2
+LARGEST_MAX_FRAME_SIZE: Final = (1 << 24) - 1
+DEFAULT_WINDOW: Final = 65_535  # section 6.9.2
+LARGEST_WINDOW: Final = (1 << 31) - 1
+
+# Frame types (section 6). Plain integers, not an enum: they are compared once for every frame that passes.
+DATA: Final = 0x0
+HEADERS: Final = 0x1
+PRIORITY: Final = 0x2
+RST_STREAM: Final = 0x3
+SETTINGS: Final = 0x4
+PUSH_PROMISE: Final = 0x5
+PING: Final = 0x6
+GOAWAY: Final = 0x7
+WINDOW_UPDATE: Final = 0x8
+CONTINUATION: Final = 0x9
+
+# Flags
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITY_FIELDS: Final = 0x20
+
+# Settings (section 6.5.2)
+HEADER_TABLE_SIZE: Final = 0x1
+INITIAL_WINDOW_SIZE: Final = 0x4
+MAX_FRAME_SIZE: Final = 0x5
+
+# Lengths that the RFC fixes; another one is a connection error of type FRAME_SIZE_ERROR.
+_FIXED_LENGTH: Final = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+
+
+class ErrorCode(IntEnum):
+    """Section 7."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    ENHANCE_YOUR_CALM = 0xB
+
+
+class MalformedError(Exception):
+    """What came breaks framing or compression; that connection ends with `code`."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_HEADER: Final = Struct(">HBBBL")  # length in two parts, type, flags, stream
+_U32: Final = Struct(">L")
+_SETTING: Final = Struct(">HL")
+
+
+class FrameReader:
+    """Cuts one direction's byte stream into frames. Holds at most one unfinished frame."""
+
+    __slots__ = ("_missing", "_rest", "_shown_early", "max_frame_size")
+
+    def __init__(self, shown_early: Callable[[int], bool] = lambda stream: False) -> None:
+        """`shown_early`: whether DATA of this stream is shown before it is whole."""
+        self.max_frame_size = DEFAULT_MAX_FRAME_SIZE  # what the receiver of these frames announced
+        self._shown_early = shown_early
+        self._rest = bytearray()
+        self._missing = 0  # bytes without which looking at `_rest` again is no use
+
+    @property
+    def buffered(self) -> int:
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes to look at now: whole frames first, then perhaps a part of one, which `keep` takes back."""
+        if not self._rest:
+            return data
+        if len(self._rest) + len(data) < self._missing:
+            self._rest += data
+            return b""
+        whole = b"".join((self._rest, data))  # one copy
+        self._rest.clear()
+        return whole
+
+    def frames(self, buffer: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+        """(type, flags, stream, start, end) of each whole frame, `start` at its header; what follows them is kept. A frame that
+        is shown early comes last, its `end` lies behind the buffer's, and nothing of it is kept: what is still to come of it
+        must not be fed."""
+        unpack, position, size = _HEADER.unpack_from, 0, len(buffer)
+        while size - position >= HEADER_LENGTH:
+            high, low, kind, flags, stream = unpack(buffer, position)
+            length = high << 8 | low
+            if length > self.max_frame_size:
+                raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes, {self.max_frame_size} are allowed")
+            end = position + HEADER_LENGTH + length
+            if end > size:
+                if kind == DATA and self._shown_early(stream & 0x7FFF_FFFF):
+                    yield kind, flags, stream & 0x7FFF_FFFF, position, end
+                    return
+                self._missing = end - position
+                break
+            fixed = _FIXED_LENGTH.get(kind)
+            if fixed is not None and fixed != length:
+                raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"frame of type {kind} with {length} bytes, not {fixed}")
+            yield kind, flags, stream & 0x7FFF_FFFF, position, end
+            position = end
+        else:
+            self._missing = HEADER_LENGTH
+        if position < size:
+            self._rest += buffer[position:]
+
+
+def read_preface(missing: bytes, data: bytes) -> tuple[bytes, int]:
+    """Takes what is still missing of the client preface from `data`: what is missing now, and how much of `data` it was."""
+    given = data[: len(missing)]
+    if not missing.startswith(given):
+        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
+    return missing[len(given) :], len(given)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return frame_header(kind, flags, stream, len(payload)) + payload
+
+
+def frame_header(kind: int, flags: int, stream: int, length: int) -> bytes:
+    return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream)
+
+
+def window_update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, _U32.pack(increment))
+
+
+def rst_stream(stream: int, code: ErrorCode) -> bytes:
+    return frame(RST_STREAM, 0, stream, _U32.pack(code))
+
+
+def goaway(last_stream: int, code: ErrorCode, text: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, _U32.pack(last_stream) + _U32.pack(code) + text.encode("utf-8", "replace")[:256])
+
+
+def header_block(stream: int, block: bytes, *, end_stream: bool) -> bytes:
+    """HEADERS, and CONTINUATION where the block does not fit a frame of the size that every receiver takes."""
+    flags = END_STREAM if end_stream else 0
+    size = DEFAULT_MAX_FRAME_SIZE
+    if len(block) <= size:
+        return frame(HEADERS, flags | END_HEADERS, stream, block)
+    parts = [block[i : i + size] for i in range(0, len(block), size)]
+    out = [frame(HEADERS, flags, stream, parts[0])]
+    out += [frame(CONTINUATION, 0, stream, part) for part in parts[1:-1]]
+    out.append(frame(CONTINUATION, END_HEADERS, stream, parts[-1]))
+    return b"".join(out)
+
+
+def unsigned(buffer: bytes, position: int) -> int:
+    """The 31-bit number at `position`: a window increment, a stream id, or (32 bits of which one is reserved) an error code."""
+    value: int = _U32.unpack_from(buffer, position)[0]
+    return value & 0x7FFF_FFFF
+
+
+def settings(payload: bytes) -> dict[int, int]:
+    """Section 6.5.1; for a setting given twice the last one counts (6.5.3)."""
+    if len(payload) % _SETTING.size:
+        raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of 6")
+    found = dict(_SETTING.iter_unpack(payload))
+    if found.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
+        raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {found[INITIAL_WINDOW_SIZE]}")
+    size = found.get(MAX_FRAME_SIZE, DEFAULT_MAX_FRAME_SIZE)
+    if not DEFAULT_MAX_FRAME_SIZE <= size <= LARGEST_MAX_FRAME_SIZE:
+        raise MalformedError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {size}")
+    return found
+
+
+def unpadded(buffer: bytes, flags: int, start: int, end: int) -> tuple[int, int]:
+    """Where a frame's content lies without padding (section 6.1): `start` is behind the frame header."""
+    if not flags & PADDED:
+        return start, end
+    if start == end or buffer[start] > end - start - 1:
+        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+    return start + 1, end - buffer[start]
+
+
+def block_fragment(buffer: bytes, flags: int, start: int, end: int) -> bytes:
+    """The header block fragment of a HEADERS frame, without padding and priority fields (section 6.2)."""
+    start, end = unpadded(buffer, flags, start, end)
+    if flags & PRIORITY_FIELDS:
+        start += 5
+    if start > end:
+        raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
+    return buffer[start:end]

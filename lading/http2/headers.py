@@ -1,0 +1,109 @@
+"""One direction's header blocks: decoded always, written without a table, in the relay forwarded verbatim as long as none has
+to be dropped (RFC 7541, RFC 9113 4.3).
+
+Both ends keep one dynamic table per direction, and every block may change it. So every block is decoded, in order, and what we
+say ourselves is written as literals *without indexing*, which moves no table. A block that must be dropped (a late answer
+on a call that the relay refused) would leave its receiver's table behind: from then on the direction is *re-encoded*, every
+block as literals, and the receiver's table stands still for good.
+
+After a receiver shrank its table, the next block that reaches it must begin with the size update (RFC 7541 4.2), also when
+the relay is the one who writes it.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import hpack
+from hpack import NeverIndexedHeaderTuple
+
+from lading.http2.frames import ErrorCode, MalformedError
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+_DEFAULT_TABLE_SIZE: Final = 4096  # RFC 9113 6.5.2
+# Of a block, unpacked; packed it has at most 1 MiB. One byte of it can be a field that costs a hundred in memory, so less than
+# the 16 MiB that grpc-go takes by default, which no caller comes near: C-core takes 16 KiB.
+MAX_FIELDS_SIZE: Final = 4 << 20
+_CACHED_BLOCKS: Final = 64
+# Bytes of one; a block that names table entries has one or two for each field, and a large one is not worth its memory.
+CACHED_BLOCK: Final = 64
+
+
+class HeaderLane:
+    """Not thread-safe, one for each direction of each connection."""
+
+    def __init__(self, *, cached_block: int = CACHED_BLOCK) -> None:
+        """`cached_block`: bytes; more where the blocks of a trusted peer are literals that it repeats."""
+        self.verbatim = True
+        self._cached_block = cached_block
+        self._decoder = hpack.Decoder(max_header_list_size=MAX_FIELDS_SIZE)
+        # A block that names table entries only means the same as long as the table stands still, and replies are such
+        # blocks nearly always; this saves most of the time that decoding takes.
+        self._known: dict[bytes, Fields] = {}
+        self._owed_size_update: int | None = None
+        self._receivers_size = _DEFAULT_TABLE_SIZE  # not the sender's, once its size updates no longer go on
+
+    def decode(self, block: bytes) -> Fields:
+        """The fields of the next block of this direction, which must all come by here, in order."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        entries = self._decoder.header_table.dynamic_entries
+        size, newest = len(entries), entries[0] if entries else None
+        try:
+            fields: Fields = tuple(self._decoder.decode(block, raw=True))
+        except hpack.OversizedHeaderListError as e:
+            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header list over {MAX_FIELDS_SIZE} bytes") from e
+        except (hpack.HPACKError, UnicodeDecodeError) as e:
+            raise MalformedError(ErrorCode.COMPRESSION_ERROR, f"header block: {e!r}") from e
+        entries = self._decoder.header_table.dynamic_entries
+        resized = bool(block) and block[0] & 0xE0 == 0x20
+        if resized or len(entries) != size or (entries[0] if entries else None) is not newest:
+            self._known.clear()
+        elif len(block) <= self._cached_block and len(self._known) < _CACHED_BLOCKS:
+            self._known[bytes(block)] = fields
+        return fields
+
+    def passed(self) -> None:
+        """A block went on verbatim; if it had to begin with a size update, it did (the decoder insists)."""
+        self._owed_size_update = None
+        self._receivers_size = self._decoder.header_table_size
+
+    def render(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """A block that changes no table, to be sent in this direction."""
+        out = bytearray()
+        if self._owed_size_update is not None:
+            out += _integer(self._owed_size_update, 5, 0x20)
+            self._receivers_size = self._owed_size_update
+            self._owed_size_update = None
+        for field in fields:
+            never = isinstance(field, NeverIndexedHeaderTuple)
+            out += b"\x10" if never else b"\x00"
+            for text in (field[0], field[1]):
+                out += _integer(len(text), 7, 0) + text
+        return bytes(out)
+
+    def announce_table_size(self, size: int) -> None:
+        """The receiver of this direction sent SETTINGS_HEADER_TABLE_SIZE: a larger table may be used from its arrival on."""
+        self._decoder.max_allowed_table_size = max(size, self._decoder.max_allowed_table_size)
+
+    def acknowledge_table_size(self, size: int) -> None:
+        """The sender of this direction acknowledged it: its next block obeys."""
+        self._decoder.max_allowed_table_size = size
+        self._known.clear()  # the next block is one that must obey, not one that is known
+        if size < self._receivers_size:
+            self._owed_size_update = size if self._owed_size_update is None else min(size, self._owed_size_update)
+
+
+def _integer(value: int, prefix_bits: int, pattern: int) -> bytes:
+    """RFC 7541 5.1."""
+    limit = (1 << prefix_bits) - 1
+    if value < limit:
+        return bytes((pattern | value,))
+    out = bytearray((pattern | limit,))
+    value -= limit
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

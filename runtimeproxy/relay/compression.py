@@ -1,0 +1,61 @@
+"""The content of a message that may be compressed: gzip and deflate, of a bounded size unpacked.
+
+Source: gRPC's PROTOCOL-HTTP2.md and its compression document.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from lading.http2.messages import PREFIX_LENGTH, Status, parse_prefix, too_large
+from runtimeproxy.relay.received import joined
+
+# Of one compressed message. Clients write one; each more costs a copy of what is behind it.
+_MAX_MEMBERS: Final = 64
+
+
+class UnreadableMessageError(Exception):
+    """A message whose content can not be had: an unknown compression, damaged, or larger than allowed when unpacked."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
+    """The content of the first message in `buffer`, decompressed, at most `limit` bytes (a compression bomb ends there)."""
+    if len(buffer) < PREFIX_LENGTH:
+        raise UnreadableMessageError(Status.INTERNAL, "there is no message")
+    length = parse_prefix(buffer)[1]
+    return unpack_parts([buffer[: PREFIX_LENGTH + length]], encoding, limit)
+
+
+def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int) -> bytes:
+    """The same of one whole message in parts, of which the first has its prefix whole."""
+    compressed, _ = parse_prefix(parts[0])
+    content = joined([memoryview(parts[0])[PREFIX_LENGTH:], *parts[1:]])
+    if not compressed:
+        return content
+    if encoding not in (b"gzip", b"deflate"):
+        name = encoding.decode("ascii", "backslashreplace")
+        raise UnreadableMessageError(Status.UNIMPLEMENTED, f'Decompressor is not installed for grpc-encoding "{name}"')
+    return _inflated(content, zlib.MAX_WBITS | 16 if encoding == b"gzip" else zlib.MAX_WBITS, limit)
+
+
+def _inflated(content: bytes, window_bits: int, limit: int) -> bytes:
+    """Every member of the stream, because Go's gzip reads on behind the first: what hides there must be seen here too."""
+    message = b""
+    for _ in range(_MAX_MEMBERS):
+        if not content:
+            return message
+        inflater = zlib.decompressobj(window_bits)
+        try:
+            message += inflater.decompress(content, limit + 1 - len(message))
+        except zlib.error as e:
+            raise UnreadableMessageError(Status.INTERNAL, f"cannot decompress the request: {e}") from e
+        if len(message) > limit:
+            raise UnreadableMessageError(Status.RESOURCE_EXHAUSTED, too_large(len(message), limit))
+        if not inflater.eof:
+            raise UnreadableMessageError(Status.INTERNAL, "cannot decompress the request: it ends early")
+        content = inflater.unused_data
+    raise UnreadableMessageError(Status.INTERNAL, f"cannot decompress the request: over {_MAX_MEMBERS} gzip members")

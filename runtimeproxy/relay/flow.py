@@ -1,0 +1,181 @@
+"""Flow control of requests: what the client may send, what of it the runtime has room for now, and what waits (RFC 9113 5.2).
+
+Enters: sizes of DATA that came, credit that the runtime gave, windows that it announced. Leaves: DATA for the runtime as it
+has room, and credit for the client: the runtime's own where frames merely pass, ours for what was taken from them (windows.py).
+Refuses: DATA beyond a window, where the runtime would judge it but does not see it.
+"""
+
+from typing import Final
+
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, MalformedError
+from runtimeproxy.relay.direction import Bytes, Direction
+from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
+from runtimeproxy.relay.windows import Window
+
+# What of waiting DATA goes to the runtime at a time: other connections have their turn before the next.
+MAX_BURST: Final = 256 << 10
+
+
+class Flow:
+    def __init__(self, requests: Direction, replies: Direction, streams: dict[int, Stream]) -> None:
+        """`streams` are the relay's: one that the relay has nothing more to do with is taken out."""
+        self.more = False  # something waits for the next burst, not for the runtime
+        self._requests = requests
+        self._replies = replies
+        self._streams = streams
+        self._queued: dict[int, Stream] = {}
+        self._burst = MAX_BURST  # what is left of it
+        self._connection = Window(frames.DEFAULT_WINDOW)
+        self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
+        self._unsaid_room: int | None = 0  # credit for it that could not go out yet; None once it can
+        self._acknowledged_window = frames.DEFAULT_WINDOW
+        self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
+        self._client_stream_window = frames.DEFAULT_WINDOW  # what the client may count on for it
+
+    # ---- the client's DATA
+
+    def open_windows(self, stream: Stream) -> None:
+        """Of a new call whose DATA the relay takes."""
+        stream.window = Window(self._stream_window)
+        stream.client_room = self._client_stream_window
+
+    def came(self, length: int) -> None:
+        self._client_room -= length
+        if self._client_room < 0:
+            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+
+    def came_held(self, stream: Stream, length: int) -> None:
+        """This also bounds what a held call can pile up."""
+        stream.client_room -= length
+        if stream.client_room < 0:
+            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
+
+    def passes(self, length: int, window: Window | None = None) -> bool:
+        """Whether DATA of this length goes on as it came; `window` is the stream's, where it is not the client's own."""
+        if length > self._connection.room or (window and length > window.room):
+            return False
+        self._connection.room -= length
+        if window:
+            window.room -= length
+        return True
+
+    def credit_client(self, stream_id: int, size: int) -> None:
+        if size:
+            self._replies.inject(frames.window_update(stream_id, size))
+            if stream_id == 0 and self._unsaid_room is None:
+                self._client_room += size
+            elif stream_id == 0:
+                self._unsaid_room = (self._unsaid_room or 0) + size
+
+    def credit_received(self, stream: Stream) -> None:
+        """The stream's credit for what was taken of a message that is to be held."""
+        self.credit_client(stream.id, stream.uncredited)
+        stream.client_room += stream.uncredited
+        stream.uncredited = 0
+
+    def greeted(self) -> None:
+        """From now on what is said to the client goes out."""
+        self._client_room += self._unsaid_room or 0
+        self._unsaid_room = None
+
+    # ---- the runtime's room
+
+    def send(self, stream: Stream) -> bytes:
+        """What of the stream's queue the runtime has room for now."""
+        out: list[Bytes] = []
+        while stream.queue:
+            item = stream.queue[0]
+            if isinstance(item, Trailers):
+                out.append(self._requests.render_block(stream.id, item.fields, end_stream=item.end_stream))
+                stream.queue.popleft()
+                continue
+            left = item.left
+            room = min(self._connection.room, stream.window.room) if stream.window else self._connection.room
+            size = min(left, max(0, room), frames.DEFAULT_MAX_FRAME_SIZE)
+            if size and self._burst <= 0:
+                self.more = True
+            if left and (not size or self.more):
+                self._queued[stream.id] = stream
+                return b"".join(out)
+            last = size == left
+            flags = frames.END_STREAM if last and item.end_stream else 0
+            if left or flags:
+                out.append(frames.frame_header(frames.DATA, flags, stream.id, size))
+                out += item.take(size)
+            for window in (self._connection, stream.window):
+                if window:
+                    window.sent(size) if item.own else window.passed(size)
+            self._burst -= size
+            if last:
+                stream.queue.popleft()
+        self._queued.pop(stream.id, None)
+        if stream.window is None and not stream.observe:
+            del self._streams[stream.id]  # nothing of the relay's own on it: it passes again like any other
+        return b"".join(out)
+
+    def next_burst(self) -> None:
+        if self.more and not self._requests.out:
+            self.more = False
+            self._send_queued()
+        self._burst = MAX_BURST
+
+    def _send_queued(self) -> None:
+        for stream in list(self._queued.values()):
+            if self._connection.room <= 0 or self.more:
+                return
+            self._requests.out.append(self.send(stream))
+
+    def credited(self, stream_id: int, increment: int) -> bytes | None:
+        """A WINDOW_UPDATE of the runtime's: None if it goes on to the client, or what goes on in its place."""
+        if stream_id == 0:
+            passed = self._connection.credited(increment)
+            self._client_room += passed
+            self._send_queued()
+        else:
+            stream = self._streams.get(stream_id)
+            if stream is None or stream.window is None:
+                return None
+            if stream.hold is Hold.REFUSED:
+                return b""
+            passed = stream.window.credited(increment)
+            stream.client_room += passed
+            if stream.queue and stream.hold is Hold.PASSING:
+                self._requests.out.append(self.send(stream))
+        if passed == increment:
+            return None
+        return frames.window_update(stream_id, passed) if passed else b""
+
+    def acknowledged(self, settings: dict[int, int]) -> bytes:
+        """By the client; what can go to the runtime behind that."""
+        self._acknowledged_window = settings.get(frames.INITIAL_WINDOW_SIZE, self._acknowledged_window)
+        if not (self.count_on_stream_window() and self._queued):
+            return b""
+        return b"".join([self.send(stream) for stream in list(self._queued.values())])
+
+    def count_on_stream_window(self) -> bool:
+        """The runtime's INITIAL_WINDOW_SIZE, as far as the relay's own bytes may count on it: less from the moment the runtime
+        says so, more only once the client's acknowledgement goes on, because until then it holds the sender to the old value.
+        For the client, whose bytes of held calls the relay judges, it is the other way round. True: there is more room.
+        """
+        sizes = [changed[frames.INITIAL_WINDOW_SIZE] for changed in self._replies.unacknowledged
+                 if changed and frames.INITIAL_WINDOW_SIZE in changed]  # fmt: skip
+        sizes.append(self._acknowledged_window)
+        difference, of_client = min(sizes) - self._stream_window, max(sizes) - self._client_stream_window
+        self._stream_window += difference
+        self._client_stream_window += of_client
+        for stream in self._streams.values():
+            if stream.window:
+                stream.window.room += difference
+                stream.client_room += of_client
+        return difference > 0
+
+    # ---- the end of a call
+
+    def drop(self, stream: Stream) -> None:
+        """What waits of it does not go on: the client sent it, and the runtime will never give credit for it."""
+        self._queued.pop(stream.id, None)
+        self.credit_client(0, sum(waiting.left for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own))
+
+    def end(self) -> None:
+        self._queued.clear()

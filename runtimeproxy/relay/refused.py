@@ -1,0 +1,56 @@
+"""Calls that the relay refused, until neither side says anything more on them.
+
+A refused call is reset at the runtime, which may have answered before it knew. What tells when it has seen the reset is a
+*barrier*: a SETTINGS frame of ours, whose ACK comes behind whatever it still said. (No PING: grpc-go ends a connection after a
+few.) One at a time is out; it covers what was refused before it. Refuses: more calls than any client leaves open.
+"""
+
+from typing import Final
+
+from lading.http2 import frames
+from lading.http2.frames import ErrorCode, MalformedError
+from runtimeproxy.relay.direction import Direction
+from runtimeproxy.relay.stream import Stream
+
+# Refused calls whose client does not end its half. Real clients end it with the message.
+MAX_REFUSED: Final = 1000
+
+
+class Refused:
+    def __init__(self, requests: Direction, streams: dict[int, Stream]) -> None:
+        """`streams` are the relay's: a call that both sides are done with is taken out."""
+        self.calls: set[int] = set()
+        self._requests = requests
+        self._streams = streams
+        self._barrier: set[int] = set()  # what the outstanding barrier covers
+
+    def add(self, stream: Stream) -> bytes:
+        """What the runtime is told."""
+        self.calls.add(stream.id)
+        if len(self.calls) > MAX_REFUSED:
+            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")
+        reset = frames.rst_stream(stream.id, ErrorCode.CANCEL)
+        return reset if self._barrier else reset + self._raise_barrier()
+
+    def client_said(self, stream: Stream, *, end_stream: bool) -> None:
+        stream.client_ended = stream.client_ended or end_stream
+        self._forget(stream)
+
+    def barrier_reached(self) -> None:
+        covered, self._barrier = self._barrier, set()
+        for stream_id in covered:
+            stream = self._streams[stream_id]
+            stream.runtime_ended = True
+            self._forget(stream)
+        if any(not self._streams[s].runtime_ended for s in self.calls):
+            self._requests.out.append(self._raise_barrier())
+
+    def _raise_barrier(self) -> bytes:
+        self._barrier = {s for s in self.calls if not self._streams[s].runtime_ended}
+        self._requests.unacknowledged.append(None)
+        return frames.frame(frames.SETTINGS, 0, 0)
+
+    def _forget(self, stream: Stream) -> None:
+        if stream.client_ended and stream.runtime_ended:
+            self._streams.pop(stream.id, None)
+            self.calls.discard(stream.id)

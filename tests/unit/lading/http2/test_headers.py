@@ -1,0 +1,153 @@
+"""One direction's header blocks, between hpack's own encoder and decoder."""
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.headers import Fields, HeaderLane
+
+REQUEST = ((b":method", b"POST"), (b":path", b"/runtime.v1.RuntimeService/Version"), (b"te", b"trailers"))
+SECRET = hpack.NeverIndexedHeaderTuple(b"authorization", b"token")
+
+
+class Ends:
+    """A sender and a receiver with the lane between them."""
+
+    def __init__(self) -> None:
+        self.encoder, self.decoder = hpack.Encoder(), hpack.Decoder()
+        self.lane = HeaderLane()
+        self._sizes: list[int] = []  # acknowledged since the sender's last block
+
+    def encode(self, fields: Fields) -> bytes:
+        """With the smallest size and the last one (RFC 7541 4.2); hpack by itself would announce every one."""
+        if self._sizes:
+            for size in (min(self._sizes), self._sizes[-1]):
+                if size != self.encoder.header_table_size:
+                    self.encoder.header_table_size = size
+            self._sizes.clear()
+        return bytes(self.encoder.encode(fields, huffman=False))
+
+    def receive(self, block: bytes) -> Fields:
+        return tuple((bytes(name), bytes(value)) for name, value in self.decoder.decode(block, raw=True))
+
+    def pass_on(self, fields: Fields) -> None:
+        """As the relay does: verbatim as long as it can be."""
+        block = self.encode(fields)
+        decoded = self.lane.decode(block)
+        assert tuple(map(tuple, decoded)) == fields
+        if self.lane.verbatim:
+            self.lane.passed()
+        else:
+            block = self.lane.render(decoded)
+        assert self.receive(block) == fields
+
+    def resize(self, size: int) -> None:
+        """The receiver announces a table size and the sender acknowledges it."""
+        self.decoder.max_allowed_table_size = size
+        self.lane.announce_table_size(size)
+        self.lane.acknowledge_table_size(size)
+        self._sizes.append(size)
+
+
+def test_blocks_pass_and_ours_move_no_table() -> None:
+    ends = Ends()
+    for number in range(5):
+        ends.pass_on(REQUEST)
+        ends.pass_on((*REQUEST, (b"x-number", b"%d" % number)))
+        ours = ((b":status", b"200"), (b"grpc-message", b"x" * number * 100))
+        assert ends.receive(ends.lane.render(ours)) == ours
+
+
+def test_a_dropped_block_is_made_up_for() -> None:
+    ends = Ends()
+    ends.pass_on(REQUEST)
+    ends.lane.decode(ends.encode(((b"x-new", b"entry"),)))  # which the receiver never sees
+    ends.lane.verbatim = False
+    for _ in range(3):
+        ends.pass_on(((b"x-new", b"entry"), *REQUEST))
+
+
+def test_a_block_that_is_known_by_heart_means_another_thing_after_the_table_moved() -> None:
+    ends = Ends()
+    ends.pass_on(((b"x-a", b"1"),))
+    block = ends.encode(((b"x-a", b"1"),))
+    assert len(block) == 1  # an index
+    assert ends.lane.decode(block) == ends.lane.decode(block) == ((b"x-a", b"1"),)
+    ends.pass_on(((b"x-b", b"2"),))
+    assert tuple(map(tuple, ends.lane.decode(block))) == ((b"x-b", b"2"),)
+
+
+def test_a_field_that_must_never_be_indexed_stays_one() -> None:
+    lane = HeaderLane()
+    block = bytes(hpack.Encoder().encode([SECRET]))
+    (decoded,) = hpack.Decoder().decode(lane.render(lane.decode(block)), raw=True)
+    assert isinstance(decoded, hpack.NeverIndexedHeaderTuple)
+    assert tuple(decoded) == tuple(SECRET)
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+@pytest.mark.parametrize("sizes", [(0,), (64,), (0, 4096), (100, 10, 4096), (8192, 4096), (8192,)])
+def test_a_size_update_reaches_the_receiver_first(sizes: tuple[int, ...], ours_first: bool) -> None:
+    """hpack's decoder refuses a block without it."""
+    ends = Ends()
+    ends.pass_on(((b"x-a", b"1"), *REQUEST))
+    for size in sizes:
+        ends.resize(size)
+    if ours_first:
+        ours = ((b":status", b"200"),)
+        assert ends.receive(ends.lane.render(ours)) == ours
+    for _ in range(3):
+        ends.pass_on(((b"x-a", b"1"), *REQUEST))
+
+
+@pytest.mark.parametrize("size", [0, 64])
+def test_so_it_does_when_blocks_are_rendered_anew(size: int) -> None:
+    ends = Ends()
+    ends.pass_on(((b"x-a", b"1"),))
+    ends.lane.verbatim = False
+    ends.resize(size)
+    for _ in range(3):
+        ends.pass_on(((b"x-a", b"1"), *REQUEST))
+
+
+@pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff", b"\xbe", b"\x00\x05ab", b"\x40", b"\x3f\xe1\x7f"])
+def test_a_block_that_is_none(block: bytes) -> None:
+    with pytest.raises(MalformedError) as e:
+        HeaderLane().decode(block)
+    assert e.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_a_block_that_unpacks_to_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lading.http2.headers.MAX_FIELDS_SIZE", 10_000)
+    lane = HeaderLane()
+    encoder = hpack.Encoder()
+    first = bytes(encoder.encode([(b"x-big", b"v" * 3000)]))
+    lane.decode(first)
+    index = bytes(encoder.encode([(b"x-big", b"v" * 3000)]))
+    with pytest.raises(MalformedError) as e:
+        lane.decode(index * 4)
+    assert e.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+names = st.sampled_from([b"x-a", b"x-b", b":path", b"grpc-status", b"content-type"])
+blocks = st.lists(st.tuples(names, st.binary(max_size=200)), max_size=6).map(tuple)
+# A block that passes, one of ours, one that is dropped, a new table size.
+steps = st.lists(st.one_of(st.tuples(st.sampled_from(["pass", "ours", "drop"]), blocks), st.integers(0, 8192)), max_size=25)
+
+
+@given(steps)
+def test_both_ends_stay_in_step_whatever_happens(taken: list[tuple[str, Fields] | int]) -> None:
+    ends = Ends()
+    for step in taken:
+        match step:
+            case int(size):
+                ends.resize(size)
+            case ("pass", fields):
+                ends.pass_on(fields)
+            case ("ours", fields):
+                assert ends.receive(ends.lane.render(fields)) == fields
+            case (_, fields):
+                ends.lane.decode(ends.encode(fields))
+                ends.lane.verbatim = False

@@ -1,0 +1,52 @@
+import gzip
+import zlib
+
+import pytest
+
+from lading.http2.messages import Status, prefixed
+from runtimeproxy.relay.compression import UnreadableMessageError, unpack
+
+LIMIT = 1000
+
+
+def packed(content: bytes) -> bytes:
+    return b"\x01" + len(content).to_bytes(4, "big") + content
+
+
+def test_what_is_not_compressed() -> None:
+    assert unpack(prefixed(b"abc"), b"gzip", LIMIT) == b"abc"  # the flag says it, not the call's encoding
+    assert unpack(bytearray(prefixed(b"abc") + b"more"), b"", LIMIT) == b"abc"
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
+@pytest.mark.parametrize("size", [0, 1, LIMIT])
+def test_compressed_messages(encoding: bytes, compress: object, size: int) -> None:
+    content = b"x" * size
+    assert unpack(packed(compress(content)), encoding, LIMIT) == content  # type: ignore[operator]
+
+
+def test_every_member_is_read() -> None:
+    """As Go's gzip reads on: what a pod hides in the second must be seen."""
+    assert unpack(packed(gzip.compress(b"one,") + gzip.compress(b"two")), b"gzip", LIMIT) == b"one,two"
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "status"),
+    [
+        (gzip.compress(b"x" * (LIMIT + 1)), b"gzip", Status.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"\0" * (1 << 24)), b"gzip", Status.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"x" * LIMIT) + gzip.compress(b"x"), b"gzip", Status.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"x")[:-1], b"gzip", Status.INTERNAL),
+        (gzip.compress(b"x") + b"garbage", b"gzip", Status.INTERNAL),
+        (gzip.compress(b"") * 50_000, b"gzip", Status.INTERNAL),  # each member costs a copy of those behind it
+        (b"not gzip", b"gzip", Status.INTERNAL),
+        (gzip.compress(b"x"), b"deflate", Status.INTERNAL),
+        (b"x", b"snappy", Status.UNIMPLEMENTED),
+        (b"x", b"", Status.UNIMPLEMENTED),
+        (b"x", b"\xff", Status.UNIMPLEMENTED),
+    ],
+)
+def test_what_can_not_be_read(content: bytes, encoding: bytes, status: Status) -> None:
+    with pytest.raises(UnreadableMessageError) as e:
+        unpack(packed(content), encoding, LIMIT)
+    assert e.value.status is status
