@@ -266,3 +266,15 @@ def test_shares_and_vfs_are_predicted_as_they_are_reserved() -> None:
     for name in "ab":
         reserve(made, name, "n1")
     assert isinstance(made.scheduler.reserve(uid_of("c"), "n1"), NotBound)
+
+
+def test_a_reservation_takes_the_place_of_the_prediction() -> None:
+    made = world(n1=2)
+    made.bind("before", "n1")  # the first card
+    made.show("a")
+    made.filter("a")  # predicted on the second
+    made.gone("before")
+    reserve(made, "a", "n1")  # on the first: it is free again, and comes first
+    made.show("b")
+    assert made.filter("b").NodeNames == ["n1"]
+    assert isinstance(made.scheduler.reserve(uid_of("b"), "n1"), Reservation)
