@@ -12,6 +12,7 @@ unix(7): a datagram socket whose receiver's queue is full (net.unix.max_dgram_ql
 
 import errno
 import fcntl
+import logging
 import os
 import select
 import socket
@@ -261,6 +262,8 @@ class Log:
 
 def open_log(identifier: str, level: Level) -> Log:
     """The journal where stderr is connected to it (JOURNAL_STREAM names its device and inode), else logfmt."""
+    # watchdog's thread says on stderr that it was stopped while it looked; nobody who reads records could make sense of it.
+    logging.getLogger("watchdog").addHandler(logging.NullHandler())
     return Log(JournalSink(identifier) if stderr_is_journal() else LogfmtSink(), level)
 
 

@@ -19,7 +19,7 @@ from tests.hostile.runtime import LIMIT
 KUBERNETES = 262_144  # of all keys and values together: apimachinery, TotalAnnotationSizeLimitB
 SIZES = (KUBERNETES - 1, KUBERNETES, KUBERNETES + 1, 1 * MIB, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 12 * MIB)
 GUARDED = {"lading.dev/gpus": "0"}
-GROWTH = 200 * MIB  # some copies of the largest request
+GROWTH = 240 * MIB  # some copies of the largest request; 210 were seen on a busy machine
 
 
 def filled(annotations: dict[str, str], size: int) -> dict[str, str]:

@@ -3,6 +3,8 @@ import contextlib
 import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,3 +195,13 @@ def test_a_log_that_can_not_be_written_stops_nobody() -> None:
     os.close(reading)
     Log(LogfmtSink(writing)).info(Event.DAEMON_STARTED)
     os.close(writing)
+
+
+def test_watchdogs_own_words_are_no_records() -> None:
+    """It says at a stop, now and then, that its thread is not active. In a process of its own: pytest has handlers."""
+    script = (
+        "import logging; from lading.log import Level, open_log; open_log('lading-hooks', Level.INFO);"
+        "logging.getLogger('watchdog.observers.inotify').error('queue_events() called when the thread is inactive')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
