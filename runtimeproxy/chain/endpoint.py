@@ -67,14 +67,18 @@ class Endpoint:
         """`until` in loop.time(); `patient` waits for a server that restarts. Fills in `deadline_ms`."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + (RESTART_WAIT_S if patient else 0)
-        started = loop.time()
-        while (now := loop.time()) < until:
-            request.deadline_ms = int((until - now) * 1000)
-            answer = await self._call(_ADJUST, request.SerializeToString(), until - now)
-            if isinstance(answer, bytes) or not answer.passing or loop.time() + RETRY_PAUSE_S >= min(until, patience):
+        away: Failure | None = None  # why the server could not be asked so far
+        while (left := until - loop.time()) > 0:
+            request.deadline_ms = int(left * 1000)
+            answer = await self._call(_ADJUST, request.SerializeToString(), left)
+            if isinstance(answer, bytes):
                 return answer
-            await asyncio.sleep(RETRY_PAUSE_S)
-        return _late(self.path, max(0.0, until - started))
+            if not answer.passing or loop.time() + RETRY_PAUSE_S >= min(until, patience):
+                # What is left after the waiting may be too short for an answer: that tells nothing of the server.
+                return away if away is not None and answer.reason is Reason.HOOK_TIMEOUT else answer
+            away = answer
+            await asyncio.sleep(RETRY_PAUSE_S)  # on a busy machine, past `until`
+        return away or _late(self.path, 0.0)
 
     def observe(self, request: hook.ObserveRequest, *, name: str, deadline_s: float) -> None:
         """Queued, told in order; the oldest goes when the queue is full. `name` is the registration's, for the log."""
