@@ -1,7 +1,7 @@
 """The few fields that central reads of objects other than pods and NodeDevices, and the events that it writes.
 
 Decoded from JSON with msgspec, all else skipped; keys are camelCase on the wire; absent and default mean the same. Pods are in
-`central.ask.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, policy/v1, as of v1.36.
+`central.ask.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
 """
 
 from typing import Any
@@ -53,32 +53,6 @@ class LeaseSpec(_Wire, frozen=True):
 class Lease(_Wire, frozen=True):
     metadata: Metadata
     spec: LeaseSpec = LeaseSpec()
-
-
-class Requirement(_Wire, frozen=True):
-    key: str
-    operator: str  # In, NotIn, Exists, DoesNotExist
-    values: tuple[str, ...] = ()
-
-
-class LabelSelector(_Wire, frozen=True):
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[Requirement, ...] = ()
-
-
-class DisruptionBudgetSpec(_Wire, frozen=True):
-    selector: LabelSelector | None = None  # None selects no pod, an empty one every pod
-
-
-class DisruptionBudgetStatus(_Wire, frozen=True):
-    disruptions_allowed: int = 0
-    disrupted_pods: dict[str, str | None] = {}  # evicted, by name, and when; not counted yet
-
-
-class DisruptionBudget(_Wire, frozen=True):
-    metadata: Metadata
-    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
-    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
 
 
 class ObjectReference(_Wire, frozen=True, omit_defaults=False):
