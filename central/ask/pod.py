@@ -53,7 +53,6 @@ class Spec(_Wire, frozen=True):
 
 class Status(_Wire, frozen=True):
     phase: str = ""
-    nominated_node_name: str = ""
 
 
 class Pod(_Wire, frozen=True):
