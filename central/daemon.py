@@ -1,7 +1,6 @@
 """The daemon: waits to lead, leads for a term at a time, answers kube-scheduler meanwhile, and stops in order."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.log import Event, Log
 from lading.notify import notify
+from lading.stopping import stop_asked
 
 USER_AGENT: Final = f"lading-central/{__version__}"
 LOOK_S: Final = 0.5  # until a term that began is watched too
@@ -125,7 +125,7 @@ async def run(settings: Settings, log: Log) -> None:
             log=log,
         )
         server = ExtenderServer(leadership, leads=leadership.leads, answered=metrics.answered, log=log)
-        stop = _stop_asked()
+        stop = stop_asked()
         tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
         host, port = await server.start(listen_address(settings), tls)
         await health.start()
@@ -166,14 +166,6 @@ def _conditions(leadership: Leadership, election: Election) -> tuple[Condition, 
     """A replica that waits is ready to wait; one that leads is ready once it has read everything."""
     reading = election.is_leader() and not leadership.leads()
     return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
-
-
-def _stop_asked() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    return asked
 
 
 async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Leadership) -> None:

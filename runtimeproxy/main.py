@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import faulthandler
 import resource
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from lading.notify import notify
 from lading.runtime import RuntimeClient
 from lading.settings import add_flags, parse_args
 from lading.sockets import access_problems, listen, parse_endpoint
+from lading.stopping import stop_asked
 from runtimeproxy.call.relist import Relist
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.endpoint import Failure
@@ -119,7 +119,7 @@ async def run(settings: Settings, log: Log) -> None:
             ]
             with contextlib.suppress(TimeoutError):  # a runtime that is not there, or hangs, must not keep the socket shut
                 await asyncio.wait_for(relist.tried.wait(), FIRST_RELIST_S)
-            stop = _stop_asked()  # before the first call can come, so that none is ended without a drain
+            stop = stop_asked()  # before the first call can come, so that none is ended without a drain
             server.start(listener)
             await health.start()
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, runtime=str(runtime_path))
@@ -174,14 +174,6 @@ async def _say_access(relist: Relist, listen_path: Path, runtime_path: Path, log
     await relist.done.wait()
     for problem in access_problems(listen_path, like=runtime_path):
         log.warning(Event.SOCKET_ACCESS, f"{problem}, as {runtime_path} has it")
-
-
-def _stop_asked() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    return asked
 
 
 def _raise_descriptor_limit() -> None:

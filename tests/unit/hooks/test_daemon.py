@@ -4,7 +4,8 @@ import signal
 
 import pytest
 
-from hooks.daemon import asked_or_failed, stop_asked
+from hooks.daemon import asked_or_failed
+from lading.stopping import stop_asked
 
 
 async def forever() -> None:
