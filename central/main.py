@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from central.daemon import run
 from central.settings import CONFIG, Settings, check
 from lading import __version__
-from lading.errors import ConfigError, LadingError, die
+from lading.errors import LadingError, die
 from lading.log import open_log
 from lading.settings import add_flags, parse_args
 
@@ -17,8 +17,6 @@ from lading.settings import add_flags, parse_args
 def main(argv: Sequence[str] | None = None) -> None:
     try:
         serve(list(sys.argv[1:] if argv is None else argv))
-    except ConfigError as e:
-        die(e, status=2)
     except LadingError as e:
         die(e)
 

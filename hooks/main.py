@@ -37,8 +37,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             command(args[1:])
         else:
             serve(args)
-    except ConfigError as e:
-        die(e, status=2)
     except LadingError as e:
         die(e)
 

@@ -37,11 +37,11 @@ class StateError(LadingError):
     """The node's state is damaged, or was written by a newer version."""
 
 
-def die(error: LadingError | str, *, hint: str = "", status: int = 1) -> NoReturn:
-    """Ends a command with a message on stderr: exit status 1 for a failure, 2 for unusable arguments or configuration."""
+def die(error: LadingError | str, *, hint: str = "") -> NoReturn:
+    """Ends a command with a message on stderr: exit status 2 for unusable arguments or configuration, 1 for other failures."""
     message = error.message if isinstance(error, LadingError) else error
     hint = hint or (error.hint if isinstance(error, LadingError) else "")
     print(f"error: {printable(message)}", file=sys.stderr)  # may quote an annotation or a file that somebody wrote
     if hint:
         print(f"hint:  {printable(hint)}", file=sys.stderr)
-    raise SystemExit(status)
+    raise SystemExit(2 if isinstance(error, ConfigError) else 1)

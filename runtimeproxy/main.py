@@ -58,8 +58,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.setswitchinterval(SWITCH_S)
         faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
         asyncio.run(run(settings, log))
-    except ConfigError as e:
-        die(e, status=2)
     except LadingError as e:
         die(e)
 
