@@ -11,7 +11,7 @@ of them is ending, it is not known yet whether another one has to.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -70,15 +70,15 @@ class Evictor:
 
     # ---- for a pod of higher priority
 
-    def refused(self, pod: Pending, names: frozenset[str]) -> None:
+    def refused(self, pod: Pending, names: Sequence[str]) -> None:
         """Told of each pod that fits nowhere. One that waits for its victims is let wait."""
         if pod.may_preempt and pod.uid not in self._planning and not self._scheduler.nominated_node(pod.uid):
             task = asyncio.get_running_loop().create_task(self._make_room(pod, names))
             self._planning[pod.uid] = task
             task.add_done_callback(lambda _: self._planning.pop(pod.uid, None))
 
-    async def _make_room(self, pod: Pending, names: frozenset[str]) -> None:
-        while self._is_refused(pod):
+    async def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
+        while self._scheduler.pending.get_refused(pod.uid):
             async with self._plans:
                 spared = self._now_spared()
                 found = plan(self._scheduler, pod, names, spared=spared)
@@ -91,10 +91,6 @@ class Evictor:
                 await asyncio.sleep(SPARED_S)
             elif await self._carry_out(found, pod):
                 return
-
-    def _is_refused(self, pod: Pending) -> bool:
-        now = self._scheduler.pending.get(pod.uid)
-        return now is not None and now.refused_at is not None
 
     def _nominate(self, found: Plan, pod: Pending) -> None:
         """In the turn of the loop in which it was planned."""

@@ -71,6 +71,11 @@ class PendingPods:
     def get(self, uid: PodUid) -> Pending | None:
         return self._pods.get(uid)
 
+    def get_refused(self, uid: PodUid) -> Pending | None:
+        """As it is now, if it is refused."""
+        pod = self._pods.get(uid)
+        return pod if pod is not None and pod.refused_at is not None else None
+
     def add(self, pod: Pending) -> Pending:
         """As it is now; the newer version of the two that the watch and kube-scheduler know."""
         known = self._pods.get(pod.uid)

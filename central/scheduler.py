@@ -69,7 +69,7 @@ class Scheduler:
         clock: Callable[[], float],
         policy: Policy = Policy.BINPACK,
         limits: Limits = DEFAULT_LIMITS,
-        refused: Callable[[Pending, frozenset[str]], None] = lambda pod, names: None,
+        refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
     ) -> None:
         """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
         nodes, where all but the devices suffices."""
@@ -77,8 +77,8 @@ class Scheduler:
         self.pending = pending
         self.policy = policy
         self.limits = limits
-        self.on_refused = refused
         self._clock = clock
+        self._refused = refused
         self._standings = Standings(self._judge, ledger.rooms_changed_since)
 
     # ---- which nodes
@@ -106,7 +106,7 @@ class Scheduler:
         winner = nominated or standing.best(names)
         self._predict(pending, winner)
         if winner is None:
-            self.on_refused(pending, frozenset(names))
+            self._refused(pending, names)
         return Verdicts(names=names, reasons=standing.reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:

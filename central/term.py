@@ -5,13 +5,13 @@ consistent lists, and only then are kube-scheduler's questions answered (`ready`
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Self
 
 import msgspec
 
 from central.api.objects import Node
+from central.api.times import micro_time_now, time_now
 from central.api.watch import Reflector
 from central.ask.model import Policy
 from central.ask.pod import Pod
@@ -23,7 +23,7 @@ from central.feed import DevicesFeed, NodeFeed, PodFeed
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
-from central.pending import PendingPods
+from central.pending import Pending, PendingPods
 from central.scheduler import Scheduler
 from central.tell import Teller
 from central.touch import Toucher
@@ -54,17 +54,18 @@ class Term:
     ) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self.scheduler = Scheduler(self.ledger, self.pending, clock=clock, policy=policy, limits=limits)
+        self.scheduler = Scheduler(
+            self.ledger, self.pending, clock=clock, policy=policy, limits=limits, refused=self._make_room
+        )
         self._leads = leads
         self._over = False
         self._clock = clock
         self._log = log
-        touch = Toucher(client, now=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
-        self._teller = Teller(client, now=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), log=log)
+        touch = Toucher(client, now=micro_time_now)
+        self._teller = Teller(client, now=time_now, log=log)
         self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log)
         self._waker = Waker(self.scheduler, touch, log=log)
         self._evictor = Evictor(self.scheduler, client, signer, leads=self.leads, tell=self._teller.tell, clock=clock, log=log)
-        self.scheduler.on_refused = self._evictor.refused
         self._pods = Reflector(
             client, PODS, Pod, PodFeed(self.ledger, self.pending, log=log, unassigned=self._unassigned), log=log
         )
@@ -116,6 +117,9 @@ class Term:
         while True:
             self.ledger.expire(self._clock())
             await asyncio.sleep(EXPIRE_S)
+
+    def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
+        self._evictor.refused(pod, names)  # which is made from the scheduler
 
     def _unassigned(self, pod: Pod) -> None:
         """It runs without the devices that it asks for, or is refused by its node."""

@@ -103,8 +103,8 @@ class Waker:
 
     def _nominated(self, freed: AbstractSet[str]) -> Iterator[Pending]:
         for claim in self._scheduler.ledger.nominations():
-            pod = self._scheduler.pending.get(claim.holder.pod)
-            if claim.node not in freed or pod is None or pod.refused_at is None or pod.uid in self._waking:
+            pod = self._scheduler.pending.get_refused(claim.holder.pod)
+            if claim.node not in freed or pod is None or pod.uid in self._waking:
                 continue
             if self._scheduler.placement(pod, claim.node):
                 yield pod
@@ -118,7 +118,7 @@ class Waker:
     async def _touch_while_refused(self, pod: Pending) -> None:
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid}
         backoff = Backoff()
-        while (known := self._scheduler.pending.get(pod.uid)) is not None and known.refused_at is not None:
+        while known := self._scheduler.pending.get_refused(pod.uid):
             try:
                 async with self._slots:
                     await self._touch(known)

@@ -20,7 +20,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from random import random
 from typing import Final, NoReturn, Protocol
 from uuid import uuid4
@@ -28,6 +27,7 @@ from uuid import uuid4
 import msgspec
 
 from central.api.objects import Lease
+from central.api.times import micro_time_now
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError, MalformedError, NotFoundError
@@ -98,7 +98,7 @@ class KubeLease:
             "holderIdentity": record.holder or None,
             "leaseDurationSeconds": record.duration_s,
             "acquireTime": record.acquired or None,
-            "renewTime": _now(),
+            "renewTime": micro_time_now(),
             "leaseTransitions": record.transitions,
         }
         if record.version:
@@ -200,7 +200,7 @@ class Election:
             before,
             holder=self.identity,
             duration_s=self._terms.duration_s,
-            acquired=before.acquired if ours else _now(),
+            acquired=before.acquired if ours else micro_time_now(),
             transitions=before.transitions + (not ours),
         )
         sent = self._clock()
@@ -250,7 +250,3 @@ class Election:
             self._leading = False
             self._log.warning(Event.LEASE_LOST, holder=self.identity)
             self._lost()
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

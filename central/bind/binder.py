@@ -101,11 +101,7 @@ class Binder:
                 return why
         try:
             why = await self._send(reserved)
-        except RefusedError as e:
-            self._scheduler.release(reserved)
-            self._say(Event.BIND_REFUSED, reserved, str(e))
-            return str(e)
-        except UnreachableError as e:
+        except (RefusedError, UnreachableError) as e:
             self._scheduler.release(reserved)
             self._say(Event.BIND_REFUSED, reserved, str(e))
             return str(e)

@@ -56,9 +56,11 @@ def test_who_fits_or_leaves_is_refused_no_more() -> None:
     a, b = pods.add(pending("a")), pods.add(pending("b"))
     pods.refused(a, 1.0)
     pods.refused(b, 1.0)
+    assert (pods.get_refused(a.uid), pods.get_refused(b.uid)) == (a, b)
     pods.fitted(a)
     pods.remove(b.uid)
     pods.remove(b.uid)
+    assert (pods.get_refused(a.uid), pods.get_refused(b.uid)) == (None, None)
     assert (pods.refused_asks(), a.refused_at, [one.name for one in pods]) == ([], None, ["a"])
 
 

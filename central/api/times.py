@@ -1,0 +1,11 @@
+"""This moment as Kubernetes writes it: RFC 3339, in UTC. Source: metav1.Time and metav1.MicroTime of k8s.io/apimachinery."""
+
+from datetime import UTC, datetime
+
+
+def time_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_time_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
