@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from simnode.kube_api import KubeApi, KubeError
+from simnode.pump import pump, shut
 
 
 class Service:
@@ -27,7 +28,7 @@ class Service:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        _shut(self._listener)
+        shut(self._listener)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
@@ -40,26 +41,11 @@ class Service:
         with contextlib.suppress(OSError):
             if self._endpoint is not None:
                 far = socket.create_connection(self._endpoint)
-                threading.Thread(target=_pump, args=[far, near], daemon=True).start()
-                _pump(near, far)
-        _shut(near)
+                threading.Thread(target=pump, args=[far, near], daemon=True).start()
+                pump(near, far)
+        shut(near)
 
     def _look(self) -> None:
         with contextlib.suppress(KubeError):
             found = self._api.call("GET", self._path)
             self._endpoint = found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    _shut(source)
-    _shut(sink)
-
-
-def _shut(end: socket.socket) -> None:
-    """Wakes whoever waits in it, in another thread too, which close(2) alone does not."""
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()

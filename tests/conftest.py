@@ -1,4 +1,4 @@
-"""Fixtures for every test: simulated nodes, and the fake NVML under the real pynvml.
+"""Fixtures for every test: simulated nodes, and the fake NVML under the real pynvml; and what a test that fails shows.
 
 A process loads one NVML for good (the loader knows it by its SONAME), so it is compiled once a session, and a test changes what
 it says through its state file.
@@ -7,17 +7,30 @@ it says through its state file.
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simnode.build import SimNode, build
+from simnode.child import tail
 from simnode.nvml import compile_fake_nvml
 from tests.fakes.needs import need
+from tests.logs import LOGS
 
 BuildNode = Callable[[str | dict[str, Any]], SimNode]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for log in item.config.stash.get(LOGS, []):
+            report.sections.append((f"the end of {log}", tail(log)))
+    return report
 
 
 @pytest.fixture(scope="session")

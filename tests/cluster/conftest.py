@@ -8,14 +8,13 @@ fails shows the ends of the logs.
 
 import os
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from simnode import leftovers
 from simnode.build import build
-from simnode.child import tail
 from simnode.cluster import PROGRAMS, Cluster
 from simnode.containerd import PrivateContainerd, find_containerd
 from simnode.control_plane import ControlPlane
@@ -23,22 +22,11 @@ from simnode.daemons import LadingNode
 from simnode.install import missing_packages
 from tests.cluster.pods import Pods
 from tests.fakes.needs import need
+from tests.logs import LOGS
 
 NODE = "sim-node"
 ASSETS = "LADING_KUBE_ASSETS"
 DEPLOY = Path(__file__).parents[2] / "deploy"
-LOGS = pytest.StashKey[list[Path]]()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.failed:
-        for log in item.config.stash.get(LOGS, []):
-            report.sections.append((f"the end of {log}", tail(log)))
-    return report
 
 
 @pytest.fixture(scope="session")

@@ -26,9 +26,9 @@ from simnode.cri import Cri
 from simnode.daemons import LadingNode
 from simnode.kube_api import KubeError
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
-from tests.cluster.conftest import LOGS
 from tests.fakes.doorway import Doorway
 from tests.faults.rig import InMemoryRuntime, logged
+from tests.logs import LOGS
 from tests.node.observe import ask, metric
 from tests.unit.deploy.test_nodedevices import FULL
 

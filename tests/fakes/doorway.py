@@ -10,6 +10,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from simnode.pump import pump, shut
+
 
 class Doorway:
     def __init__(self, target: int) -> None:
@@ -34,7 +36,7 @@ class Doorway:
         """May be called twice."""
         ends, self._ends = self._ends, []
         for end in [*filter(None, [self._listener]), *ends]:
-            _shut(end)
+            shut(end)
         self._listener = None
 
     def _accept(self, listener: socket.socket) -> None:
@@ -44,19 +46,4 @@ class Doorway:
                 far = socket.create_connection(("127.0.0.1", self._target))
                 self._ends += [near, far]
                 for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=_pump, args=[one, other], daemon=True).start()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    _shut(source)
-    _shut(sink)
-
-
-def _shut(end: socket.socket) -> None:
-    """Wakes whoever waits in it, in another thread too, which close(2) alone does not."""
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
+                    threading.Thread(target=pump, args=[one, other], daemon=True).start()

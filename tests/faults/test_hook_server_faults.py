@@ -29,7 +29,7 @@ from simnode.daemons import Daemon
 from tests.fakes.raw_server import Call, Fail
 from tests.faults.conftest import StartLading
 from tests.faults.rig import GUARDED, PLAIN, InMemoryRuntime, ScriptedHooks, cards_in_use, logged, measure, proxy_in, register
-from tests.node.conftest import LOGS
+from tests.logs import LOGS
 from tests.node.site import eventually, refusal_of
 
 OTHERS: Final = {"example.com/wants": "something"}

@@ -29,7 +29,7 @@ from simnode.cri import Container, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from tests.fakes.turnstile import Held, Turnstile, Way
 from tests.faults.rig import NO_METRICS, logged, measure
-from tests.node.conftest import LOGS
+from tests.logs import LOGS
 from tests.node.site import Site, eventually
 
 pytestmark = pytest.mark.node

@@ -25,7 +25,7 @@ from simnode.containerd import Binaries, PrivateContainerd
 from simnode.cri import Container, Cri, CriError
 from simnode.daemons import Daemon, LadingNode
 from tests.faults.rig import NO_METRICS, logged, measure
-from tests.node.conftest import LOGS
+from tests.logs import LOGS
 from tests.node.site import Site, eventually, refusal_of
 
 pytestmark = pytest.mark.node

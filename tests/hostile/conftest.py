@@ -19,10 +19,11 @@ from simnode.containerd import PrivateContainerd
 from simnode.daemons import LadingNode
 from tests.hostile.front import PUBLIC_KEY, Front, RuntimeAt
 from tests.hostile.runtime import KeepingRuntime
-from tests.node.conftest import LOGS, binaries, containerd, pytest_runtest_makereport, short_folder
+from tests.logs import LOGS
+from tests.node.conftest import binaries, containerd, short_folder
 from tests.node.site import Site, open_site
 
-__all__ = ["LOGS", "binaries", "containerd", "pytest_runtest_makereport", "short_folder"]
+__all__ = ["binaries", "containerd", "short_folder"]
 
 
 class StartFront(Protocol):

@@ -1,7 +1,7 @@
 """Node tests: one private containerd for the session, pods through a real CRI client, and nothing left behind at the end.
 
 They need root, containerd and runc (`tests.fakes.needs`: without them they are skipped, in CI they fail). A test that fails
-shows the ends of the logs that its fixtures named in `LOGS`.
+shows the ends of the logs that its fixtures named in `tests.logs.LOGS`.
 
 `site` is a node with both daemons, shared by the tests of a module: a module that wants other settings has a `running` of its
 own. A test that stops daemons, or breaks the node, starts its own with `start_lading` and `visit`.
@@ -10,7 +10,7 @@ own. A test that stops daemons, or breaks the node, starts its own with `start_l
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -18,15 +18,14 @@ import pytest
 
 from simnode import leftovers
 from simnode.build import build
-from simnode.child import tail
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.cri import Cri
 from simnode.daemons import LadingNode
 from simnode.install import missing_packages
 from tests.fakes.needs import need
+from tests.logs import LOGS
 from tests.node.site import Site, eventually, open_site
 
-LOGS = pytest.StashKey[list[Path]]()
 _NO_PORT: Mapping[str, object] = {"metrics": ""}  # several nodes run on this machine at a time
 
 
@@ -40,17 +39,6 @@ class StartLading(Protocol):
         runtime: PrivateContainerd | None = None,
     ) -> LadingNode:
         """Both daemons on a new simulated node, in front of the session's containerd, or of another one."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.failed:
-        for log in item.config.stash.get(LOGS, []):
-            report.sections.append((f"the end of {log}", tail(log)))
-    return report
 
 
 @pytest.fixture

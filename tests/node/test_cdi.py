@@ -18,7 +18,8 @@ from simnode.containerd import Binaries, PrivateContainerd, find_unpacked, read_
 from simnode.containerd_config import has_cdi
 from simnode.daemons import LadingNode
 from simnode.images import default_cache
-from tests.node.conftest import LOGS, StartLading
+from tests.logs import LOGS
+from tests.node.conftest import StartLading
 from tests.node.site import Site, eventually, granted_in, open_site
 
 pytestmark = pytest.mark.node

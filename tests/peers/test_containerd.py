@@ -14,7 +14,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode import leftovers
 from simnode.containerd import PrivateContainerd
 from tests.faults.rig import proxy_in
-from tests.node.conftest import LOGS
+from tests.logs import LOGS
 from tests.peers.callers import AioCaller, Caller, CoreCaller, ask
 from tests.peers.loop import LoopThread
 from tests.peers.runtimes import VERSIONS

@@ -14,10 +14,11 @@ from simnode.cluster import Cluster
 from simnode.containerd import PrivateContainerd
 from simnode.daemons import LadingNode
 from simnode.scheduling import KEY_ID, SYSTEM, Scheduling, SigningKey, install
-from tests.cluster.conftest import DEPLOY, LOGS, NODE
+from tests.cluster.conftest import DEPLOY, NODE
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import Auditor
 from tests.cluster.scheduling.world import World, read_books
+from tests.logs import LOGS
 
 
 @pytest.fixture(scope="package")

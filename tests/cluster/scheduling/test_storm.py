@@ -10,10 +10,11 @@ import pytest
 
 from simnode.control_plane import ControlPlane
 from simnode.scheduling import Scheduling, SigningKey, install
-from tests.cluster.conftest import DEPLOY, LOGS
+from tests.cluster.conftest import DEPLOY
 from tests.cluster.scheduling.books import Auditor, by_assignment, by_report, read_reports
 from tests.cluster.scheduling.fleet import CARD_MIB, CARDS, RESERVED_MIB, Fleet
 from tests.cluster.scheduling.world import asks
+from tests.logs import LOGS
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -1,0 +1,8 @@
+"""The logs of processes that tests start: a test that fails shows the ends of those in `LOGS` (tests/conftest.py)."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+LOGS: Final = pytest.StashKey[list[Path]]()  # of pytest's configuration; whoever starts a process puts its logs there
