@@ -11,7 +11,7 @@ import pytest
 
 from simnode.build import build
 from simnode.containerd import PrivateContainerd
-from simnode.daemons import LadingNode
+from simnode.daemons import LadingNode, Runtime
 from tests.fakes.needs import need
 from tests.faults.rig import NO_METRICS, InMemoryRuntime
 from tests.logs import LOGS
@@ -26,17 +26,14 @@ class StartLading(Protocol):
         """Both daemons on a simulated node in front of the runtime in memory; `hooks`: settings of lading-hooks."""
 
 
-@pytest.fixture
-def start_lading(
-    device_nodes: None, runtime: InMemoryRuntime, short_folder: Path, pytestconfig: pytest.Config
-) -> Iterator[StartLading]:
+def _starter(runtime: Runtime, folder: Path, pytestconfig: pytest.Config) -> Iterator[StartLading]:
     logs = pytestconfig.stash.setdefault(LOGS, [])
     with contextlib.ExitStack() as stack:
 
         def start(**hooks: object) -> LadingNode:
-            node = build("demo-8gpu", short_folder / "node")
+            node = build("demo-8gpu", folder / "node")
             lading = LadingNode(
-                short_folder, node=node, runtime=runtime, hooks_settings={**NO_METRICS, **hooks}, proxy_settings=NO_METRICS
+                folder, node=node, runtime=runtime, hooks_settings={**NO_METRICS, **hooks}, proxy_settings=NO_METRICS
             )
             for log in lading.logs:
                 logs.append(log)
@@ -44,6 +41,13 @@ def start_lading(
             return stack.enter_context(lading)
 
         yield start
+
+
+@pytest.fixture
+def start_lading(
+    device_nodes: None, runtime: InMemoryRuntime, short_folder: Path, pytestconfig: pytest.Config
+) -> Iterator[StartLading]:
+    yield from _starter(runtime, short_folder, pytestconfig)
 
 
 @pytest.fixture
@@ -58,24 +62,16 @@ class StartOnContainerd(Protocol):
 
 
 @pytest.fixture
-def start_on_containerd(
+def _start_before_containerd(
     device_nodes: None, containerd: PrivateContainerd, short_folder: Path, pytestconfig: pytest.Config
-) -> Iterator[StartOnContainerd]:
-    logs = pytestconfig.stash[LOGS]
+) -> Iterator[StartLading]:
+    yield from _starter(containerd, short_folder, pytestconfig)
+
+
+@pytest.fixture
+def start_on_containerd(_start_before_containerd: StartLading, containerd: PrivateContainerd) -> Iterator[StartOnContainerd]:
     with contextlib.ExitStack() as stack:
-
-        def start(**hooks: object) -> Site:
-            node = build("demo-8gpu", short_folder / "node")
-            lading = LadingNode(
-                short_folder, node=node, runtime=containerd, hooks_settings={**NO_METRICS, **hooks}, proxy_settings=NO_METRICS
-            )
-            for log in lading.logs:
-                logs.append(log)
-                stack.callback(logs.remove, log)
-            stack.enter_context(lading)
-            return stack.enter_context(open_site(lading, containerd))
-
-        yield start
+        yield lambda **hooks: stack.enter_context(open_site(_start_before_containerd(**hooks), containerd))
 
 
 @pytest.fixture

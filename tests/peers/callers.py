@@ -204,6 +204,14 @@ class _AioCall:
         return _seen(code, details, self._replies, initial, trailing)
 
 
+CLIENTS: Final = ("core-client", "aio-client")
+
+
+def connect(client: str, path: Path, loop: LoopThread) -> Caller:
+    """`client`: one of CLIENTS."""
+    return CoreCaller(path) if client == "core-client" else AioCaller(path, loop)
+
+
 async def _unless_cancelled(metadata: Coroutine[Any, Any, T]) -> T | None:
     """grpc.aio raises where the C-core client has none."""
     try:

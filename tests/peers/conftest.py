@@ -17,7 +17,7 @@ from simnode.daemons import Daemon
 from tests.faults.rig import ScriptedHooks, proxy_in, register
 from tests.logs import LOGS
 from tests.node.conftest import binaries, containerd, short_folder
-from tests.peers.callers import AioCaller, Caller, CoreCaller
+from tests.peers.callers import CLIENTS, Caller, connect
 from tests.peers.loop import LoopThread
 from tests.peers.runtimes import AioRuntime, CoreRuntime
 from tests.peers.script import Runtime
@@ -71,12 +71,17 @@ def pair(request: pytest.FixtureRequest, loop: LoopThread, pytestconfig: pytest.
         yield Pair(runtime=runtime, path=path, proxy=proxy, hooks=hooks)
 
 
-@pytest.fixture(scope="package", params=["core-client", "aio-client"])
-def ways(request: pytest.FixtureRequest, pair: Pair, loop: LoopThread) -> Iterator[Ways]:
-    def connect(path: Path) -> Caller:
-        return CoreCaller(path) if request.param == "core-client" else AioCaller(path, loop)
+@pytest.fixture(params=CLIENTS)
+def caller(request: pytest.FixtureRequest, proxy: Daemon, loop: LoopThread) -> Iterator[Caller]:
+    """For a module with a `proxy` of its own."""
+    caller = connect(request.param, proxy.socket, loop)
+    yield caller
+    caller.close()
 
-    direct, proxied = connect(pair.path), connect(pair.proxy.socket)
+
+@pytest.fixture(scope="package", params=CLIENTS)
+def ways(request: pytest.FixtureRequest, pair: Pair, loop: LoopThread) -> Iterator[Ways]:
+    direct, proxied = connect(request.param, pair.path, loop), connect(request.param, pair.proxy.socket, loop)
     yield Ways(pair=pair, direct=direct, proxied=proxied)
     proxied.close()
     direct.close()

@@ -15,7 +15,7 @@ from simnode import leftovers
 from simnode.containerd import PrivateContainerd
 from tests.faults.rig import proxy_in
 from tests.logs import LOGS
-from tests.peers.callers import AioCaller, Caller, CoreCaller, ask
+from tests.peers.callers import CLIENTS, Caller, ask, connect
 from tests.peers.loop import LoopThread
 from tests.peers.runtimes import VERSIONS
 from tests.peers.test_sizes import container
@@ -51,7 +51,7 @@ class Both:
     proxied: Caller
 
 
-@pytest.fixture(scope="module", params=["core-client", "aio-client"])
+@pytest.fixture(scope="module", params=CLIENTS)
 def both(
     request: pytest.FixtureRequest, containerd: PrivateContainerd, loop: LoopThread, pytestconfig: pytest.Config
 ) -> Iterator[Both]:
@@ -64,12 +64,10 @@ def both(
         stack.callback(proxy.stop)
         proxy.start()
 
-        def connect(path: Path) -> Caller:
-            caller = CoreCaller(path) if request.param == "core-client" else AioCaller(path, loop)
-            stack.callback(caller.close)
-            return caller
-
-        yield Both(connect(containerd.socket), connect(proxy.socket))
+        direct, proxied = connect(request.param, containerd.socket, loop), connect(request.param, proxy.socket, loop)
+        stack.callback(direct.close)
+        stack.callback(proxied.close)
+        yield Both(direct, proxied)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

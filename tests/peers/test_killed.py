@@ -19,8 +19,7 @@ from simnode.daemons import Daemon
 from tests.faults.rig import logged, proxy_in
 from tests.hostile.measure import descriptors
 from tests.node.site import eventually
-from tests.peers.callers import AioCaller, Call, Caller, CoreCaller, ask
-from tests.peers.loop import LoopThread
+from tests.peers.callers import Call, Caller, ask
 from tests.peers.script import Script
 
 UNARY: Final = "/runtime.v1.RuntimeService/ListContainers"
@@ -68,13 +67,6 @@ def proxy(short_folder: Path, runtime: RuntimeProcess) -> Iterator[Daemon]:
     proxy.start()
     yield proxy
     proxy.stop()
-
-
-@pytest.fixture(params=["core-client", "aio-client"])
-def caller(request: pytest.FixtureRequest, proxy: Daemon, loop: LoopThread) -> Iterator[Caller]:
-    caller = CoreCaller(proxy.socket) if request.param == "core-client" else AioCaller(proxy.socket, loop)
-    yield caller
-    caller.close()
 
 
 def threads_of(proxy: Daemon) -> int:

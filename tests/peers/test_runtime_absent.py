@@ -11,8 +11,7 @@ import pytest
 
 from simnode.daemons import Daemon
 from tests.faults.rig import measure, proxy_in
-from tests.peers.callers import AioCaller, Caller, CoreCaller, Seen, ask
-from tests.peers.loop import LoopThread
+from tests.peers.callers import Caller, Seen, ask
 from tests.peers.runtimes import CoreRuntime
 
 PATH: Final = "/runtime.v1.RuntimeService/Version"
@@ -30,13 +29,6 @@ def proxy(short_folder: Path, runtime_path: Path) -> Iterator[Daemon]:
     proxy.start()
     yield proxy
     proxy.stop()
-
-
-@pytest.fixture(params=["core-client", "aio-client"])
-def caller(request: pytest.FixtureRequest, proxy: Daemon, loop: LoopThread) -> Iterator[Caller]:
-    caller = CoreCaller(proxy.socket) if request.param == "core-client" else AioCaller(proxy.socket, loop)
-    yield caller
-    caller.close()
 
 
 def ask_at_once(caller: Caller) -> Seen:

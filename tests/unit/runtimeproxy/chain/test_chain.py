@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from runtimeproxy.call.calls import Refusal, Stage
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.endpoint import MAX_ANSWER_BYTES, MAX_QUEUED
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
-from tests.fakes.hook_server import KOORDLET, HookServer
+from tests.fakes.hook_server import HOOK, KOORDLET, HookServer
 from tests.unit.runtimeproxy.conftest import Records
 
 CREATE = Stage.CREATE_CONTAINER
@@ -68,6 +68,29 @@ async def ask(chain: Chain, *of: Registration, deadline_s: float | None = None, 
     return await chain.ask(CREATE, [question(r) for r in of], deadline, keep_going=keep_going)
 
 
+def refused_by(
+    path: Path,
+    log: Log,
+    script: Callable[[HookServer], object] = lambda _: None,
+    *,
+    policy: FailurePolicy = FailurePolicy.FAIL,
+    service: str = HOOK,
+) -> Refusal:
+    """Of a chain with one hook, whose server answers by `script`."""
+
+    async def body() -> Answers | Refusal:
+        chain = Chain(log)
+        async with HookServer(path, service=service) as server:
+            script(server)
+            result = await ask(chain, registration(path, policy=policy))
+            await chain.close()
+        return result
+
+    refusal = go(body())
+    assert isinstance(refusal, Refusal)
+    return refusal
+
+
 def test_hooks_are_asked_in_order_and_each_sees_the_original(sockets: Path, log: Log) -> None:
     async def body() -> None:
         chain = Chain(log)
@@ -102,16 +125,7 @@ def test_a_refusal_ends_the_chain(sockets: Path, log: Log, records: Records) -> 
 
 
 def test_a_refusal_without_a_usable_code_stays_a_refusal(sockets: Path, log: Log) -> None:
-    async def body() -> Answers | Refusal:
-        chain = Chain(log)
-        async with HookServer(sockets / "a") as a:
-            a.refuse("No Code\n", "because")
-            refusal = await ask(chain, registration(sockets / "a", policy=FailurePolicy.IGNORE))
-            await chain.close()
-        return refusal
-
-    refusal = go(body())
-    assert isinstance(refusal, Refusal)
+    refusal = refused_by(sockets / "a", log, lambda a: a.refuse("No Code\n", "because"), policy=FailurePolicy.IGNORE)
     assert (refusal.reason, refusal.message) == (Reason.HOOK_INVALID, "because")
 
 
@@ -240,44 +254,17 @@ def test_a_server_that_dies_while_it_is_asked_is_asked_again(sockets: Path, log:
 
 @pytest.mark.parametrize("answer", [b"", b"\xff\xff", hook.AdjustRequest(traceparent="x").SerializeToString()])
 def test_an_answer_that_says_nothing_is_invalid(sockets: Path, log: Log, records: Records, answer: bytes) -> None:
-    async def body() -> Answers | Refusal:
-        chain = Chain(log)
-        async with HookServer(sockets / "a") as a:
-            a.answer_bytes(answer)
-            result = await ask(chain, registration(sockets / "a"))
-            await chain.close()
-        return result
-
-    refusal = go(body())
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason == Reason.HOOK_INVALID
+    assert refused_by(sockets / "a", log, lambda a: a.answer_bytes(answer)).reason == Reason.HOOK_INVALID
     assert records.fields(Event.HOOK_INVALID)[0]["hook"] == "10.json"
 
 
 def test_an_answer_has_a_bounded_size(sockets: Path, log: Log) -> None:
-    async def body() -> Answers | Refusal:
-        chain = Chain(log)
-        async with HookServer(sockets / "a") as a:
-            a.adjust(adjustment("x" * MAX_ANSWER_BYTES))
-            result = await ask(chain, registration(sockets / "a"))
-            await chain.close()
-        return result
-
-    refusal = go(body())
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason == Reason.HOOK_INVALID
+    large = adjustment("x" * MAX_ANSWER_BYTES)
+    assert refused_by(sockets / "a", log, lambda a: a.adjust(large)).reason == Reason.HOOK_INVALID
 
 
 def test_koordlets_protocol_is_rejected_by_name(sockets: Path, log: Log) -> None:
-    async def body() -> Answers | Refusal:
-        chain = Chain(log)
-        async with HookServer(sockets / "a", service=KOORDLET):
-            result = await ask(chain, registration(sockets / "a"))
-            await chain.close()
-        return result
-
-    refusal = go(body())
-    assert isinstance(refusal, Refusal)
+    refusal = refused_by(sockets / "a", log, service=KOORDLET)
     assert refusal.reason == Reason.HOOK_INVALID
     assert KOORDLET in refusal.message
 
