@@ -88,11 +88,12 @@ def lading(runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[
         yield lading
 
 
-@pytest.fixture(scope="module")
-def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A kubelet that reaches the runtime only through the proxy, and the control plane above it."""
+def start_cluster(
+    name: str, assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config
+) -> Iterator[Cluster]:
+    """A kubelet that reaches the runtime only through the proxy, and the control plane above it. `name`: of its folder."""
     cluster = Cluster(
-        runtime.layout.folder.parent / "kube",
+        runtime.layout.folder.parent / name,
         assets=assets,
         cri_socket=lading.cri_socket,
         cgroup_root=runtime.layout.cgroup_root,
@@ -101,6 +102,11 @@ def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytest
     pytestconfig.stash[LOGS] += cluster.logs
     with cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    yield from start_cluster("kube", assets, lading, runtime, pytestconfig)
 
 
 @pytest.fixture

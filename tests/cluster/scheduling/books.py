@@ -4,18 +4,18 @@ Reads and adds up by itself, on purpose: central's and the node's own arithmetic
 """
 
 import json
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
 from hooks.ledger.model import Grant
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT
-from simnode.kube_api import KubeApi, KubeError
+from simnode.kube_api import KubeApi
+from tests.cluster.scheduling.looking import Looking
 
 NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 WHOLE: Final = 100  # percent
@@ -126,35 +126,17 @@ def held_twice(books: Books, usable_mib: Mapping[str, int]) -> list[str]:
     return found
 
 
-class Auditor:
-    """Looks all along; `found` is what was held twice at any look, and `looks` how many these were."""
+class Auditor(Looking):
+    """`found` is what was held twice at any look."""
 
     def __init__(self, api: KubeApi, ledgers: Callable[[], Books] = dict) -> None:
         """`ledgers`: of nodes that are real."""
+        super().__init__(every_s=LOOK_S)
         self._api = api
         self._ledgers = ledgers
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.found: set[str] = set()
-        self.looks = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            try:
-                self._look()
-            except KubeError:  # the API server is away, which a test may want
-                continue
-            self.looks += 1
-
-    def _look(self) -> None:
+    def look(self) -> None:
         reports = read_reports(self._api)
         usable: dict[str, int] = {gpu.uuid: gpu.usable_mib for node in reports for gpu in node.status.gpus}
         pods = self._api.call("GET", "/api/v1/pods")["items"]

@@ -14,7 +14,7 @@ from simnode.cluster import Cluster
 from simnode.containerd import PrivateContainerd
 from simnode.daemons import LadingNode
 from simnode.scheduling import KEY_ID, SYSTEM, Scheduling, SigningKey, install
-from tests.cluster.conftest import DEPLOY, NODE
+from tests.cluster.conftest import DEPLOY, NODE, start_cluster
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import Auditor
 from tests.cluster.scheduling.world import World, read_books
@@ -51,16 +51,7 @@ def lading(runtime: PrivateContainerd, key: SigningKey, pytestconfig: pytest.Con
 
 @pytest.fixture(scope="package")
 def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    cluster = Cluster(
-        runtime.layout.folder.parent / "sched",
-        assets=assets,
-        cri_socket=lading.cri_socket,
-        cgroup_root=runtime.layout.cgroup_root,
-        node_name=NODE,
-    )
-    pytestconfig.stash[LOGS] += cluster.logs
-    with cluster:
-        yield cluster
+    yield from start_cluster("sched", assets, lading, runtime, pytestconfig)
 
 
 @pytest.fixture(scope="package")

@@ -5,7 +5,6 @@ What is granted is what the assignment says. Every report is made as its node's 
 """
 
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
@@ -14,6 +13,7 @@ from lading.vocabulary import ASSIGNMENT
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError
 from tests.cluster.scheduling.books import NODE_DEVICES
+from tests.cluster.scheduling.looking import Looking
 
 CARDS: Final = 8
 CARD_MIB: Final = 81_920
@@ -23,34 +23,21 @@ MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 
-class Fleet:
+class Fleet(Looking):
     def __init__(self, plane: ControlPlane, names: Sequence[str]) -> None:
+        super().__init__(every_s=LOOK_S)
         self._api = plane.api
         self._own = {name: plane.api_of(f"system:node:{name}", group="system:nodes") for name in names}
         self._reported: dict[str, Any] = {}
         self._running: set[str] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         for number, (name, own) in enumerate(self._own.items()):
             add_node(self._api, name)
             add_devices(own, name, number)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            try:
-                self._look()
-            except KubeError:  # the API server is away, which a test may want
-                continue
-
-    def _look(self) -> None:
+    def look(self) -> None:
         pods = [pod for pod in self._api.call("GET", "/api/v1/pods")["items"] if pod["spec"].get("nodeName") in self._own]
         for pod in pods:
             self._settle(pod)

@@ -1,0 +1,33 @@
+"""Something that looks at the API server again and again, on a thread of its own, for as long as a `with` block."""
+
+import threading
+from typing import Self
+
+from simnode.kube_api import KubeError
+
+
+class Looking:
+    def __init__(self, *, every_s: float) -> None:
+        self.looks = 0  # that were whole: the API server may be away for a while, which a test may want
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self.look()
+            except KubeError:
+                continue
+            self.looks += 1
+
+    def look(self) -> None:
+        raise NotImplementedError
