@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,21 +131,26 @@ def test_a_status_that_fails_is_not_an_unknown_id(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_comes_back_is_found_at_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        path = tmp_path / "x.sock"
+    """Within 0.6 s; by gRPC's own back-off it would take 0.8 s each time. A busy machine may be late, but not always."""
+
+    async def found(runtime: RuntimeClient) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.75):
+                while True:
+                    with contextlib.suppress(RuntimeUnavailableError):
+                        return await runtime.version() == VERSION
+                    await asyncio.sleep(0.02)
+        return False
+
+    async def once(path: Path) -> bool:
         async with RuntimeClient(path) as runtime:
             for _ in range(3):
                 with pytest.raises(RuntimeUnavailableError, match=r"x\.sock"):
                     await runtime.version()
-            async with fake_runtime(path, Version=says(VERSION)), asyncio.timeout(0.75):
-                while True:
-                    try:
-                        assert await runtime.version() == VERSION
-                        break
-                    except RuntimeUnavailableError:
-                        await asyncio.sleep(0.02)
+            async with fake_runtime(path, Version=says(VERSION)):
+                return await found(runtime)
 
-    asyncio.run(run())
+    assert any(asyncio.run(once(tmp_path / f"{number}x.sock")) for number in range(3))
 
 
 # CDI
