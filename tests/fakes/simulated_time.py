@@ -6,9 +6,11 @@ Sockets of the own process work on it: what is ready is served before time moves
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+PATIENCE_S: Final = 10.0  # real ones: a thread, or the kernel, may not have had its turn yet on a busy machine
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -16,9 +18,11 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
-        if not ready:
-            if timeout is None:
+        if not ready and timeout is None:
+            ready = super().select(PATIENCE_S)
+            if not ready:
                 raise RuntimeError("everybody waits, and nothing will come")
+        elif not ready and timeout is not None:
             self.now += max(0.0, timeout)
         return ready
 

@@ -95,9 +95,9 @@ def test_errors_are_the_same(ways: Ways, version: str) -> None:
 
 
 def ask_both(ways: Ways, path: str, request: bytes, script: Script) -> tuple[Seen, Seen]:
-    """grpc.aio's client forgets the initial metadata of a failed call when the status comes close behind, on a direct connection
-    too (19 of 492 on a busy machine), several times in a row: where one way has none, both are asked again. C-core's client never
-    does, and a proxy that loses them would lose them each time."""
+    """grpc.aio's client forgets the initial metadata of a failed call when the status comes close behind, on a direct
+    connection too (19 of 492 on a busy machine), several times in a row: where one way has none, both are asked again. C-core's
+    client never does, and a proxy that loses them would lose them each time."""
     for _ in range(TRIES):
         direct, proxied = ask(ways.direct, path, request, script), ask(ways.proxied, path, request, script)
         if bool(direct.initial) is bool(proxied.initial):
