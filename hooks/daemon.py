@@ -1,7 +1,6 @@
 """The daemon: everything put together, started, watched and stopped in order."""
 
 import asyncio
-import signal
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Final
 
 from hooks.boot import read_boot_id
 from hooks.grant.gpu import GpuMode
-from hooks.inventory.model import Inventory
+from hooks.inventory.model import Inventory, Partition
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
@@ -20,7 +19,7 @@ from hooks.node import Node
 from hooks.readiness import decide_ready
 from hooks.report.reporter import Reporter, connect
 from hooks.service import HookServer, HookService
-from hooks.settings import Settings, ledger_path, read_trust, rules
+from hooks.settings import Settings, ledger_path, read_configured_partitions, read_trust, rules
 from lading import __version__
 from lading.errors import RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
@@ -29,6 +28,7 @@ from lading.log import Event, Log
 from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
+from lading.stopping import stop_asked
 
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
 
@@ -61,7 +61,7 @@ async def run(settings: Settings, log: Log) -> None:
                 soon=loop.call_soon,
             )
             node.watch = InventoryWatch(
-                partial(read_configured, settings),
+                partial(read_configured, settings, read_configured_partitions(settings)),
                 folders=watched_folders(host_root),
                 interval_s=settings.inventory_interval,
                 on_change=node.inventory_changed,
@@ -125,14 +125,15 @@ class RuntimeCdi:
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
 
 
-def read_configured(settings: Settings) -> Inventory:
-    """The node's inventory, with what the configured way of injection needs."""
+def read_configured(settings: Settings, partitions: tuple[Partition, ...] = ()) -> Inventory:
+    """The node's inventory, with what the configured way of injection needs. `partitions` are for the report."""
     devices, cdi = settings.gpu_mode is GpuMode.DEVICES, settings.gpu_mode is GpuMode.CDI
     return read_inventory(
         Path(settings.host_root),
         nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=Path(settings.driver_root) if devices and settings.driver_root else None,
         cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if cdi else [],
+        partitions=partitions,
     )
 
 
@@ -159,14 +160,6 @@ def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tu
 def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: Inventory | None) -> None:
     if inventory and inventory.vfs and (warning := memlock_warning(host_root, runtime_path)):
         log.warning(Event.MEMLOCK_SMALL, warning)
-
-
-def stop_asked() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    return asked
 
 
 async def asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:

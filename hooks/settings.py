@@ -12,6 +12,8 @@ from hooks.grant.gpu import GpuInjection, GpuMode
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
+from hooks.inventory.model import Partition
+from hooks.inventory.nvswitch import read_partitions
 from lading.errors import ConfigError
 from lading.health import parse_address
 from lading.log import Level
@@ -40,6 +42,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     driver_root: Annotated[str, Setting("mode devices: mount the driver's libraries from below this folder")] = ""
     cdi_spec_dirs: Annotated[tuple[str, ...], Setting("mode cdi: where CDI specs are")] = ("/etc/cdi", "/var/run/cdi")
     nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
+    nvswitch_partitions: Annotated[
+        str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
+    ] = ""
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without GPUs of ours")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
@@ -70,6 +75,7 @@ def check(settings: Settings) -> None:
         except ConfigError as e:
             raise ConfigError(f"{key}: {e.message}", hint=e.hint) from e
     parse_address(settings.metrics)
+    read_configured_partitions(settings)
     trust = read_trust(settings)
     if trust.accepted & {Form.SIGNED, Form.UNSIGNED} and not settings.node_name:
         accepted = ", ".join(sorted(trust.accepted))
@@ -101,6 +107,13 @@ def read_trust(settings: Settings) -> Trust:
         except OSError as e:
             raise ConfigError(f"keys.{key_id}: cannot read {name}: {e.strerror}") from e
     return Trust(accepted=frozenset(settings.assignments), keys=load_public_keys(pems))
+
+
+def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
+    try:
+        return read_partitions(settings.nvswitch_partitions)
+    except ConfigError as e:
+        raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
 
 
 def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:

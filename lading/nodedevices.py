@@ -38,6 +38,7 @@ class MigInstance(_Wire, frozen=True):
     gpu_instance: int
     compute_instance: int
     memory_mib: int = msgspec.field(name="memoryMiB")
+    profile: str = ""  # 1g.10gb; absent where the driver does not tell
 
 
 class NvLink(_Wire, frozen=True):
@@ -64,6 +65,13 @@ class Gpu(_Wire, frozen=True):
     @property
     def usable_mib(self) -> int:
         return self.memory_mib - self.reserved_mib
+
+
+class Partition(_Wire, frozen=True):
+    """GPUs that NVSwitches can connect apart from all others. All of them are on the node."""
+
+    id: int  # Fabric Manager's
+    modules: tuple[int, ...]  # module ids
 
 
 class Vf(_Wire, frozen=True):
@@ -127,6 +135,7 @@ class Status(_Wire, frozen=True):
     reconciled: bool = False  # the grants were compared with the container runtime since the reporter's start
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
+    partitions: tuple[Partition, ...] = ()  # of its NVSwitches, where the node's configuration says which board it has
     grants: tuple[Grant, ...] = ()
     problems: tuple[str, ...] = ()  # what could not be read, in words
     summary: Summary = Summary()

@@ -6,10 +6,11 @@
  *
  *   driver <version>
  *   gpu <bus id> <uuid> <minor> <memory MiB> <reserved MiB> <mig mode 0 or 1> <model to the end of the line>
- *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB>
+ *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB> <profile: 1g.10gb, 1c.2g.20gb, 1g.10gb+me>
+ *   unnamed_mig <gpu index>                           its instances have no name of their own, as with some drivers
  *   process <gpu index> <pid>
  *   remap_failure <gpu index>
- *   module <gpu index> <module id>                    without it the call is not supported, as on a card that has no board
+ *   module <gpu index> <module id>                    without it the call is not supported; 0 is a card that is on no board
  *   nvlink <gpu index> <link> <nvmlIntNvLinkDeviceType_t> <remote bus id> <active 0 or 1>
  *   fail <gpu index, or -1 for calls without one> <function, or *> <nvmlReturn_t>
  *
@@ -30,11 +31,11 @@ typedef struct { int there, active; unsigned remote_type; char remote_bus_id[32]
 
 typedef struct {
     int gpu, slot, gpu_instance, compute_instance;
-    char uuid[96];
+    char uuid[96], profile[32];
     unsigned long long memory_mib, reserved_mib;
     /* of a card only */
     char bus_id[32], model[96];
-    int minor, mig_mode, remap_failure, module_id; /* module_id 0: not supported */
+    int minor, mig_mode, remap_failure, mig_unnamed, module_id; /* module_id -1: not supported */
     link_t links[MAX_LINKS];
     unsigned pids[MAX_PROCESSES];
     int pid_count;
@@ -49,6 +50,10 @@ typedef struct {
 } pci_info_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct {
+    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_instance_slices, compute_instance_slices;
+    unsigned long long memory_mib;
+} attributes_t;
 typedef struct { unsigned pid; unsigned long long used_memory; unsigned gpu_instance, compute_instance; } process_t;
 
 static char driver[64];
@@ -64,7 +69,7 @@ static int read_state(void) {
     memset(driver, 0, sizeof driver), memset(gpus, 0, sizeof gpus), memset(migs, 0, sizeof migs);
     gpu_count = failure_count = 0;
     while (fgets(line, sizeof line, file)) {
-        device_t d = {.gpu = gpu_count, .slot = -1};
+        device_t d = {.gpu = gpu_count, .slot = -1, .module_id = -1};
         failure_t f;
         link_t l = {.there = 1};
         int at, number;
@@ -73,9 +78,11 @@ static int read_state(void) {
         if (sscanf(line, "gpu %31s %95s %d %llu %llu %d %95[^\n]", d.bus_id, d.uuid, &d.minor, &d.memory_mib, &d.reserved_mib,
                    &d.mig_mode, d.model) == 7 && gpu_count < MAX_GPUS) {
             gpus[gpu_count++] = d;
-        } else if (sscanf(line, "mig %d %d %95s %d %d %llu", &d.gpu, &d.slot, d.uuid, &d.gpu_instance, &d.compute_instance,
-                          &d.memory_mib) == 6 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
+        } else if (sscanf(line, "mig %d %d %95s %d %d %llu %31s", &d.gpu, &d.slot, d.uuid, &d.gpu_instance,
+                          &d.compute_instance, &d.memory_mib, d.profile) == 7 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
             migs[d.gpu][d.slot] = d;
+        } else if (sscanf(line, "unnamed_mig %d", &at) == 1 && at < gpu_count) {
+            gpus[at].mig_unnamed = 1;
         } else if (sscanf(line, "process %d %u", &at, &pid) == 2 && at < gpu_count && gpus[at].pid_count < MAX_PROCESSES) {
             gpus[at].pids[gpus[at].pid_count++] = pid;
         } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
@@ -174,7 +181,24 @@ int nvmlDeviceGetUUID(device_t *device, char *uuid, unsigned length) {
 
 int nvmlDeviceGetName(device_t *device, char *name, unsigned length) {
     CHECK(device->gpu);
-    snprintf(name, length, "%s", gpus[device->gpu].model);
+    const device_t *card = &gpus[device->gpu];
+    if (device->slot < 0 || card->mig_unnamed) snprintf(name, length, "%s", card->model);
+    else snprintf(name, length, "%s MIG %s", card->model, device->profile);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetAttributes_v2(device_t *device, attributes_t *attributes) {
+    CHECK(device->gpu);
+    unsigned compute, slices;
+    memset(attributes, 0, sizeof *attributes);
+    if (device->slot < 0) return NOT_SUPPORTED;
+    if (sscanf(device->profile, "%uc.%ug", &compute, &slices) != 2) {
+        if (sscanf(device->profile, "%ug", &slices) != 1) return UNKNOWN;
+        compute = slices;
+    }
+    attributes->gpu_instance_slices = slices;
+    attributes->compute_instance_slices = compute;
+    attributes->memory_mib = device->memory_mib;
     return SUCCESS;
 }
 
@@ -263,7 +287,7 @@ int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *u
 
 int nvmlDeviceGetModuleId(device_t *device, unsigned *module_id) {
     CHECK(device->gpu);
-    if (!device->module_id) return NOT_SUPPORTED;
+    if (device->module_id < 0) return NOT_SUPPORTED;
     *module_id = device->module_id;
     return SUCCESS;
 }

@@ -37,6 +37,7 @@ class NvmlState:
     processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
     remap_failures: tuple[int, ...] = ()  # GPU indices
     links_down: tuple[tuple[int, int], ...] = ()  # (GPU index, link)
+    unnamed_mig: tuple[int, ...] = ()  # GPU indices whose instances have the card's name
     failures: tuple[Failure, ...] = ()
 
     def render(self) -> str:
@@ -45,11 +46,12 @@ class NvmlState:
             numbers = f"{gpu.minor} {gpu.memory_mib} {gpu.reserved_mib} {int(gpu.mig is not None)}"
             lines.append(f"gpu {bus_id(bdf)} {gpu.uuid} {numbers} {gpu.model}")
         for index, (_, gpu) in enumerate(self.profile.gpus):
-            lines += [f"mig {index} {n} {m.uuid} {m.gi} {m.ci} {m.memory_mib}" for n, m in enumerate(gpu.mig or ())]
+            lines += [f"mig {index} {n} {m.uuid} {m.gi} {m.ci} {m.memory_mib} {m.profile}" for n, m in enumerate(gpu.mig or ())]
         lines += [f"module {index} {gpu.module_id}" for index, (_, gpu) in enumerate(self.profile.gpus)]
         lines += [line for index in range(len(self.profile.gpus)) for line in self._links(index)]
         lines += [f"process {index} {pid}" for index, pids in self.processes.items() for pid in pids]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
+        lines += [f"unnamed_mig {index}" for index in self.unnamed_mig]
         lines += [f"fail {-1 if f.gpu is None else f.gpu} {f.function} {f.status}" for f in self.failures]
         return "\n".join(lines) + "\n"
 

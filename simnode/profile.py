@@ -1,13 +1,15 @@
 """What a simulated node has, as a small JSON file; an unknown or missing key is an error that names it.
 
     {"name": "…", "driver": {"version": "550.127.05"},            no "driver": a node without NVIDIA's
+     "nvswitch_partitions": "h100",                               optional, as lading-hooks is configured there
      "majors": {"nvidia-uvm": 507, "nvidia-caps": 237},           optional, as /proc/devices would list them
      "host_bridges": [{"bus": "0000:15", "socket": 0, "numa": 0,  numa -1: the kernel does not know
        "below": [                                                 a PCI tree; a switch is a bridge with bridges below it
          {"bdf": "0000:15:01.0", "below": [                       a bridge: root port, upstream or downstream switch port
-           {"bdf": "0000:1a:00.0", "gpu": {"uuid": "GPU-…", "model": "…", "minor": 2, "module_id": 5,
+           {"bdf": "0000:1a:00.0", "gpu": {"uuid": "GPU-…", "model": "…", "minor": 2, "module_id": 5,   no "module_id": no board
              "memory_mib": 81559, "reserved_mib": 551, "nvlinks": {"0000:c5:00.0": 5},   links by peer: a GPU, else an NVSwitch
-             "mig": [{"uuid": "MIG-…", "gi": 1, "ci": 0, "memory_mib": 9856, "cap_minors": [12, 13]}]}},   no "mig": mode off
+             "mig": [{"uuid": "MIG-…", "gi": 1, "ci": 0, "memory_mib": 9856, "profile": "1g.10gb",
+               "cap_minors": [12, 13]}]}},   no "mig": mode off
            {"bdf": "0000:18:00.0", "pf": {"ibdev": "mlx5_0", "netdev": "ib0", "link_layer": "InfiniBand", "total_vfs": 8,
              "vfs": [{"bdf": "0000:18:00.2", "ibdevs": ["mlx5_8"], "netdev": "ib0v0"}]}}]}]}]}   "driver": mlx5_core unless said
 
@@ -15,7 +17,7 @@ A GPU's index is not written: NVML counts by PCI address. Its `minor` is, becaus
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,6 +31,7 @@ class Mig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gi: int
     ci: int
     memory_mib: int
+    profile: Annotated[str, msgspec.Meta(pattern=r"^([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb(\+me)?$")]
     cap_minors: tuple[int, int]  # of nvidia-caps: the GPU instance's and the compute instance's
 
 
@@ -36,9 +39,9 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     uuid: str
     model: str
     minor: int
-    module_id: int
     memory_mib: int
     reserved_mib: int
+    module_id: int = 0  # as NVML answers for a card that is on no board
     nvlinks: dict[str, int] = {}  # PCI address of the peer → how many; a peer that is no GPU of the profile is an NVSwitch
     mig: tuple[Mig, ...] | None = None  # None: MIG mode is off
 
@@ -81,6 +84,7 @@ class NvidiaDriver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     driver: NvidiaDriver | None = None
+    nvswitch_partitions: str = ""  # the setting of lading-hooks
     majors: dict[str, int] = {}
     host_bridges: tuple[HostBridge, ...] = ()
 

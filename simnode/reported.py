@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from hooks.inventory.nvswitch import read_partitions
 from hooks.inventory.read import read_inventory
 from hooks.report.build import build_status
 from lading.nodedevices import Status
@@ -27,7 +28,8 @@ def read_status(profile: str) -> Status:
 
 def build_reported(node: SimNode, nvml_library: Path) -> Status:
     """FAKE_NVML_STATE is the node's. Without what differs from start to start: the boot, the version of lading-hooks."""
-    found = read_inventory(node.root, nvml_library=nvml_library)
+    partitions = read_partitions(node.profile.nvswitch_partitions)
+    found = read_inventory(node.root, nvml_library=nvml_library, partitions=partitions)
     return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")
 
 

@@ -26,6 +26,7 @@ class MigInstance:
     compute_instance: int
     memory_mib: int
     nodes: tuple[CharDevice, ...]  # /dev/nvidia-caps/nvidia-cap<GI>, …<CI>
+    profile: str = ""  # 1g.10gb, as NVIDIA calls its size; empty where the driver does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,14 @@ class NvLink:
 
     count: int
     peer: PciAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """GPUs between which NVSwitches may be set up, apart from all others."""
+
+    id: int  # Fabric Manager's
+    modules: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +124,7 @@ class Inventory:
     driver: Driver | None = None
     rdma_cm: CharDevice | None = None
     cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
+    partitions: tuple[Partition, ...] = ()  # of the board that the node's configuration names
     problems: tuple[str, ...] = field(default=())  # what could not be read, in words
 
     @property

@@ -23,6 +23,7 @@ import pynvml
 from hooks.assignment.identity import parse_pci_address
 from hooks.inventory.attributes import read_numa
 from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
+from hooks.inventory.mig import read_profile
 from hooks.inventory.model import CharDevice, Driver, Gpu, MigInstance, NvLink
 from hooks.inventory.nvlink import read_links
 from hooks.inventory.places import read_path, read_socket
@@ -163,7 +164,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         reserved_mib=reserved_mib,
         numa=numa,
         node=node,
-        mig=_read_mig(host, handle, minor, problems) if mig_enabled else (),
+        mig=_read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else (),
         mig_enabled=mig_enabled,
         unhealthy="; ".join(reasons),
         process_ids=_read_processes(handle, uuid, problems),
@@ -185,13 +186,14 @@ def _read_memory(handle: Any) -> tuple[int, int]:
 def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | None, tuple[NvLink, ...]]:
     """Its place on an NVSwitch board and its links. They help to choose well: not to know them makes no card ill."""
     try:
-        return _supported(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), None), read_links(handle)
+        module_id = _supported(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), 0)
+        return module_id or None, read_links(handle)  # boards count from 1; NVML answers 0 for a card that is on none
     except pynvml.NVMLError as e:
         problems.append(f"cannot read module id and NVLinks of GPU {uuid}: NVML: {e}")
         return None, ()
 
 
-def _read_mig(host: _Host, card: Any, minor: int, problems: list[str]) -> tuple[MigInstance, ...]:
+def _read_mig(host: _Host, card: Any, minor: int, card_mib: int, problems: list[str]) -> tuple[MigInstance, ...]:
     """The instances that a container could be given: one whose capability nodes are not there is a problem, not an instance."""
     instances = []
     for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
@@ -207,7 +209,16 @@ def _read_mig(host: _Host, card: Any, minor: int, problems: list[str]) -> tuple[
             problems.append(f"cannot offer MIG instance {uuid}: {e}")
             continue
         memory_mib, _ = _read_memory(handle)
-        instances.append(MigInstance(uuid=uuid, gpu_instance=gi, compute_instance=ci, memory_mib=memory_mib, nodes=nodes))
+        instances.append(
+            MigInstance(
+                uuid=uuid,
+                gpu_instance=gi,
+                compute_instance=ci,
+                memory_mib=memory_mib,
+                nodes=nodes,
+                profile=read_profile(handle, card_mib=card_mib),
+            )
+        )
     return tuple(instances)
 
 

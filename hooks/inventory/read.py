@@ -5,18 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from hooks.inventory.driver import read_cdi_names, read_driver_mounts
-from hooks.inventory.model import Inventory
+from hooks.inventory.model import Inventory, Partition
 from hooks.inventory.nvml import read_gpus
 from hooks.inventory.sysfs import read_rdma
 from lading.errors import HostError
 
 
 def read_inventory(
-    host_root: Path, *, nvml_library: Path | None, driver_root: Path | None = None, cdi_spec_dirs: Sequence[Path] = ()
+    host_root: Path,
+    *,
+    nvml_library: Path | None,
+    driver_root: Path | None = None,
+    cdi_spec_dirs: Sequence[Path] = (),
+    partitions: tuple[Partition, ...] = (),
 ) -> Inventory:
     """Raises HostError where there is no node to read. What can not be read of a node is in `problems`.
 
-    `driver_root` and `cdi_spec_dirs` are looked into where the way in which GPUs are injected needs what is there.
+    `driver_root` and `cdi_spec_dirs` are looked into where the way in which GPUs are injected needs what is there. `partitions`
+    are what the configuration says of the board; no file of the host tells them.
     """
     for part in ("sys", "proc", "dev"):
         if not (host_root / part).is_dir():
@@ -36,5 +42,6 @@ def read_inventory(
         driver=driver,
         rdma_cm=rdma_cm,
         cdi_names=read_cdi_names(cdi_spec_dirs),
+        partitions=partitions,
         problems=(*gpu_problems, *rdma_problems),
     )

@@ -13,7 +13,7 @@ from hooks.assignment import model as assignment
 from hooks.inventory import model as inventory
 from hooks.ledger.model import Grant as Held
 from lading.log import printable
-from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Pf, Place, Status, Summary, Vf
+from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Partition, Pf, Place, Status, Summary, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 # As in the CRD.
@@ -44,6 +44,7 @@ def build_status(
         reconciled=reconciled,
         gpus=gpus,
         pfs=pfs,
+        partitions=_partitions(found),
         grants=held,
         problems=_problems(found.problems),
         summary=_summary(gpus, pfs, held, found.problems),
@@ -67,6 +68,7 @@ def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, used_by: st
                 gpu_instance=mig.gpu_instance,
                 compute_instance=mig.compute_instance,
                 memory_mib=mig.memory_mib,
+                profile=mig.profile,
             )
             for mig in gpu.mig
         ),
@@ -82,6 +84,12 @@ def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid
             yield NvLink(count=link.count)
         elif link.peer in uuids:
             yield NvLink(count=link.count, to=uuids[link.peer])
+
+
+def _partitions(found: inventory.Inventory) -> tuple[Partition, ...]:
+    """Those of which every GPU is there: a table is of a board, of which a virtual machine may have a part."""
+    there = {gpu.module_id for gpu in found.gpus if gpu.module_id is not None}
+    return tuple(Partition(id=one.id, modules=one.modules) for one in found.partitions if there.issuperset(one.modules))
 
 
 def _pf(pf: inventory.Pf) -> Pf:

@@ -17,6 +17,7 @@ from lading.nodedevices import (
     GrantedGpu,
     MigInstance,
     NvLink,
+    Partition,
     Pf,
     Place,
     Status,
@@ -49,7 +50,7 @@ FULL = Status(
             links=(NvLink(count=4, to=PEER), NvLink(count=18)),
             place=PLACE,
             mig_enabled=True,
-            mig=(MigInstance(uuid=MIG, gpu_instance=1, compute_instance=2, memory_mib=9856),),
+            mig=(MigInstance(uuid=MIG, gpu_instance=1, compute_instance=2, memory_mib=9856, profile="1c.1g.10gb+me"),),
             unhealthy="GPU is lost",
             used_by="process 1",
         ),
@@ -66,6 +67,7 @@ FULL = Status(
             vfs=(Vf(bdf=PciAddress("10000:18:00.2"), driver="vfio-pci", unhealthy="it is bound to vfio-pci"),),
         ),
     ),
+    partitions=(Partition(id=3, modules=(1, 3)),),
     grants=(
         Grant(
             pod=PodUid("5f0d2c61"),

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hooks.assignment.model import Form
 from hooks.grant.gpu import GpuInjection, GpuMode
 from hooks.main import serve
-from hooks.settings import Settings, check, read_trust, rules
+from hooks.settings import Settings, check, read_configured_partitions, read_trust, rules
 from lading.errors import ConfigError
 
 
@@ -53,6 +53,8 @@ def test_a_report_needs_a_name() -> None:
         (Settings(assignments=(Form.MANUAL,), keys={"k1": "/absent.pem"}), ("keys.k1", "/absent.pem")),
         (Settings(assignments=(Form.MANUAL,), listen="tcp://0.0.0.0:1"), ("listen", "tcp://0.0.0.0:1")),
         (Settings(assignments=(Form.MANUAL,), runtime_endpoint="run/x.sock"), ("runtime_endpoint", "run/x.sock")),
+        (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
+        (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
     ],
 )
 def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tuple[str, ...]) -> None:
@@ -91,6 +93,11 @@ def test_rules_are_the_settings() -> None:
     assert (made.unassigned.hide, made.unassigned.coexist) == (False, True)
     assert made.unassigned.exempt_namespaces == {"monitoring"}
     assert (made.rdma.resource, made.rdma.mad, made.rdma.ipc_lock) == ("example.com/vf", True, True)
+
+
+def test_the_board_is_that_of_the_configuration() -> None:
+    assert read_configured_partitions(Settings()) == ()
+    assert read_configured_partitions(Settings(nvswitch_partitions="h100"))[3].modules == (1, 3)
 
 
 # lading-hooks --check-config, --print-config

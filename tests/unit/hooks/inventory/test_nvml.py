@@ -138,6 +138,22 @@ def test_mig_instances_have_both_capability_nodes(build_node: BuildNode, fake_nv
     assert problems == ()
 
 
+def test_mig_profiles_are_the_drivers_names_or_computed(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("mig")
+    for state in (NvmlState(profile=node.profile), NvmlState(profile=node.profile, unnamed_mig=(0,))):
+        _, (split, _), _ = read(node, fake_nvml, state)
+        assert [mig.profile for mig in split.mig] == ["3g.40gb", "2g.20gb"]
+    silent = Failure(gpu=0, function="nvmlDeviceGetAttributes_v2", status=UNSUPPORTED)
+    _, (split, _), problems = read(node, fake_nvml, NvmlState(profile=node.profile, unnamed_mig=(0,), failures=(silent,)))
+    assert [mig.profile for mig in split.mig] == ["", ""]
+    assert (split.unhealthy, problems) == ("", ())
+
+
+def test_a_card_that_is_on_no_board_has_no_module_id(build_node: BuildNode, fake_nvml: Path) -> None:
+    _, (gpu,), _ = read(build_node("workstation"), fake_nvml)  # NVML answers 0
+    assert gpu.module_id is None
+
+
 def test_mig_instance_without_its_nodes_is_not_offered(build_node: BuildNode, fake_nvml: Path) -> None:
     node = build_node("mig")
     (node.root / "dev/nvidia-caps/nvidia-cap148").unlink()

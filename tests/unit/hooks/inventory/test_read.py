@@ -47,7 +47,7 @@ def expected(node: SimNode) -> Inventory:
             node=char(f"/dev/nvidia{gpu.minor}", "nvidia", gpu.minor),
             path=path[bdf],
             socket=socket[bdf],
-            module_id=gpu.module_id,
+            module_id=gpu.module_id or None,
             links=(NvLink(count=sum(gpu.nvlinks.values())),) if gpu.nvlinks else (),  # to NVSwitches, in what is shipped
             mig_enabled=gpu.mig is not None,
             mig=tuple(
@@ -56,6 +56,7 @@ def expected(node: SimNode) -> Inventory:
                     gpu_instance=mig.gi,
                     compute_instance=mig.ci,
                     memory_mib=mig.memory_mib,
+                    profile=mig.profile,
                     nodes=tuple(char(f"/dev/nvidia-caps/nvidia-cap{n}", "nvidia-caps", n) for n in mig.cap_minors),
                 )
                 for mig in gpu.mig or ()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks.assignment.model import Devices, Form, GrantedGpu, GrantedVf
-from hooks.inventory.model import Inventory, NvLink, Pf
+from hooks.inventory.model import Inventory, NvLink, Partition, Pf
 from hooks.inventory.read import read_inventory
 from hooks.ledger.model import Grant
 from hooks.report.build import build_status
@@ -75,6 +75,14 @@ def test_links_name_cards_and_not_addresses() -> None:
     )
     built = status(inventory(gpus=(dataclasses.replace(gpu(0), links=links), gpu(1))))
     assert built.gpus[0].links == (ReportedLink(count=4, to=uuid(1)), ReportedLink(count=12))
+
+
+def test_partitions_are_those_of_which_every_gpu_is_there() -> None:
+    pair, half, one = (Partition(id=n, modules=modules) for n, modules in enumerate([(1, 3), (1, 2, 3, 4), (2,)]))
+    on_board = tuple(dataclasses.replace(gpu(n), module_id=module) for n, module in enumerate((3, 1, None)))
+    found = dataclasses.replace(inventory(gpus=on_board), partitions=(pair, half, one))
+    assert [(each.id, each.modules) for each in status(found).partitions] == [(0, (1, 3))]
+    assert status(dataclasses.replace(found, gpus=on_board[2:])).partitions == ()
 
 
 def test_every_kind_of_share_is_told_apart() -> None:

@@ -1,0 +1,53 @@
+"""The profile of a MIG instance, as NVIDIA names sizes: "1g.10gb", "1c.3g.40gb", "1g.10gb+me".
+
+Enters: the instance's handle, inside an open NVML session. Leaves: the name, or nothing where the driver does not tell. The
+driver's own name of the instance ends with it ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); where it does not, it is computed from the
+instance's slices and memory, without what is told by the name only (media engines: "+me").
+
+A size is rounded as NVIDIA's tools do: the instance's part of the card's memory in eighths, times the card's memory in whole
+GiB, so that an instance of 9,856 MiB is one of 10 GB.
+
+Source: NVML API reference, nvmlDeviceGetName and nvmlDeviceGetAttributes_v2; NVIDIA MIG user guide, "Device names".
+"""
+
+import re
+from typing import Any, Final
+
+import pynvml
+
+_NAMED: Final = re.compile(r" MIG ((?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2})$")
+_SILENT: Final = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+)
+_EIGHTHS: Final = 8
+
+
+def read_profile(handle: Any, *, card_mib: int) -> str:
+    """`card_mib`: all memory of the instance's card. Raises NVMLError."""
+    try:
+        if named := _NAMED.search(str(pynvml.nvmlDeviceGetName(handle))):
+            return named[1]
+        has = pynvml.nvmlDeviceGetAttributes_v2(handle)
+    except pynvml.NVMLError as e:
+        if e.value in _SILENT:
+            return ""
+        raise
+    return name_profile(
+        compute_slices=has.computeInstanceSliceCount,
+        gpu_slices=has.gpuInstanceSliceCount,
+        memory_mib=has.memorySizeMB,
+        card_mib=card_mib,
+    )
+
+
+def name_profile(*, compute_slices: int, gpu_slices: int, memory_mib: int, card_mib: int) -> str:
+    """Empty for what is no size."""
+    if min(compute_slices, gpu_slices, memory_mib, card_mib) < 1:
+        return ""
+    eighths = -(-memory_mib * _EIGHTHS // card_mib)
+    card_gib = -(-card_mib // 1024)
+    gigabytes = max(1, (2 * eighths * card_gib + _EIGHTHS) // (2 * _EIGHTHS))
+    compute = f"{compute_slices}c." if compute_slices != gpu_slices else ""
+    return f"{compute}{gpu_slices}g.{gigabytes}gb"
