@@ -22,8 +22,25 @@ MANUAL_VFS: Final = "lading.dev/vfs"
 RDMA_POLICY: Final = "lading.dev/rdma-policy"
 TOPOLOGY: Final = "lading.dev/topology"
 GPU_MODEL: Final = "lading.dev/gpu-model"
+MIG_PROFILE: Final = "lading.dev/mig-profile"
 POLICY: Final = "lading.dev/policy"
-REQUEST_ANNOTATIONS: Final = frozenset({RDMA_POLICY, TOPOLOGY, GPU_MODEL, POLICY})
+NVSWITCH_PARTITION: Final = "lading.dev/nvswitch-partition"
+SHARE_AFFINITY: Final = "lading.dev/share-affinity"
+SHARE_ANTI_AFFINITY: Final = "lading.dev/share-anti-affinity"
+SHARE_EXCLUSION: Final = "lading.dev/share-exclusion"
+REQUEST_ANNOTATIONS: Final = frozenset(
+    {
+        RDMA_POLICY,
+        TOPOLOGY,
+        GPU_MODEL,
+        MIG_PROFILE,
+        NVSWITCH_PARTITION,
+        POLICY,
+        SHARE_AFFINITY,
+        SHARE_ANTI_AFFINITY,
+        SHARE_EXCLUSION,
+    }
+)
 
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"
