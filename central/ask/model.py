@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 
 class Role(StrEnum):
@@ -16,6 +17,7 @@ class Role(StrEnum):
 class Policy(StrEnum):
     BINPACK = "binpack"
     SPREAD = "spread"
+    FRAGMENTATION = "fragmentation"
 
 
 class RdmaPolicy(StrEnum):
@@ -30,6 +32,13 @@ class Scope(StrEnum):
     NUMA = "numa"
     SOCKET = "socket"
     ANY = "any"
+
+
+class PartitionPolicy(StrEnum):
+    """Whether a container's whole cards are exactly those of one NVSwitch partition."""
+
+    HONOR = "honor"  # or the node does not fit
+    PREFER = "prefer"  # where there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,17 @@ class ContainerAsk:
         return not self.gpus and self.share is None and not self.vfs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Sharing:
+    """With whom a pod's shares may be on one card. Labels mean something within their namespace only: pods of two namespaces
+    with the same text have nothing in common, so that one tenant can neither pull nor block another one's pods."""
+
+    namespace: str
+    affinity: str = ""  # all shares of pods with this one are on one card; empty, as below: not asked
+    anti_affinity: str = ""  # of pods with this one there is at most one on a card
+    exclusion: str = ""  # its card has shares of pods with this one only
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """Containers in the order in which kubelet starts them: init containers and sidecars as written, then apps. Those that ask
@@ -60,6 +80,27 @@ class Ask:
 
     containers: tuple[ContainerAsk, ...]
     policy: Policy | None = None  # None: the cluster's default
-    gpu_model: str = ""  # as the node reports it; "" is any
+    gpu_models: tuple[str, ...] = ()  # one of these, as the node reports them, sorted; none: any
+    mig_profile: str = ""  # "1g.10gb": `gpus` are so many MIG instances of that profile; "": whole cards
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
+    partition: PartitionPolicy | None = None  # None: the cluster's default
+    sharing: Sharing | None = None  # of the shares; whole cards have nobody beside them
+
+
+class Requests(NamedTuple):
+    """What a pod asks of its node beside devices. Not in an Ask: whether the devices fit does not depend on it."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+
+NO_REQUESTS: Final = Requests()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A pod as the policy fragmentation sees it. Pods of one template have one shape."""
+
+    ask: Ask
+    requests: Requests = NO_REQUESTS

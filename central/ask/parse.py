@@ -2,20 +2,21 @@
 
 None where it asks for nothing of ours. BadAsk where what stands there has no meaning, in words for the person who wrote it:
 amounts that are none, a request that differs from its limit, a whole card and a share of one in one container, a resource
-below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing or that this version
-does not understand, and annotations that the node would refuse beside an assignment. The first problem is told. Zero counts as
-absent.
+below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a value that
+does not exist or contradict one another, and annotations that the node would refuse beside an assignment. The first problem is
+told. Zero counts as absent.
 
 Source: docs/reference.md, "What a pod asks for".
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope, Share
+from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ask.pod import Amount, Container, Pod
 from central.ask.quantity import parse_quantity
 from lading.vocabulary import (
@@ -23,6 +24,8 @@ from lading.vocabulary import (
     GRANT,
     MANUAL_GPUS,
     MANUAL_VFS,
+    MIG_PROFILE,
+    NVSWITCH_PARTITION,
     POLICY,
     PREFIX,
     RDMA_POLICY,
@@ -31,6 +34,9 @@ from lading.vocabulary import (
     RESOURCE_GPU_CORE,
     RESOURCE_GPU_MEMORY,
     RESOURCE_RDMA,
+    SHARE_AFFINITY,
+    SHARE_ANTI_AFFINITY,
+    SHARE_EXCLUSION,
     TOPOLOGY,
 )
 
@@ -51,8 +57,10 @@ _MOST: Final = {
     RESOURCE_GPU_CORE: 100,
     RESOURCE_RDMA: MAX_DEVICES,
 }
-_RDMA_POLICIES: Final = (RdmaPolicy.NEAREST, RdmaPolicy.COUNT)  # that this version can do
-_SCOPES: Final = (Scope.ANY,)
+_SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
+_MIG_PROFILE: Final = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}")  # as the node reports it
+LABEL: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"  # of Kubernetes, and not empty
+_LABEL: Final = re.compile(LABEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +73,11 @@ class _BadAskError(Exception):
 
 
 def parse_ask(pod: Pod) -> Ask | BadAsk | None:
-    """Two pods of one template ask the same thing: nothing of the pod's identity is in it."""
+    """Two pods of one template ask the same thing: nothing of the pod's identity is in it, but the namespace where its sharing
+    labels mean something."""
     try:
         asks = tuple(_container(container, role) for container, role in _starting_order(pod))
-        return _ask(tuple(ask for ask in asks if not ask.empty), pod.metadata.annotations)
+        return _ask(tuple(ask for ask in asks if not ask.empty), pod.metadata.annotations, pod.metadata.namespace)
     except _BadAskError as e:
         return BadAsk(message=str(e))
 
@@ -135,30 +144,100 @@ def _quantity(value: Amount, where: str, right: str) -> Fraction:
 # What annotations say to it
 
 
-def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str]) -> Ask | None:
+def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Ask | None:
     refining = sorted(REQUEST_ANNOTATIONS & annotations.keys())
     if not containers:
         if refining:
             raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
         return None
     _check_nobody_else_gives(annotations)
-    policy = _choice(annotations, POLICY, tuple(Policy), Policy)
-    rdma_policy = _choice(annotations, RDMA_POLICY, _RDMA_POLICIES, RdmaPolicy)
-    scope = _choice(annotations, TOPOLOGY, _SCOPES, Scope)
-    model = annotations.get(GPU_MODEL)
-    if model is not None and not model.strip():
-        raise _BadAskError(f"cannot use {GPU_MODEL}: it is empty; write the model as the node reports it, or remove it")
-    if model is not None and not any(ask.gpus or ask.share for ask in containers):
+    policy = _choice(annotations, POLICY, Policy)
+    rdma_policy = _choice(annotations, RDMA_POLICY, RdmaPolicy)
+    scope = _choice(annotations, TOPOLOGY, Scope)
+    partition = _choice(annotations, NVSWITCH_PARTITION, PartitionPolicy)
+    models = _models(annotations.get(GPU_MODEL))
+    if models and not any(ask.gpus or ask.share for ask in containers):
         raise _BadAskError(f"cannot use {GPU_MODEL}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
     if rdma_policy is not None and not any(ask.vfs for ask in containers):
         raise _BadAskError(f"cannot use {RDMA_POLICY}: the pod asks for no VF; add {RESOURCE_RDMA}, or remove it")
+    _check_places(containers, rdma_policy, scope)
+    if partition is not None and (MIG_PROFILE in annotations or not any(ask.gpus for ask in containers)):
+        raise _BadAskError(f"cannot use {NVSWITCH_PARTITION}: the pod asks for no whole GPU; add {RESOURCE_GPU}, or remove it")
     return Ask(
         containers=containers,
         policy=policy,
-        gpu_model=model.strip() if model else "",
+        gpu_models=models,
+        mig_profile=_mig_profile(containers, annotations.get(MIG_PROFILE)),
         rdma_policy=rdma_policy or RdmaPolicy.NEAREST,
         scope=scope or Scope.ANY,
+        partition=partition,
+        sharing=_sharing(containers, annotations, namespace),
     )
+
+
+def _check_places(containers: tuple[ContainerAsk, ...], rdma_policy: RdmaPolicy | None, scope: Scope | None) -> None:
+    if rdma_policy is RdmaPolicy.PER_SWITCH:
+        without = next((ask.name for ask in containers if ask.vfs and not ask.gpus and ask.share is None), "")
+        if without:
+            raise _BadAskError(
+                f"cannot use {RDMA_POLICY}: {_shown(rdma_policy.value)} counts the switches of a container's GPUs, and "
+                f"container {without} asks for none; add {RESOURCE_GPU} there, or write {RdmaPolicy.COUNT}"
+            )
+    if rdma_policy is RdmaPolicy.PER_PF and scope not in {None, Scope.ANY}:
+        raise _BadAskError(
+            f"cannot use {TOPOLOGY}: it is {_shown(str(scope))}, and {RDMA_POLICY} {_shown(rdma_policy.value)} takes VFs of "
+            "every PF of the node, wherever it sits; remove one of the two"
+        )
+
+
+def _models(written: str | None) -> tuple[str, ...]:
+    """Alternatives have `|` or a comma between them, in any order: equal sets ask the same."""
+    if written is None:
+        return ()
+    models = [model.strip() for model in re.split(r"[|,]", written)]
+    if not all(models):
+        at = "it is empty" if not any(models) else f"{_shown(written)} has an empty name at position {models.index('') + 1}"
+        raise _BadAskError(
+            f"cannot use {GPU_MODEL}: {at}; write the model as the node reports it, several as A|B, or remove it"
+        )
+    return tuple(sorted(set(models)))
+
+
+def _mig_profile(containers: tuple[ContainerAsk, ...], written: str | None) -> str:
+    if written is None:
+        return ""
+    profile = written.strip()
+    if not _MIG_PROFILE.fullmatch(profile):
+        raise _BadAskError(
+            f"cannot use {MIG_PROFILE}: it is {_shown(written)}; write the profile as NVIDIA names it (1g.10gb, 3g.40gb), or "
+            "remove it"
+        )
+    if sharing := next((ask.name for ask in containers if ask.share), ""):
+        raise _BadAskError(
+            f"cannot use {MIG_PROFILE}: container {_shown(sharing)} asks for a share of a GPU, and a MIG instance is given "
+            f"whole; write {RESOURCE_GPU} there, or remove it"
+        )
+    if not any(ask.gpus for ask in containers):
+        raise _BadAskError(f"cannot use {MIG_PROFILE}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
+    return profile
+
+
+def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Sharing | None:
+    written = [key for key in _SHARING if key in annotations]
+    if not written:
+        return None
+    if not any(ask.share for ask in containers):
+        shares = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
+        raise _BadAskError(f"cannot use {written[0]}: the pod asks for no share of a GPU; add {shares}, or remove it")
+    for key in written:
+        if not _LABEL.fullmatch(annotations[key]):
+            is_now = "empty" if not annotations[key] else _shown(annotations[key])
+            raise _BadAskError(
+                f"cannot use {key}: it is {is_now}; write 1 to 63 letters, digits, dashes, underscores and dots, a letter or "
+                "digit first and last, or remove it"
+            )
+    affinity, anti_affinity, exclusion = (annotations.get(key, "") for key in _SHARING)
+    return Sharing(namespace=namespace, affinity=affinity, anti_affinity=anti_affinity, exclusion=exclusion)
 
 
 def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
@@ -171,16 +250,14 @@ def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
 E = TypeVar("E", bound=StrEnum)
 
 
-def _choice(annotations: Mapping[str, str], key: str, available: tuple[E, ...], kind: type[E]) -> E | None:
+def _choice(annotations: Mapping[str, str], key: str, kind: type[E]) -> E | None:
     value = annotations.get(key)
     if value is None:
         return None
-    for choice in available:
+    for choice in kind:
         if value == choice:
             return choice
-    allowed = " or ".join(available)
-    if value in list(kind):
-        raise _BadAskError(f"cannot use {key}: {_shown(value)} is not available in this version; write {allowed}, or remove it")
+    allowed = " or ".join(kind)
     raise _BadAskError(f"cannot use {key}: it is {_shown(value)}; write {allowed}, or remove it")
 
 

@@ -49,6 +49,8 @@ class Spec(_Wire, frozen=True):
     node_name: str = ""
     priority: int = 0
     preemption_policy: str = ""  # "Never", or that of lower priority
+    resources: Resources | None = None  # of the pod as a whole; before its containers'
+    overhead: dict[str, Amount] = {}  # of its runtime class
 
 
 class Status(_Wire, frozen=True):

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope, Share
+from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ask.parse import MAX_DEVICES, MAX_MEMORY_MIB, BadAsk, parse_ask
 from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
 from lading.vocabulary import PodUid
@@ -171,13 +171,21 @@ def test_a_resource_that_does_not_exist(name: str) -> None:
 
 def test_annotations_refine() -> None:
     plain = asked({"gpu": 1, "rdma": 1})
-    assert (plain.policy, plain.gpu_model, plain.rdma_policy, plain.scope) == (None, "", RdmaPolicy.NEAREST, Scope.ANY)
+    assert (plain.policy, plain.gpu_models, plain.rdma_policy, plain.scope) == (None, (), RdmaPolicy.NEAREST, Scope.ANY)
     assert asked({"rdma": 1}, policy="binpack").policy is Policy.BINPACK
     assert asked({"rdma": 1}, policy="spread").policy is Policy.SPREAD
     assert asked({"rdma": 1}, rdma_policy="count").rdma_policy is RdmaPolicy.COUNT
     assert asked({"rdma": 1}, rdma_policy="nearest").rdma_policy is RdmaPolicy.NEAREST
-    assert asked({"gpu": 1}, topology="any").scope is Scope.ANY
-    assert asked({"gpu-core": 1}, gpu_model=" NVIDIA H100 ").gpu_model == "NVIDIA H100"
+    assert asked({"rdma": 1}, rdma_policy="per-pf").rdma_policy is RdmaPolicy.PER_PF
+    assert asked({"gpu": 1, "rdma": 1}, rdma_policy="per-switch").rdma_policy is RdmaPolicy.PER_SWITCH
+    for scope in Scope:
+        assert asked({"gpu": 1}, topology=scope.value).scope is scope
+    assert plain.partition is None
+    assert asked({"gpu": 1}, nvswitch_partition="honor").partition is PartitionPolicy.HONOR
+    assert asked({"gpu": 1}, nvswitch_partition="prefer").partition is PartitionPolicy.PREFER
+    assert asked({"gpu-core": 1}, gpu_model=" NVIDIA H100 ").gpu_models == ("NVIDIA H100",)
+    for alternatives in ("V100M32|V100M16", " V100M16, V100M32 ", "V100M16|V100M32,V100M16"):
+        assert asked({"gpu": 1}, gpu_model=alternatives).gpu_models == ("V100M16", "V100M32")
 
 
 @pytest.mark.parametrize(
@@ -186,19 +194,19 @@ def test_annotations_refine() -> None:
         ("policy", "pack", "binpack"),
         ("policy", "", "spread"),
         ("policy", "Spread", "spread"),
-        ("policy", "fragmentation", "binpack"),
+        ("policy", "fragment", "fragmentation"),
         ("rdma-policy", "close", "nearest"),
-        ("rdma-policy", "per-switch", "nearest"),
-        ("rdma-policy", "per-pf", "count"),
-        ("topology", "rack", "any"),
-        ("topology", "switch", "any"),
-        ("topology", "numa", "any"),
-        ("topology", "socket", "any"),
+        ("rdma-policy", "per_switch", "per-switch"),
+        ("topology", "rack", "socket"),
+        ("topology", "Switch", "switch"),
+        ("nvswitch-partition", "always", "honor or prefer"),
+        ("nvswitch-partition", "", "prefer"),
         ("gpu-model", " ", "empty"),
+        ("gpu-model", "A10||T4", "position 2"),
         ("policy", "\x1b[31m" * 500, "binpack"),
     ],
 )
-def test_an_annotation_that_this_version_does_not_understand(key: str, value: str, right: str) -> None:
+def test_a_value_that_does_not_exist(key: str, value: str, right: str) -> None:
     bad(pod(container("c", {"gpu": 1, "rdma": 1}), annotations={key: value}), f"lading.dev/{key}", right)
 
 
@@ -207,9 +215,68 @@ def test_an_annotation_that_refines_nothing() -> None:
         bad(pod(container("c", {"cpu": 1}), annotations={key: "any"}), f"lading.dev/{key}")
     bad(pod(container("c", {"rdma": 1}), annotations={"gpu-model": "NVIDIA H100"}), "lading.dev/gpu-model")
     bad(pod(container("c", {"gpu": 1}), annotations={"rdma-policy": "nearest"}), "lading.dev/rdma-policy")
+    for limits, more in (({"gpu-core": 5}, {}), ({"rdma": 1}, {}), ({"gpu": 1}, {"mig-profile": "1g.10gb"})):
+        annotations = {"nvswitch-partition": "prefer", **more}
+        bad(pod(container("c", dict(limits)), annotations=annotations), "lading.dev/nvswitch-partition", "lading.dev/gpu")
+
+
+def test_annotations_that_contradict_one_another() -> None:
+    per_switch = {"rdma-policy": "per-switch"}
+    with_gpu = container("train", {"gpu": 1, "rdma": 1})
+    assert isinstance(parse_ask(pod(with_gpu, container("b", {"gpu-core": 5, "rdma": 1}), annotations=per_switch)), Ask)
+    bad(pod(with_gpu, container("side", {"rdma": 1}), annotations=per_switch), "lading.dev/rdma-policy", "per-switch", "side")
+    per_pf = {"rdma-policy": "per-pf", "topology": "any"}
+    assert isinstance(parse_ask(pod(with_gpu, annotations=per_pf)), Ask)
+    bad(pod(with_gpu, annotations={**per_pf, "topology": "numa"}), "lading.dev/topology", "numa", "per-pf")
 
 
 def test_annotations_that_the_node_would_refuse_beside_an_assignment() -> None:
     for key in ("gpus", "gpus.c", "vfs", "vfs.c", "grant"):
         bad(pod(container("c", {"gpu": 1}), annotations={key: "0"}), f"lading.dev/{key}")
     assert asked({"gpu": 1}, gpusx="0", other="1") == asked({"gpu": 1})
+
+
+def test_with_whom_a_share_is_shared() -> None:
+    share: dict[str, Amount] = {"gpu-core": "30"}
+    assert asked(share).sharing is None
+    assert asked(share, share_affinity="team-a").sharing == Sharing(namespace="n", affinity="team-a")
+    three = asked(share, share_affinity="x", share_anti_affinity="Y_2.b", share_exclusion="a" * 63).sharing
+    assert three == Sharing(namespace="n", affinity="x", anti_affinity="Y_2.b", exclusion="a" * 63)
+    mixed = pod(container("a", {"gpu": 1}), container("b", share), annotations={"share-exclusion": "x"})
+    assert isinstance(parse_ask(mixed), Ask)
+
+
+@pytest.mark.parametrize("rule", ["affinity", "anti-affinity", "exclusion"])
+@pytest.mark.parametrize("value", ["", " ", "-x", "x.", "a b", "a/b", "a" * 64, "ü", "x\n", "\x1b[31m" * 500])
+def test_a_sharing_label_that_is_none(rule: str, value: str) -> None:
+    bad(pod(container("c", {"gpu-memory": "1Gi"}), annotations={f"share-{rule}": value}), f"lading.dev/share-{rule}", "63")
+
+
+@pytest.mark.parametrize("rule", ["affinity", "anti-affinity", "exclusion"])
+@pytest.mark.parametrize("limits", [{"gpu": 1}, {"rdma": 1}, {"cpu": 1}])
+def test_a_sharing_label_without_a_share(rule: str, limits: dict[str, Amount]) -> None:
+    bad(pod(container("c", limits), annotations={f"share-{rule}": "x"}), f"lading.dev/share-{rule}", "lading.dev/gpu-core")
+
+
+# MIG
+
+
+def test_a_profile_makes_gpus_instances() -> None:
+    for written in ("1g.10gb", "3g.40gb", "1c.2g.20gb", "1g.10gb+me", "1g.24gb-me", " 1g.5gb "):
+        assert asked({"gpu": "2"}, mig_profile=written).mig_profile == written.strip()
+    assert asked({"gpu": "2"}).mig_profile == ""
+    assert asked({"gpu": "2"}, mig_profile="1g.10gb").containers == (ContainerAsk(name="c", gpus=2),)
+
+
+@pytest.mark.parametrize("written", ["", "1g", "10gb", "1g.10GB", "mig-1g.10gb", "1g.10gb.me", "0g.10gb", "1g.10gb,2g.20gb"])
+def test_what_is_no_profile_is_told_with_one_that_is(written: str) -> None:
+    bad(pod(container("c", {"gpu": "1"}), annotations={"mig-profile": written}), "mig-profile", repr(written), "1g.10gb")
+
+
+def test_a_profile_refines_whole_gpus_only() -> None:
+    profile = {"mig-profile": "1g.10gb"}
+    bad(pod(container("c", {"rdma": "1"}), annotations=profile), "mig-profile", "lading.dev/gpu")
+    bad(pod(container("c", {"gpu-memory": "1Gi"}), annotations=profile), "mig-profile", "'c'")
+    both = pod(container("a", {"gpu": "1"}), container("b", {"gpu-core": "10"}), annotations=profile)
+    bad(both, "mig-profile", "'b'")
+    bad(pod(container("c"), annotations=profile), "mig-profile")

@@ -1,0 +1,85 @@
+"""What a pod asks of its node beside devices: cpu in milli, memory in MiB, both rounded up, by Kubernetes' own rule.
+
+    the larger of  all app containers and sidecars together
+              and  each init container beside the sidecars that started before it
+    or, where the pod as a whole says an amount, that one instead
+    and the overhead of its runtime class
+
+Enters: any pod, of anybody. What is no quantity counts as nothing: kube-scheduler and the API server judge it, not we.
+
+Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead).
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from central.ask.model import Requests
+from central.ask.pod import Amount, Container, Pod, Resources
+from central.ask.quantity import parse_quantity
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+ALWAYS: Final = "Always"
+_MIB: Final = 2**20
+_LARGEST: Final = 2**50  # more than any node has; sums of these stay far from the end of 64 bits
+
+
+def requests_of(pod: Pod) -> Requests:
+    return _rounded_up(_of_pod(pod, CPU), _of_pod(pod, MEMORY))
+
+
+@lru_cache(maxsize=8192)  # so that a hundred thousand pods of some templates share some values
+def _rounded_up(cpu: int, memory: int) -> Requests:
+    return Requests(-(-cpu // 1000), -(-memory // _MIB))
+
+
+def allocatable_of(amounts: dict[str, Amount]) -> Requests | None:
+    """Of a Node's status; None where it says nothing of both. Rounded down."""
+    if CPU not in amounts or MEMORY not in amounts:
+        return None
+    return Requests(_micros(amounts[CPU], CPU) // 1000, _micros(amounts[MEMORY], MEMORY) // _MIB)
+
+
+def _of_pod(pod: Pod, resource: str) -> int:
+    """Millionths of a core, or bytes."""
+    spec = pod.spec
+    running = sum(_of_container(container, resource) for container in spec.containers)
+    most = _most_while_starting(spec.init_containers, resource) if spec.init_containers else (0, 0)
+    total = max(running + most[1], most[0])
+    if spec.resources is not None and resource in spec.resources.requests:
+        total = _micros(spec.resources.requests[resource], resource)
+    if resource in spec.overhead:
+        total += _micros(spec.overhead[resource], resource)
+    return total
+
+
+def _most_while_starting(containers: Iterable[Container], resource: str) -> tuple[int, int]:
+    """The most that init containers use at one time, and what the sidecars go on using."""
+    most = sidecars = 0
+    for container in containers:
+        amount = _of_container(container, resource)
+        if container.restart_policy == ALWAYS:
+            sidecars += amount
+            amount = 0
+        most = max(most, sidecars + amount)
+    return most, sidecars
+
+
+def _of_container(container: Container, resource: str) -> int:
+    """A limit alone is a request too: in the API server's objects that is filled in."""
+    amounts: Resources = container.resources
+    for said in (amounts.requests, amounts.limits):
+        if resource in said:
+            return _micros(said[resource], resource)
+    return 0
+
+
+@lru_cache(maxsize=8192)
+def _micros(amount: Amount, resource: str) -> int:
+    quantity = Fraction(amount) if isinstance(amount, float) else parse_quantity(amount)
+    if quantity is None or quantity < 0:
+        return 0
+    scaled = min(quantity, Fraction(_LARGEST)) * (1_000_000 if resource == CPU else 1)
+    return -(-scaled.numerator // scaled.denominator)
