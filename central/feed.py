@@ -5,6 +5,7 @@ grants it still counts; its own words do not, and that is logged. Pods that ask 
 kept: a cluster has many more of these.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -12,13 +13,14 @@ from datetime import datetime
 from central.api.known import Ident
 from central.api.objects import Node
 from central.api.watch import Unreadable
-from central.ask.model import Ask
+from central.ask.model import NO_REQUESTS, Ask, Requests
 from central.ask.parse import parse_ask, roles_of
 from central.ask.pod import Pod
+from central.ask.requests import allocatable_of, requests_of
 from central.assignment.annotation import BadAssignment, parse_own
 from central.assignment.model import PlacedContainer
 from central.ledger.ledger import Ledger
-from central.ledger.model import ONE_EACH, PodRecord, version_of
+from central.ledger.model import ONE_EACH, PodLoad, PodRecord, version_of
 from central.pending import PendingPods, pending_of
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
@@ -46,13 +48,17 @@ class PodFeed:
         for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
             self._pending.remove(gone)
             self._ledger.remove_pod(gone)
-        records = [record for one in objects if (record := self._record(one)) is not None]
-        self._ledger.replace_pods(records, version_of(version))
+        said = [self._record(one) for one in objects]
+        records = [one for one in said if isinstance(one, PodRecord)]
+        loads = [one for one in said if isinstance(one, PodLoad)]
+        self._ledger.replace_pods(records, version_of(version), loads=loads)
 
     def changed(self, obj: Pod | Unreadable) -> None:
-        record = self._record(obj)
-        if record is not None:
-            self._ledger.set_pod(record)
+        match self._record(obj):
+            case PodRecord() as record:
+                self._ledger.set_pod(record)
+            case PodLoad() as load:
+                self._ledger.set_load(load)
 
     def removed(self, gone: Ident, version: str) -> None:
         uid = PodUid(gone.uid)
@@ -60,10 +66,11 @@ class PodFeed:
         self._pending.remove(uid)
         self._ledger.remove_pod(uid)
 
-    def _record(self, pod: Pod | Unreadable) -> PodRecord | None:
-        """None for a pod that is not our business."""
+    def _record(self, pod: Pod | Unreadable) -> PodRecord | PodLoad | None:
+        """Of a pod that is not our business only what it takes of its node's cpu and memory."""
         if isinstance(pod, Unreadable):
-            return self._ledger.pod(PodUid(pod.metadata.uid))
+            uid = PodUid(pod.metadata.uid)
+            return self._ledger.pod(uid) or self._ledger.load_of(uid)
         metadata, spec = pod.metadata, pod.spec
         ended = pod.status.phase in TERMINAL
         waits = not (spec.node_name or ended or metadata.deletion_timestamp)
@@ -71,7 +78,7 @@ class PodFeed:
             self._pending.remove(metadata.uid)
         text = metadata.annotations.get(ASSIGNMENT)
         if text is None and not _mentions_ours(pod):
-            return None
+            return PodLoad(metadata.uid, "" if ended else sys.intern(spec.node_name), _taken_of_node(pod))
         ask = None if spec.node_name and text else parse_ask(pod)
         if waits and isinstance(ask, Ask):
             self._pending.add(pending_of(pod, ask))
@@ -83,7 +90,7 @@ class PodFeed:
 
     def _holding(self, pod: Pod, text: str | None, *, terminal: bool) -> PodRecord:
         metadata, spec = pod.metadata, pod.spec
-        own = None if text is None else parse_own(text, roles_of(pod))
+        own = None if text is None else parse_own(text, roles_of(pod), namespace=metadata.namespace)
         if own is not None and not isinstance(own, BadAssignment) and (own.pod, own.node) != (metadata.uid, spec.node_name):
             own = BadAssignment(message=f"it is for pod {own.pod} on node {own.node}")
         if isinstance(own, BadAssignment):
@@ -104,6 +111,7 @@ class PodFeed:
             gen=own.gen if own else 0,
             taken=own.taken if own else None,
             containers=_containers_by_card(own.placed) if own else ONE_EACH,
+            requests=_taken_of_node(pod),
         )
 
     def _first_time(self, uid: PodUid) -> bool:
@@ -132,25 +140,39 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Whether kubelet answers, as its Ready condition says."""
+    """Whether kubelet answers, as its Ready condition says; and what it has for pods of cpu and memory."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
         ready = {one.metadata.name: _readiness(one) for one in objects}
+        sizes = {one.metadata.name: _size(one) for one in objects if not isinstance(one, Unreadable)}
         self._ledger.replace_reachable(ready, version_of(version))
+        self._ledger.replace_allocatable(sizes, version_of(version))
 
     def changed(self, obj: Node | Unreadable) -> None:
         self._ledger.set_reachable(obj.metadata.name, *_readiness(obj))
+        if not isinstance(obj, Unreadable):
+            self._ledger.set_allocatable(obj.metadata.name, *_size(obj))
 
     def removed(self, gone: Ident, version: str) -> None:
         self._ledger.set_reachable(gone.name, False, version_of(version))
+        self._ledger.set_allocatable(gone.name, None, version_of(version))
 
 
 def _readiness(node: Node | Unreadable) -> tuple[bool, int]:
     ready = not isinstance(node, Unreadable) and node.ready
     return ready, version_of(node.metadata.resource_version)
+
+
+def _taken_of_node(pod: Pod) -> Requests:
+    """Nothing before it is bound."""
+    return requests_of(pod) if pod.spec.node_name else NO_REQUESTS
+
+
+def _size(node: Node) -> tuple[Requests | None, int]:
+    return allocatable_of(node.status.allocatable), version_of(node.metadata.resource_version)
 
 
 def _containers_by_card(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid, int]:

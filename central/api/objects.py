@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from central.ask.pod import Amount
+
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What all parts of an object have in common."""
@@ -28,6 +30,7 @@ class NodeCondition(_Wire, frozen=True):
 
 class NodeStatus(_Wire, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
+    allocatable: dict[str, Amount] = {}
 
 
 class Node(_Wire, frozen=True):

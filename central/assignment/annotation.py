@@ -10,11 +10,13 @@ The node reads the same text with a stricter parser of its own, and believes not
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from central.ask.model import Role
+from central.ask.model import Role, Sharing
+from central.ask.parse import LABEL
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
 from central.assignment.phases import Amounts, add_up, take
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid
@@ -26,6 +28,7 @@ _MIG: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"
 _Address = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z")]
 _Mib = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_Label = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{LABEL})?\Z")]
 
 
 class _Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -49,12 +52,21 @@ class _Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     vfs: list[_Vf] = []
 
 
-class _Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class _Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """Without the namespace: it is the pod's, and nobody else's word is asked for it."""
+
+    affinity: _Label = ""
+    anti_affinity: _Label = ""
+    exclusion: _Label = ""
+
+
+class _Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     v: Literal[1]
     pod: Annotated[str, msgspec.Meta(min_length=1)]
     node: Annotated[str, msgspec.Meta(min_length=1)]
     gen: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     containers: dict[str, _Container]
+    sharing: _Sharing | None = None  # as the pod asked when it was bound; what it says since is not in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +89,26 @@ _decoder: Final = msgspec.json.Decoder(_Assignment)
 
 
 def render_assignment(
-    pod_uid: PodUid, node: str, gen: int, placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]
+    pod_uid: PodUid,
+    node: str,
+    gen: int,
+    placed: Mapping[str, PlacedContainer],
+    roles: Sequence[tuple[str, Role]],
+    sharing: Sharing | None = None,
 ) -> str:
     """The same arguments give the same bytes: a Binding that is sent again carries what was signed first."""
     order = [name for name, _ in roles if name in placed]
     order += [name for name in placed if name not in set(order)]
     at_once = _less_than_the_sum(placed, roles)
     containers = {name: _render_container(placed[name], at_once) for name in order if placed[name] != PlacedContainer()}
-    return msgspec.json.encode(_Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers)).decode()
+    written = _Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers, sharing=_render_sharing(sharing))
+    return msgspec.json.encode(written).decode()
+
+
+def _render_sharing(sharing: Sharing | None) -> _Sharing | None:
+    if sharing is None:
+        return None
+    return _Sharing(affinity=sharing.affinity, anti_affinity=sharing.anti_affinity, exclusion=sharing.exclusion)
 
 
 def _less_than_the_sum(
@@ -124,8 +148,9 @@ def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: in
     )
 
 
-def parse_own(text: str, roles: Sequence[tuple[str, Role]]) -> OwnAssignment | BadAssignment:
-    """What the pod takes is computed from its containers' roles, not believed: `pod_memory_mib` is written for the node."""
+def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -> OwnAssignment | BadAssignment:
+    """What the pod takes is computed from its containers' roles, not believed: `pod_memory_mib` is written for the node.
+    `namespace`: the pod's, where its sharing labels mean something."""
     try:
         found = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
@@ -137,7 +162,13 @@ def parse_own(text: str, roles: Sequence[tuple[str, Role]]) -> OwnAssignment | B
             return BadAssignment(message=f"cannot read {ASSIGNMENT}: a MIG instance of container {name!r:.80} without its card")
         vfs = tuple(PlacedVf(bdf=PciAddress(vf.bdf), pf=PciAddress(vf.pf)) for vf in container.vfs)
         placed[name] = PlacedContainer(gpus=gpus, vfs=vfs)
-    return OwnAssignment(pod=PodUid(found.pod), node=found.node, gen=found.gen, placed=placed, taken=take(roles, placed))
+    taken = take(roles, placed, None if found.sharing is None else _sharing(namespace, found.sharing))
+    return OwnAssignment(pod=PodUid(found.pod), node=found.node, gen=found.gen, placed=placed, taken=taken)
+
+
+@lru_cache(maxsize=4096)  # pods of one template share the value
+def _sharing(namespace: str, found: _Sharing) -> Sharing:
+    return Sharing(namespace=namespace, affinity=found.affinity, anti_affinity=found.anti_affinity, exclusion=found.exclusion)
 
 
 def _placed_gpu(gpu: _Gpu) -> PlacedGpu:

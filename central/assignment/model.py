@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from central.ask.model import Sharing
 from lading.vocabulary import GpuUuid, PciAddress
 
 
@@ -43,6 +44,7 @@ class Part(NamedTuple):
     core_percent: int = 0
     whole: bool = False
     mig: frozenset[str] = frozenset()  # instances, by UUID; the rest of the card is the others'
+    sharing: tuple[Sharing, ...] = ()  # labels of its share, sorted; more than one where the pod's claims differ in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ Source: KEP-753 (sidecar containers), "Resources calculation for scheduling and 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from central.ask.model import Role
+from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, Taken
 from lading.vocabulary import GpuUuid
 
@@ -28,8 +28,10 @@ class Amounts(NamedTuple):
 _NOTHING = Amounts()
 
 
-def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer]) -> Taken:
-    """`roles` may name containers that were placed nothing. One that was placed something and has no role counts as an app."""
+def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer], sharing: Sharing | None = None) -> Taken:
+    """`roles` may name containers that were placed nothing. One that was placed something and has no role counts as an app.
+    The labels are those of each card of which the pod has a share."""
+    labels = () if sharing is None else (sharing,)
     # Most pods have one container with devices, which is alone whatever its role: a third of the time.
     most = _most_at_one_time(roles, placed) if len(placed) > 1 else add_up(placed.values())
     whole: set[GpuUuid] = set()
@@ -41,7 +43,12 @@ def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer
             elif gpu.mig_uuid:
                 mig.setdefault(gpu.uuid, set()).add(gpu.mig_uuid)
     gpus = {
-        uuid: Part(*most.get(uuid, _NOTHING), whole=uuid in whole, mig=frozenset(mig.get(uuid, ())))
+        uuid: Part(
+            *most.get(uuid, _NOTHING),
+            whole=uuid in whole,
+            mig=frozenset(mig.get(uuid, ())),
+            sharing=labels if uuid in most else (),
+        )
         for uuid in {**most, **dict.fromkeys(whole), **mig}
     }
     return Taken(gpus=gpus, vfs=frozenset(vf.bdf for container in placed.values() for vf in container.vfs))

@@ -6,6 +6,8 @@ counts, once; what pods hold adds up. `settle` is the only way by which a hold c
 
 from central.assignment.model import Taken
 from central.ledger.changes import Changes
+from central.ledger.groups import Groups
+from central.ledger.load import Loads
 from central.ledger.model import ONE_EACH, Claim, NodeRoom, PodRecord
 from central.ledger.node import NodeState
 from central.ledger.own import OwnClaims
@@ -22,6 +24,8 @@ class Books:
         self._reachable: dict[str, int] = {}  # Node objects that are Ready, with their version
         self._own = OwnClaims()
         self._changes = Changes()
+        self._groups = Groups()
+        self._loads = Loads()
 
     def _claims(self, uid: PodUid, node: NodeState) -> dict[Claim, Taken]:
         claims = {kind: claim.taken for kind, claim in self._own.of(uid).items() if claim.node == node.name}
@@ -37,6 +41,8 @@ class Books:
     def _settle(self, uid: PodUid, name: str) -> None:
         """Brings what this pod holds on this node in line with its claims."""
         node = self._node(name)
+        planned = (claim.requests for claim in self._own.of(uid).values() if claim.node == name)
+        self._loads.plan(uid, name, max(planned, default=None))
         claims = self._claims(uid, node)
         hold = None
         if claims:
@@ -48,8 +54,10 @@ class Books:
             elif Claim.GRANTED in claims:
                 containers = containers_on_cards(node.grants[uid])
             hold = Hold(taken, containers)
+        former = node.holds.get(uid)
         changed, freed = node.put(uid, hold)
         if changed:
+            self._groups.move(uid, name, former and former.taken, hold and hold.taken)
             self._mark(node)
         if freed and node.serving:
             self._changes.free(name)
@@ -71,5 +79,5 @@ class Books:
     def _node(self, name: str) -> NodeState:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = NodeState(name, reachable=name in self._reachable)
+            node = self._nodes[name] = NodeState(name, self._loads, reachable=name in self._reachable)
         return node

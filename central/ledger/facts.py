@@ -9,10 +9,11 @@ controllers.) How claims end, and why some linger, stands in ledger.py.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Taken
 from central.ledger.books import Books
 from central.ledger.gone import Gone
-from central.ledger.model import Claim, NodeRoom, PodRecord, version_of
+from central.ledger.model import Claim, NodeRoom, PodLoad, PodRecord, version_of
 from central.ledger.node import NodeState
 from central.ledger.parts import covers
 from lading.nodedevices import NodeDevices
@@ -42,13 +43,23 @@ class Facts(Books):
         self._gone_pods.put(uid)
         self._follow(uid, self._pods.pop(uid, None), None)
 
-    def replace_pods(self, records: Iterable[PodRecord], version: int) -> None:
-        """A list, made at `version`. A pod that is known by a newer one (from a quorum read) stays, listed or not."""
+    def set_load(self, load: PodLoad) -> None:
+        """Of a pod that has nothing of ours."""
+        self._loads.bind(load.uid, load.node, load.requests)
+
+    def replace_pods(self, records: Iterable[PodRecord], version: int, *, loads: Iterable[PodLoad] = ()) -> None:
+        """A list, made at `version`; `loads` are those of pods that have nothing of ours. A pod that is known by a newer one
+        (from a quorum read) stays, listed or not."""
         listed = {record.uid: record for record in records}
         for uid in [uid for uid, known in self._pods.items() if known.version <= version and uid not in listed]:
             self.remove_pod(uid)
         for record in listed.values():
             self.set_pod(record)
+        others = {load.uid: load for load in loads}
+        for uid in self._loads.bound() - others.keys() - self._pods.keys():
+            self._loads.bind(uid, "", NO_REQUESTS)
+        for load in others.values():
+            self.set_load(load)
 
     def _follow(self, uid: PodUid, before: PodRecord | None, after: PodRecord | None) -> None:
         """A pod is not what it was: ends the claims that are over by that, and settles what it holds."""
@@ -65,6 +76,7 @@ class Facts(Books):
             if reserved is not None and ended and bound_to in {"", reserved.node}:
                 self._linger(uid, reserved.node, reserved.taken)  # it may have been bound there, unseen
             names |= {claim.node for claim in self._own.drop(uid, Claim)}
+        self._loads.bind(uid, "" if ended else bound_to, NO_REQUESTS if after is None else after.requests)
         for name in names:
             self._settle(uid, name)
 
@@ -129,7 +141,7 @@ class Facts(Books):
             self._mark_gain(node, before)
         self._discard_if_empty(node)
 
-    # ---- Nodes, whether they are Ready
+    # ---- Nodes, whether they are Ready, and how much cpu and memory they have
 
     def set_reachable(self, name: str, reachable: bool, version: int) -> None:
         """Whether the Node object's Ready condition is True; False too where there is no Node any more."""
@@ -145,6 +157,17 @@ class Facts(Books):
             before = node.room()
             node.reachable, node.trusted_from = reachable, None
             self._mark_gain(node, before)
+
+    def set_allocatable(self, name: str, allocatable: Requests | None, version: int) -> None:
+        """What the Node object has for pods; None where there is no Node any more, or it does not say."""
+        self._loads.offer(name, allocatable, version)
+
+    def replace_allocatable(self, nodes: Mapping[str, tuple[Requests | None, int]], version: int) -> None:
+        """A list of Nodes, made at `version`; each with its own."""
+        for name in [name for name, known in self._loads.nodes().items() if known < version and name not in nodes]:
+            self.set_allocatable(name, None, version)
+        for name, (allocatable, own_version) in nodes.items():
+            self.set_allocatable(name, allocatable, own_version)
 
     def replace_reachable(self, nodes: Mapping[str, tuple[bool, int]], version: int) -> None:
         """A list of Nodes, made at `version`: by name, whether it is Ready, and its own version."""

@@ -19,12 +19,15 @@ each node, which of them changed, which got room, who holds what. Refuses: a cla
 No await between a look at a room and the reservation.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Taken
+from central.assignment.sharing import Group
 from central.ledger.facts import Facts
-from central.ledger.model import Claim, Clash, Conflict, Held, Holder, NodeRoom, Obstacle, OwnClaim, PodRecord
+from central.ledger.groups import CardOf, cards_in_groups
+from central.ledger.model import Claim, Clash, Conflict, Held, Holder, NodeRoom, Obstacle, OwnClaim, PodLoad, PodRecord
 from central.ledger.room import lacking
 from central.ledger.views import NodeSnapshot, Snapshot, clashes, has, held_by
 from lading.vocabulary import PodUid
@@ -44,11 +47,20 @@ class Ledger(Facts):
 
     # ---- central's own claims
 
-    def predict(self, uid: PodUid, node: str, taken: Taken, until: float, holder: Holder | None = None) -> Conflict | None:
+    def predict(
+        self,
+        uid: PodUid,
+        node: str,
+        taken: Taken,
+        until: float,
+        holder: Holder | None = None,
+        requests: Requests = NO_REQUESTS,
+    ) -> Conflict | None:
         """Holds what a filter found for a moment. Replaces an earlier prediction for that pod; refused, it changes nothing."""
         conflict = self._check(uid, node, taken)
         if conflict is None:
-            self._claim(Claim.PREDICTED, OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, until=until))
+            who = holder or Holder(pod=uid)
+            self._claim(Claim.PREDICTED, OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests))
         return conflict
 
     def nominate(self, uid: PodUid, node: str, taken: Taken, until: float, holder: Holder | None = None) -> None:
@@ -56,10 +68,18 @@ class Ledger(Facts):
         if self._obstacle(uid) is None:
             self._claim(Claim.NOMINATED, OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, until=until))
 
-    def reserve(self, uid: PodUid, node: str, taken: Taken, gen: int, holder: Holder | None = None) -> Conflict | None:
+    def reserve(
+        self,
+        uid: PodUid,
+        node: str,
+        taken: Taken,
+        gen: int,
+        holder: Holder | None = None,
+        requests: Requests = NO_REQUESTS,
+    ) -> Conflict | None:
         """Before a Binding is sent. None: it is reserved, now or already. What the pod has itself on that node is in nobody's
         way; its plans stay until it is bound, so that `release` undoes exactly this."""
-        wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen)
+        wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen, requests=requests)
         known = self._own.of(uid).get(Claim.RESERVED)
         if known is not None:
             same = (known.node, known.taken, known.gen) == (node, taken, gen)
@@ -115,9 +135,18 @@ class Ledger(Facts):
             return Conflict(obstacle=Obstacle.NODE)
         device = lacking(node.room_without([uid]), taken)
         if device is None:
-            return None
+            return self._away_from_group(uid, name, taken)
         holders = tuple(h.holder for h in self.holders(name) if h.holder.pod != uid and has(h.taken, device))
         return Conflict(obstacle=Obstacle.DEVICE, device=device, holders=holders)
+
+    def _away_from_group(self, uid: PodUid, name: str, taken: Taken) -> Conflict | None:
+        """Two cards of one affinity group, by what others hold or within the claim itself."""
+        wanted = tuple(cards_in_groups(name, taken))
+        for group, card in wanted:
+            cards = self.group_cards(group, [uid]).union(of for same, of in wanted if same == group)
+            if other := min(cards - {card}, default=None):
+                return Conflict(obstacle=Obstacle.GROUP, device=other.uuid, holders=self.group_members(group, other))
+        return None
 
     def _claim(self, kind: Claim, claim: OwnClaim) -> None:
         uid = claim.holder.pod
@@ -162,12 +191,35 @@ class Ledger(Facts):
         names = self._changes.since(version)
         return [(name, self._nodes[name].room() if name in self._nodes else None) for name in names], self.version
 
+    def loads_changed_since(self, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
+        """Of nodes whose cpu and memory are others than at that version (-1: all): what is left, and whether it is known; and
+        the version that this is. Versions of their own: no room's."""
+        changes = self._loads.changes
+        names = (name for name in changes.since(version) if name in self._nodes)
+        return [(name, *self._loads.left(name)) for name in names], changes.version
+
     def take_freed(self) -> tuple[str, ...]:
         """Nodes that got room since this was asked last: something was released, a device or node came (back) into service."""
         return self._changes.take_freed()
 
+    def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+        """Where shares of an affinity group are, as if these pods held nothing. Empty: any card may become the group's."""
+        return self._groups.cards(group, without)
+
+    def group_members(self, group: Group, card: CardOf) -> tuple[Holder, ...]:
+        uids = self._groups.members(group, card)
+        return tuple(held.holder for held in self.holders(card.node) if held.holder.pod in uids)
+
+    def take_moved_groups(self) -> frozenset[Group]:
+        """Affinity groups that left a card since this was asked last: their pods may go where they could not before."""
+        return self._groups.take_moved()
+
     def pod(self, uid: PodUid) -> PodRecord | None:
         return self._pods.get(uid)
+
+    def load_of(self, uid: PodUid) -> PodLoad | None:
+        """What a bound pod takes of its node's cpu and memory."""
+        return self._loads.bound_as(uid)
 
     def has_ended(self, uid: PodUid) -> bool:
         """It is terminal, or gone: nothing is claimed for it any more."""
@@ -224,4 +276,6 @@ class Ledger(Facts):
             for name, node in self._nodes.items()
         }
         own = {uid: dict(claims) for uid, claims in self._own.all().items()}
-        return Snapshot(pods=dict(self._pods), own=own, nodes=nodes, reachable=frozenset(self._reachable))
+        return Snapshot(
+            pods=dict(self._pods), own=own, nodes=nodes, reachable=frozenset(self._reachable), loads=self._loads.snapshot()
+        )

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
+from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Taken
-from lading.nodedevices import Gpu, Pf, Vf
+from central.assignment.sharing import UNLABELLED, Labels, together
+from lading.nodedevices import Gpu, Partition, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 ONE_EACH: Final[Mapping[GpuUuid, int]] = MappingProxyType({})  # shared: nearly every pod has one container on each of its cards
@@ -37,11 +39,19 @@ class CardRoom:
     containers: int  # of these pods, on this card: the load of the `spread` policy
     usable: bool  # healthy, not cordoned, not used by a stranger
     free_mig: tuple[str, ...] = ()  # instances that nobody holds
+    sharers: tuple[Labels, ...] = ()  # the different labels of its pods; nothing where none of them has any
 
     @property
     def free(self) -> bool:
         """Nobody holds anything of it, and it may be given."""
         return self.usable and self.pods == 0 and not self.gpu.mig_enabled
+
+    def admits(self, labels: Labels) -> bool:
+        """Whether a share of a pod with these labels may be beside those of its pods. Where an affinity group is, and whether
+        there is room, is not looked at."""
+        if not self.pods or not (labels or self.sharers):
+            return True
+        return all(together(labels, others) for others in self.sharers or (UNLABELLED,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +70,13 @@ class NodeRoom:
     version: int  # of this node's content in the ledger; grows with each change
     cards: tuple[CardRoom, ...]
     vfs: tuple[VfRoom, ...]
+    partitions: tuple[Partition, ...] = ()  # GPUs, by module id, that NVSwitches can connect apart from all others
     reported: bool = True  # False: there is no NodeDevices object
     reconciled: bool = True  # the node knows who holds what
     reachable: bool = True
+    cpu_milli: int = 0  # of its allocatable, what requests of pods leave; neither is in `version`
+    memory_mib: int = 0
+    resources_known: bool = False  # False: the Node does not say
 
     @property
     def serving(self) -> bool:
@@ -96,6 +110,7 @@ class PodRecord:
     gen: int = 0  # of its assignment
     taken: Taken | None = None  # by its own assignment: for this uid and this node
     containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # on one card, where not one
+    requests: Requests = NO_REQUESTS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "namespace", sys.intern(self.namespace))
@@ -111,6 +126,14 @@ class PodRecord:
     @property
     def holder(self) -> Holder:
         return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
+
+
+class PodLoad(NamedTuple):
+    """A pod that has nothing of ours, and takes of its node's cpu and memory; no node: not any more."""
+
+    uid: PodUid
+    node: str
+    requests: Requests
 
 
 def version_of(resource_version: str) -> int:
@@ -133,6 +156,7 @@ class OwnClaim:
     until: float = math.inf  # on the clock of whoever made it; a reservation has no end but an outcome
     gen: int = 0  # of the assignment that is being bound
     confirmed: bool = False  # the Binding is known to have succeeded
+    requests: Requests = NO_REQUESTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +182,7 @@ class Obstacle(StrEnum):
     RESERVED = "reserved"  # the same pod, with another node or other devices: that Binding may still succeed
     NODE = "node"  # not reported, not reconciled or not reachable
     DEVICE = "device"  # not there, not usable, or somebody else has what is asked of it
+    GROUP = "group"  # the pod's affinity group has another card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

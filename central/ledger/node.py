@@ -1,8 +1,10 @@
 """One node in the ledger: what it has, who holds what of it and why, and its room, rebuilt when asked after a change."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from central.assignment.model import Taken
+from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import NodeRoom
 from central.ledger.parts import covers, merge, taken_by_grants
 from central.ledger.room import FULL_CORE, Inventory, card_rooms, inventory_of, vf_rooms
@@ -15,12 +17,14 @@ NOT_REPORTED = Inventory()
 
 class NodeState:
     __slots__ = (
+        "_left",
         "_room",
         "_stale",
         "grants",
         "holds",
         "inventory",
         "lingering",
+        "loads",
         "name",
         "reachable",
         "report_version",
@@ -29,8 +33,9 @@ class NodeState:
         "version",
     )
 
-    def __init__(self, name: str, *, reachable: bool) -> None:
+    def __init__(self, name: str, loads: Loads, *, reachable: bool) -> None:
         self.name = name
+        self.loads = loads  # of all nodes
         self.reachable = reachable
         self.inventory = NOT_REPORTED
         self.report_version = 0
@@ -41,6 +46,7 @@ class NodeState:
         self.usage = Usage()
         self.version = 0
         self._room: NodeRoom | None = None  # as last built from this inventory
+        self._left = UNKNOWN  # as it says
         self._stale: set[str] | None = None  # devices that changed since; None: nothing did
 
     @property
@@ -59,30 +65,42 @@ class NodeState:
     # ---- the room
 
     def room(self) -> NodeRoom:
+        left = self.loads.left(self.name)
         if self._room is None or self._stale is not None:
-            self._room = self._build(self.usage, self._room, self._stale or ())
+            self._room = self._build(self.usage, self._room, self._stale or (), left)
             self._stale = None
+        elif self._left != left:
+            self._room = replace(self._room, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_known=left.known)
+        self._left = left
         return self._room
 
     def room_without(self, pods: Iterable[PodUid]) -> NodeRoom:
         """As if these pods held nothing here."""
-        holds = [self.holds[uid] for uid in set(pods) if uid in self.holds]
+        without = set(pods)
+        holds = [self.holds[uid] for uid in without if uid in self.holds]
         if not holds:
             return self.room()
+        left = self.loads.left(self.name, without)
         usage = self.usage.copy()
         for hold in holds:
             usage.remove(hold)
-        return self._build(usage, self.room(), {device for hold in holds for device in (*hold.taken.gpus, *hold.taken.vfs)})
+        return self._build(
+            usage, self.room(), {device for hold in holds for device in (*hold.taken.gpus, *hold.taken.vfs)}, left
+        )
 
-    def _build(self, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> NodeRoom:
+    def _build(self, usage: Usage, last: NodeRoom | None, changed: Collection[str], left: Left) -> NodeRoom:
         return NodeRoom(
             name=self.name,
             version=self.version,
             cards=card_rooms(self.inventory, usage, last, changed),
             vfs=vf_rooms(self.inventory, usage, last, changed),
+            partitions=self.inventory.partitions,
             reported=self.inventory.reported,
             reconciled=self.inventory.reconciled,
             reachable=self.reachable,
+            cpu_milli=left.cpu_milli,
+            memory_mib=left.memory_mib,
+            resources_known=left.known,
         )
 
     def touch(self, version: int) -> None:
@@ -103,6 +121,7 @@ class NodeState:
         self.inventory = inventory._replace(
             gpus=former.gpus if former.gpus == inventory.gpus else inventory.gpus,
             pfs=former.pfs if former.pfs == inventory.pfs else inventory.pfs,
+            partitions=former.partitions if former.partitions == inventory.partitions else inventory.partitions,
         )
         self._room = None
         return True

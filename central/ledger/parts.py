@@ -9,6 +9,7 @@ pod instead (init containers take turns, and their grants stay listed until the 
 from collections.abc import Collection, Iterable, Sequence
 
 from central.assignment.model import Part, Taken
+from central.assignment.sharing import union
 from lading.nodedevices import Grant, GrantedGpu
 from lading.vocabulary import GpuUuid
 
@@ -21,12 +22,21 @@ def largest(a: Part, b: Part) -> Part:
         return a
     if covers_part(b, a):
         return b
+    if a.whole != b.whole:
+        return (a if a.whole else b)._replace(sharing=union(a.sharing, b.sharing))
     return Part(
-        max(a.memory_mib, b.memory_mib), max(a.core_percent, b.core_percent), whole=a.whole or b.whole, mig=a.mig | b.mig
+        max(a.memory_mib, b.memory_mib),
+        max(a.core_percent, b.core_percent),
+        whole=a.whole or b.whole,
+        mig=a.mig | b.mig,
+        sharing=union(a.sharing, b.sharing),
     )
 
 
 def covers_part(a: Part, b: Part) -> bool:
+    """With its labels: whoever loses one of them lets others in."""
+    if b.sharing and union(a.sharing, b.sharing) != a.sharing:
+        return False
     if a.whole != b.whole:
         return a.whole
     return a.memory_mib >= b.memory_mib and a.core_percent >= b.core_percent and a.mig >= b.mig

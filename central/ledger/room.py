@@ -9,7 +9,7 @@ from typing import NamedTuple
 from central.assignment.model import Part, Taken
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from central.ledger.usage import UNUSED, CardUse, Usage
-from lading.nodedevices import Gpu, NodeDevices, Pf, Vf
+from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
 
 EVERYTHING = "all"
@@ -21,6 +21,7 @@ class Inventory(NamedTuple):
 
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
+    partitions: tuple[Partition, ...] = ()
     cordoned: frozenset[str] = frozenset()  # as written, in lower case
     reported: bool = False
     reconciled: bool = False
@@ -36,6 +37,7 @@ def inventory_of(report: NodeDevices) -> Inventory:
     return Inventory(
         gpus=report.status.gpus,
         pfs=report.status.pfs,
+        partitions=report.status.partitions,
         cordoned=frozenset(name for part in written.split(",") if (name := part.strip().lower())),
         reported=True,
         reconciled=report.status.reconciled,
@@ -72,6 +74,7 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
         containers=use.containers,
         usable=not gpu.unhealthy and not gpu.used_by and not inventory.is_cordoned(gpu.uuid, gpu.bdf),
         free_mig=() if use.whole or not gpu.mig else _free_instances(gpu, use, inventory),
+        sharers=use.sharers,
     )
 
 
@@ -99,6 +102,8 @@ def _has_room(card: CardRoom, part: Part) -> bool:
         return card.free
     if not card.usable or not part.mig <= set(card.free_mig):
         return False
+    if (part.memory_mib or part.core_percent) and not card.admits(part.sharing):
+        return False
     return part.memory_mib <= card.free_mib and part.core_percent <= card.free_core
 
 
@@ -107,6 +112,8 @@ def gained(before: NodeRoom, after: NodeRoom) -> bool:
     if not after.serving:
         return False
     had = {card.gpu.uuid: card for card in before.cards if before.serving and card.usable}
+    if not set(after.partitions) <= set(before.partitions):
+        return True
     had_vfs = {vf.vf.bdf for vf in before.vfs if before.serving and vf.free}
     return any(vf.free and vf.vf.bdf not in had_vfs for vf in after.vfs) or any(
         card.usable and (card.free or card.free_mib or card.free_core or card.free_mig) and _more(had.get(card.gpu.uuid), card)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
+from central.assignment.sharing import UNLABELLED, Labels
 from lading.vocabulary import GpuUuid, PciAddress
 
 
@@ -23,6 +24,7 @@ class CardUse(NamedTuple):
     pods: int = 0
     containers: int = 0
     mig: tuple[str, ...] = ()  # sorted; an instance stands here once for each pod that has it
+    labels: tuple[Labels, ...] = ()  # sorted; those of each pod that has any
 
     def plus(self, part: Part, containers: int) -> "CardUse":
         return CardUse(
@@ -32,12 +34,16 @@ class CardUse(NamedTuple):
             self.pods + 1,
             self.containers + containers,
             tuple(sorted((*self.mig, *part.mig))) if part.mig else self.mig,
+            tuple(sorted((*self.labels, part.sharing))) if part.sharing else self.labels,
         )
 
     def minus(self, part: Part, containers: int) -> "CardUse":
         mig = list(self.mig)
         for instance in part.mig:
             mig.remove(instance)
+        labels = list(self.labels)
+        if part.sharing:
+            labels.remove(part.sharing)
         return CardUse(
             self.memory_mib - part.memory_mib,
             self.core_percent - part.core_percent,
@@ -45,7 +51,15 @@ class CardUse(NamedTuple):
             self.pods - 1,
             self.containers - containers,
             tuple(mig),
+            tuple(labels),
         )
+
+    @property
+    def sharers(self) -> tuple[Labels, ...]:
+        """The different labels of its pods, those without any too; nothing where nobody has any."""
+        if not self.labels:
+            return ()
+        return tuple(sorted({*self.labels, UNLABELLED} if len(self.labels) < self.pods else set(self.labels)))
 
 
 UNUSED = CardUse()

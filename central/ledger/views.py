@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
+from central.ledger.load import LoadsSnapshot
 from central.ledger.model import Claim, Clash, Held, Holder, OwnClaim, PodRecord
 from central.ledger.node import NodeState
 from central.ledger.parts import largest, merge
@@ -91,3 +92,4 @@ class Snapshot(NamedTuple):
     own: Mapping[PodUid, Mapping[Claim, OwnClaim]]
     nodes: Mapping[str, NodeSnapshot]
     reachable: frozenset[str]
+    loads: LoadsSnapshot

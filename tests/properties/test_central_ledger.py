@@ -5,15 +5,18 @@ when they happen, after the pod events that came before a change of readiness. B
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
+from central.assignment.sharing import Group, groups_of
 from central.ledger.ledger import LINGER_S, Ledger
 from central.ledger.model import Claim, PodRecord
 from central.ledger.parts import covers
@@ -24,7 +27,11 @@ from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.ledger.facts import WHOLE, pod, report, taken, uid
 
 NODES = ("n1", "n2")
-parts = st.sampled_from([WHOLE, Part(20_000, 0), Part(40_000, 30), Part(CARD_MIB, 100), Part(0, 60)])
+amounts = st.sampled_from([Part(20_000, 0), Part(10_000, 0), Part(40_000, 30), Part(CARD_MIB, 100), Part(0, 60)])
+words = st.sampled_from(["", "", "x", "y"])
+labels = st.builds(Sharing, namespace=st.sampled_from("ab"), affinity=words, anti_affinity=words, exclusion=words)
+labelled = st.builds(lambda part, said: part._replace(sharing=(said,)), amounts, labels)
+parts = st.just(WHOLE) | amounts | labelled
 wishes = st.builds(
     taken, st.dictionaries(st.sampled_from([0, 1]), parts, max_size=2), st.sets(st.sampled_from([0, 1, 2, 3]), max_size=2)
 ).filter(lambda wish: bool(wish.gpus or wish.vfs))
@@ -59,6 +66,38 @@ def over_capacity(used: Mapping[str, tuple[int, int, int, int]]) -> list[str]:
         for device, (memory, core, wholes, pods) in used.items()
         if (wholes and pods > 1) or (not wholes and (memory > CARD_MIB or core > 100))
     ]
+
+
+Sharers = dict[tuple[str, GpuUuid], dict[PodUid, set[Sharing]]]
+
+
+def sharers(nodes: Mapping[str, Mapping[PodUid, Mapping[Claim, Taken]]], kinds: Collection[Claim] = tuple(Claim)) -> Sharers:
+    """By node and card, of pods that have a claim of these kinds there: all their labels."""
+    found: Sharers = {}
+    for name, claims in nodes.items():
+        for of, by_kind in claims.items():
+            for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
+                for uuid, part in claim.gpus.items():
+                    found.setdefault((name, uuid), {}).setdefault(of, set()).update(part.sharing)
+    return found
+
+
+def against_the_rules(on: Sharers) -> list[object]:
+    """Pairs of pods on one card, and groups on several."""
+    wrong: list[object] = []
+    homes: defaultdict[tuple[str, str], set[tuple[str, GpuUuid]]] = defaultdict(set)
+    for card, pods in on.items():
+        for (one, said), (other, others) in combinations(pods.items(), 2):
+            excluded = [{(label.namespace, label.exclusion) for label in each if label.exclusion} for each in (said, others)]
+            apart = [
+                {(label.namespace, label.anti_affinity) for label in each if label.anti_affinity} for each in (said, others)
+            ]
+            if excluded[0] != excluded[1] or apart[0] & apart[1]:
+                wrong.append((one, other, card))
+        for label in set().union(*pods.values()):
+            if label.affinity:
+                homes[label.namespace, label.affinity].add(card)
+    return wrong + [cards for cards in homes.values() if len(cards) > 1]
 
 
 def grant_all(record: PodRecord) -> Grant:
@@ -250,6 +289,23 @@ class Cluster(RuleBasedStateMachine):
             assert over_capacity(add_up(node.claims, without=Claim.NOMINATED)) == []
 
     @invariant()
+    def nobody_is_beside_whom_labels_keep_off(self) -> None:
+        """Of what central gives: what a node still grants to a pod that is gone has no labels any more, and a nomination is for
+        the time after others have gone."""
+        claims = {name: node.claims for name, node in self.ledger.snapshot().nodes.items()}
+        assert against_the_rules(sharers(claims, {Claim.RESERVED, Claim.BOUND})) == []
+        assert against_the_rules(sharers(claims, {Claim.PREDICTED})) == []
+        of_all = against_the_rules(sharers(claims, {Claim.RESERVED, Claim.BOUND, Claim.PREDICTED}))
+        assert [wrong for wrong in of_all if isinstance(wrong, tuple)] == []  # a prediction elsewhere may be a pod's own
+
+    @invariant()
+    def groups_are_where_their_pods_are(self) -> None:
+        on = sharers({name: node.claims for name, node in self.ledger.snapshot().nodes.items()})
+        for group in {Group(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())}:
+            cards = {card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())}
+            assert self.ledger.group_cards(group) == cards
+
+    @invariant()
     def the_running_sums_are_the_sums(self) -> None:
         for node in self.ledger.snapshot().nodes.values():
             sums: dict[str, tuple[int, int, int, int]] = {vf: (0, 0, pods, pods) for vf, pods in node.vfs.items()}
@@ -400,8 +456,38 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
         tell(ledger, each)
     before = ledger.snapshot()
     reserved = ledger.reserve(uid("new"), node, wish, 1) is None
-    claims = dict(before.nodes[node].claims) if node in before.nodes else {}
-    used = add_up({**claims, uid("new"): {Claim.RESERVED: wish}})
+    nodes = {name: dict(each.claims) for name, each in before.nodes.items()}
+    nodes.setdefault(node, {})[uid("new")] = {Claim.RESERVED: wish}
     asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
-    fits = not asked & set(over_capacity(used))
-    assert reserved == (fits and ledger.room(node).serving)
+    fits = not asked & set(over_capacity(add_up(nodes[node])))
+    assert reserved == (fits and allowed(sharers(nodes), uid("new")) and ledger.room(node).serving)
+
+
+def allowed(on: Sharers, new: PodUid) -> bool:
+    """Whatever others do to one another, which final objects may have made up: the new one breaks no rule."""
+    for card, pods in on.items():
+        for of in pods.keys() - {new} if new in pods else ():
+            if against_the_rules({card: {of: pods[of], new: pods[new]}}):
+                return False
+    own = {group for pods in on.values() for group in groups_of(pods.get(new, ()))}
+    homes = [[card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())] for group in own]
+    return all(len(cards) == 1 for cards in homes)
+
+
+small = st.builds(lambda mib, said: Part(mib, sharing=(said,) if said else ()), st.integers(1, 9), st.none() | labels)
+attempts = st.tuples(nodes, st.dictionaries(st.sampled_from([0, 1]), small, min_size=1, max_size=2), st.booleans())
+
+
+@given(st.lists(attempts, max_size=12))
+def test_labels_alone_decide_where_there_is_room_for_all(wanted: list[tuple[str, dict[int, Part], bool]]) -> None:
+    """Reserved or predicted: what breaks no rule, and nothing else."""
+    ledger = Ledger()
+    for name in NODES:
+        tell(ledger, report(name))
+        tell(ledger, (name, True, 1))
+    for number, (name, on_cards, firmly) in enumerate(wanted):
+        new, wish = uid(str(number)), taken(on_cards)
+        there = {each: dict(node.claims) for each, node in ledger.snapshot().nodes.items()}
+        there[name][new] = {Claim.RESERVED: wish}
+        claimed = ledger.reserve(new, name, wish, 1) if firmly else ledger.predict(new, name, wish, until=1)
+        assert (claimed is None) == (against_the_rules(sharers(there)) == [])

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Role
+from central.ask.model import Role, Sharing
+from central.ask.parse import LABEL
 from central.assignment.annotation import OwnAssignment, parse_own, render_assignment
 from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take
@@ -83,15 +84,19 @@ def requested(gpu: PlacedGpu) -> tuple[str, PciAddress, int | None, int | None]:
     return gpu.mig_uuid or gpu.uuid, gpu.bdf, gpu.memory_mib, gpu.core_percent
 
 
-@given(pods(), st.integers(0, 2**63 - 1))
-def test_the_node_and_central_read_what_central_wrote(pod: tuple[Roles, Placed], gen: int) -> None:
+words = st.just("") | st.from_regex(LABEL, fullmatch=True)
+labels = st.builds(Sharing, namespace=st.just("team"), affinity=words, anti_affinity=words, exclusion=words)
+
+
+@given(pods(), st.integers(0, 2**63 - 1), st.none() | labels)
+def test_the_node_and_central_read_what_central_wrote(pod: tuple[Roles, Placed], gen: int, said: Sharing | None) -> None:
     roles, placed = pod
-    text = render_assignment(POD, NODE, gen, placed, roles)
+    text = render_assignment(POD, NODE, gen, placed, roles, said)
     something = {name: container for name, container in placed.items() if container != PlacedContainer()}
-    own = parse_own(text, roles)
+    own = parse_own(text, roles, namespace="team")
     assert isinstance(own, OwnAssignment), own
-    assert (own.pod, own.node, own.gen, own.placed, own.taken) == (POD, NODE, gen, something, take(roles, something))
-    assert render_assignment(POD, NODE, gen, own.placed, roles) == text
+    assert (own.pod, own.node, own.gen, own.placed, own.taken) == (POD, NODE, gen, something, take(roles, something, said))
+    assert render_assignment(POD, NODE, gen, own.placed, roles, said) == text
     read = parse_central(text, pod=POD, node=NODE, form=Form.UNSIGNED)
     assert isinstance(read, Assignment), read
     assert read.gen == gen

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from central.api.known import Ident
 from central.api.objects import Metadata
 from central.api.watch import Unreadable
 from central.ask.pod import Pod
@@ -211,3 +212,76 @@ def test_a_grant_of_a_pod_that_nobody_knows_holds_its_card() -> None:
     made.report("n1", 2, grants=[{"pod": "uid-x", "container": "c", "gpus": [{"uuid": gpu_uuid("n1", 1)}]}])
     assert free_cards(made) == 1
     assert [set(held.claims) for held in made.ledger.holders("n1")] == [{Claim.GRANTED}]
+
+
+# Cpu and memory
+
+
+def left_of(made: World, node: str = "n1") -> tuple[int, int]:
+    room = made.ledger.room(node)
+    assert room.resources_known
+    return room.cpu_milli, room.memory_mib
+
+
+def with_load(*, node: str = "n1") -> World:
+    """A node of 64 cores and 256 GiB."""
+    made = world()
+    made.readiness(node, True, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
+    return made
+
+
+def plain(made: World, name: str, node: str = "n1", **words: object) -> Pod:
+    """A pod that has nothing to do with us."""
+    return made.show(name, {}, node=node, requests={"cpu": "4", "memory": "16Gi"}, **words)
+
+
+def test_pods_that_are_not_ours_take_of_their_nodes_cpu_and_memory() -> None:
+    made = with_load()
+    plain(made, "a")
+    assert left_of(made) == (60_000, 240 * 1024)
+    made.show("b", node="n1", annotations=assignment(uid_of("b"), "n1"), requests={"cpu": "2"})
+    assert left_of(made) == (58_000, 240 * 1024)
+    plain(made, "a", phase="Succeeded")
+    made.gone("b")
+    assert left_of(made) == (64_000, 256 * 1024)
+
+
+def test_a_pod_that_waits_takes_nothing_yet() -> None:
+    made = with_load()
+    plain(made, "a", node="")
+    assert left_of(made) == (64_000, 256 * 1024)
+    plain(made, "a")
+    made.gone("a")
+    assert left_of(made) == (64_000, 256 * 1024)
+
+
+def test_a_relist_forgets_who_is_gone_and_keeps_who_can_not_be_read() -> None:
+    made = with_load()
+    plain(made, "a")
+    plain(made, "b")
+    relist(made, unreadable("a"))
+    assert left_of(made) == (60_000, 240 * 1024)
+
+
+def test_pods_before_their_node_and_its_devices() -> None:
+    made = World()
+    plain(made, "a", "n9")
+    made.readiness("n9", True, allocatable={"cpu": "8", "memory": "32Gi"})
+    made.report("n9", 1)
+    assert left_of(made, "n9") == (4000, 16 * 1024)
+
+
+@pytest.mark.parametrize("allocatable", [{}, {"cpu": "64"}, {"cpu": "64", "memory": "1Gi"}])
+def test_a_node_says_what_it_has_or_does_not(allocatable: dict[str, str]) -> None:
+    made = with_load()
+    made.readiness("n1", True, allocatable=allocatable)
+    assert made.ledger.room("n1").resources_known == (len(allocatable) == 2)
+
+
+def test_a_node_that_is_gone_has_no_cpu_to_tell_of() -> None:
+    made = with_load()
+    made.node_feed.removed(Ident("", "n1", "uid-n1"), str(made.next_version()))
+    assert not made.ledger.room("n1").resources_known
+    made = with_load()
+    made.node_feed.replaced([], str(made.next_version()))
+    assert not made.ledger.room("n1").resources_known

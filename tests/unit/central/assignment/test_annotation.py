@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Role
+from central.ask.model import Role, Sharing
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own, render_assignment
 from central.assignment.model import Part, PlacedContainer
 from lading.vocabulary import PodUid
@@ -27,7 +27,7 @@ def gpu_entries(placed: dict[str, PlacedContainer], *roles: tuple[str, Role]) ->
 
 
 def own(text: str, *roles: tuple[str, Role]) -> OwnAssignment:
-    result = parse_own(text, roles)
+    result = parse_own(text, roles, namespace="team")
     assert isinstance(result, OwnAssignment), result
     return result
 
@@ -125,6 +125,7 @@ def changed(at: str, value: object) -> str:
 
 
 GPU, VF = "containers.train.gpus.0", "containers.train.vfs.0"
+WRONG_LABELS: list[Any] = [[], "x", {"affinity": "-x"}, {"exclusion": 7}, {"affinity": "x\n"}]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +142,41 @@ GPU, VF = "containers.train.gpus.0", "containers.train.vfs.0"
         *(changed(f"{GPU}.memory_mib", mib) for mib in (0, -1, 2**31, "8Gi", 1.5)),
         *(changed(f"{GPU}.core_percent", core) for core in (0, 101, True)),
         changed(f"{GPU}.card", "0000:1a:00.0"),
+        *(json.dumps({**VALID, "sharing": labels}) for labels in WRONG_LABELS),
     ],
     ids=lambda text: text[:40],
 )
 def test_what_is_no_assignment_is_said(text: str) -> None:
-    result = parse_own(text, [("train", Role.APP)])
+    result = parse_own(text, [("train", Role.APP)], namespace="team")
     assert isinstance(result, BadAssignment), result
     assert len(result.message) < 400
 
 
 def test_the_valid_one_is() -> None:
     assert own(json.dumps(VALID)).placed == {"train": container(share("A", 8138, 30), vf(1))}
+
+
+@pytest.mark.parametrize(
+    ("labels", "written"),
+    [
+        ({"affinity": "x", "anti_affinity": "y", "exclusion": "z"}, '{"affinity":"x","anti_affinity":"y","exclusion":"z"}'),
+        ({"exclusion": "z"}, '{"exclusion":"z"}'),
+    ],
+)
+def test_sharing_labels_come_back_with_the_shares_of_the_pods_namespace(labels: dict[str, str], written: str) -> None:
+    sharing = Sharing(namespace="team", **labels)
+    placed = {"train": container(share("A", 10), whole("B"))}
+    text = render_assignment(POD, "n1", 7, placed, [], sharing)
+    assert text.endswith(f',"sharing":{written}}}')
+    assert own(text).taken.gpus == {uuid("A"): Part(10, sharing=(sharing,)), uuid("B"): Part(whole=True)}
+
+
+def test_without_labels_nothing_is_said_of_them() -> None:
+    placed = {"train": container(share("A", 10))}
+    assert "sharing" not in json.loads(render(placed))
+    assert own(render(placed)).taken.gpus[uuid("A")].sharing == ()
+
+
+def test_labels_of_another_version_are_ignored() -> None:
+    text = json.dumps({**VALID, "sharing": {"affinity": "x", "colour": ["red"]}})
+    assert own(text).taken.gpus[uuid("A")].sharing == (Sharing(namespace="team", affinity="x"),)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Role
+from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, PlacedGpu, Taken
 from central.assignment.phases import Amounts, add_up, take
 from tests.unit.central.placed import container, instance, share, uuid, vf, whole
@@ -52,3 +52,11 @@ def test_the_order_of_what_was_placed_means_nothing() -> None:
 
 def test_the_sum_of_all_shares() -> None:
     assert add_up([container(share("A", 5), whole("B")), container(share("A", 3, 7))]) == {uuid("A"): Amounts(8, 7)}
+
+
+def test_shares_carry_the_pods_labels_and_nothing_else_does() -> None:
+    labels = Sharing(namespace="team", affinity="x")
+    of = {"a": container(share("A", 5), whole("B"), instance("C", 1)), "b": container(share("D", core=3))}
+    parts = take([], of, labels).gpus
+    assert {letter for letter in "ABCD" if parts[uuid(letter)].sharing == (labels,)} == {"A", "D"}
+    assert parts[uuid("B")].sharing == parts[uuid("C")].sharing == ()

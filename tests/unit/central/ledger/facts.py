@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import Ledger
 from central.ledger.model import ONE_EACH, NodeRoom, PodRecord
@@ -41,6 +42,7 @@ def pod(
     deleting: bool = False,
     created: int = 0,
     containers: Mapping[GpuUuid, int] = ONE_EACH,
+    requests: Requests = NO_REQUESTS,
 ) -> PodRecord:
     return PodRecord(
         uid=uid(name),
@@ -53,6 +55,7 @@ def pod(
         deleting=deleting,
         created=created,
         containers=containers,
+        requests=requests,
     )
 
 

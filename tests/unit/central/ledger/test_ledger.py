@@ -2,7 +2,9 @@
 
 import pytest
 
+from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
+from central.assignment.sharing import Group
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Clash, Conflict, Holder, Obstacle
 from lading.nodedevices import GrantedGpu
@@ -321,3 +323,61 @@ def test_a_plan_is_no_clash() -> None:
     ledger.set_pod(pod("victim", node="n1", takes=whole(0)))
     ledger.nominate(P, "n1", whole(0), until=5)
     assert ledger.conflicts() == ()
+
+
+# Who may share a card
+
+
+def labelled(card: int, memory_mib: int = 1000, **labels: str) -> Taken:
+    return taken({card: Part(memory_mib, sharing=(Sharing(namespace="team", **labels),))})
+
+
+def test_a_claim_that_its_sharers_do_not_allow_is_refused() -> None:
+    ledger = ledger_of()
+    assert ledger.predict(P, "n1", labelled(0, exclusion="x"), until=5) is None
+    for wish in (share(0, 1), labelled(0, exclusion="y")):
+        refused = ledger.reserve(Q, "n1", wish, 1)
+        assert refused == Conflict(obstacle=Obstacle.DEVICE, device=gpu_uuid(0), holders=(Holder(pod=P),))
+    assert ledger.reserve(Q, "n1", labelled(0, exclusion="x"), 1) is None
+
+
+def test_a_second_card_of_an_affinity_group_is_refused_whoever_claims_it() -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    assert ledger.predict(P, "n1", labelled(0, affinity="x"), until=5) is None
+    for node, card in (("n1", 1), ("n2", 0)):
+        for claim in (
+            ledger.reserve(Q, node, labelled(card, affinity="x"), 1),
+            ledger.predict(Q, node, labelled(card, affinity="x"), 5),
+        ):
+            assert claim == Conflict(obstacle=Obstacle.GROUP, device=gpu_uuid(0), holders=(Holder(pod=P),))
+    assert ledger.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # its own prediction is in nobody's way
+    ledger.expire(5)
+    assert ledger.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
+
+
+def test_one_pod_does_not_open_two_cards_for_its_group() -> None:
+    two = Taken(gpus={**labelled(0, affinity="x").gpus, **labelled(1, affinity="x").gpus})
+    refused = ledger_of().reserve(P, "n1", two, 1)
+    assert refused is not None
+    assert refused.obstacle is Obstacle.GROUP
+
+
+def test_a_grant_has_no_labels_and_takes_none_away() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", node="n1", takes=labelled(0, exclusion="x")))
+    ledger.set_node(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
+    (mine,) = labelled(0, exclusion="x").gpus.values()
+    assert ledger.room("n1").cards[0].sharers == (mine.sharing,)
+    ledger.set_node(report("n1", 3, grants=[grant("p", "c", granted(0, 1000)), grant("by-hand", "c", granted(0, 10))]))
+    assert ledger.room("n1").cards[0].sharers == ((), mine.sharing)
+    ledger.remove_pod(P)
+    assert ledger.room("n1").cards[0].sharers == ()
+
+
+def test_labels_that_end_are_room() -> None:
+    ledger = ledger_of()
+    ledger.set_pod(pod("p", node="n1", takes=labelled(0, affinity="x", exclusion="x")))
+    ledger.set_node(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
+    assert (ledger.take_freed(), ledger.take_moved_groups()) == ((), frozenset())
+    ledger.remove_pod(P)
+    assert (ledger.take_freed(), ledger.take_moved_groups()) == (("n1",), frozenset({Group("team", "x")}))

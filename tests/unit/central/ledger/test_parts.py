@@ -1,11 +1,13 @@
 import pytest
 
+from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
 from central.ledger.parts import containers_on_cards, covers, covers_part, largest, merge, taken_by_grants
 from lading.nodedevices import GrantedGpu
 from tests.fakes.rooms import gpu_uuid, vf_bdf
 from tests.unit.central.ledger.facts import WHOLE, grant, granted, share, taken, whole
 
+X, Y = (Sharing(namespace="team", exclusion=label) for label in "xy")
 A_MIG, B_MIG = Part(mig=frozenset({"a"})), Part(mig=frozenset({"b"}))
 
 
@@ -18,6 +20,9 @@ A_MIG, B_MIG = Part(mig=frozenset({"a"})), Part(mig=frozenset({"b"}))
         (Part(10, 20), WHOLE, WHOLE),
         (A_MIG, B_MIG, Part(mig=frozenset({"a", "b"}))),
         (WHOLE, A_MIG, WHOLE),
+        (Part(10, sharing=(X,)), Part(20), Part(20, sharing=(X,))),
+        (Part(10, sharing=(Y,)), Part(10, sharing=(X,)), Part(10, sharing=(X, Y))),
+        (Part(10, sharing=(X,)), WHOLE, Part(whole=True, sharing=(X,))),
     ],
 )
 def test_of_two_words_about_one_card_the_largest_counts(a: Part, b: Part, both: Part) -> None:
@@ -37,9 +42,9 @@ def test_what_covers_the_others_stays_the_same_object() -> None:
     assert merge([large, small]) is large
 
 
-@pytest.mark.parametrize("less", [share(0, 9, 10), share(0, 10, 9), taken(vfs=[0]), Taken()])
+@pytest.mark.parametrize("less", [share(0, 9, 10), share(0, 10, 9), taken(vfs=[0]), taken({0: Part(10, 10)}, vfs=[0]), Taken()])
 def test_less_does_not_cover_more(less: Taken) -> None:
-    more = taken({0: Part(10, 10)}, vfs=[0])
+    more = taken({0: Part(10, 10, sharing=(X,))}, vfs=[0])
     assert covers(more, less)
     assert not covers(less, more)
 

@@ -1,8 +1,9 @@
+import msgspec
 import pytest
 
 from central.assignment.model import Part, Taken
 from central.ledger.room import lacking
-from lading.nodedevices import Gpu, NodeDevices
+from lading.nodedevices import Gpu, NodeDevices, Partition
 from tests.fakes.rooms import CARD_MIB, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
 from tests.unit.central.ledger.facts import (
     WHOLE,
@@ -69,6 +70,23 @@ def test_of_a_card_that_somebody_holds_by_instances_nothing_else_is_given() -> N
 def test_a_cordoned_instance_is_not_free() -> None:
     room = ledger_of(report(gpus=[gpu(0, mig=2)], cordon=mig_uuid(0))).room("n1")
     assert room.cards[0].free_mig == (mig_uuid(1),)
+
+
+def test_partitions_are_those_that_the_node_reports_and_a_new_one_is_room() -> None:
+    def with_pairs(version: int, *pairs: tuple[int, int]) -> NodeDevices:
+        plain = report(version=version)
+        partitions = tuple(Partition(id=number, modules=pair) for number, pair in enumerate(pairs))
+        return msgspec.structs.replace(plain, status=msgspec.structs.replace(plain.status, partitions=partitions))
+
+    ledger = ledger_of(with_pairs(1, (1, 3)))
+    assert ledger.room("n1").partitions == (Partition(id=0, modules=(1, 3)),)
+    former = ledger.room("n1").version
+    ledger.set_node(with_pairs(2, (1, 3), (2, 4)))
+    assert ledger.room("n1").version > former
+    assert ledger.take_freed() == ("n1",)
+    ledger.set_node(with_pairs(3, (1, 3)))
+    assert [partition.modules for partition in ledger.room("n1").partitions] == [(1, 3)]
+    assert not ledger.take_freed()
 
 
 SHARED = report(grants=[grant("p", "c", granted(0, 1000, 60), vfs=[0])])

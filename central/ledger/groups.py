@@ -1,0 +1,63 @@
+"""Where the affinity groups are: on which cards of the cluster pods with one share-affinity label hold something.
+
+Enters: every change of a pod's hold on a node. Leaves: the cards of a group, and which groups lost one, so that pods that were
+refused because of it are asked again. Holds of any kind count, a prediction too: of two pods that are filtered at the same
+moment the second goes where the first will be.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from central.assignment.model import Taken
+from central.assignment.sharing import Group, groups_of
+from lading.vocabulary import GpuUuid, PodUid
+
+
+class CardOf(NamedTuple):
+    node: str
+    uuid: GpuUuid
+
+
+class Groups:
+    def __init__(self) -> None:
+        self._cards: dict[Group, dict[CardOf, set[PodUid]]] = {}
+        self._moved: dict[Group, None] = {}
+
+    def move(self, uid: PodUid, node: str, before: Taken | None, after: Taken | None) -> None:
+        """What that pod holds on that node is not what it was."""
+        had, has = set(cards_in_groups(node, before)), set(cards_in_groups(node, after))
+        for group, card in had - has:
+            cards = self._cards[group]
+            cards[card].discard(uid)
+            if not cards[card]:
+                del cards[card]
+                self._moved[group] = None
+            if not cards:
+                del self._cards[group]
+        for group, card in has - had:
+            self._cards.setdefault(group, {}).setdefault(card, set()).add(uid)
+
+    def cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+        """As if these pods held nothing. Empty: the group's next pod may open any card."""
+        found = self._cards.get(group)
+        if not found:
+            return frozenset()
+        return frozenset(card for card, uids in found.items() if not uids.issubset(without))
+
+    def members(self, group: Group, card: CardOf) -> frozenset[PodUid]:
+        return frozenset(self._cards.get(group, {}).get(card, ()))
+
+    def take_moved(self) -> frozenset[Group]:
+        """Groups that left a card since this was asked last."""
+        moved = frozenset(self._moved)
+        self._moved.clear()
+        return moved
+
+    def all(self) -> dict[Group, dict[CardOf, frozenset[PodUid]]]:
+        return {group: {card: frozenset(uids) for card, uids in cards.items()} for group, cards in self._cards.items()}
+
+
+def cards_in_groups(node: str, taken: Taken | None) -> Iterator[tuple[Group, CardOf]]:
+    for uuid, part in taken.gpus.items() if taken is not None else ():
+        for group in groups_of(part.sharing) if part.sharing else ():
+            yield group, CardOf(node, uuid)

@@ -1,0 +1,122 @@
+"""What pods leave of the nodes' cpu and memory: allocatable, less the requests of all pods that are bound there.
+
+Not only of pods with devices: whoever is on a node with cards takes of the cpu that the cards need. Where central has a plan
+for a pod, or a Binding of it under way, its requests count there too. Sums are kept, so that a pod costs the same whatever else
+is on the node. These changes are numbered by themselves: they say nothing about devices, and most asks do not care.
+
+Enters: requests of pods by node, allocatable of nodes. Leaves: what is left by node, nothing where more is requested than there
+is; and which nodes changed since when.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from central.ask.model import NO_REQUESTS, Requests
+from central.ledger.changes import Changes
+from central.ledger.model import PodLoad
+from lading.vocabulary import PodUid
+
+
+class Left(NamedTuple):
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    known: bool = False  # False: the Node does not say what there is
+
+
+class LoadsSnapshot(NamedTuple):
+    allocatable: Mapping[str, Requests]
+    requested: Mapping[str, Requests]
+
+
+UNKNOWN: Final = Left()
+
+
+class Loads:
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self._allocatable: dict[str, tuple[Requests, int]] = {}  # with the Node's version
+        self._requested: dict[str, Requests] = {}
+        self._bound: dict[PodUid, tuple[str, Requests]] = {}
+        self._planned: dict[PodUid, dict[str, Requests]] = {}  # where central means to put it
+
+    def left(self, name: str, without: Iterable[PodUid] = ()) -> Left:
+        """As if these pods were not there."""
+        known = self._allocatable.get(name)
+        if known is None:
+            return UNKNOWN
+        cpu_milli, memory_mib = known[0]
+        requested = self._requested.get(name, NO_REQUESTS)
+        cpu_milli, memory_mib = cpu_milli - requested.cpu_milli, memory_mib - requested.memory_mib
+        for uid in without:
+            given_back = self.of(uid, name)
+            cpu_milli, memory_mib = cpu_milli + given_back.cpu_milli, memory_mib + given_back.memory_mib
+        return Left(max(0, cpu_milli), max(0, memory_mib), True)
+
+    def of(self, uid: PodUid, name: str) -> Requests:
+        """What this pod counts there, bound or planned."""
+        node, requests = self._bound.get(uid, ("", NO_REQUESTS))
+        return requests if node == name else self._planned.get(uid, {}).get(name, NO_REQUESTS)
+
+    def bound_as(self, uid: PodUid) -> PodLoad | None:
+        return PodLoad(uid, *self._bound[uid]) if uid in self._bound else None
+
+    def bound(self) -> frozenset[PodUid]:
+        return frozenset(self._bound)
+
+    def bind(self, uid: PodUid, node: str, requests: Requests) -> None:
+        """Where the pod is bound; no node: nowhere, or it has ended."""
+        former = self._bound.get(uid)
+        if former == ((node, requests) if node else None):
+            return
+        names = {name for name in (node, former[0] if former else "") if name}
+        before = {name: self.of(uid, name) for name in names}
+        if node:
+            self._bound[uid] = node, requests
+        else:
+            del self._bound[uid]
+        for name in names:
+            self._add(name, before[name], self.of(uid, name))
+
+    def plan(self, uid: PodUid, node: str, requests: Requests | None) -> None:
+        """That central means to put it there; None: not any more."""
+        planned = self._planned.get(uid)
+        if (planned.get(node) if planned else None) == requests:
+            return
+        before = self.of(uid, node)
+        if requests is not None:
+            self._planned.setdefault(uid, {})[node] = requests
+        elif planned is not None:
+            del planned[node]
+            if not planned:
+                del self._planned[uid]
+        self._add(node, before, self.of(uid, node))
+
+    def offer(self, node: str, allocatable: Requests | None, version: int) -> None:
+        """What a Node says that pods may have; None: there is no Node, or it does not say."""
+        known = self._allocatable.get(node)
+        if known is not None and version < known[1]:
+            return
+        if allocatable is None:
+            self._allocatable.pop(node, None)
+        else:
+            self._allocatable[node] = allocatable, version
+        if (known[0] if known else None) != allocatable:
+            self.changes.mark(node)
+
+    def snapshot(self) -> LoadsSnapshot:
+        return LoadsSnapshot({name: allocatable for name, (allocatable, _) in self._allocatable.items()}, dict(self._requested))
+
+    def nodes(self) -> dict[str, int]:
+        """Those that say it, with the version by which they did."""
+        return {name: version for name, (_, version) in self._allocatable.items()}
+
+    def _add(self, name: str, less: Requests, more: Requests) -> None:
+        if less == more:
+            return
+        cpu_milli, memory_mib = self._requested.get(name, NO_REQUESTS)
+        total = Requests(cpu_milli - less.cpu_milli + more.cpu_milli, memory_mib - less.memory_mib + more.memory_mib)
+        if total == NO_REQUESTS:
+            del self._requested[name]
+        else:
+            self._requested[name] = total
+        self.changes.mark(name)

@@ -1,0 +1,159 @@
+"""What is left of cpu and memory on nodes, kept as sums that are always those of the pods."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from central.ask.model import Requests
+from central.ledger.ledger import Ledger
+from central.ledger.load import UNKNOWN, Left, Loads
+from central.ledger.model import Claim, PodLoad
+from lading.vocabulary import PodUid
+from tests.unit.central.ledger.facts import grant, pod, report, share, uid, whole
+
+NODE = Requests(64_000, 256_000)
+ONE, TWO = Requests(1000, 2048), Requests(2000, 4096)
+
+
+def ledger() -> Ledger:
+    """With a node n1 that serves."""
+    books = Ledger()
+    books.set_reachable("n1", True, 1)
+    books.set_allocatable("n1", NODE, 1)
+    books.set_node(report("n1"))
+    return books
+
+
+def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
+    room = books.room(name)
+    assert room.resources_known
+    return NODE.cpu_milli - room.cpu_milli, NODE.memory_mib - room.memory_mib
+
+
+def test_pods_with_and_without_devices_count() -> None:
+    books = ledger()
+    books.set_load(PodLoad(PodUid("other"), "n1", ONE))
+    books.set_pod(pod("a", node="n1", takes=whole(0), requests=TWO))
+    assert left(books) == (3000, 6144)
+    books.set_load(PodLoad(PodUid("other"), "", ONE))
+    books.remove_pod(uid("a"))
+    assert left(books) == (0, 0)
+
+
+def test_a_pod_that_has_ended_counts_no_more() -> None:
+    books = ledger()
+    books.set_pod(pod("a", 1, node="n1", takes=whole(0), requests=TWO))
+    books.set_pod(pod("a", 2, node="n1", takes=whole(0), requests=TWO, terminal=True))
+    assert left(books) == (0, 0)
+
+
+def test_what_central_plans_counts_once() -> None:
+    books = ledger()
+    books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
+    assert left(books) == (2000, 4096)
+    books.reserve(uid("a"), "n1", whole(0), 1, requests=TWO)
+    assert left(books) == (2000, 4096)
+    books.set_pod(pod("a", 1, node="n1", takes=whole(0), requests=TWO))
+    assert left(books) == (2000, 4096)
+    assert books.own_claim(uid("a"), Claim.RESERVED) is None
+
+
+def test_a_plan_that_ends_gives_back() -> None:
+    books = ledger()
+    books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
+    books.expire(11)
+    assert left(books) == (0, 0)
+    books.reserve(uid("a"), "n1", whole(0), 1, requests=TWO)
+    books.release(uid("a"))
+    assert left(books) == (0, 0)
+
+
+def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
+    books = ledger()
+    books.set_load(PodLoad(PodUid("other"), "n1", ONE))
+    books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
+    room = books.room_without("n1", [uid("a")])
+    assert (room.cpu_milli, room.memory_mib) == (63_000, 253_952)
+
+
+def test_a_change_of_load_is_none_of_devices() -> None:
+    books = ledger()
+    books.set_pod(pod("a", 1, node="n1", takes=share(0, 100), requests=ONE))
+    version, room = books.version, books.room("n1")
+    _, loads = books.loads_changed_since(-1)
+    books.set_load(PodLoad(PodUid("other"), "n1", ONE))
+    assert books.version == version
+    assert books.room("n1").version == room.version
+    assert books.room("n1").cards is room.cards
+    assert books.rooms_changed_since(version) == ([], version)
+    assert books.loads_changed_since(loads)[0] == [("n1", 62_000, 256_000 - 4096, True)]
+
+
+def test_more_than_there_is_leaves_nothing() -> None:
+    books = ledger()
+    books.set_load(PodLoad(PodUid("other"), "n1", Requests(70_000, 1)))
+    room = books.room("n1")
+    assert (room.cpu_milli, room.memory_mib, room.resources_known) == (0, 255_999, True)
+
+
+def test_what_a_node_does_not_say_is_not_known() -> None:
+    books = Ledger()
+    books.set_node(report("n1"))
+    assert not books.room("n1").resources_known
+    books.set_allocatable("n1", NODE, 5)
+    books.set_allocatable("n1", ONE, 4)  # late
+    assert left(books) == (0, 0)
+    books.set_allocatable("n1", None, 6)
+    assert not books.room("n1").resources_known
+
+
+def test_a_list_takes_away_what_is_not_in_it() -> None:
+    books = ledger()
+    books.set_load(PodLoad(PodUid("gone"), "n1", ONE))
+    books.set_load(PodLoad(PodUid("stays"), "n1", TWO))
+    books.set_pod(pod("a", 9, node="n1", takes=whole(0), requests=ONE))  # newer than the list
+    books.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
+    assert left(books) == (2000, 4096)
+    books.replace_allocatable({}, 9)
+    assert not books.room("n1").resources_known
+
+
+def test_a_grant_alone_has_no_requests() -> None:
+    books = ledger()
+    books.set_node(report("n1", 2, grants=[grant("a")]))
+    assert left(books) == (0, 0)
+
+
+uids, nodes = st.sampled_from([PodUid(name) for name in "abc"]), st.sampled_from(["n1", "n2"])
+amounts = st.builds(Requests, st.integers(0, 5), st.integers(0, 5))
+steps = st.one_of(
+    st.tuples(st.just("bind"), uids, nodes | st.just(""), amounts),
+    st.tuples(st.just("plan"), uids, nodes, amounts | st.none()),
+)
+
+
+@given(st.lists(steps, max_size=30))
+def test_sums_are_those_of_the_pods(said: list[tuple[str, PodUid, str, Requests | None]]) -> None:
+    loads = Loads()
+    for name in ("n1", "n2"):
+        loads.offer(name, Requests(1000, 1000), 1)
+    bound: dict[PodUid, tuple[str, Requests]] = {}
+    planned: dict[tuple[PodUid, str], Requests] = {}
+    version = -1
+    for kind, of, node, requests in said:
+        before = {name: loads.left(name) for name in ("n1", "n2")}
+        version = loads.changes.version
+        if kind == "bind" and requests is not None:
+            loads.bind(of, node, requests)
+            bound.pop(of, None)
+            bound |= {of: (node, requests)} if node else {}
+        elif kind == "plan":
+            loads.plan(of, node, requests)
+            planned.pop((of, node), None)
+            planned |= {(of, node): requests} if requests is not None else {}
+        for name in ("n1", "n2"):
+            counted = {of: amount for (of, at), amount in planned.items() if at == name}
+            counted |= {of: amount for of, (at, amount) in bound.items() if at == name}
+            cpu, memory = (sum(amount[part] for amount in counted.values()) for part in (0, 1))
+            assert loads.left(name) == Left(1000 - cpu, 1000 - memory, True)
+            assert (name in loads.changes.since(version)) == (loads.left(name) != before[name])
+    assert loads.left("n3") == UNKNOWN
