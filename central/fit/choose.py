@@ -1,55 +1,79 @@
 """The one place where devices are chosen: a room and a demand → the devices of every container, or what is missing.
 
-Cards first, then VFs beside them. Enters: a room that `find_shortage` let through. What it never takes: a card that is not
-usable, of another model, or in MIG mode.
+Enters: a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
+mode.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from central.ask.model import Policy
+from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.fit.cards import Card, Chosen, SearchEndedError, choose_cards
-from central.fit.demand import CardsWanted, Demand
+from central.fit.cards import Card
+from central.fit.demand import Demand, Wanted
+from central.fit.model import Devices as PlacedDevices
 from central.fit.model import Missing
-from central.fit.prefer import preference
-from central.fit.shortage import asked_cards
-from central.fit.vfs import choose_vfs
+from central.fit.shortage import is_asked
+from central.fit.topology import Layout, bits, lay_out
+from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn, places_of
+from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import CardRoom, NodeRoom
 
 
-def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> Mapping[str, PlacedContainer] | Missing:
-    """By container, in the order of the ask. `steps` bounds the search for cards."""
-    chosen: Mapping[str, Chosen] = {}
-    if demand.cards:
-        cards = asked_cards(room, demand)
-        try:
-            found = choose_cards(_given(cards, demand), demand.cards, preference(policy), steps=steps)
-        except SearchEndedError:
-            return Missing.SEARCH_ENDED
-        if found is None:
-            return _why_not_together(cards, demand, policy, steps)
-        chosen = {name: Chosen(one.wanted, sorted(one.cards, key=_address)) for name, one in found.items()}
-    gpus = {name: [card.gpu for card in one.cards] for name, one in chosen.items()}
-    vfs = choose_vfs(room, demand, gpus) if demand.vfs else {}
-    return {name: _placed(chosen.get(name), vfs.get(name, ())) for name, _ in demand.roles}
-
-
-def _address(card: Card) -> tuple[int, str]:
-    return card.address
-
-
-def _given(cards: Sequence[CardRoom], demand: Demand) -> list[Card]:
-    return [Card(card, demand.phases) for card in cards if card.usable]
-
-
-def _placed(chosen: Chosen | None, vfs: tuple[PlacedVf, ...]) -> PlacedContainer:
+def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
+    """`steps` bounds the search."""
+    layout = lay_out(room, vfs=demand.vfs_peak > 0)
+    try:
+        chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
+    except SearchEndedError:
+        return Missing.SEARCH_ENDED
     if chosen is None:
-        return PlacedContainer(vfs=vfs)
-    return PlacedContainer(gpus=tuple(_placed_gpu(card, chosen.wanted) for card in chosen.cards), vfs=vfs)
+        return _why_not(room, demand, policy, steps)
+    by_name = {one.wanted.container: one for one in chosen}
+    return PlacedDevices(
+        containers={name: _placed(room, layout, by_name[name]) for name, _ in demand.roles},
+        link=max((one.link for one in chosen), default=0),
+        distance=max((one.distance for one in chosen), default=0),
+    )
 
 
-def _placed_gpu(card: Card, wanted: CardsWanted) -> PlacedGpu:
+def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
+    cards, untouched = [], 0
+    for number, index in enumerate(layout.cards):
+        card = room.cards[index]
+        untouched |= card.free << number
+        if card.usable and is_asked(card, demand):
+            cards.append(Card(card, demand.phases, number))
+    return Devices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
+
+
+def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
+    """A VF that may not be given is not load of its PF."""
+    port_of = layout.topology.port_of
+    taken = [0] * (max(port_of, default=-1) + 1)
+    free = ports = 0
+    for number, index in enumerate(layout.vfs):
+        vf = room.vfs[index]
+        if vf.usable:
+            port = port_of[number]
+            ports |= 1 << port
+            if vf.free:
+                free |= 1 << number
+            else:
+                taken[port] += 1
+    return FreeVfs(free, 0, tuple(taken), ports)
+
+
+def _placed(room: NodeRoom, layout: Layout, chosen: Chosen) -> PlacedContainer:
+    gpus = tuple(_placed_gpu(card, chosen.wanted) for card in chosen.cards)
+    if not chosen.vfs:
+        return PlacedContainer(gpus=gpus)
+    order = in_pairs(layout.topology, [card.number for card in chosen.cards], bits(chosen.vfs))
+    vfs = (room.vfs[layout.vfs[number]] for number in order)
+    return PlacedContainer(gpus=gpus, vfs=tuple(PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in vfs))
+
+
+def _placed_gpu(card: Card, wanted: Wanted) -> PlacedGpu:
     gpu = card.gpu
     if wanted.whole:
         return PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf)
@@ -57,22 +81,63 @@ def _placed_gpu(card: Card, wanted: CardsWanted) -> PlacedGpu:
     return PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf, memory_mib=memory_mib, core_percent=wanted.core_percent)
 
 
-def _why_not_together(cards: Sequence[CardRoom], demand: Demand, policy: Policy, steps: int) -> Missing:
-    """Each container would fit alone: whether they would together if nobody else held anything, and if nothing were wrong."""
-    usable = [_emptied(card) for card in cards if card.usable]
-    if _may_fit(usable, demand, policy, steps):
-        return Missing.SHARES_DO_NOT_FIT
-    if len(usable) < len(cards) and _may_fit([_emptied(card) for card in cards], demand, policy, steps):
-        return Missing.UNHEALTHY
-    return Missing.NODE_TOO_SMALL
+# Why not
 
 
-def _emptied(card: CardRoom) -> CardRoom:
+def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Missing:
+    """By counting each container would fit: whether it does alone, and all would together; as things are, if nobody else held
+    anything, and if nothing were wrong."""
+
+    def may_fit(room: NodeRoom, demand: Demand) -> bool:
+        devices = _devices(room, demand, lay_out(room, vfs=demand.vfs_peak > 0))
+        try:
+            return choose_in_turn(devices, demand, policy, steps=steps) is not None
+        except SearchEndedError:
+            return True
+
+    never, not_now = Missing.NODE_TOO_SMALL, Missing.SHARES_DO_NOT_FIT
+    for wanted in demand.wanted if demand.bound else ():
+        alone = replace(demand, wanted=(wanted,))
+        if not may_fit(room, alone):
+            demand = alone
+            never, not_now = _bound_by(alone, [bond for bond, loose in _loosened(alone) if may_fit(room, loose)])
+            break
+    if may_fit(_emptied(room), demand):
+        return not_now
+    return Missing.UNHEALTHY if may_fit(_emptied(room, healthy=True), demand) else never
+
+
+_Bond = PartitionPolicy | RdmaPolicy | Scope
+
+
+def _loosened(demand: Demand) -> Sequence[tuple[_Bond, Demand]]:
+    """Without each of what binds its devices to a place, the other things as they are."""
+    loosened: list[tuple[_Bond, Demand]] = []
+    if demand.partition is PartitionPolicy.HONOR:
+        loosened.append((PartitionPolicy.HONOR, replace(demand, partition=None)))
+    if demand.rdma is RdmaPolicy.PER_SWITCH:
+        loosened.append((RdmaPolicy.PER_SWITCH, replace(demand, rdma=RdmaPolicy.COUNT)))
+    if demand.scope is not Scope.ANY:
+        loosened.append((demand.scope, replace(demand, scope=Scope.ANY)))
+    return loosened
+
+
+def _bound_by(demand: Demand, would_help: Sequence[_Bond]) -> tuple[Missing, Missing]:
+    """What to name: the one thing without which it would fit; where it takes more than one, the first that was asked."""
+    bond = next(iter(would_help), None) or next(bond for bond, _ in _loosened(demand))
+    if bond is PartitionPolicy.HONOR:
+        return Missing.NO_PARTITION, Missing.NO_FREE_PARTITION
+    if bond is RdmaPolicy.PER_SWITCH:
+        return Missing.TOO_FEW_VFS_OF_SWITCH, Missing.TOO_FEW_FREE_VFS_OF_SWITCH
+    return Missing.NOT_WITHIN_SCOPE, Missing.NOT_FREE_WITHIN_SCOPE
+
+
+def _emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:
+    """`healthy`: and nothing is wrong with anything."""
+    vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in room.vfs)
+    cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in room.cards)
+    return replace(room, cards=cards, vfs=vfs)
+
+
+def _emptied_card(card: CardRoom) -> CardRoom:
     return replace(card, usable=True, pods=0, containers=0, free_mib=card.gpu.usable_mib, free_core=100)
-
-
-def _may_fit(cards: Sequence[CardRoom], demand: Demand, policy: Policy, steps: int) -> bool:
-    try:
-        return choose_cards(_given(cards, demand), demand.cards, preference(policy), steps=steps) is not None
-    except SearchEndedError:
-        return True

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role
+from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +28,24 @@ class Limits:
     # different shares on random nodes need 230 at most, half of them less than 10. The bound is for pods that are built to keep
     # the one thread of central busy: 300 are some 8 ms.
     search_steps: int = 300
+    partition: PartitionPolicy = PartitionPolicy.PREFER  # for pods that do not say
 
 
 DEFAULT_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardsWanted:
-    """`count` different cards for one container: whole, or the same share of each."""
+class Wanted:
+    """By one container: `count` different cards, whole, or the same share of each; and VFs."""
 
     container: str
     phases: tuple[int, ...]
     mask: int  # the same, as bits
     count: int
-    whole: bool
+    whole: bool  # or there are no cards
     memory_mib: int | None = None  # a share; None: the same percentage of the card's usable memory as of its compute
     core_percent: int | None = None
+    vfs: int = 0  # as the pod's policy counts them
 
     def mib_of(self, usable_mib: int) -> int:
         """What a share takes of a card of this size, rounded down to MiB."""
@@ -53,25 +55,35 @@ class CardsWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VfsWanted:
-    container: str
-    mask: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """`cards` and `vfs` in the order in which they are chosen, made so that later ones can use again what earlier ones have."""
+    """`wanted` is in the order in which devices are chosen, made so that later ones can use again what earlier ones have."""
 
     roles: tuple[tuple[str, Role], ...]
     phases: int
-    model: str
-    nearest: bool  # VFs close to the container's cards, rather than by count alone
-    cards: tuple[CardsWanted, ...]
-    needs: tuple[CardsWanted, ...]  # each has to be met for itself: the most whole cards at one time, and every share
+    models: tuple[str, ...]  # one of these; none: any
+    mig_profile: str  # whole cards are MIG instances of this profile (mig.py); "": they are cards
+    rdma: RdmaPolicy
+    scope: Scope
+    partition: PartitionPolicy | None  # None: not looked at
+    wanted: tuple[Wanted, ...]
+    cards: tuple[Wanted, ...]  # of these: those that want cards
+    needs: tuple[Wanted, ...]  # each has to be met for itself: the most whole cards at one time, and every share
     whole_peak: int  # whole cards at one time
-    vfs: tuple[VfsWanted, ...]
-    vfs_peak: int  # VFs at one time
+    vfs_peak: int  # VFs at one time; per-switch, if all cards are below one; per-pf, of each PF
+
+    @property
+    def bound(self) -> bool:
+        """Where a device sits may decide whether the pod can be placed, not only how well."""
+        return (
+            self.scope is not Scope.ANY
+            or self.partition is PartitionPolicy.HONOR
+            or (self.vfs_peak > 0 and self.rdma in (RdmaPolicy.PER_SWITCH, RdmaPolicy.PER_PF))
+        )
+
+
+def is_placed(demand: Demand) -> bool:
+    """Where a device sits decides whether the pod can be placed, or how well: one of its containers has several."""
+    return demand.bound or any(one.count > 1 or (one.count > 0 and one.vfs > 0) for one in demand.wanted)
 
 
 def policy_of(ask: Ask, default: Policy) -> Policy:
@@ -79,34 +91,36 @@ def policy_of(ask: Ask, default: Policy) -> Policy:
 
 
 def read_demand(ask: Ask, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Demand:
-    """`policy` is the one that holds for this ask."""
-    per_card = limits.spread_containers_per_card if policy is Policy.SPREAD else 0
-    return _read_demand(ask, per_card)
+    """`policy` is the one that holds for this ask. A pod with sharing labels means by a whole card a whole one: its shares are
+    those that it asks for. A MIG instance is not cut any further."""
+    per_card = limits.spread_containers_per_card if policy is Policy.SPREAD and not (ask.sharing or ask.mig_profile) else 0
+    return _read_demand(ask, per_card, ask.partition or limits.partition)
 
 
 @lru_cache(maxsize=1024)  # some dozen templates at a time
-def _read_demand(ask: Ask, per_card: int) -> Demand:
+def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
     masks = _masks(ask.containers)
-    wanted = [_cards_wanted(container, mask, per_card) for container, mask in zip(ask.containers, masks, strict=True)]
-    cards = [one for one in wanted if one is not None]
+    wanted = [_wanted(container, mask, per_card) for container, mask in zip(ask.containers, masks, strict=True)]
     phases = max(mask.bit_length() for mask in masks) if masks else 1
-    vfs = [
-        VfsWanted(container=container.name, mask=mask, count=container.vfs)
-        for container, mask in zip(ask.containers, masks, strict=True)
-        if container.vfs
-    ]
     last = 1 << (phases - 1)
+    has_vfs = any(one.vfs for one in wanted)
+    # With VFs what runs in the last phase comes first, whatever it asks for: so the VFs of all phases together are few.
+    wanted.sort(key=lambda one: (has_vfs and not one.mask & last, *_order(one, last)))
+    cards = [one for one in wanted if one.count]
     whole_peak, whole = _peak([one for one in cards if one.whole], phases)
     return Demand(
         roles=tuple((container.name, container.role) for container in ask.containers),
         phases=phases,
-        model=ask.gpu_model,
-        nearest=ask.rdma_policy is not RdmaPolicy.COUNT,
-        cards=tuple(sorted(cards, key=lambda one: _order(one, last))),
+        models=ask.gpu_models,
+        mig_profile=ask.mig_profile,
+        rdma=ask.rdma_policy,
+        scope=ask.scope,
+        partition=partition if whole and not ask.mig_profile else None,
+        wanted=tuple(wanted),
+        cards=tuple(cards),
         needs=(*whole, *{(one.memory_mib, one.core_percent, one.count): one for one in cards if not one.whole}.values()),
         whole_peak=whole_peak,
-        vfs=tuple(sorted(vfs, key=lambda one: not one.mask & last)),
-        vfs_peak=max((sum(one.count for one in vfs if one.mask >> phase & 1) for phase in range(phases)), default=0),
+        vfs_peak=max(sum(one.vfs for one in wanted if one.mask >> phase & 1) for phase in range(phases)),
     )
 
 
@@ -126,41 +140,34 @@ def _masks(containers: Sequence[ContainerAsk]) -> list[int]:
     return masks
 
 
-def _cards_wanted(container: ContainerAsk, mask: int, per_card: int) -> CardsWanted | None:
-    phases = tuple(phase for phase in range(mask.bit_length()) if mask >> phase & 1)
-    if container.share is not None:
-        return CardsWanted(
-            container=container.name,
-            phases=phases,
-            mask=mask,
-            count=1,
-            whole=False,
-            memory_mib=container.share.memory_mib,
-            core_percent=container.share.core_percent,
-        )
-    if not container.gpus:
-        return None
-    return CardsWanted(
+def _wanted(container: ContainerAsk, mask: int, per_card: int) -> Wanted:
+    share = container.share
+    cut = share is None and container.gpus > 0 and per_card > 1
+    return Wanted(
         container=container.name,
-        phases=phases,
+        phases=tuple(phase for phase in range(mask.bit_length()) if mask >> phase & 1),
         mask=mask,
-        count=container.gpus,
-        whole=per_card <= 1,
-        core_percent=100 // per_card if per_card > 1 else None,
+        count=1 if share else container.gpus,
+        whole=share is None and not cut,
+        memory_mib=share.memory_mib if share else None,
+        core_percent=share.core_percent if share else 100 // per_card if cut else None,
+        vfs=container.vfs,
     )
 
 
-def _peak(wholes: Sequence[CardsWanted], phases: int) -> tuple[int, tuple[CardsWanted, ...]]:
+def _peak(wholes: Sequence[Wanted], phases: int) -> tuple[int, tuple[Wanted, ...]]:
     """The most whole cards at one time, and that as one need."""
     peak = max((sum(one.count for one in wholes if one.mask >> phase & 1) for phase in range(phases)), default=0)
     if not peak:
         return 0, ()
-    return peak, (CardsWanted(container="", phases=(), mask=0, count=peak, whole=True),)
+    return peak, (Wanted(container="", phases=(), mask=0, count=peak, whole=True),)
 
 
-def _order(wanted: CardsWanted, last: int) -> tuple[bool, bool, float, float, bool]:
+def _order(wanted: Wanted, last: int) -> tuple[bool, bool, float, float, bool]:
     """Whole cards first: shares fit beside more. Of these, those of the last phase first, which keeps the cards of all phases
-    together few. Of shares the largest first; a percentage of memory as if it were of an endless card."""
+    together few. Of shares the largest first; a percentage of memory as if it were of an endless card. VFs alone come last."""
+    if not wanted.count:
+        return True, False, 1, 0, not wanted.mask & last
     if wanted.whole:
         return False, not wanted.mask & last, 0, 0, False
     memory_mib = float("inf") if wanted.memory_mib is None else wanted.memory_mib

@@ -3,9 +3,10 @@
 Exact: if there is a placement under these rules it is found, unless the search meets its bound, which is said (SEARCH_ENDED).
 
 - A whole card is one that nobody holds. Nothing is given of a card that is unhealthy, cordoned, used without a grant, of
-  another model than asked, or in MIG mode.
+  another model than asked, or in MIG mode; where a MIG profile is asked for, its instances are the cards (mig.py).
 - The shares on a card never add up to more than is free of its memory and compute; a share by compute alone takes the same
   percentage of the card's usable memory.
+- Shares of two pods are together only where the labels of both allow it (sharing.py).
 - In no phase of the pod (demand.py) have two of its containers the same VF, or one of them a card whole that the other uses
   too. Between phases devices are used again, and more is taken only where they do not suffice.
 
@@ -18,7 +19,9 @@ from central.ask.model import Ask, Policy
 from central.assignment.phases import take
 from central.fit.choose import choose
 from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
-from central.fit.model import Missing, NoFit, Placement
+from central.fit.mig import choose_instances
+from central.fit.model import Devices, Missing, NoFit, Placement
+from central.fit.sharing import fit_among_sharers
 from central.fit.shortage import find_shortage
 from central.ledger.model import NodeRoom
 
@@ -28,11 +31,18 @@ _NO_FIT: Final = {missing: NoFit(missing=missing) for missing in Missing}
 def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Placement | NoFit:
     """`policy` is the cluster's, for an ask without its own."""
     policy = policy_of(ask, policy)
+    return fit_among_sharers(room, ask.sharing, policy, lambda room: _fit(room, ask, policy, limits))
+
+
+def _fit(room: NodeRoom, ask: Ask, policy: Policy, limits: Limits) -> Placement | NoFit:
+    """By devices alone, whoever else has shares of them."""
     demand = read_demand(ask, policy, limits)
-    missing = find_shortage(room, demand)
-    if missing is not None:
-        return _NO_FIT[missing]
-    containers = choose(room, demand, policy=policy, steps=limits.search_steps)
-    if isinstance(containers, Missing):
-        return _NO_FIT[containers]
-    return Placement(containers=containers, taken=take(demand.roles, containers))
+
+    def choose_in(room: NodeRoom) -> Devices | Missing:
+        return find_shortage(room, demand) or choose(room, demand, policy=policy, steps=limits.search_steps)
+
+    found = choose_instances(room, demand, choose_in) if demand.mig_profile else choose_in(room)
+    if isinstance(found, Missing):
+        return _NO_FIT[found]
+    taken = take(demand.roles, found.containers, ask.sharing)
+    return Placement(containers=found.containers, taken=taken, link=found.link, distance=found.distance)

@@ -21,9 +21,22 @@ class Missing(StrEnum):
     NO_CARD_WITH_ROOM = "no single GPU has enough free memory or compute"
     NODE_TOO_SMALL = "node is too small for the GPUs and GPU shares of all containers"
     SHARES_DO_NOT_FIT = "too little free for the GPUs and GPU shares of all containers"
-    SEARCH_ENDED = "pod asks for too many different GPU shares to try every way"
+    KEPT_OFF = "sharing constraints keep it off the GPUs with room"
+    GROUP_FULL = "GPU of its affinity group has no room for it"
+    GROUP_ELSEWHERE = "GPU of its affinity group is on another node"
+    SEARCH_ENDED = "pod has containers in one another's way in too many ways to try"
+    TOO_FEW_MIG = "node has too few MIG instances of the profile asked for"
+    TOO_FEW_FREE_MIG = "too few free MIG instances of the profile asked for"
     TOO_FEW_VFS = "node has too few RDMA VFs"
     TOO_FEW_FREE_VFS = "too few free RDMA VFs"
+    TOO_FEW_VFS_OF_SWITCH = "node has too few RDMA VFs on the switches of its GPUs"
+    TOO_FEW_FREE_VFS_OF_SWITCH = "too few free RDMA VFs on the switches of free GPUs"
+    TOO_FEW_VFS_OF_PF = "a PF of the node has too few RDMA VFs"
+    TOO_FEW_FREE_VFS_OF_PF = "too few free RDMA VFs of a PF"
+    NO_PARTITION = "node has no NVSwitch partition of so many GPUs"
+    NO_FREE_PARTITION = "no NVSwitch partition of so many GPUs is free"
+    NOT_WITHIN_SCOPE = "node has too few GPUs or RDMA VFs within the topology asked for"
+    NOT_FREE_WITHIN_SCOPE = "too few free GPUs or RDMA VFs within the topology asked for"
     UNHEALTHY = "devices are unhealthy, cordoned or used without a grant"
 
     @property
@@ -41,7 +54,12 @@ _UNRESOLVABLE = frozenset(
         Missing.TOO_FEW_GPUS,
         Missing.NO_CARD_LARGE_ENOUGH,
         Missing.NODE_TOO_SMALL,
+        Missing.TOO_FEW_MIG,
         Missing.TOO_FEW_VFS,
+        Missing.TOO_FEW_VFS_OF_SWITCH,
+        Missing.TOO_FEW_VFS_OF_PF,
+        Missing.NO_PARTITION,
+        Missing.NOT_WITHIN_SCOPE,
         Missing.UNHEALTHY,
     }
 )
@@ -52,11 +70,22 @@ MAY_FIT_LATER = frozenset(missing.value for missing in Missing if not missing.un
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Of one pod on one node, by container, in the order of the ask."""
+
+    containers: Mapping[str, PlacedContainer]
+    link: int = 0  # the worst between two GPUs of a container; as below, 0 where there is no pair
+    distance: int = 0  # the worst between a GPU of a container and its VF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where one pod's devices would be on one node."""
 
     containers: Mapping[str, PlacedContainer]
     taken: Taken
+    link: int = 0  # as in Devices
+    distance: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

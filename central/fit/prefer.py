@@ -1,86 +1,63 @@
-"""Which cards are preferred, of those that all would do: an order, never a refusal.
+"""Which cards are preferred for a share, of those that all would do: an order, never a refusal.
 
-What the pod takes anyway at another time comes first, under either policy. Then:
+What the pod takes anyway at another time comes first, under any policy. Then:
 
-    binpack  a share goes where least is free (gpushare's best fit). Whole cards come from as few switches as can be, and of the
-             switches that would do from the one with the fewest free cards, so that full switches stay for those who want them.
+    binpack  where least is free (gpushare's best fit)
     spread   the card with the fewest containers. Several cards: that one, then those with the best link to it, NVLink before
              PCIe, and of equally linked ones the least loaded (the Redis design, seed 002; its load is counted from pods).
 
-The lowest PCI address decides what is still equal.
+The lowest PCI address decides what is still equal. Whole cards have an objective of their own (joint.py), in which a share's
+worst distance to its VFs also counts before this order. For one share the policy fragmentation chooses the card before this is
+asked (ranking.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from central.ask.model import Policy
-from central.fit.cards import Card, Prefer
-from central.fit.demand import CardsWanted
-from central.fit.topology import link, switch_of
+from central.fit.cards import Card
+from central.fit.demand import Wanted
+from central.fit.topology import link
 
-_Address = tuple[int, str]
+Prefer = Callable[[Sequence[Card], Wanted, int], Sequence[Card]]  # of cards that all take it: so many, the best first
 
 
 def preference(policy: Policy) -> Prefer:
     match policy:
-        case Policy.BINPACK:
+        case Policy.BINPACK | Policy.FRAGMENTATION:
             return _packed
         case Policy.SPREAD:
             return _spread
 
 
-def _packed(cards: Sequence[Card], wanted: CardsWanted, count: int) -> Sequence[Card]:
-    if count == 1 and not wanted.whole:
-        return [min(cards, key=lambda card: _best_fit(card, wanted))]
-    if not wanted.whole:
-        return sorted(cards, key=lambda card: _best_fit(card, wanted))[:count]
-    by_need: tuple[list[Card], list[Card], list[Card]] = ([], [], [])
-    for card in cards:
-        by_need[card.beyond(wanted)].append(card)
-    picked: list[Card] = []
-    for alike in by_need:
-        if alike and len(picked) < count:
-            picked += _by_switch(alike, count - len(picked))
-    return picked
+def ranks(policy: Policy, cards: Sequence[Card], wanted: Wanted) -> dict[int, int]:
+    """By number: how a policy ranks cards by themselves, 0 first; equal ones alike, whatever their address."""
+    keys = {card.number: _loads(card) if policy is Policy.SPREAD else _left(card, wanted) for card in cards}
+    order = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    return {number: order[key] for number, key in keys.items()}
 
 
-def _best_fit(card: Card, wanted: CardsWanted) -> tuple[int, int, int, _Address]:
+def _packed(cards: Sequence[Card], wanted: Wanted, count: int) -> Sequence[Card]:
+    def key(card: Card) -> tuple[int, tuple[int, int], tuple[int, str]]:
+        return card.beyond(wanted), _left(card, wanted), card.address
+
+    return [min(cards, key=key)] if count == 1 else sorted(cards, key=key)[:count]
+
+
+def _left(card: Card, wanted: Wanted) -> tuple[int, int]:
     mib = max(card.mib[phase] for phase in wanted.phases)
     core = max(card.core[phase] for phase in wanted.phases)
-    return card.beyond(wanted), card.free_mib - mib, card.free_core - core, card.address
+    return card.free_mib - mib, card.free_core - core
 
 
-def _by_switch(cards: Sequence[Card], count: int) -> list[Card]:
-    """All cards, if there are fewer."""
-    cards = sorted(cards, key=_address)
-    if len(cards) <= count:
-        return cards
-    switches: dict[tuple[str, ...], list[Card]] = {}
-    for card in cards:
-        switches.setdefault(switch_of(card.gpu), []).append(card)
-    heaps = sorted(switches.values(), key=len)  # stable: equal ones stay in the order of their lowest address
-    picked: list[Card] = []
-    while len(picked) < count:
-        rest = count - len(picked)
-        enough = next((heap for heap in heaps if len(heap) >= rest), None)
-        if enough is not None:
-            return picked + enough[:rest]
-        largest = max(heaps, key=len)  # the first of them
-        picked += largest
-        heaps.remove(largest)
-    return picked
+def _loads(card: Card) -> tuple[int, int]:
+    return card.containers, -card.free_mib
 
 
-def _address(card: Card) -> _Address:
-    return card.address
-
-
-def _spread(cards: Sequence[Card], wanted: CardsWanted, count: int) -> Sequence[Card]:
-    first = min(cards, key=lambda card: (card.beyond(wanted), card.containers, -card.free_mib, card.address))
+def _spread(cards: Sequence[Card], wanted: Wanted, count: int) -> Sequence[Card]:
+    first = min(cards, key=lambda card: (card.beyond(wanted), _loads(card), card.address))
     if count == 1:
         return [first]
-    links = {card.address: link(first.gpu, card.gpu) for card in cards if card is not first}
+    links = {card.address: link(first.gpu, card.gpu) for card in cards}
     others = [card for card in cards if card is not first]
-    others.sort(key=lambda card: (card.containers, card.address))
-    others.sort(key=lambda card: links[card.address], reverse=True)  # stable
-    others.sort(key=lambda card: card.beyond(wanted))
+    others.sort(key=lambda card: (card.beyond(wanted), links[card.address], card.containers, card.address))
     return [first, *others[: count - 1]]

@@ -3,8 +3,9 @@
 Enters: one room and an ask, nothing else, so that the answer may be kept until that node changes. Leaves: a Score; the higher
 is the better node, and of equal ones the first by name is taken.
 
-    binpack  the fullest node first: how full its cards would be with this pod, then its VFs
-    spread   the emptiest first: the fewest containers a card, then how empty its cards would be, then its VFs
+    binpack  where GPUs and VFs of one container are closest (joint.py); of these the fullest node: how full its cards would be
+             with this pod, then its VFs
+    spread   the emptiest first: the fewest containers a card, then how empty its cards would be, then its VFs; then the closest
 
 The pod itself counts, as in kube-scheduler's MostAllocated: else, of an empty node with one card and a half empty one with
 eight, a pod of one card would break the larger one open further. Cards that may not be given do not count at all.
@@ -15,10 +16,12 @@ from typing import Final
 
 from central.ask.model import Ask, Policy
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
+from central.fit.mig import instances_as_cards
+from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.model import CardRoom, NodeRoom
 
-Score = tuple[int, ...]
+Score = tuple[int, ...]  # of one policy all are of one length
 _SCALE: Final = 1_000_000  # integers compare alike on every machine
 
 
@@ -26,14 +29,21 @@ def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_
     """`policy` is the cluster's, for an ask without its own. Scores of one ask are comparable, those of two asks are not."""
     policy = policy_of(ask, policy)
     demand = read_demand(ask, policy, limits)
+    room = instances_as_cards(room, demand)
     cards = [card for card in asked_cards(room, demand) if card.usable] if demand.cards else []
     vfs = _vf_fullness(room, demand)
     match policy:
-        case Policy.BINPACK:
+        case Policy.BINPACK | Policy.FRAGMENTATION:  # which ranking.py scores, with more than one room
             return _card_fullness(cards, demand), vfs
         case Policy.SPREAD:
             containers = sum(card.containers for card in cards)
             return -(containers * _SCALE // max(1, len(cards))), -_card_fullness(cards, demand), -vfs
+
+
+def score_placed(room: NodeRoom, ask: Ask, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
+    """With how close the devices are that it would get."""
+    near, rest = (-placement.link, -placement.distance), score(room, ask, policy=policy, limits=limits)
+    return (*rest, *near) if policy_of(ask, policy) is Policy.SPREAD else (*near, *rest)
 
 
 def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:

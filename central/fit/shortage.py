@@ -4,11 +4,13 @@ Enters: a room and a demand. Leaves: a Missing, what can never fit before what d
 container that asks for cards, and for VFs of any number of containers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from central.fit.demand import CardsWanted, Demand
+from central.ask.model import RdmaPolicy
+from central.fit.demand import Demand, Wanted
 from central.fit.model import Missing
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from lading.vocabulary import PciAddress
 
 
 def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
@@ -22,7 +24,7 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
     if demand.needs:
         cards = asked_cards(room, demand)
         if not cards:
-            return Missing.NO_MODEL if demand.model and not _has_model(room, demand.model) else Missing.TOO_FEW_GPUS
+            return Missing.NO_MODEL if demand.models and not _has_model(room, demand.models) else Missing.TOO_FEW_GPUS
         for need in demand.needs:
             short = short_of_cards(cards, need)
             if short is not None:
@@ -30,7 +32,7 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
                     return short
                 missing = missing or short
     if demand.vfs_peak:
-        short = short_of_vfs(room, demand.vfs_peak)
+        short = short_of_vfs(room, demand)
         if short is not None and (missing is None or short.unresolvable):
             return short
     return missing
@@ -38,15 +40,18 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
 
 def asked_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
     """Those that could serve it if nobody held them and nothing were wrong with them; a card in MIG mode could not."""
-    model = demand.model
-    return [card for card in room.cards if not card.gpu.mig_enabled and (not model or card.gpu.model == model)]
+    return [card for card in room.cards if is_asked(card, demand)]
 
 
-def _has_model(room: NodeRoom, model: str) -> bool:
-    return any(card.gpu.model == model for card in room.cards)
+def is_asked(card: CardRoom, demand: Demand) -> bool:
+    return not card.gpu.mig_enabled and (not demand.models or card.gpu.model in demand.models)
 
 
-def short_of_cards(cards: Sequence[CardRoom], need: CardsWanted) -> Missing | None:
+def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
+    return any(card.gpu.model in models for card in room.cards)
+
+
+def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
     """Of `asked_cards`, for one need by itself."""
     large = usable = now = 0  # enough; and may be given; and has room
     whole = need.whole
@@ -76,7 +81,11 @@ def short_of_cards(cards: Sequence[CardRoom], need: CardsWanted) -> Missing | No
     return Missing.TOO_FEW_FREE_GPUS if whole else Missing.NO_CARD_WITH_ROOM
 
 
-def short_of_vfs(room: NodeRoom, count: int) -> Missing | None:
+def short_of_vfs(room: NodeRoom, demand: Demand) -> Missing | None:
+    """With a VF on each switch, of which the number follows from the cards: for one switch."""
+    count = demand.vfs_peak
+    if demand.rdma is RdmaPolicy.PER_PF:
+        return _short_of_each(room, count)
     if len([vf for vf in room.vfs if vf.free]) >= count:
         return None
     if len(room.vfs) < count:
@@ -84,3 +93,23 @@ def short_of_vfs(room: NodeRoom, count: int) -> Missing | None:
     if sum(vf.usable for vf in room.vfs) < count:
         return Missing.UNHEALTHY
     return Missing.TOO_FEW_FREE_VFS
+
+
+def vfs_by_pf(room: NodeRoom) -> Mapping[PciAddress, Sequence[VfRoom]]:
+    """Of each PF that has one that may be given: those that may."""
+    ports: dict[PciAddress, list[VfRoom]] = {}
+    for vf in room.vfs:
+        if vf.usable:
+            ports.setdefault(vf.pf.bdf, []).append(vf)
+    return ports
+
+
+def _short_of_each(room: NodeRoom, count: int) -> Missing | None:
+    ports = vfs_by_pf(room).values()
+    if not ports:
+        return Missing.UNHEALTHY if room.vfs else Missing.TOO_FEW_VFS
+    if any(len(vfs) < count for vfs in ports):
+        return Missing.TOO_FEW_VFS_OF_PF
+    if any(sum(vf.free for vf in vfs) < count for vfs in ports):
+        return Missing.TOO_FEW_FREE_VFS_OF_PF
+    return None

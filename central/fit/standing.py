@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from central.ask.model import Ask
-from central.fit.likeness import likeness
+from central.fit.likeness import Likeness, likeness
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 
 Score = tuple[int, ...]  # higher is better (score.py)
 Judge = Callable[[NodeRoom, Ask], Score | Missing]
+PASSED_OVER = 64  # better nodes that kube-scheduler left out (their cpu is used up), until a look at all others costs less
 VERDICTS = 4096  # of one ask; some hundred in a cluster of few kinds of nodes
 REMEMBERED = 256  # asks; a cluster has some dozen templates at a time, and each remembered one costs about 100 bytes a node
 
@@ -60,9 +61,12 @@ class Standing:
     def best(self, among: Sequence[str]) -> str | None:
         """The node with the highest score, and of several the first by name; None if none of these fits."""
         candidates: Collection[str] = among  # mostly all, so that the first that is looked for is there
-        passed_over = []
+        passed_over: list[tuple[tuple[int, ...], str]] = []
         found = None
         while self._heap and found is None:
+            if len(passed_over) > PASSED_OVER:
+                found = self._best_of(among)
+                break
             entry = self._heap[0]
             order, name = entry
             score = self.fits.get(name)
@@ -80,16 +84,36 @@ class Standing:
             heapify(self._heap)
         return found
 
+    def _best_of(self, among: Sequence[str]) -> str | None:
+        """The same by a look at each of them."""
+        found, highest = None, None
+        for name in among:
+            score = self.fits.get(name)
+            if score is None or (highest is not None and score < highest):
+                continue
+            if found is None or score != highest or name < found:
+                found, highest = name, score
+        return found
+
 
 class Standings:
     """The last REMEMBERED asks. `rooms(since)` says which nodes changed after that version of the ledger: their rooms now, or
     None for a node that is gone; and the version that this brings one to."""
 
-    def __init__(self, judge: Judge, rooms: Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        rooms: Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]],
+        *,
+        alike: Callable[[Ask], Likeness] = lambda ask: likeness,
+    ) -> None:
+        """`alike`: which rooms are one for that ask."""
         self._judge = judge
+        self._likeness_for = alike
         self._rooms = rooms
         self._known: OrderedDict[Ask, Standing] = OrderedDict()
-        self._alike: dict[str, tuple[int, Hashable]] = {}  # by node: of which version of its room, and its likeness
+        # By likeness and node: of which version of its room, and the key.
+        self._alike: dict[Likeness, dict[str, tuple[int, Hashable]]] = {}
 
     def of(self, ask: Ask) -> Standing:
         standing = self._known.get(ask)
@@ -98,22 +122,25 @@ class Standings:
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(ask)
+        alike = self._likeness_for(ask)
         changed, version = self._rooms(standing.seen)
         for name, room in changed:
             if room is None:
                 standing.forget(name)
-                self._alike.pop(name, None)
+                for known in self._alike.values():
+                    known.pop(name, None)
             else:
-                standing.judge(room, self._likeness(room))
+                standing.judge(room, self._key(alike, room))
         standing.seen = version
         return standing
 
-    def _likeness(self, room: NodeRoom) -> Hashable:
-        version, alike = self._alike.get(room.name, (-1, None))
+    def _key(self, alike: Likeness, room: NodeRoom) -> Hashable:
+        known = self._alike.setdefault(alike, {})
+        version, key = known.get(room.name, (-1, None))
         if version != room.version:
-            alike = likeness(room)
-            self._alike[room.name] = room.version, alike
-        return alike
+            key = alike(room)
+            known[room.name] = room.version, key
+        return key
 
 
 def _reversed(score: Score) -> tuple[int, ...]:

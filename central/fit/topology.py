@@ -1,39 +1,276 @@
-"""How close two devices are, as keys that sort: larger is closer.
+"""How close the devices of one node are, as levels that compare: the smaller, the closer.
 
-What the node does not know (an empty path, no NUMA node) is close to nothing.
+A *distance* is between any two functions: below one switch, below one host bridge, in one NUMA node, on one socket, or across.
+A *link* is between two GPUs: NVLinks, the more the better, before any PCIe. Two switches below one host bridge are two. What
+the node does not know (an empty path, no NUMA node) equals nothing, not even another unknown.
 
-Source: `nvidia-smi topo -m` orders links alike: NV#, PIX and PXB (switches), PHB (host bridge), NODE (NUMA), SYS.
+Enters: the places and links of a room's devices. Leaves: a `Topology`, in which devices are numbers in the order of their
+addresses. Nodes that are built alike have the very same one, so that what was found for one of them holds for all.
+
+Source: `nvidia-smi topo -m` orders alike: NV#, PIX and PXB (switches), PHB (host bridge), NODE (NUMA), SYS.
 """
 
-from lading.nodedevices import Gpu, Place
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import is_
+from typing import Final, NamedTuple
+
+from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from lading.nodedevices import Gpu, Partition, Pf, Place
+
+MOST_NVLINKS: Final = 18  # of one GPU, from H100 to B200; more would count as so many
 
 
-def switch_of(gpu: Gpu) -> tuple[str, ...]:
-    """The bridges above the card without its own port: cards of one switch have it in common."""
-    return gpu.place.path[:-1]
+class Distance(IntEnum):
+    SWITCH = 0
+    BRIDGE = 1
+    NUMA = 2
+    SOCKET = 3
+    CROSS = 4
 
 
-def closeness(one: Place, other: Place) -> tuple[int, bool]:
-    """Bridges in common from the host bridge down, then the NUMA node."""
-    common = 0
-    for bridge, other_bridge in zip(one.path, other.path, strict=False):  # of different depth
-        if bridge != other_bridge:
-            break
-        common += 1
-    return common, one.numa is not None and one.numa == other.numa
+def distance(one: Place, other: Place) -> Distance:
+    if one.path[:1] == other.path[:1] != ():
+        return Distance.SWITCH if one.path[1:2] == other.path[1:2] != () else Distance.BRIDGE
+    if one.numa is not None and one.numa == other.numa:
+        return Distance.NUMA
+    if one.socket is not None and one.socket == other.socket:
+        return Distance.SOCKET
+    return Distance.CROSS
 
 
-def link(one: Gpu, other: Gpu) -> tuple[int, int, bool]:
-    """NVLinks between two cards, or through their switch; then PCIe."""
-    return _nvlinks(one, other), *closeness(one.place, other.place)
+def link_level(nvlinks: int, apart: Distance | int) -> int:
+    """0 are the most NVLinks, MOST_NVLINKS - 1 is one of them, and what follows is PCIe by distance."""
+    return MOST_NVLINKS - min(nvlinks, MOST_NVLINKS) if nvlinks else MOST_NVLINKS + apart
 
 
-def _nvlinks(one: Gpu, other: Gpu) -> int:
-    direct = sum(links.count for links in one.links if links.to == other.uuid)
-    if direct:
-        return direct
-    return min(_to_switch(one), _to_switch(other))
+def link(one: Gpu, other: Gpu) -> int:
+    return link_level(nvlinks(one, other), distance(one.place, other.place))
+
+
+def nvlinks(one: Gpu, other: Gpu) -> int:
+    """Between two cards, or through their switch. Of two that say different things the one that sees more is believed."""
+    direct = max(_to(one, other), _to(other, one))
+    return direct or min(_to_switch(one), _to_switch(other))
+
+
+def _to(one: Gpu, other: Gpu) -> int:
+    return sum(links.count for links in one.links if links.to == other.uuid)
 
 
 def _to_switch(gpu: Gpu) -> int:
     return sum(links.count for links in gpu.links if not links.to)
+
+
+def bits(mask: int) -> list[int]:
+    """Their numbers, ascending."""
+    numbers: list[int] = []
+    while mask:
+        low = mask & -mask
+        mask ^= low
+        numbers.append(low.bit_length() - 1)
+    return numbers
+
+
+def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
+    """Card by card, as `nvlinks` says; empty where there is none. Thousands of nodes are looked at when central starts."""
+    linked = [gpu for gpu in gpus if gpu.links]
+    if not linked:
+        return ()
+    if all(not links.to for gpu in linked for links in gpu.links):
+        through = [_to_switch(gpu) for gpu in gpus]
+        return tuple(
+            tuple(min(a, b) if one != other else 0 for other, b in enumerate(through)) for one, a in enumerate(through)
+        )
+    return tuple(tuple(nvlinks(a, b) if a is not b else 0 for b in gpus) for a in gpus)
+
+
+class Site(NamedTuple):
+    """Devices that are within some distance of one another: a switch, a host bridge, a NUMA node, …"""
+
+    number: int
+    levels: tuple[int, ...]  # the distances of which these devices are a group, ascending; none: a step between two of them
+    cards: int  # bit mask
+    ports: tuple[int, ...]  # PFs, ascending
+    children: tuple["Site", ...]  # none, or two
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topology:
+    """Of one kind of node. Compared by identity: there is one for all nodes that are alike (`lay_out`)."""
+
+    links: tuple[tuple[int, ...], ...]  # card by card; on the diagonal 0
+    apart: tuple[tuple[int, ...], ...]  # Distance, card by PF
+    port_of: tuple[int, ...]  # the PF of each VF
+    root: Site
+    groups: tuple[tuple[Site, ...], ...]  # by Distance
+    partitions: tuple[int, ...]  # of NVSwitches, whose cards are all there: bit masks, those of the lowest addresses first
+    parted: bool  # the node has partitions, of whatever cards
+    kept: tuple[int, ...]  # sets of two cards or more that are worth keeping whole: partitions, and the cards of one switch
+
+    @property
+    def cards(self) -> int:
+        return len(self.links)
+
+
+class Layout(NamedTuple):
+    """A topology, and which device of the room is which of its numbers."""
+
+    topology: Topology
+    cards: tuple[int, ...]  # by number: the index in the room
+    vfs: tuple[int, ...]
+
+
+_KINDS: dict[Hashable, Topology] = {}
+# By the identity of a room's last device, and whether VFs are in it. The entry keeps all devices alive, and counts where they
+# are the very same ones.
+_LAYOUTS: dict[tuple[int, bool], tuple[Layout, tuple[object, ...]]] = {}
+REMEMBERED: Final = 32768  # some hundred bytes each; a cluster has 15,000 nodes
+
+
+def lay_out(room: NodeRoom, *, vfs: bool) -> Layout:
+    """`vfs`: with them; without, the same answer for less time where nobody asks for one."""
+    cards, asked = room.cards, room.vfs if vfs else ()
+    devices = (room.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
+    key = id(devices[-1]), vfs
+    known = _LAYOUTS.get(key)
+    if known is None or len(known[1]) != len(devices) or not all(map(is_, known[1], devices)):
+        if len(_LAYOUTS) >= REMEMBERED:
+            _LAYOUTS.clear()
+        known = _LAYOUTS[key] = _lay_out(cards, asked, room.partitions), devices
+    return known[0]
+
+
+def _lay_out(cards: Sequence[CardRoom], vfs: Sequence[VfRoom], partitions: Sequence[Partition]) -> Layout:
+    card_order = sorted(range(len(cards)), key=lambda n: address(cards[n].gpu.bdf))
+    vf_order = sorted(range(len(vfs)), key=lambda n: address(vfs[n].vf.bdf))
+    gpus = [cards[n].gpu for n in card_order]
+    pfs = sorted({vf.pf.bdf: vf.pf for vf in vfs}.values(), key=lambda pf: address(pf.bdf))
+    number = {pf.bdf: n for n, pf in enumerate(pfs)}
+    port_of = tuple(number[vfs[n].pf.bdf] for n in vf_order)
+    return Layout(_topology(gpus, pfs, port_of, partitions), tuple(card_order), tuple(vf_order))
+
+
+def address(bdf: str) -> tuple[int, str]:
+    """As numbers sort: a domain of five digits after those of four."""
+    return len(bdf), bdf
+
+
+def _topology(gpus: Sequence[Gpu], pfs: Sequence[Pf], port_of: tuple[int, ...], partitions: Sequence[Partition]) -> Topology:
+    levels = _levels([*(gpu.place for gpu in gpus), *(pf.place for pf in pfs)])
+    nvlinks_of = _nvlinks_of(gpus)
+    masks = tuple(sorted(set(_masks(gpus, partitions)), key=bits))
+    kind = levels, len(gpus), nvlinks_of, port_of, masks, bool(partitions)
+    known = _KINDS.get(kind)
+    if known is None:
+        if len(_KINDS) >= REMEMBERED:
+            _KINDS.clear()
+        known = _KINDS[kind] = _of_kind(levels, len(gpus), nvlinks_of, port_of, masks, parted=bool(partitions))
+    return known
+
+
+def _masks(gpus: Sequence[Gpu], partitions: Sequence[Partition]) -> Iterator[int]:
+    """A partition of which a card is gone is none."""
+    number = {gpu.module_id: n for n, gpu in enumerate(gpus) if gpu.module_id is not None}
+    for partition in partitions:
+        if partition.modules and all(module in number for module in partition.modules):
+            yield sum(1 << number[module] for module in set(partition.modules))
+
+
+def _levels(places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
+    """For each Distance: of each device the first one of its group.
+
+    The groups are a hierarchy. Where devices below one host bridge say different NUMA nodes, or one says none, these are one
+    group from that level on: what is within a bridge is within whatever that bridge is within."""
+    groups = list(range(len(places)))
+    keys: Sequence[Sequence[Hashable]] = (
+        [place.path[:2] if len(place.path) > 1 else None for place in places],
+        [place.path[0] if place.path else None for place in places],
+        [place.numa for place in places],
+        [place.socket for place in places],
+    )
+    levels = []
+    for key in keys:
+        groups = _joined(groups, key)
+        levels.append(tuple(groups))
+    return *levels, (0,) * len(places)
+
+
+def _joined(groups: Sequence[int], keys: Sequence[Hashable]) -> list[int]:
+    """Groups of which members have one key are one."""
+    joined = list(groups)
+    first: dict[Hashable, int] = {}
+    for device, key in enumerate(keys):
+        if key is None:
+            continue
+        one, other = joined[first.setdefault(key, device)], joined[device]
+        if one != other:
+            low, high = sorted((one, other))
+            joined = [low if group == high else group for group in joined]
+    return joined
+
+
+def _of_kind(
+    levels: tuple[tuple[int, ...], ...],
+    cards: int,
+    nvlinks_of: tuple[tuple[int, ...], ...],
+    port_of: tuple[int, ...],
+    partitions: tuple[int, ...],
+    *,
+    parted: bool,
+) -> Topology:
+    ports = len(levels[0]) - cards
+
+    def apart(one: int, other: int) -> int:
+        return next(level for level in Distance if levels[level][one] == levels[level][other])
+
+    sites: list[Site] = []
+    root = _site(sites, levels, Distance.CROSS, list(range(cards + ports)), cards)
+    groups = tuple(tuple(site for site in sites if level in site.levels) for level in Distance)
+    on_switches = (site.cards for site in groups[Distance.SWITCH])
+    return Topology(
+        links=tuple(
+            tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, apart(a, b)) for b in range(cards))
+            for a in range(cards)
+        ),
+        apart=tuple(tuple(apart(card, cards + port) for port in range(ports)) for card in range(cards)),
+        port_of=port_of,
+        root=root,
+        groups=groups,
+        partitions=partitions,
+        parted=parted,
+        kept=tuple(sorted({mask for mask in (*partitions, *on_switches) if mask.bit_count() > 1})),
+    )
+
+
+def _site(sites: list[Site], levels: Sequence[Sequence[int]], level: int, devices: Sequence[int], cards: int) -> Site:
+    """The group of these devices at this level, with all below it."""
+    own = [level]
+    while level > 0:
+        parts: dict[int, list[int]] = {}
+        for device in devices:
+            parts.setdefault(levels[level - 1][device], []).append(device)
+        level -= 1
+        if len(parts) > 1:
+            children = [_site(sites, levels, level, part, cards) for part in parts.values()]
+            return _paired(sites, tuple(reversed(own)), children)
+        own.append(level)
+    mask = sum(1 << device for device in devices if device < cards)
+    ports = tuple(device - cards for device in devices if device >= cards)
+    return _added(sites, Site(len(sites), tuple(reversed(own)), mask, ports, ()))
+
+
+def _paired(sites: list[Site], levels: tuple[int, ...], children: Sequence[Site]) -> Site:
+    """With steps between, so that each site has two children at most: what was found for a half holds in many wholes."""
+    if len(children) > 2:
+        half = len(children) // 2
+        children = [_paired(sites, (), part) if len(part) > 1 else part[0] for part in (children[:half], children[half:])]
+    one, other = children
+    ports = tuple(sorted((*one.ports, *other.ports)))
+    return _added(sites, Site(len(sites), levels, one.cards | other.cards, ports, (one, other)))
+
+
+def _added(sites: list[Site], site: Site) -> Site:
+    sites.append(site)
+    return site

@@ -1,100 +1,287 @@
-"""Which VFs: always as many as wanted, once there are `vfs_peak` free ones; close to the container's cards where that is asked.
+"""Which VFs go with given cards: the best for the worst distance, then for the sum of distances, then for the load of PFs.
 
-Enters: the room, the VFs wanted in order, the cards of each container. Leaves: the VFs of each container. The n-th VF is chosen
-for the n-th card, and with more VFs than cards it begins anew. Preferred are: what the pod takes anyway at another time; then,
-for `nearest`, a PF below the same bridges as the card, then in its NUMA node; then the PF with the fewest VFs taken, then the
-lowest address.
+Enters: how many cards and VFs a container has, which VFs are free. Asked is for one set of cards after another. Leaves: a cost,
+that compares, and that says which VFs they are. It is exact.
 
-Containers of the last phase come before init containers, so that those have their VFs close and these use them again. VFs never
-run short here: what an init container finds taken in its phase is that of the sidecars beside it alone.
+*Pairs* (`nearest`). n cards and m VFs are max(n, m) pairs of a card and a VF, shared out as evenly as the numbers allow: each
+card is in as many pairs as any other, or in one more; so is each VF. What counts are the distances of the pairs, by the
+assignment of pairs that makes them best. Distances are a hierarchy: sites within sites. So, with s(g) the VFs' ends of pairs in
+a site g and c(g) the cards' ends there, no more than min(s(g), c(g)) pairs can be within g; and all sites have that many at
+once, if pairs are made from the deepest level up and what is left over goes one level higher: in g only ends of one side can be
+left over. So for given ends, one assignment is the best for every level at once, hence for the worst distance and for the sum:
+
+    sum of distances = over all levels below the highest, over its sites g: max(0, s(g) - c(g))
+
+Ends are given where the number of pairs divides evenly and the VFs are chosen. Which of the VFs, and which devices have the one
+pair more, is a matter of choice, in which levels may contradict one another: a VF below the switch of one card, or two within
+the NUMA node of three. So it is searched: a table for each site, by how many VFs are taken in it (v) and how many devices have
+the one pair more (e), with the least cost; sites are put together from the tables of their two halves. A worst distance d means
+that no pair leaves a site of level d, so that there s = c. Tables are kept by the cards of their site, for the next such set.
+
+A cost is one integer: VFs that the pod does not have at another time anyway; the sum of distances; the load, which is for each
+VF how many of its PF are taken before it; and less 2^k for each VF, the most for the lowest address, so that of equal costs the
+lowest list of addresses is the least, and the VFs can be read from the cost. All four add up over sites.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-from central.assignment.model import PlacedVf
-from central.fit.demand import Demand, VfsWanted
-from central.fit.topology import closeness
-from central.ledger.model import NodeRoom, VfRoom
-from lading.nodedevices import Gpu, Pf
-from lading.vocabulary import PciAddress
+from central.ask.model import RdmaPolicy
+from central.fit.topology import Distance, Site, Topology, bits
 
-_Key = tuple[bool, int, bool, int, int, str]
+_LOAD_BITS: Final = 40
+_SUM_BITS: Final = 24
+_V: Final = 1 << 16  # a table's key is v * _V + e
 
-
-class _Port:
-    """A PF during one choice."""
-
-    __slots__ = ("bdf", "free", "pf", "taken")
-
-    def __init__(self, pf: Pf) -> None:
-        self.pf = pf
-        self.bdf: PciAddress = pf.bdf
-        self.free: list[VfRoom] = []  # by address
-        self.taken = 0  # VFs, by this pod too
+_Table = Mapping[int, int]  # cost by v and e
 
 
-def choose_vfs(room: NodeRoom, demand: Demand, cards: Mapping[str, Sequence[Gpu]]) -> Mapping[str, tuple[PlacedVf, ...]]:
-    """By container. At least `demand.vfs_peak` VFs of the room are free."""
-    ports = _ports(room.vfs)
-    used: dict[PciAddress, int] = {}  # VF → phases in which this pod uses it
-    chosen: dict[str, tuple[PlacedVf, ...]] = {}
-    for wanted in demand.vfs:
-        near = cards.get(wanted.container, ()) if demand.nearest else ()
-        picks = []
-        for number in range(wanted.count):
-            port, vf = _pick(ports, wanted, used, near[number % len(near)] if near else None)
-            bdf = vf.vf.bdf
-            if bdf not in used:
-                port.taken += 1
-            used[bdf] = used.get(bdf, 0) | wanted.mask
-            picks.append(PlacedVf(bdf=bdf, pf=port.bdf))
-        chosen[wanted.container] = tuple(picks)
-    return chosen
+class FreeVfs(NamedTuple):
+    """Bit masks are by the topology's numbers."""
+
+    free: int = 0  # for this container
+    again: int = 0  # of these: those that the pod has at another time
+    taken: tuple[int, ...] = ()  # by PF: VFs that others have, and this pod
+    ports: int = 0  # PFs with a VF that may be given
 
 
-def _ports(vfs: Sequence[VfRoom]) -> list[_Port]:
-    ports: dict[PciAddress, _Port] = {}
-    for vf in vfs:
-        port = ports.get(vf.pf.bdf)
-        if port is None:
-            port = ports[vf.pf.bdf] = _Port(vf.pf)
-        if vf.free:
-            port.free.append(vf)
-        elif vf.usable:
-            port.taken += 1
-    with_room = [port for port in ports.values() if port.free]
-    for port in with_room:
-        port.free.sort(key=_address)
-    return with_room
+class Choice:
+    """For one container, within one site. `cards`: how many it has; `count`: VFs, as its policy counts them."""
+
+    def __init__(self, topology: Topology, site: Site, policy: RdmaPolicy, cards: int, count: int, vfs: FreeVfs) -> None:
+        self._site = site
+        self._per_switch = policy is RdmaPolicy.PER_SWITCH
+        self._paired = policy is RdmaPolicy.NEAREST and cards > 0 and count > 0
+        self._count = count
+        self._cards = cards
+        self._pairs_a_card, self._pairs_a_vf = max(1, count // max(1, cards)), max(1, cards // max(1, count))
+        self._one_more = max(cards, count) % max(1, min(cards, count))
+        self._by_card = count >= cards  # it is cards that have one pair more
+        self._numbers = _numbers(topology, site, vfs, count)
+        self._bits = len(self._numbers)
+        self._ports = _ports(topology, site, vfs, self._numbers, count, self._bits)
+        self._tables: dict[tuple[int, int, int], _Table] = {}
+        self._by_site: dict[int, Sequence[int]] = {}
+        self._anywhere = None if self._paired or self._per_switch else self._cost_anywhere(policy, vfs.ports)
+
+    # ---- the cost
+
+    def cost(self, cards: int, level: int) -> int | None:
+        """With these cards and a worst distance of `level` at most; None: there is no such choice. Where distances are not
+        looked at, all are SWITCH."""
+        if self._paired:
+            return self._cost_of_pairs(cards, min(level, self._site.levels[-1]))
+        return self._cost_by_switch(cards) if self._per_switch else self._anywhere
+
+    def vfs(self, cost: int) -> int:
+        """Which they are, as a bit mask."""
+        chosen = -cost & ((1 << self._bits) - 1)
+        return sum(1 << self._numbers[self._bits - 1 - place] for place in bits(chosen))
+
+    def without_address(self, cost: int) -> int:
+        """What of it compares before the addresses of cards do."""
+        return -(-cost >> self._bits)
+
+    def least(self) -> tuple[int, int]:
+        """New VFs and load that no choice is below. A VF on each switch is one at least."""
+        cost = self._anywhere
+        if cost is None:
+            each = [cost - before for costs in self._ports.values() for before, cost in pairwise(costs)]
+            cost = sum(sorted(each)[: self._count])
+        compared = self.without_address(cost)
+        return self.new(compared), self.load(compared)
+
+    @staticmethod
+    def new(compared: int) -> int:
+        return compared >> _LOAD_BITS + _SUM_BITS
+
+    @staticmethod
+    def distances(compared: int) -> int:
+        return compared >> _LOAD_BITS & (1 << _SUM_BITS) - 1
+
+    @staticmethod
+    def load(compared: int) -> int:
+        return compared & (1 << _LOAD_BITS) - 1
+
+    # ---- what can not be, at a glance
+
+    def could_be_within(self, groups: Sequence[Site], cards: int) -> bool:
+        """False: whichever of these cards are taken, some pair leaves its group. By numbers alone, so that it may be True where
+        that is so too."""
+        if not self._paired:
+            return True
+        each = self._pairs_a_card if self._by_card else self._pairs_a_vf
+        most = each + (1 if self._one_more else 0)
+        gains: list[int] = []  # by each card more in a group, or by each VF more there, how many devices of the other kind
+        for group in groups:
+            some = (group.cards & cards).bit_count()
+            if some:
+                free = sum(len(self._ports[port]) - 1 for port in group.ports)
+                few, many = (min(some, free // each), free) if self._by_card else (free, some)
+                gains += [min(many, k * most) - min(many, (k - 1) * most) for k in range(1, few + 1)]
+        taken, wanted = (self._cards, self._count) if self._by_card else (self._count, self._cards)
+        return len(gains) >= taken and sum(sorted(gains, reverse=True)[:taken]) >= wanted
+
+    def useless_cards(self) -> int:
+        """That can be in no choice: for a VF on each switch, those below a switch with too few."""
+        if not self._per_switch:
+            return 0
+        return sum(leaf.cards for leaf in _leaves(self._site) if len(self._leaf(leaf)) <= self._count)
+
+    # ---- tables
+
+    def _cost_of_pairs(self, cards: int, level: int) -> int | None:
+        """Of all VFs that are asked for, and all devices with one pair more, some in one half and the others in the other."""
+        all_of_them = self._count * _V + self._one_more
+        if not self._site.children:
+            return self._table(self._site, cards, level).get(all_of_them)
+        one, other = (self._table(child, cards, level) for child in self._site.children)
+        costs = [cost + other[all_of_them - key] for key, cost in one.items() if all_of_them - key in other]
+        return min(costs, default=None)
+
+    def _table(self, site: Site, cards: int, level: int) -> _Table:
+        key = site.number, cards & site.cards, level
+        table = self._tables.get(key)
+        if table is None:
+            if site.children:
+                one, other = site.children
+                table = self._together(self._table(one, cards, level), self._table(other, cards, level))
+            else:
+                table = self._of_leaf(site, key[1].bit_count())
+            table = self._tables[key] = self._at(site, key[1].bit_count(), level, table)
+        return table
+
+    def _of_leaf(self, site: Site, cards: int) -> _Table:
+        costs = self._leaf(site)
+        if self._by_card:
+            more = range(min(cards, self._one_more) + 1)
+            return {v * _V + e: cost for v, cost in enumerate(costs) for e in more}
+        return {v * _V + e: cost for v, cost in enumerate(costs) for e in range(min(v, self._one_more) + 1)}
+
+    def _together(self, one: _Table, other: _Table) -> _Table:
+        table: dict[int, int] = {}
+        for key, cost in one.items():
+            for more, and_cost in other.items():
+                both = key + more
+                if both // _V > self._count or both % _V > self._one_more:
+                    continue
+                total = cost + and_cost
+                if both not in table or total < table[both]:
+                    table[both] = total
+        return table
+
+    def _at(self, site: Site, cards: int, level: int, table: _Table) -> _Table:
+        """With the pairs that leave this site counted, or left out where none may."""
+        below = sum(1 for its in site.levels if its < level)
+        if level in site.levels:
+            return {key: cost for key, cost in table.items() if not self._left_over(key, cards)}
+        if not below:
+            return table
+        weight = below << self._bits + _LOAD_BITS
+        return {key: cost + weight * max(0, self._left_over(key, cards)) for key, cost in table.items()}
+
+    def _left_over(self, key: int, cards: int) -> int:
+        """Ends of VFs in a site, less those of its cards."""
+        v, e = divmod(key, _V)
+        if self._by_card:
+            return v - cards * self._pairs_a_card - e
+        return v * self._pairs_a_vf + e - cards
+
+    def _leaf(self, site: Site) -> Sequence[int]:
+        """The least cost of v VFs of a switch, whatever their distances, by v."""
+        costs = self._by_site.get(site.number)
+        if costs is None:
+            costs = [0]
+            for port in site.ports:
+                costs = _convolved(costs, self._ports[port], self._count)
+            self._by_site[site.number] = costs
+        return costs
+
+    # ---- where distances are not looked at
+
+    def _cost_by_switch(self, cards: int) -> int | None:
+        total = 0
+        for leaf in _leaves(self._site):
+            if leaf.cards & cards:
+                costs = self._leaf(leaf)
+                if len(costs) <= self._count:
+                    return None
+                total += costs[self._count]
+        return total
+
+    def _cost_anywhere(self, policy: RdmaPolicy, usable: int) -> int | None:
+        if policy is RdmaPolicy.PER_PF:
+            ports = [self._ports[port] for port in self._site.ports if usable >> port & 1]
+            if not ports and self._count:
+                return None
+            return None if any(len(costs) <= self._count for costs in ports) else sum(costs[self._count] for costs in ports)
+        costs: Sequence[int] = [0]
+        for port in self._site.ports:
+            costs = _convolved(costs, self._ports[port], self._count)
+        return costs[self._count] if self._count < len(costs) else None
 
 
-def _pick(ports: Sequence[_Port], wanted: VfsWanted, used: Mapping[PciAddress, int], near: Gpu | None) -> tuple[_Port, VfRoom]:
-    best: tuple[_Port, VfRoom] | None = None
-    best_key: _Key | None = None
-    for port in ports:
-        vf = _first(port, wanted, used)
-        if vf is None:
-            continue
-        bridges, numa = closeness(near.place, port.pf.place) if near is not None else (0, False)
-        key = (vf.vf.bdf not in used, -bridges, not numa, port.taken, *_address(vf))
-        if best_key is None or key < best_key:
-            best, best_key = (port, vf), key
-    if best is None:
-        raise AssertionError("fewer free VFs than were counted")
-    return best
+def _leaves(site: Site) -> Sequence[Site]:
+    if not site.children:
+        return (site,)
+    return [leaf for child in site.children for leaf in _leaves(child)]
 
 
-def _first(port: _Port, wanted: VfsWanted, used: Mapping[PciAddress, int]) -> VfRoom | None:
-    """One that the pod uses at another time, else one that it does not use."""
-    fresh = None
-    for vf in port.free:
-        phases = used.get(vf.vf.bdf)
-        if phases is None:
-            fresh = fresh or vf
-        elif not phases & wanted.mask:
-            return vf
-    return fresh
+def _numbers(topology: Topology, site: Site, vfs: FreeVfs, count: int) -> Sequence[int]:
+    """The VFs that may be chosen, ascending: of each PF no more than are asked for, those first that the pod has anyway."""
+    numbers: list[int] = []
+    if not count:
+        return numbers
+    wanted = set(site.ports)
+    had = dict.fromkeys(site.ports, 0)
+    for number in (*bits(vfs.again), *bits(vfs.free & ~vfs.again)):
+        port = topology.port_of[number]
+        if port in wanted and had[port] < count:
+            had[port] += 1
+            numbers.append(number)
+    return sorted(numbers)
 
 
-def _address(vf: VfRoom) -> tuple[int, str]:
-    return len(vf.vf.bdf), vf.vf.bdf
+def _ports(
+    topology: Topology, site: Site, vfs: FreeVfs, numbers: Sequence[int], count: int, bits: int
+) -> Mapping[int, Sequence[int]]:
+    """By PF: the least cost of v of its VFs, by v."""
+    by_port: dict[int, list[tuple[bool, int, int]]] = {}
+    for place, number in enumerate(numbers):
+        new = not vfs.again >> number & 1
+        by_port.setdefault(topology.port_of[number], []).append((new, place, number))
+    costs: dict[int, Sequence[int]] = {port: [0] for port in site.ports}
+    for port, some in by_port.items():
+        of_port = [0]
+        load = vfs.taken[port]
+        for new, place, _ in sorted(some)[:count]:
+            cost = of_port[-1] - (1 << bits - 1 - place)
+            if new:
+                cost += (1 << bits + _LOAD_BITS + _SUM_BITS) + (load << bits)
+                load += 1
+            of_port.append(cost)
+        costs[port] = of_port
+    return costs
+
+
+def _convolved(one: Sequence[int], other: Sequence[int], most: int) -> list[int]:
+    size = min(len(one) + len(other) - 1, most + 1)
+    return [
+        min(one[k] + other[v - k] for k in range(max(0, v - len(other) + 1), min(v, len(one) - 1) + 1)) for v in range(size)
+    ]
+
+
+def in_pairs(topology: Topology, cards: Sequence[int], vfs: Sequence[int]) -> Sequence[int]:
+    """The VFs in the order of their cards: the n-th beside the n-th card, then each card's second one. Pairs are made from the
+    closest level up."""
+    of_card: list[list[int]] = [[] for _ in cards]
+    left = list(vfs)
+    most = -(-len(vfs) // max(1, len(cards)))
+    for level in Distance:
+        for rank, card in enumerate(cards):
+            near = [vf for vf in left if topology.apart[card][topology.port_of[vf]] <= level]
+            taken = near[: most - len(of_card[rank])]
+            of_card[rank] += taken
+            left = [vf for vf in left if vf not in taken]
+    return [one[turn] for turn in range(most) for one in of_card if turn < len(one)] + left

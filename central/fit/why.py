@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from central.ask.model import Ask, Policy
-from central.fit.demand import DEFAULT_LIMITS, CardsWanted, Demand, Limits, policy_of, read_demand
+from central.ask.model import Ask, Policy, Sharing
+from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, Wanted, policy_of, read_demand
+from central.fit.mig import explain_instances, instances_as_cards
 from central.fit.model import Missing
+from central.fit.nearby import explain_partition, explain_pfs, explain_scope, explain_switches
+from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import asked_cards, short_of_cards
 from central.ledger.model import CardRoom, NodeRoom
 
@@ -29,17 +32,35 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             return "lading-hooks there has not compared its grants with the container runtime since it started"
         case Missing.NO_MODEL:
             models = sorted({card.gpu.model for card in room.cards})
-            return f"{demand.model} asked; the node has {', '.join(models) or 'no GPU'}"
+            return f"{' or '.join(demand.models)} asked; the node has {', '.join(models) or 'no GPU'}"
         case Missing.TOO_FEW_GPUS | Missing.TOO_FEW_FREE_GPUS | Missing.NO_CARD_LARGE_ENOUGH | Missing.NO_CARD_WITH_ROOM:
             return _explain_cards(room, demand, missing)
+        case Missing.TOO_FEW_MIG | Missing.TOO_FEW_FREE_MIG:
+            return explain_instances(room, demand)
         case Missing.UNHEALTHY:
             return _explain_unhealthy(room, demand)
         case Missing.SHARES_DO_NOT_FIT | Missing.NODE_TOO_SMALL:
             return f"{_asked_together(demand)}; each of these fits alone; {_states(room, demand)}"
         case Missing.SEARCH_ENDED:
-            return f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; equal shares need fewer"
+            return (
+                f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; fewer different containers need fewer"
+            )
         case Missing.TOO_FEW_VFS | Missing.TOO_FEW_FREE_VFS:
             return _explain_vfs(room, demand.vfs_peak)
+        case Missing.TOO_FEW_VFS_OF_PF | Missing.TOO_FEW_FREE_VFS_OF_PF:
+            return explain_pfs(room, demand, missing)
+        case Missing.TOO_FEW_VFS_OF_SWITCH | Missing.TOO_FEW_FREE_VFS_OF_SWITCH:
+            return explain_switches(instances_as_cards(room, demand), demand, missing)
+        case Missing.NO_PARTITION | Missing.NO_FREE_PARTITION:
+            return explain_partition(room, demand, missing)
+        case Missing.NOT_WITHIN_SCOPE | Missing.NOT_FREE_WITHIN_SCOPE:
+            return explain_scope(instances_as_cards(room, demand), demand, missing)
+        case Missing.KEPT_OFF:
+            return _explain_kept_off(room, demand, ask.sharing)
+        case Missing.GROUP_FULL:
+            return _explain_group(room, ask.sharing)
+        case Missing.GROUP_ELSEWHERE:
+            return "pods with its share-affinity have shares of a GPU of another node"
         case _:
             assert_never(missing)
 
@@ -67,14 +88,16 @@ def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
 def _explain_unhealthy(room: NodeRoom, demand: Demand) -> str:
     cards = asked_cards(room, demand)
     need = next((need for need in demand.needs if short_of_cards(cards, need) is Missing.UNHEALTHY), None)
-    if need is not None:
+    if need is not None and not demand.mig_profile:
         return f"{_asked(need)} asked; {_states(room, demand)}"
     if sum(vf.usable for vf in room.vfs) < demand.vfs_peak:
         return _explain_vfs(room, demand.vfs_peak)
+    if demand.mig_profile:
+        return explain_instances(room, demand)
     return f"{_asked_together(demand)}; {_states(room, demand)}"
 
 
-def _shortage(card: CardRoom, need: CardsWanted) -> tuple[float, tuple[int, str]]:
+def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
     """How far from enough, in parts of a card."""
     size = max(1, card.gpu.usable_mib)
     mib = max(0, need.mib_of(card.gpu.usable_mib) - card.free_mib)
@@ -82,7 +105,7 @@ def _shortage(card: CardRoom, need: CardsWanted) -> tuple[float, tuple[int, str]
     return mib / size + core / 100, (len(card.gpu.bdf), card.gpu.bdf)
 
 
-def _asked(need: CardsWanted, card: CardRoom | None = None) -> str:
+def _asked(need: Wanted, card: CardRoom | None = None) -> str:
     """`card`: of which a percentage of memory is meant."""
     if need.whole:
         return f"{need.count} whole {'GPU' if need.count == 1 else 'GPUs'}"
@@ -115,7 +138,7 @@ def _unusable(room: NodeRoom, demand: Demand) -> str:
 
 
 def _of_model(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
-    return [card for card in room.cards if not demand.model or card.gpu.model == demand.model]
+    return [card for card in room.cards if not demand.models or card.gpu.model in demand.models]
 
 
 def _state(card: CardRoom) -> str:
@@ -132,6 +155,33 @@ def _state(card: CardRoom) -> str:
 
 def _name(card: CardRoom) -> str:
     return f"{card.gpu.uuid} ({card.gpu.bdf})"
+
+
+# Sharers
+
+
+def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -> str:
+    """What the pod wrote itself is named; labels of others are not, which may be other tenants."""
+    having = [card for card in asked_cards(room, demand) if card.usable and card.free_mib]
+    closed = [card for card in having if not is_open(card, sharing)]
+    if not closed:
+        return f"{_asked_together(demand)}; by its share-affinity all on one GPU, and none has room for all of them"
+    own = " and ".join(f"share-{rule} {label}" for rule, label in _rules(sharing) if label) or "no share-exclusion"
+    return f"it has {own}; of {len(having)} GPUs with something free {len(closed)} have sharers that may not be beside it"
+
+
+def _rules(sharing: Sharing | None) -> tuple[tuple[str, str], ...]:
+    return (("anti-affinity", sharing.anti_affinity), ("exclusion", sharing.exclusion)) if sharing else ()
+
+
+def _explain_group(room: NodeRoom, sharing: Sharing | None) -> str:
+    on = []
+    for card in group_cards(room, sharing):
+        state = "" if card.usable else f", {_state(card)}"
+        closed = "" if is_open(card, sharing) else ", whose sharers it may not be beside"
+        on.append(f"{_name(card)} with {card.free_mib} MiB and {card.free_core} % free{state}{closed}")
+    several = "; it takes no more pods until it is on one" if len(on) > 1 else ""
+    return f"its affinity group is on {' and '.join(on)}{several}"
 
 
 # VFs

@@ -8,10 +8,15 @@ Cards and VFs by number: card n sits at 0000:1<n>:00.0, VF n of PF p at 0000:<6p
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Share
+import msgspec
+
+from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
-from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
+from central.ledger.room import card_rooms, inventory_of, vf_rooms
+from central.ledger.usage import Usage
+from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, NvLink, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -84,6 +89,41 @@ def held(number: int, *, usable_mib: int = CARD_MIB, switch: int | None = -1, mo
     return card(number, usable_mib=usable_mib, free_mib=0, free_core=0, switch=switch, model=model)
 
 
+def mig_uuid(number: int, slot: int) -> str:
+    return f"MIG-{number:08x}-0000-0000-0000-{slot:012x}"
+
+
+def mig_card(
+    number: int,
+    *profiles: str,
+    held: Collection[int] = (),
+    usable: bool = True,
+    model: str = MODEL,
+    switch: int | None = -1,
+) -> CardRoom:
+    """In MIG mode, with an instance of each profile, by slot; those held by one pod each. "2g.20gb" has 20 GiB."""
+    plain = card(number, model=model, switch=switch, mig_enabled=True, usable=usable)
+    instances = tuple(
+        MigInstance(
+            uuid=mig_uuid(number, slot),
+            gpu_instance=slot + 1,
+            compute_instance=0,
+            memory_mib=int(profile.partition(".")[2].partition("gb")[0]) * 1024,
+            profile=profile,
+        )
+        for slot, profile in enumerate(profiles)
+    )
+    return replace(
+        plain,
+        gpu=msgspec.structs.replace(plain.gpu, mig=instances),
+        free_mib=0,
+        free_core=0,
+        pods=len(held),
+        containers=len(held),
+        free_mig=tuple(mig.uuid for slot, mig in enumerate(instances) if slot not in held),
+    )
+
+
 def port(number: int, *, switch: int | None = -1) -> Pf:
     """PF n is on the switch of cards 2n and 2n+1."""
     at = place(number if switch == -1 else switch, 0x10)
@@ -124,6 +164,19 @@ def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = 
     return room(*cards, vfs=vfs, name=name)
 
 
+def reported_room(status: Status, name: str = "n1") -> NodeRoom:
+    """Of a node that reports this and where nobody holds anything, as the ledger makes it."""
+    usage = Usage()
+    inventory = inventory_of(NodeDevices(metadata=Metadata(name=name), status=status))
+    return NodeRoom(
+        name=name,
+        version=1,
+        cards=card_rooms(inventory, usage, None, ()),
+        vfs=vf_rooms(inventory, usage, None, ()),
+        partitions=inventory.partitions,
+    )
+
+
 # What a pod asks.
 
 
@@ -144,7 +197,18 @@ def rdma(name: str, vfs: int = 1, *, role: Role = Role.APP) -> ContainerAsk:
 def ask(
     *containers: ContainerAsk,
     policy: Policy | None = None,
-    gpu_model: str = "",
+    gpu_model: str = "",  # or several: A|B
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST,
+    scope: Scope = Scope.ANY,
+    partition: PartitionPolicy | None = None,
+    sharing: Sharing | None = None,
 ) -> Ask:
-    return Ask(containers=containers, policy=policy, gpu_model=gpu_model, rdma_policy=rdma_policy)
+    return Ask(
+        containers=containers,
+        policy=policy,
+        gpu_models=tuple(filter(None, gpu_model.split("|"))),
+        rdma_policy=rdma_policy,
+        scope=scope,
+        partition=partition,
+        sharing=sharing,
+    )

@@ -11,13 +11,14 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, ContainerAsk, Policy, Role
+from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.likeness import likeness
 from central.fit.model import NoFit, Placement
 from central.fit.score import score
+from central.fit.topology import Distance, distance
 from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Gpu, NvLink
@@ -120,7 +121,9 @@ def wrong(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> s
         held = [by_uuid[gpu.uuid] for gpu in mine.gpus]
         if len(set(mine.gpus)) != container.gpus + (container.share is not None) or len(set(mine.vfs)) != container.vfs:
             return "not what is asked"
-        if any(not one.usable or one.gpu.mig_enabled or one.gpu.model not in {pod.gpu_model or one.gpu.model} for one in held):
+        if any(
+            not one.usable or one.gpu.mig_enabled or one.gpu.model not in (pod.gpu_models or {one.gpu.model}) for one in held
+        ):
             return "a card that may not be given"
         if container.gpus and any(one.pods or not gpu.whole for one, gpu in zip(held, mine.gpus, strict=True)):
             return "not a free card"
@@ -192,6 +195,80 @@ def test_a_placement_is_found_where_containers_are_in_one_anothers_way(where: No
     assert isinstance(found, Placement) == can_be_placed(where, pod)
     if isinstance(found, Placement):
         assert wrong(where, pod, found.containers) == ""
+
+
+REACH = {Scope.SWITCH: Distance.SWITCH, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
+
+
+def apart(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> bool:
+    """Devices of one container are farther from one another than the pod allows, or not where their policy has them."""
+    place_of = {one.gpu.uuid: one.gpu.place for one in where.cards}
+    pf_of = {one.vf.bdf: one.pf for one in where.vfs}
+    for container in pod.containers:
+        mine = placed[container.name]
+        pfs = {pf_of[one.bdf].bdf: pf_of[one.bdf].place for one in mine.vfs}
+        places = [place_of[gpu.uuid] for gpu in mine.gpus]
+        if any(distance(one, other) > REACH[pod.scope] for one, other in combinations([*places, *pfs.values()], 2)):
+            return True
+        if pod.rdma_policy is RdmaPolicy.PER_SWITCH and container.vfs:
+            beside = [[distance(at, pf_of[one.bdf].place) is Distance.SWITCH for one in mine.vfs] for at in places]
+            if any(sum(row) != container.vfs for row in beside) or not all(map(any, zip(*beside, strict=True))):
+                return True
+    return False
+
+
+def placed_ways(where: NodeRoom, container: ContainerAsk, pod: Ask) -> Iterator[PlacedContainer]:
+    """Of one container by itself."""
+    alone, policy = replace(pod, containers=(container,)), pod.rdma_policy
+    free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
+    counts = range(container.vfs, len(free) + 1) if policy is RdmaPolicy.PER_SWITCH and container.vfs else [container.vfs]
+    for gpus in gpu_ways(where, container):
+        for vfs in (some for count in counts for some in combinations(free, count)):
+            placed = PlacedContainer(gpus=gpus, vfs=vfs)
+            if not apart(where, alone, {container.name: placed}):
+                yield placed
+
+
+# Where most could be placed, were it not for where devices sit.
+roomy = st.lists(st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([8, 10])), min_size=2, max_size=3).flatmap(
+    lambda cards: st.lists(st.sampled_from([0, 0, 1, 2]), min_size=2, max_size=4).map(
+        lambda pfs: room(
+            *(card(n, usable_mib=size, switch=switch) for n, (switch, size) in enumerate(cards)),
+            vfs=[vf(n, pf=pf) for n, pf in enumerate(pfs)],
+        )
+    )
+)
+small = st.one_of(
+    st.builds(whole, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role), vfs=st.integers(0, 2)),
+    st.builds(share, st.just("x"), st.integers(2, 9), role=st.sampled_from(Role), vfs=st.integers(0, 2)),
+    st.builds(rdma, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role)),
+)
+small_asks = st.lists(small, min_size=2, max_size=3).map(
+    lambda some: ask(*sorted((replace(one, name=str(n)) for n, one in enumerate(some)), key=lambda one: one.role is Role.APP))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(roomy, small_asks, policies, st.sampled_from(Scope), st.sampled_from([RdmaPolicy.NEAREST, RdmaPolicy.PER_SWITCH]))
+def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
+    where: NodeRoom, pod: Ask, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
+) -> None:
+    """In all phases of a pod."""
+    if any(one.vfs and not one.gpus and one.share is None for one in pod.containers):
+        rdma_policy = RdmaPolicy.NEAREST
+    pod = replace(pod, scope=scope, rdma_policy=rdma_policy)
+    found = fit(where, pod, policy=policy, limits=UNBOUNDED)
+    # How many VFs there are is a question of `apart`, with one on each switch.
+    counted = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
+
+    def allowed(placed: Mapping[str, PlacedContainer]) -> bool:
+        asked = [replace(one, vfs=len(placed[one.name].vfs)) for one in counted.containers]
+        return not wrong(where, replace(pod, containers=tuple(asked)), placed)
+
+    names = [one.name for one in pod.containers]
+    each = [list(placed_ways(where, one, pod)) for one in pod.containers]
+    assert isinstance(found, Placement) == any(allowed(dict(zip(names, way, strict=True))) for way in product(*each))
+    assert isinstance(found, NoFit) or (allowed(found.containers) and not apart(where, pod, found.containers))
 
 
 @given(rooms(most=6), asks(), policies, st.integers(0, 3))

@@ -4,7 +4,8 @@
 Binding succeeds, is refused, or nobody knows, until it is looked at. Nodes report grants of what runs, and take their time.
 """
 
-from collections import Counter, deque
+import json
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -15,7 +16,7 @@ from central.api.known import Ident
 from central.ask.model import Policy
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.scheduler import PREDICTION_S, Bound, NotBound, Reservation
-from lading.vocabulary import ASSIGNMENT
+from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from tests.fakes.kube_objects import WHOLE, Json, decoded, pod, share, vfs
 from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.world import World, uid_of
@@ -24,6 +25,8 @@ NODES = ("n1", "n2")
 shapes = st.sampled_from(
     [WHOLE, {"lading.dev/gpu": "2"}, share("30Gi"), share("50Gi", 60), share(core=40), vfs(1), WHOLE | vfs(2)]
 )
+RULES = ("share-affinity", "share-anti-affinity", "share-exclusion")
+labels = st.dictionaries(st.sampled_from(RULES), st.sampled_from("xy"))
 OUTCOMES = ("done", "refused", "lost", "unclear")
 
 
@@ -44,15 +47,20 @@ class Cluster:
 
 
 class Scheduling(RuleBasedStateMachine):
-    @initialize(policy=st.sampled_from(Policy), limits=st.lists(shapes, min_size=4, max_size=10), shown=st.booleans())
-    def begin(self, policy: Policy, limits: list[dict[str, str]], shown: bool) -> None:
+    @initialize(
+        policy=st.sampled_from(Policy),
+        limits=st.lists(shapes, min_size=4, max_size=10),
+        written=st.lists(labels, min_size=10),
+        shown=st.booleans(),
+    )
+    def begin(self, policy: Policy, limits: list[dict[str, str]], written: list[dict[str, str]], shown: bool) -> None:
         self.world = World(policy=policy)
         self.cluster = Cluster()
         self.count = 0
         for node in NODES:
             self.world.node(node, 2, 3)
-        for each in limits:
-            self.create(each, 0)
+        for each, said in zip(limits, written, strict=False):
+            self.create(each, said, 0)
         if shown:
             self.watch(len(limits))
 
@@ -70,13 +78,28 @@ class Scheduling(RuleBasedStateMachine):
 
     # ---- what happens
 
-    @rule(limits=shapes, priority=st.integers(0, 2))
-    def create(self, limits: dict[str, str], priority: int) -> None:
+    @rule(limits=shapes, said=labels, priority=st.integers(0, 2))
+    def create(self, limits: dict[str, str], said: dict[str, str], priority: int) -> None:
         self.count += 1
         name = f"p{self.count}"
-        shown = pod(name, limits, version=self.world.next_version(), priority=priority)
+        annotations = _annotations(said) if _is_share(limits) else {}
+        shown = pod(name, limits, version=self.world.next_version(), priority=priority, annotations=annotations)
         self.cluster.pods[name] = Truth(shown)
         self._change(name, shown)
+
+    @rule(pick=st.integers(0, 99), said=labels)
+    def edit_labels(self, pick: int, said: dict[str, str]) -> None:
+        """Whoever owns the pod may, also after it was bound."""
+        name = self._some(pick)
+        if name is not None:
+            shown = self.cluster.pods[name].shown
+            kept = {key: text for key, text in shown["metadata"].get("annotations", {}).items() if key == ASSIGNMENT}
+            self._write(name, {**_annotations(said), **kept})
+
+    def _write(self, name: str, annotations: dict[str, str]) -> None:
+        shown = self.cluster.pods[name].shown
+        now = {"annotations": annotations, "resourceVersion": str(self.world.next_version())}
+        self._change(name, {**shown, "metadata": {**shown["metadata"], **now}})
 
     @rule(pick=st.integers(0, 99), nodes=st.sampled_from([NODES, NODES[:1], NODES[1:]]))
     def filter(self, pick: int, nodes: tuple[str, ...]) -> None:
@@ -113,9 +136,8 @@ class Scheduling(RuleBasedStateMachine):
     def _bind_truly(self, name: str, reserved: Reservation) -> None:
         truth = self.cluster.pods[name]
         truth.node = reserved.node
-        shown = {**truth.shown, "spec": {**truth.shown["spec"], "nodeName": reserved.node}}
-        given = {"annotations": {ASSIGNMENT: reserved.assignment}, "resourceVersion": str(self.world.next_version())}
-        self._change(name, {**shown, "metadata": {**shown["metadata"], **given}})
+        truth.shown = {**truth.shown, "spec": {**truth.shown["spec"], "nodeName": reserved.node}}
+        self._write(name, {**truth.shown["metadata"].get("annotations", {}), ASSIGNMENT: reserved.assignment})
 
     @rule(picks=st.lists(st.integers(0, 99), min_size=2, max_size=6), outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=6))
     def schedule(self, picks: list[int], outcomes: list[str]) -> None:
@@ -190,7 +212,7 @@ class Scheduling(RuleBasedStateMachine):
         for truth in self.cluster.pods.values():
             if not truth.node:
                 continue
-            own = parse_own(truth.shown["metadata"]["annotations"][ASSIGNMENT], [])
+            own = parse_own(truth.shown["metadata"]["annotations"][ASSIGNMENT], [], namespace="default")
             assert isinstance(own, OwnAssignment)
             for uuid, part in own.taken.gpus.items():
                 mib[uuid] += part.memory_mib
@@ -203,6 +225,24 @@ class Scheduling(RuleBasedStateMachine):
         assert all(amount <= CARD_MIB for amount in mib.values())
         assert all(amount <= 100 for amount in core.values())
         assert all(held[device] == 1 for device in whole)
+
+    @invariant()
+    def labels_are_kept(self) -> None:
+        """As they stand in the assignments, whatever the pods' annotations say by now."""
+        on: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        homes: defaultdict[str, set[str]] = defaultdict(set)
+        for truth in self.cluster.pods.values():
+            if truth.node:
+                written = json.loads(truth.shown["metadata"]["annotations"][ASSIGNMENT])
+                said = written.get("sharing", {})
+                for gpu in written["containers"]["main"].get("gpus", []):
+                    on[gpu["uuid"]].append(said)
+                    homes[said.get("affinity", "")].add(gpu["uuid"])
+        assert all(len(cards) == 1 for group, cards in homes.items() if group)
+        for sharers in on.values():
+            assert len({said.get("exclusion") for said in sharers}) == 1
+            apart = [said["anti_affinity"] for said in sharers if "anti_affinity" in said]
+            assert len(set(apart)) == len(apart)
 
     @invariant()
     def what_is_bound_or_may_be_is_not_free(self) -> None:
@@ -222,6 +262,14 @@ class Scheduling(RuleBasedStateMachine):
         assert all(self.world.is_free(node) for node in NODES)
         snapshot = self.world.ledger.snapshot()
         assert (snapshot.pods, snapshot.own, len(self.world.pending)) == ({}, {}, 0)
+
+
+def _is_share(limits: dict[str, str]) -> bool:
+    return not limits.keys().isdisjoint({RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY})
+
+
+def _annotations(said: dict[str, str]) -> dict[str, str]:
+    return {f"lading.dev/{rule}": label for rule, label in said.items()}
 
 
 def _ident(name: str) -> Ident:

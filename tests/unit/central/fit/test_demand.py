@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from central.ask.model import Policy, RdmaPolicy, Role
+from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 from central.fit.demand import Limits, read_demand
 from tests.fakes.rooms import ask, rdma, share, whole
 
@@ -31,8 +33,15 @@ def test_peaks_are_those_of_one_time() -> None:
 
 
 def test_whole_cards_are_chosen_before_shares_and_large_shares_before_small_ones() -> None:
-    demand = read_demand(POD, Policy.BINPACK)
+    without_vfs = ask(*(replace(one, vfs=0) for one in POD.containers if one.name != "first"))
+    demand = read_demand(without_vfs, Policy.BINPACK)
     assert [one.container for one in demand.cards] == ["train", "load", "side", "proxy"]
+
+
+def test_with_vfs_those_of_the_last_phase_are_chosen_before_that_and_vfs_alone_come_last() -> None:
+    demand = read_demand(ask(*POD.containers, rdma("net")), Policy.BINPACK)
+    assert [one.container for one in demand.wanted] == ["train", "side", "proxy", "net", "load", "first"]
+    assert [one.container for one in demand.cards] == ["train", "side", "proxy", "load"]
 
 
 def test_a_share_by_compute_alone_is_the_same_percentage_of_a_cards_memory_rounded_down() -> None:
@@ -55,6 +64,25 @@ def test_over_commit_by_count_makes_a_card_a_share_of_it() -> None:
     assert demand.whole_peak == 0
 
 
-def test_only_nearest_looks_at_distances() -> None:
-    assert read_demand(POD, Policy.BINPACK).nearest
-    assert not read_demand(ask(rdma("a"), rdma_policy=RdmaPolicy.COUNT), Policy.BINPACK).nearest
+@pytest.mark.parametrize(
+    ("pod", "bound"),
+    [
+        (ask(whole("a", vfs=1)), False),
+        (ask(whole("a", vfs=1), rdma_policy=RdmaPolicy.COUNT), False),
+        (ask(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), True),
+        (ask(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_PF), True),
+        (ask(whole("a"), scope=Scope.NUMA), True),
+        (ask(whole("a"), partition=PartitionPolicy.HONOR), True),
+        (ask(share("a", 1), partition=PartitionPolicy.HONOR), False),
+    ],
+)
+def test_whether_places_decide_if_it_fits(pod: Ask, bound: bool) -> None:
+    assert read_demand(pod, Policy.BINPACK).bound is bound
+
+
+def test_the_clusters_word_on_partitions_counts_where_the_pod_has_none_and_whole_cards() -> None:
+    limits = Limits(partition=PartitionPolicy.HONOR)
+    assert read_demand(ask(whole("a")), Policy.BINPACK, limits).partition is PartitionPolicy.HONOR
+    pod = ask(whole("a"), partition=PartitionPolicy.PREFER)
+    assert read_demand(pod, Policy.BINPACK, limits).partition is PartitionPolicy.PREFER
+    assert read_demand(ask(share("a", 1)), Policy.BINPACK, limits).partition is None

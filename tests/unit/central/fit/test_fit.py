@@ -126,6 +126,7 @@ def test_over_commit_by_count() -> None:
         (room(), ask(share("a", 1)), Missing.TOO_FEW_GPUS),
         (room(card(0), card(1)), ask(whole("a", 3)), Missing.TOO_FEW_GPUS),
         (room(card(0), card(1, model="NVIDIA A10")), ask(whole("a", 2), gpu_model="NVIDIA A10"), Missing.TOO_FEW_GPUS),
+        (room(card(0), card(1, model="T4")), ask(whole("a", 2), gpu_model="NVIDIA A10|T4"), Missing.TOO_FEW_GPUS),
         (room(card(0), card(1, mig_enabled=True)), ask(whole("a", 2)), Missing.TOO_FEW_GPUS),
         (room(card(0), held(1)), ask(whole("a", 2)), Missing.TOO_FEW_FREE_GPUS),
         (room(card(0, free_mib=80000)), ask(whole("a")), Missing.TOO_FEW_FREE_GPUS),

@@ -11,9 +11,9 @@ from lading.nodedevices import NvLink
 from tests.fakes.rooms import ask, card, eight_gpus, gpu_bdf, gpu_uuid, held, room, share, whole
 
 
-def taken(where: NodeRoom, pod: Ask, policy: Policy, container: str = "a") -> list[int]:
+def taken(where: NodeRoom, pod: Ask, policy: Policy, container: str = "a", per_card: int = 0) -> list[int]:
     """Card numbers."""
-    found = fit(where, pod, policy=policy)
+    found = fit(where, pod, policy=policy, limits=Limits(spread_containers_per_card=per_card))
     assert isinstance(found, Placement)
     return [int(gpu.bdf[5:7], 16) - int(gpu_bdf(0)[5:7], 16) for gpu in found.containers[container].gpus]
 
@@ -75,15 +75,22 @@ def test_the_pods_own_containers_count_as_load() -> None:
 
 
 def test_the_redis_designs_rule_for_several_cards() -> None:
-    """The least loaded card, then those with the best link to it, NVLink before PCIe."""
+    """The least loaded card, then those with the best link to it, NVLink before PCIe. Of cards that are given in part."""
+
+    def cut(where: NodeRoom) -> list[int]:
+        return taken(where, ask(whole("a", 2)), Policy.SPREAD, per_card=4)
+
     to_4 = [NvLink(count=2, to=gpu_uuid(4))]
-    where = room(held(0), card(1), card(2, nvlinks=to_4), card(3), card(4), card(5))
-    pod = ask(whole("a", 2))
-    assert spread(where, pod) == [1, 2]  # of no links, the lowest address of the same NUMA node
-    where = room(held(0), held(1), card(2, nvlinks=[NvLink(count=2, to=gpu_uuid(5))]), card(3), card(5))
-    assert spread(where, pod) == [2, 5]
-    where = room(held(0), held(1), card(2), card(3), card(5))
-    assert spread(where, pod) == [2, 3]
+    assert cut(room(held(0), card(1), card(2, nvlinks=to_4), card(3), card(4), card(5))) == [1, 2]  # not 2 and 4
+    assert cut(room(held(0), held(1), card(2, nvlinks=[NvLink(count=2, to=gpu_uuid(5))]), card(3), card(5))) == [2, 5]
+    assert cut(room(held(0), held(1), card(2), card(3), card(5))) == [2, 3]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_whole_cards_go_by_their_links_under_every_policy(policy: Policy) -> None:
+    """All that may be given carry nothing, so that none of them is the least loaded one."""
+    where = room(held(0), card(1), card(2, nvlinks=[NvLink(count=2, to=gpu_uuid(4))]), card(3), card(4), card(5))
+    assert taken(where, ask(whole("a", 2)), policy) == [2, 4]
 
 
 def test_of_equally_linked_cards_the_least_loaded() -> None:
@@ -97,6 +104,8 @@ def test_of_equally_linked_cards_the_least_loaded() -> None:
 def test_what_the_pod_takes_anyway_counts_before_the_link() -> None:
     where = room(card(0, nvlinks=[NvLink(count=2, to=gpu_uuid(2))]), card(1), card(2))
     pod = ask(whole("init", 2, role=Role.INIT), whole("sidecar", role=Role.SIDECAR), whole("a"))
+    assert (spread(where, pod, "sidecar"), spread(where, pod)) == ([2], [0])  # the one whose switch has no other first
+    where = room(card(0, nvlinks=[NvLink(count=2, to=gpu_uuid(2))]), card(1, switch=1), card(2))
     assert (spread(where, pod, "sidecar"), spread(where, pod)) == ([0], [1])
     assert spread(where, pod, "init") == [0, 1]
 

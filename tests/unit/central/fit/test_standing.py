@@ -9,7 +9,7 @@ from central.ask.model import Ask, Policy
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
 from central.fit.score import score
-from central.fit.standing import REMEMBERED, Score, Standings
+from central.fit.standing import PASSED_OVER, REMEMBERED, Score, Standings
 from central.ledger.model import NodeRoom
 from tests.fakes.rooms import ask, card, room, share, whole
 
@@ -66,6 +66,21 @@ def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, 
         assert standing.reasons == {node: "" if node in scores else str(verdict) for node, verdict in verdicts.items()}
         best = min((([-part for part in scores[node]], node) for node in among & scores.keys()), default=(None, None))[1]
         assert standing.best(sorted(among)) == best
+
+
+def test_the_best_of_few_among_many() -> None:
+    """Beyond so many better ones all that are asked about are looked at: the same answer."""
+    rooms = Rooms()
+    names = [f"n{number:03d}" for number in range(4 * PASSED_OVER)]
+    for name in names:
+        rooms.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
+    asked = ASKS[2]
+    standing = Standings(judge, rooms.since).of(asked)
+    fuller, emptier = names[3 * PASSED_OVER :], names[: 3 * PASSED_OVER]
+    assert standing.best(names) == fuller[0]
+    assert standing.best(emptier[::-1]) == emptier[0]
+    assert standing.best([*emptier[::-1], fuller[7], fuller[5]]) == fuller[5]
+    assert standing.best(["elsewhere"]) is None
 
 
 def test_only_what_changed_is_looked_at_again() -> None:

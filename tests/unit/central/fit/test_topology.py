@@ -1,36 +1,104 @@
-from central.fit.topology import closeness, link, switch_of
-from lading.nodedevices import Gpu, NvLink, Place
-from tests.fakes.rooms import card, gpu_uuid, place
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from central.fit.topology import MOST_NVLINKS, Distance, bits, distance, lay_out, link, link_level, nvlinks
+from central.ledger.model import CardRoom
+from lading.nodedevices import Gpu, NvLink, Partition, Place
+from tests.fakes.rooms import card, eight_gpus, gpu_uuid, place, port, room, vf
 
 NOWHERE = Place()
+
+
+def moved(one: CardRoom, to: Place) -> CardRoom:
+    return replace(one, gpu=msgspec.structs.replace(one.gpu, place=to))
+
+
+def with_module(one: CardRoom, module: int) -> CardRoom:
+    return replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=module))
 
 
 def linked(number: int, *links: NvLink) -> Gpu:
     return card(number, switch=None, nvlinks=links).gpu
 
 
-def test_bridges_in_common_count_before_the_numa_node() -> None:
-    assert closeness(place(0, 1), place(0, 2)) > closeness(place(0), place(1)) > closeness(place(0), place(2))
-    assert closeness(place(0), place(1)) == (1, True)  # one host bridge
-    assert closeness(place(0), place(2)) == (0, False)
-
-
-def test_what_is_not_known_is_close_to_nothing() -> None:
-    assert closeness(NOWHERE, NOWHERE) == (0, False)
-
-
-def test_cards_of_one_switch_have_the_bridges_above_their_ports_in_common() -> None:
-    assert switch_of(card(0).gpu) == switch_of(card(1).gpu) != switch_of(card(2).gpu)
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (place(0, 1), place(0, 2), Distance.SWITCH),
+        (place(0), place(1), Distance.BRIDGE),  # two switches below one host bridge
+        (Place(path=("pci0000:00", "0000:00:01.0"), numa=0), Place(path=("pci0000:40", "0000:40:01.0"), numa=0), Distance.NUMA),
+        (Place(path=("pci0000:00",), numa=0, socket=0), Place(path=("pci0000:40",), numa=1, socket=0), Distance.SOCKET),
+        (place(0), place(2), Distance.CROSS),
+        (Place(path=("pci0000:00",)), Place(path=("pci0000:00",)), Distance.BRIDGE),  # both on the host bridge itself
+        (Place(path=("pci0000:00",)), Place(path=("pci0000:00", "0000:00:01.0")), Distance.BRIDGE),
+        (NOWHERE, NOWHERE, Distance.CROSS),
+        (Place(numa=0), Place(numa=None), Distance.CROSS),
+        (Place(numa=0), Place(numa=0), Distance.NUMA),
+    ],
+)
+def test_distance(one: Place, other: Place, expected: Distance) -> None:
+    assert distance(one, other) is distance(other, one) is expected
 
 
 def test_nvlinks_count_directly_and_through_a_switch() -> None:
     to_1 = linked(0, NvLink(count=4, to=gpu_uuid(1)))
     to_switch, few_to_switch = linked(2, NvLink(count=18)), linked(3, NvLink(count=12))
-    assert link(to_1, linked(1))[0] == 4
-    assert link(to_switch, few_to_switch)[0] == 12
-    assert link(to_1, to_switch)[0] == 0
+    assert nvlinks(to_1, linked(1)) == nvlinks(linked(1), to_1) == 4
+    assert nvlinks(to_switch, few_to_switch) == 12
+    assert nvlinks(to_1, to_switch) == 0
 
 
-def test_nvlink_counts_before_pcie() -> None:
+def test_more_nvlinks_come_before_fewer_and_any_before_pcie() -> None:
+    levels = [link_level(count, Distance.CROSS) for count in (MOST_NVLINKS, 4, 1)] + [link_level(0, far) for far in Distance]
+    assert levels == sorted(set(levels))
+    assert link_level(2 * MOST_NVLINKS, 0) == levels[0]
     far_but_linked = card(6, nvlinks=[NvLink(count=1, to=gpu_uuid(0))]).gpu
-    assert link(far_but_linked, card(0).gpu) > link(card(1).gpu, card(0).gpu)
+    assert link(far_but_linked, card(0).gpu) < link(card(1).gpu, card(0).gpu)
+
+
+def test_devices_are_numbers_in_the_order_of_their_addresses() -> None:
+    where = room(card(2), card(1), vfs=[vf(0, pf=1), vf(1, pf=0), vf(0, pf=0)])
+    layout = lay_out(where, vfs=True)
+    assert (layout.cards, layout.vfs) == ((1, 0), (2, 1, 0))
+    assert layout.topology.port_of == (0, 0, 1)
+    assert layout.topology.apart == ((Distance.SWITCH, Distance.BRIDGE), (Distance.BRIDGE, Distance.SWITCH))
+
+
+def test_groups_of_each_distance_are_a_hierarchy() -> None:
+    topology = lay_out(eight_gpus(), vfs=True).topology
+    cards = [[bits(site.cards) for site in sites] for sites in topology.groups]
+    switches = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    halves = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert cards == [switches, halves, halves, halves, [list(range(8))]]
+    assert [[*site.ports] for site in topology.groups[Distance.SWITCH]] == [[0], [1], [2], [3]]
+
+
+def test_what_is_below_one_bridge_is_together_whatever_it_says_of_its_numa_node() -> None:
+    one, other = (Place(path=("pci0000:00", f"0000:00:0{n}.0"), numa=numa) for n, numa in ((1, 0), (2, None)))
+    third = Place(path=("pci0000:40", "0000:40:01.0"), numa=0)
+    cards = [card(n) for n in range(3)]
+    places = [one, other, third]
+    where = room(*(moved(one, to) for one, to in zip(cards, places, strict=True)))
+    [numa] = lay_out(where, vfs=False).topology.groups[Distance.NUMA]
+    assert bits(numa.cards) == [0, 1, 2]
+
+
+def test_unknown_places_are_alone_until_the_node() -> None:
+    where = room(card(0, switch=None), card(1, switch=None), vfs=[vf(0, pf=port(0, switch=None))])
+    topology = lay_out(where, vfs=True).topology
+    assert [len(sites) for sites in topology.groups] == [3, 3, 3, 3, 1]
+
+
+def test_nodes_that_are_built_alike_have_one_topology() -> None:
+    assert lay_out(eight_gpus(), vfs=True).topology is lay_out(eight_gpus(name="n2", held_cards={1}), vfs=True).topology
+    assert lay_out(eight_gpus(), vfs=True).topology is not lay_out(room(card(0)), vfs=True).topology
+
+
+def test_partitions_by_module_id_and_not_of_cards_that_are_gone() -> None:
+    cards = [with_module(card(n), module) for n, module in enumerate((3, 1, 4))]
+    parts = tuple(Partition(id=n, modules=modules) for n, modules in enumerate([(1, 3), (3, 4), (1, 2), (4,)]))
+    topology = lay_out(replace(room(*cards), partitions=parts), vfs=False).topology
+    assert [bits(mask) for mask in topology.partitions] == [[0, 1], [0, 2], [2]]
+    assert {tuple(bits(mask)) for mask in topology.kept} == {(0, 1), (0, 2)}  # one of them is a switch too

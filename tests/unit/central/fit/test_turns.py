@@ -3,11 +3,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from central.ask.model import Ask, Policy, Role
-from central.fit.cards import Card, SearchEndedError, choose_cards
+from central.fit.cards import Card
 from central.fit.demand import read_demand
-from central.fit.prefer import preference
+from central.fit.topology import lay_out
+from central.fit.turns import Devices, SearchEndedError, choose_in_turn, places_of
+from central.fit.vfs import FreeVfs
 from central.ledger.model import CardRoom
-from tests.fakes.rooms import ask, card, share, whole
+from tests.fakes.rooms import ask, card, room, share, whole
 
 
 def choose(
@@ -16,11 +18,14 @@ def choose(
     """Card numbers by container."""
     demand = read_demand(pod, policy)
     numbers = {one.gpu.uuid: n for n, one in enumerate(cards)}
-    given = [Card(one, demand.phases) for one in cards]
-    found = choose_cards(given, demand.cards, preference(policy), steps=steps)
+    layout = lay_out(room(*cards), vfs=False)
+    given = [Card(cards[index], demand.phases, number) for number, index in enumerate(layout.cards)]
+    found = choose_in_turn(
+        Devices(layout.topology, given, 0, FreeVfs(), places_of(layout.topology, demand)), demand, policy, steps=steps
+    )
     if found is None:
         return None
-    return {name: [numbers[card.gpu.uuid] for card in one.cards] for name, one in found.items()}
+    return {one.wanted.container: [numbers[card.gpu.uuid] for card in one.cards] for one in found}
 
 
 def test_a_choice_that_leaves_no_room_for_the_next_is_taken_back() -> None:

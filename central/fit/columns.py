@@ -1,0 +1,307 @@
+"""All nodes as columns of numbers, so that the nodes that changed are judged and scored in one step of vectors.
+
+A *row* is a node, a *slot* one of its cards. Enters: rooms, one at a time, as the ledger has them, and what pods leave of a
+node's cpu and memory. Leaves: arrays; which rows changed since when; and `States`, which is what a score depends on. A node
+that goes leaves its row empty, for the next one that comes.
+
+All figures are integers, exact ones for whether a pod fits (MiB, percent), and one for how much of a card is left to score by:
+its thousandth parts (*milli*), of memory or of compute, whichever is scarcer. 1000 is a card that nobody holds and that may be
+given; a card that may not be given has none left.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from central.assignment.model import Part
+from central.ledger.model import CardRoom, NodeRoom
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+FULL: Final = 1000  # milli of one card
+PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say
+# The planes of `cards`, each a number for every slot.
+MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
+_PLANES: Final = 8
+_NEVER: Final = -2  # before everything
+_DROPPED: Final = 1024  # nodes that went, which who looks now and then still has to hear of
+_NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
+
+Rooms = Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]  # that changed after a version, and the version now
+Loads = Callable[[int], tuple[Iterable[tuple[str, int, int, bool]], int]]  # the same of cpu and memory, and if they are known
+
+
+class Kind(NamedTuple):
+    """Of a node, by its cards. A node with different ones counts as if all were like its first."""
+
+    model: str = ""
+    size_mib: int = 0
+
+
+class States(NamedTuple):
+    """What nodes have left: all that a score depends on. Of different lengths are only the rows of `free`."""
+
+    cpu_milli: Ints  # [n]
+    memory_mib: Ints  # [n]
+    kind: Ints  # [n], an index of Columns.kinds
+    free: Ints  # [n, slots], milli
+
+
+class Columns:
+    """`order`: among equal scores the node with the least is taken; by name where it is not given."""
+
+    def __init__(self, order: Callable[[str], Any] | None = None) -> None:
+        self.names: list[str] = []  # by row; empty for a row without a node
+        self.row_of: dict[str, int] = {}
+        self.rooms: list[NodeRoom | None] = []
+        self.kinds: list[Kind] = [Kind()]
+        self.models: dict[str, int] = {}  # the numbers of MODEL and ANY_MODEL
+        self.cards: Ints = np.zeros((0, _PLANES, 0), np.int64)
+        self.cpu_milli: Ints = np.zeros(0, np.int64)
+        self.memory_mib: Ints = np.zeros(0, np.int64)
+        self.kind: Ints = np.zeros(0, np.int64)
+        self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
+        self.odd: Bools = np.zeros(0, np.bool_)  # who is there restricts who may be beside them: only the exact fit knows
+        self.parted: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
+        self.devices_changed: Ints = np.zeros(0, np.int64)  # at which tick
+        self.changed: Ints = np.zeros(0, np.int64)  # the same, cpu and memory too
+        self.tick = 0
+        self._dropped: list[tuple[int, str, int]] = []  # when, who, and its row
+        self._dropped_before = -1  # the last tick of those that are forgotten
+        self._empty: list[int] = []
+        self._kind_of: dict[Kind, int] = {Kind(): 0}
+        self._order = order
+        self._ranks: Ints | None = None
+
+    # ---- what is told
+
+    def put(self, room: NodeRoom) -> None:
+        """The node as it is now, with its cpu and memory."""
+        row = self._row(room.name, len(room.cards))
+        cards = [self._card(card) for card in room.cards]
+        cards += [_NO_CARD] * (self.slots - len(cards))
+        self.cards[row] = np.array(cards, np.int64).T if cards else 0
+        self.rooms[row] = room
+        self.serving[row] = 0 if room.serving else 1 if not room.reported else 2 if not room.reachable else 3
+        self.odd[row] = any(card.sharers for card in room.cards)
+        self.parted[row] = bool(room.partitions)
+        kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in room.cards if not card.gpu.mig_enabled), Kind())
+        self.kind[row] = self._number_of(kind)
+        self._set_load(row, room.cpu_milli, room.memory_mib, room.resources_known)
+        self.tick += 1
+        self.devices_changed[row] = self.changed[row] = self.tick
+
+    def load(self, name: str, cpu_milli: int, memory_mib: int, known: bool) -> None:
+        """Only what is left of cpu and memory is another; nothing for a node without a row."""
+        row = self.row_of.get(name)
+        if row is not None and self._set_load(row, cpu_milli, memory_mib, known):
+            self.tick += 1
+            self.changed[row] = self.tick
+
+    def drop(self, name: str) -> None:
+        row = self.row_of.pop(name, None)
+        if row is None:
+            return
+        self.names[row], self.rooms[row] = "", None
+        self.cards[row] = np.array(_NO_CARD, np.int64)[:, None]
+        self.serving[row] = 1
+        self.odd[row] = self.parted[row] = False
+        self._empty.append(row)
+        self.tick += 1
+        self.devices_changed[row] = self.changed[row] = self.tick
+        self._dropped.append((self.tick, name, row))
+        if len(self._dropped) > 2 * _DROPPED:
+            self._dropped_before = self._dropped[_DROPPED - 1][0]
+            del self._dropped[:_DROPPED]
+
+    def alone(self, room: NodeRoom) -> "Columns":
+        """One node, which may be another than the ledger has now, in the same terms."""
+        one = Columns()
+        one.kinds, one._kind_of, one.models = self.kinds, self._kind_of, self.models
+        one.put(room)
+        return one
+
+    # ---- what is asked
+
+    @property
+    def slots(self) -> int:
+        return int(self.cards.shape[2])
+
+    @property
+    def ranks(self) -> Ints:
+        """By row: its place among all, by `order`."""
+        if self._ranks is None:
+            order = self._order
+            keys = list(self.names) if order is None else [order(name) for name in self.names]
+            self._ranks = np.empty(len(keys), np.int64)
+            self._ranks[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
+        return self._ranks
+
+    def changed_since(self, tick: int, *, devices_only: bool = False) -> Ints:
+        """Rows; -1: all."""
+        return np.nonzero((self.devices_changed if devices_only else self.changed) > tick)[0]
+
+    def has_load(self, row: int, room: NodeRoom) -> bool:
+        """That room has the cpu and memory of this row."""
+        return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (self.cpu_milli[row], self.memory_mib[row])
+
+    def dropped_since(self, tick: int) -> list[tuple[str, int]] | None:
+        """Names, and the rows that they had; None: too many to remember."""
+        if tick < self._dropped_before:
+            return None
+        return [(name, row) for dropped, name, row in self._dropped if dropped > tick]
+
+    def states(self, rows: Ints) -> States:
+        return States(self.cpu_milli[rows], self.memory_mib[rows], self.kind[rows], self.cards[rows, FREE])
+
+    def cards_by_kind(self) -> list[int]:
+        """Of which shares or whole cards may be given at all."""
+        rows = np.fromiter(self.row_of.values(), np.int64, len(self.row_of))
+        cards = (self.cards[rows, MODEL] >= 0).sum(1)
+        counts: list[int] = np.bincount(self.kind[rows], cards, len(self.kinds)).astype(np.int64).tolist()
+        return counts
+
+    def free_milli(self) -> int:
+        """Of all cards that may be given."""
+        return int(self.cards[:, FREE].sum())
+
+    def places(self, gpus: int, models: Sequence[str]) -> int:
+        """How many pods that ask for so many cards of one of these models could be placed, one by one. No models: of any."""
+        full = (self.cards[:, FREE] == FULL).sum(1) // gpus
+        if models:
+            suit = np.array([kind.model in models for kind in self.kinds])
+            full = full[suit[self.kind]]
+        return int(full.sum())
+
+    def models_of(self, names: Iterable[str]) -> Bools:
+        """By number of a model, whether it is one of these; the last, which -1 stands for, is none."""
+        wanted = np.zeros(len(self.models) + 1, np.bool_)
+        for name in names:
+            if name in self.models:
+                wanted[self.models[name]] = True
+        return wanted
+
+    # ---- rows
+
+    def _row(self, name: str, cards: int) -> int:
+        row = self.row_of.get(name)
+        if row is None:
+            row = self._empty.pop() if self._empty else len(self.names)
+            if row == len(self.names):
+                self.names.append("")
+                self.rooms.append(None)
+            self.names[row] = name
+            self.row_of[name] = row
+            self._ranks = None
+        if row >= len(self.cpu_milli) or cards > self.slots:
+            self._grow(row + 1, cards)
+        return row
+
+    def _grow(self, rows: int, slots: int) -> None:
+        had = len(self.cpu_milli)
+        size = had if rows <= had else max(rows, 2 * had, 64)
+        slots = max(slots, self.slots)
+        cards = np.empty((size, _PLANES, slots), np.int64)
+        cards[:] = np.array(_NO_CARD, np.int64)[:, None]
+        cards[:had, :, : self.slots] = self.cards
+        self.cards = cards
+        more = size - had
+        self.cpu_milli, self.memory_mib, self.kind = (
+            np.concatenate([column, np.zeros(more, np.int64)]) for column in (self.cpu_milli, self.memory_mib, self.kind)
+        )
+        self.devices_changed, self.changed = (
+            np.concatenate([column, np.full(more, _NEVER)]) for column in (self.devices_changed, self.changed)
+        )
+        self.serving = np.concatenate([self.serving, np.ones(more, np.int64)])
+        self.odd, self.parted = (np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.odd, self.parted))
+
+    def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
+        """Whether it is another."""
+        now = _load_of(cpu_milli, memory_mib, known)
+        if now == (self.cpu_milli[row], self.memory_mib[row]):
+            return False
+        self.cpu_milli[row], self.memory_mib[row] = now
+        return True
+
+    def _card(self, card: CardRoom) -> tuple[int, ...]:
+        gpu = card.gpu
+        model = self.models.setdefault(gpu.model, len(self.models))
+        size = gpu.usable_mib
+        asked = -1 if gpu.mig_enabled else model
+        return card.free_mib, card.free_core, size, asked, model, int(card.usable), int(card.pods == 0), left_of(card)
+
+    def _number_of(self, kind: Kind) -> int:
+        number = self._kind_of.get(kind)
+        if number is None:
+            number = self._kind_of[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return number
+
+
+class Followed:
+    """Columns that keep up with a ledger."""
+
+    def __init__(self, columns: Columns, rooms: Rooms, loads: Loads) -> None:
+        self.columns = columns
+        self._rooms = rooms
+        self._loads = loads
+        self._seen_rooms = self._seen_loads = -1
+
+    def catch_up(self) -> Columns:
+        changed, self._seen_rooms = self._rooms(self._seen_rooms)
+        for name, room in changed:
+            if room is None:
+                self.columns.drop(name)
+            else:
+                self.columns.put(room)
+        loads, self._seen_loads = self._loads(self._seen_loads)
+        for load in loads:
+            self.columns.load(*load)
+        return self.columns
+
+
+def milli_left(size_mib: int, free_mib: int, free_core: int, *, bare: bool) -> int:
+    """Of one card that may be given."""
+    if size_mib <= 0:
+        return 0
+    left = min(free_mib * FULL // size_mib, free_core * 10, FULL)
+    return left if bare else min(left, FULL - 1)
+
+
+def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:
+    return (cpu_milli, memory_mib) if known else (PLENTY, PLENTY)
+
+
+def left_of(card: CardRoom, part: Part | None = None) -> int:
+    """Milli of a card, once that is taken too."""
+    if not card.usable or card.gpu.mig_enabled:
+        return 0
+    size = card.gpu.usable_mib
+    if part is None:
+        return milli_left(size, card.free_mib, card.free_core, bare=card.pods == 0)
+    if part.whole:
+        return 0
+    return milli_left(size, card.free_mib - part.memory_mib, card.free_core - part.core_percent, bare=False)
+
+
+def milli_asked(size_mib: int, memory_mib: int | None, core_percent: int | None) -> int:
+    """What a share takes of such a card, rounded up: more than FULL where it can not."""
+    core = (core_percent or 0) * 10
+    if memory_mib is None:
+        return core
+    return max(core, -(-memory_mib * FULL // size_mib)) if size_mib > 0 else FULL + 1
+
+
+def first_of(columns: Columns, rows: Ints) -> int:
+    """Of rows that are equally good, the one to take."""
+    return int(rows[np.argmin(columns.ranks[rows])])
+
+
+def rows_of(columns: Columns, names: Sequence[str]) -> Ints:
+    """Without those that have no row."""
+    rows = np.fromiter(map(columns.row_of.get, names, repeat(-1)), np.int64, len(names))
+    return rows[rows >= 0]

@@ -1,0 +1,86 @@
+"""Which workload the policy fragmentation reckons with: a prior, what was learned online, or both.
+
+Online, each pod counts once, when it is first asked about, and the older the less: after HALF_LIFE more pods it weighs half. A
+prior counts as if so many pods of it had come before the first, and fades like them. Without a file there is a small one of
+ours, for the first few pods. Enters: shapes of pods, as they come. Leaves: a Workload, now and then a new one: to change it has
+all nodes scored anew, so that it happens when twice as many pods came, later at fixed distances.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from central.ask.model import Shape
+from central.fit.workload import MOST_KINDS, PodKind, Workload, kind_of, workload_of
+from lading.vocabulary import PodUid
+
+HALF_LIFE: Final = 4000  # pods
+PRIOR_PODS: Final = 1000.0  # that a file counts for, beside what is learned
+FIRST_PODS: Final = 20.0  # that ours counts for
+LOOK_FIRST: Final = 25  # pods, until what was learned is used; then each time twice as many
+LOOK_PODS: Final = 2000  # at the latest
+REMEMBERED: Final = 65_536  # pods that were counted; one that waits is asked about again and again
+_HEAVIEST: Final = 1e12
+# Of no cluster in particular: small pods are more frequent, and large ones want cards that are free together.
+OURS: Final[Mapping[PodKind, float]] = {
+    PodKind(core_percent=25): 1.0,
+    PodKind(core_percent=50): 1.0,
+    PodKind(gpus=1): 4.0,
+    PodKind(gpus=2): 1.0,
+    PodKind(gpus=4): 1.0,
+    PodKind(gpus=8): 1.0,
+}
+
+
+class Source(StrEnum):
+    PRIOR = "prior"
+    ONLINE = "online"
+    BOTH = "both"
+
+
+class Forecast:
+    def __init__(self, prior: Mapping[PodKind, float] | None = None, *, learns: bool = True) -> None:
+        """`prior`: weights by kind; None: ours. One that does not learn keeps to it."""
+        self.learned = 0  # pods
+        self.source = Source.PRIOR if not learns else Source.BOTH if prior else Source.ONLINE
+        self._learns = learns
+        self._prior = prior or OURS
+        self._prior_pods = PRIOR_PODS if prior else FIRST_PODS
+        self._seen: OrderedDict[PodUid, None] = OrderedDict()
+        self._growth = 2.0 ** (1.0 / HALF_LIFE)
+        self._weight = 1.0  # of the last pod
+        self._weights: dict[PodKind, float] = {}
+        self._look_at = LOOK_FIRST
+        self.workload = workload_of(self._prior)
+
+    def arrived(self, uid: PodUid, shape: Shape) -> bool:
+        """True: `workload` is another one now."""
+        if not self._learns or uid in self._seen:
+            return False
+        self._seen[uid] = None
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        self._learn(kind_of(shape))
+        if self.learned < self._look_at:
+            return False
+        self._look_at = self.learned + min(self.learned, LOOK_PODS)
+        self.workload = self._now()
+        return True
+
+    def _learn(self, kind: PodKind) -> None:
+        self.learned += 1
+        self._weight *= self._growth
+        self._prior_pods /= self._growth
+        self._weights[kind] = self._weights.get(kind, 0.0) + self._weight
+        if self._weight > _HEAVIEST or len(self._weights) > 2 * MOST_KINDS:
+            kept = sorted(self._weights.items(), key=lambda one: -one[1])[:MOST_KINDS]
+            self._weights = {kind: weight / self._weight for kind, weight in kept}
+            self._weight = 1.0
+
+    def _now(self) -> Workload:
+        weights = {kind: weight / self._weight for kind, weight in self._weights.items()}
+        whole = sum(self._prior.values())
+        for kind, weight in self._prior.items():
+            weights[kind] = weights.get(kind, 0.0) + weight / whole * self._prior_pods
+        return workload_of(weights)

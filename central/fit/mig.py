@@ -1,0 +1,155 @@
+"""MIG instances as devices of their own: to a demand with a profile, each instance of it is a card that is free or held.
+
+So all that holds for whole cards holds for them: how many there are, which are near which VFs, what lies within a scope, that
+two containers of one phase never have the same one, and that init containers use again what later ones have. Enters: a room and
+a demand. Leaves: the room as such a demand sees it, and the way back from what was chosen there. What it never takes: an
+instance of another profile, which is another size, and one whose card is unusable or was given whole.
+
+Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
+for those who want to divide them anew; under the policy spread of those with the most. Instances are picked one by one, not as
+a set: no link connects them, and a node may have 56, of which there are too many sets.
+
+Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from central.ask.model import Policy, RdmaPolicy
+from central.assignment.model import PlacedGpu
+from central.fit.cards import Card
+from central.fit.demand import Demand
+from central.fit.joint import Query, State, sites_of
+from central.fit.model import Devices, Missing
+from central.fit.topology import Topology, bits
+from central.fit.vfs import Choice
+from central.ledger.model import CardRoom, NodeRoom
+from lading.nodedevices import Gpu, MigInstance
+from lading.vocabulary import GpuUuid, PciAddress
+
+_NAMED: Final = {Missing.TOO_FEW_GPUS: Missing.TOO_FEW_MIG, Missing.TOO_FEW_FREE_GPUS: Missing.TOO_FEW_FREE_MIG}
+_WITHIN: Final = "/"  # between a card's address and the instance's numbers
+REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
+
+# By the identity of a card and by profile. The entry keeps the card alive, so that no other can come to have the same one; and
+# its instances stay the same objects, by which a topology is known again.
+_INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
+
+
+def choose_instances(room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], Devices | Missing]) -> Devices | Missing:
+    """What `choose` finds among the instances as cards, as instances; what it misses, by their name."""
+    found = choose(instances_as_cards(room, demand))
+    if isinstance(found, Missing):
+        if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in room.cards):
+            return Missing.TOO_FEW_MIG
+        return _NAMED.get(found, found)
+    card_of = {mig.uuid: card.gpu for card in room.cards for mig in card.gpu.mig}
+    containers = {
+        name: replace(placed, gpus=tuple(_placed(gpu, card_of) for gpu in placed.gpus))
+        for name, placed in found.containers.items()
+    }
+    return replace(found, containers=containers)
+
+
+def _placed(gpu: PlacedGpu, card_of: Mapping[str, Gpu]) -> PlacedGpu:
+    card = card_of[gpu.uuid]
+    return PlacedGpu(uuid=card.uuid, bdf=card.bdf, mig_uuid=gpu.uuid)
+
+
+def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
+    """By number, of instances as cards: 0 for those to take first, equal ones alike. `having`: all that could be taken."""
+    card_of = {one.number: one.gpu.bdf.partition(_WITHIN)[0] for one in having}
+    left = Counter(card_of.values())
+    order = {count: rank for rank, count in enumerate(sorted(set(left.values()), reverse=policy is Policy.SPREAD))}
+    return {number: order[left[card]] for number, card in card_of.items()}
+
+
+@lru_cache(maxsize=4096)
+def narrowed(topology: Topology, query: Query, state: State) -> State:
+    """`state` with no more instances than are wanted in each site that they may be within: those to be taken there."""
+    picked = 0
+    for site in sites_of(topology, query.scope):
+        useless = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs).useless_cards()
+        picked |= _picked(topology, query, state, state.cards & site.cards & ~useless, site.ports)
+    return state._replace(cards=picked)
+
+
+def _picked(topology: Topology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
+    """Each beside a VF of its own, as long as there are any."""
+    nearest = query.vfs > 0 and query.rdma is RdmaPolicy.NEAREST
+    free = Counter(topology.port_of[vf] for vf in bits(state.vfs.free)) if nearest else Counter[int]()
+    left = {port: free[port] for port in ports if free[port]}
+    numbers, picked = bits(cards), 0
+    while numbers and picked.bit_count() < query.cards:
+        near = {number: min(((topology.apart[number][port], port) for port in left), default=(0, -1)) for number in numbers}
+        one = min(numbers, key=lambda n: (not state.again >> n & 1, near[n][0], state.ranks[n], n))
+        numbers.remove(one)
+        picked |= 1 << one
+        port = near[one][1]
+        if port in left:
+            left[port] -= 1
+            if not left[port]:
+                del left[port]
+    return picked
+
+
+def instances_as_cards(room: NodeRoom, demand: Demand) -> NodeRoom:
+    """The room itself for a demand for cards."""
+    if not demand.mig_profile:
+        return room
+    cards = tuple(_as_card(card, gpu) for card in room.cards for gpu in _instances(card.gpu, demand.mig_profile))
+    return replace(room, cards=cards, partitions=())
+
+
+def _as_card(card: CardRoom, instance: Gpu) -> CardRoom:
+    free = instance.uuid in card.free_mig
+    mib, core = (instance.memory_mib, 100) if free else (0, 0)
+    return replace(card, gpu=instance, free_mib=mib, free_core=core, pods=0 if free else 1, free_mig=())
+
+
+def _instances(gpu: Gpu, profile: str) -> tuple[Gpu, ...]:
+    if not gpu.mig:
+        return ()
+    key = id(gpu), profile
+    known = _INSTANCES.get(key)
+    if known is None:
+        if len(_INSTANCES) >= REMEMBERED:
+            _INSTANCES.clear()
+        known = _INSTANCES[key] = gpu, tuple(_as_gpu(gpu, mig) for mig in gpu.mig if mig.profile == profile)
+    return known[1]
+
+
+def _as_gpu(gpu: Gpu, mig: MigInstance) -> Gpu:
+    return msgspec.structs.replace(
+        gpu,
+        uuid=GpuUuid(mig.uuid),
+        bdf=PciAddress(f"{gpu.bdf}{_WITHIN}{mig.gpu_instance:03}{_WITHIN}{mig.compute_instance:03}"),
+        memory_mib=mig.memory_mib,
+        reserved_mib=0,
+        module_id=None,
+        links=(),
+        mig_enabled=False,
+        mig=(),
+    )
+
+
+def explain_instances(room: NodeRoom, demand: Demand) -> str:
+    """Which there are, for a node that has too few of them."""
+    profile, count = demand.mig_profile, demand.whole_peak
+    asked = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
+    states = Counter(_state(card) for card in instances_as_cards(room, demand).cards)
+    if states:
+        return f"{asked}; of {states.total()} such {', '.join(f'{n} {state}' for state, n in states.most_common())}"
+    others = Counter(mig.profile or "of unknown profile" for card in room.cards for mig in card.gpu.mig)
+    return f"{asked}; the node has {', '.join(f'{n} {name}' for name, n in sorted(others.items())) or 'no MIG instance'}"
+
+
+def _state(card: CardRoom) -> str:
+    if not card.usable:
+        return "on GPUs that are unhealthy, cordoned or used without a grant"
+    return "free" if card.free else "held"

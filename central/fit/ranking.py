@@ -1,0 +1,336 @@
+"""Which node is the best for a pod's shape, under the policy fragmentation: the judged and scored columns, kept up to date.
+
+Enters: what changed in the ledger (columns.Followed), a Scoring. Leaves: for an Ask which nodes fit and why the others do not
+(`ColumnStanding`), for a Shape the node with the highest score, and on a node the card that has it (`Rankings`). What did not
+change since a shape was last asked about keeps its score; what changed is scored in one step, for all nodes together.
+
+A simple ask is judged by counting in columns (vectors.py); another one, and any ask on a node that is odd, by the exact fit,
+once for all rooms that are alike. That tells too how close the devices of one container would be: a node where they are closer
+comes first, whatever it leaves behind. That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may
+know better: such a node comes after all others, and is not refused.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from central.ask.model import Ask, PartitionPolicy, Policy, Shape
+from central.fit.columns import FREE, Bools, Columns, Followed, Ints, first_of, left_of, rows_of
+from central.fit.demand import DEFAULT_LIMITS, Limits, read_demand
+from central.fit.fragmentation import Scoring
+from central.fit.likeness import likeness_for
+from central.fit.model import Missing, NoFit, Placement
+from central.fit.topology import Distance
+from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits, left_after, wish_of
+from central.ledger.model import NodeRoom
+
+Place = Callable[[NodeRoom, Ask], Placement | NoFit]
+
+VERDICTS: Final = 4096  # of one ask that is not simple, by likeness
+REMEMBERED_ASKS: Final = 256
+REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
+LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
+_NOWHERE: Final = np.iinfo(np.int64).min
+_SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
+_UNSEEN: Final = -1
+_TEXTS: Final = tuple(missing.value if missing else "" for missing in REASONS)
+_FIRST: Final = np.zeros(1, np.int64)
+_NEARER: Final = 1 << 32  # more than any difference between two scores
+
+
+class _Judged(NamedTuple):
+    """By the exact fit, of a room that fits."""
+
+    left: tuple[int, ...]  # milli of the cards, in any order: a score does not tell them apart
+    apart: int  # how far the devices of one container are from each other: the worst link, then the worst distance
+
+
+class ColumnStanding:
+    """For one ask, on all nodes. `fits`: their names; `reasons`: of every node, empty where it fits."""
+
+    def __init__(self, ask: Ask, columns: Columns, place: Place, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.fits: set[str] = set()
+        self.reasons: dict[str, str] = {}
+        demand = read_demand(ask, Policy.FRAGMENTATION, limits)
+        self.wish = wish_of(ask)
+        self._alike = likeness_for(demand)
+        self._in_partitions = demand.partition is PartitionPolicy.HONOR
+        self._ask = ask
+        self._columns = columns
+        self._place = place
+        self._seen = -1
+        self._missing: Ints = np.zeros(0, np.int64)  # by row: FITS or why not
+        self._cards = np.zeros((0, 0), np.bool_)  # by row: which would do, where that was counted
+        self._after: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the exact fit said it
+        self._apart: Ints = np.zeros(0, np.int64)  # by row: how far the devices would be, where the exact fit said it
+        self._by_likeness: dict[Hashable, Missing | _Judged] = {}
+
+    def catch_up(self) -> None:
+        columns = self._columns
+        if self._seen == columns.tick:
+            return
+        self._make_room()
+        self._forget_dropped()
+        rows = columns.changed_since(self._seen, devices_only=True)
+        self._seen = columns.tick
+        if not len(rows):
+            return
+        if self.wish is None:
+            missing = self._judge_exactly(rows)
+        else:
+            found = fits(columns, rows, self.wish)
+            missing = found.missing
+            self._cards[rows] = found.cards
+            odd = self._odd(rows)
+            if odd.any():
+                missing[odd] = self._judge_exactly(rows[odd])
+        turned = missing != self._missing[rows]
+        self._missing[rows] = missing
+        for row, why in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
+            self._say(columns.names[row], why)
+
+    def fitting(self, rows: Ints) -> Ints:
+        fitting: Ints = rows[self._missing[rows] == FITS]
+        return fitting
+
+    def choices(self, rows: Ints) -> Choices:
+        """Of rows that fit."""
+        columns = self._columns
+        if self.wish is None:
+            return Choices(np.arange(len(rows)), self._after[rows])
+        odd = self._odd(rows)
+        if not odd.any():
+            return choices(columns, rows, self._cards[rows], self.wish)
+        plain, strange = np.flatnonzero(~odd), np.flatnonzero(odd)
+        counted = choices(columns, rows[plain], self._cards[rows[plain]], self.wish)
+        of = np.concatenate([plain[counted.of], strange])
+        free = np.concatenate([counted.free, self._after[rows[strange]]])
+        order = np.argsort(of, kind="stable")
+        return Choices(of[order], free[order])
+
+    def apart(self, rows: Ints) -> Ints:
+        """How far the devices of one container would be from each other, of an ask that is not simple."""
+        apart: Ints = self._apart[rows]
+        return apart
+
+    def _odd(self, rows: Ints) -> Bools:
+        """Where counting does not do for this ask."""
+        odd: Bools = self._columns.odd[rows]
+        return odd | self._columns.parted[rows] if self._in_partitions else odd
+
+    def _say(self, name: str, why: int) -> None:
+        if not name:
+            return
+        self.reasons[name] = _TEXTS[why]
+        if why == FITS:
+            self.fits.add(name)
+        else:
+            self.fits.discard(name)
+
+    def _forget_dropped(self) -> None:
+        dropped = self._columns.dropped_since(self._seen)
+        if dropped is None:
+            self.fits.clear()
+            self.reasons.clear()
+            self._missing[:] = _UNSEEN
+            self._seen = -1
+            return
+        for name, row in dropped:
+            self.fits.discard(name)
+            self.reasons.pop(name, None)
+            self._missing[row] = _UNSEEN
+
+    def _make_room(self) -> None:
+        had, size, slots = len(self._missing), len(self._columns.changed), self._columns.slots
+        if had == size and self._cards.shape[1] == slots:
+            return
+        missing, cards, after, apart = self._missing, self._cards, self._after, self._apart
+        self._missing = np.full(size, _UNSEEN)
+        self._cards = np.zeros((size, slots), np.bool_)
+        self._after = np.zeros((size, slots), np.int64)
+        self._apart = np.zeros(size, np.int64)
+        self._missing[:had] = missing
+        self._apart[:had] = apart
+        self._cards[:had, : cards.shape[1]] = cards
+        self._after[:had, : after.shape[1]] = after
+
+    def _judge_exactly(self, rows: Ints) -> Ints:
+        missing = np.empty(len(rows), np.int64)
+        for number, row in enumerate(rows.tolist()):
+            room = self._columns.rooms[row]
+            verdict = Missing.NO_REPORT if room is None else self._judge(room)
+            if isinstance(verdict, Missing):
+                missing[number] = NUMBER_OF[verdict]
+            else:
+                missing[number] = FITS
+                self._after[row] = 0
+                self._after[row, : len(verdict.left)] = verdict.left
+                self._apart[row] = verdict.apart
+        return missing
+
+    def _judge(self, room: NodeRoom) -> Missing | _Judged:
+        alike = self._alike(room)
+        verdict = self._by_likeness.get(alike)
+        if verdict is None:
+            placed = self._place(room, self._ask)
+            verdict = placed.missing if isinstance(placed, NoFit) else _judged(room, placed)
+            if len(self._by_likeness) >= VERDICTS:
+                self._by_likeness.clear()
+            self._by_likeness[alike] = verdict
+        return verdict
+
+
+def _judged(room: NodeRoom, placed: Placement) -> _Judged:
+    left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in room.cards)
+    return _Judged(left, placed.link * len(Distance) + placed.distance)
+
+
+class Ranking:
+    """For one shape."""
+
+    def __init__(self, shape: Shape, standing: ColumnStanding, columns: Columns) -> None:
+        self.standing = standing
+        self._shape = shape
+        self._columns = columns
+        self._scoring: Scoring | None = None
+        self._seen = -1
+        self._scores: Ints = np.zeros(0, np.int64)  # by row
+
+    def catch_up(self, scoring: Scoring) -> None:
+        """`standing` has to be caught up."""
+        columns = self._columns
+        if scoring is not self._scoring:
+            self._scoring, self._seen = scoring, -1
+        if self._seen == columns.tick:
+            return
+        if len(self._scores) != len(columns.changed):
+            more = len(columns.changed) - len(self._scores)
+            self._scores = np.concatenate([self._scores, np.full(more, _NOWHERE)])
+        rows = columns.changed_since(self._seen)
+        self._seen = columns.tick
+        self._scores[rows] = _NOWHERE
+        rows = self.standing.fitting(rows)
+        cpu_milli, memory_mib = self._shape.requests
+        enough = (columns.cpu_milli[rows] >= cpu_milli) & (columns.memory_mib[rows] >= memory_mib)
+        self._scores[rows] = _SHORT
+        rows = rows[enough]
+        if len(rows):
+            self._scores[rows] = self._score(rows, scoring)
+
+    def best(self, among: Sequence[str] | None = None) -> str | None:
+        """The node with the highest score, and of several the first; None if none of these fits. `among` None: of all."""
+        rows = self._top()
+        if not len(rows):
+            return None
+        name = self._columns.names[first_of(self._columns, rows)]
+        if among is None or name in among:
+            return name
+        rows = self._top(rows_of(self._columns, among))
+        return self._columns.names[first_of(self._columns, rows)] if len(rows) else None
+
+    def _top(self, rows: Ints | None = None) -> Ints:
+        """The rows that have the highest score, of all or of these."""
+        scores = self._scores if rows is None else self._scores[rows]
+        if not len(scores):
+            return np.zeros(0, np.int64)
+        highest = scores.max()
+        if highest == _NOWHERE:
+            return np.zeros(0, np.int64)
+        best = np.flatnonzero(scores == highest)
+        return best if rows is None else rows[best]
+
+    def _score(self, rows: Ints, scoring: Scoring) -> Ints:
+        found = self.standing.choices(rows)
+        after = left_after(self._columns, rows, found, *self._shape.requests)
+        scores = scoring.scores(self._columns.states(rows), after, found.of)
+        if len(found.of) != len(rows):
+            starts = np.flatnonzero(found.of[1:] != found.of[:-1]) + 1  # each row has a choice, and they are in order
+            scores = np.maximum.reduceat(scores, np.concatenate([_FIRST, starts]))
+        return scores if self.standing.wish is not None else scores - _NEARER * self.standing.apart(rows)
+
+
+class Rankings:
+    """The last asks and shapes. With a new `scoring` all is scored anew."""
+
+    def __init__(
+        self, followed: Followed, place: Place, scoring: Callable[[Columns], Scoring], *, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self._followed = followed
+        self._place = place
+        self._limits = limits
+        self.columns = followed.columns
+        self._new_scoring = scoring
+        self._asked = 0
+        self.scoring = scoring(self.columns)
+        self._standings: OrderedDict[Ask, ColumnStanding] = OrderedDict()
+        self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
+
+    def standing(self, ask: Ask) -> ColumnStanding:
+        """Caught up with the ledger."""
+        standing = self._standings.get(ask)
+        if standing is None:
+            standing = self._standings[ask] = ColumnStanding(ask, self.columns, self._place, self._limits)
+            if len(self._standings) > REMEMBERED_ASKS:
+                forgotten, _ = self._standings.popitem(last=False)
+                for shape in [shape for shape in self._rankings if shape.ask == forgotten]:
+                    del self._rankings[shape]
+        self._standings.move_to_end(ask)
+        self._followed.catch_up()
+        standing.catch_up()
+        return standing
+
+    def renew(self) -> None:
+        """What the scoring was made from is not what it was."""
+        self.scoring = self._new_scoring(self.columns)
+
+    def knows_all(self, names: Sequence[str]) -> bool:
+        """Every one of these nodes reports devices."""
+        columns = self._followed.catch_up()
+        return len(rows_of(columns, names)) == len(names)
+
+    def of(self, shape: Shape) -> Ranking:
+        standing = self.standing(shape.ask)
+        ranking = self._rankings.get(shape)
+        if ranking is None:
+            ranking = self._rankings[shape] = Ranking(shape, standing, self.columns)
+            if len(self._rankings) > REMEMBERED_SHAPES:
+                self._rankings.popitem(last=False)
+        self._rankings.move_to_end(shape)
+        self._asked += 1
+        if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
+            self.renew()
+        ranking.catch_up(self.scoring)
+        return ranking
+
+    def narrowed(self, room: NodeRoom, shape: Shape) -> NodeRoom:
+        """For one share: the room with that card only where it leaves most. The same room where that is not ours to say."""
+        wish = wish_of(shape.ask)
+        if wish is None or wish.cards:
+            return room
+        columns, row = self._found(room)
+        found = fits(columns, row, wish)
+        if found.missing[0] != FITS or columns.odd[row[0]]:
+            return room
+        slot = self._best_slot(columns, row, choices(columns, row, found.cards, wish), shape)
+        planes = columns.cards[row[0], :FREE]
+        alike = np.flatnonzero(found.cards[0] & (planes == planes[:, [slot]]).all(0))
+        card = min((room.cards[number] for number in alike), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
+        return replace(room, cards=(card,))
+
+    def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
+        """The row of that room, which without a pod's claims is not as the ledger has it."""
+        columns = self.columns
+        row = columns.row_of.get(room.name, -1)
+        known = columns.rooms[row] if row >= 0 else None
+        if known is not None and known.cards is room.cards and columns.has_load(row, room):
+            return columns, np.array([row])
+        return columns.alone(room), np.zeros(1, np.int64)
+
+    def _best_slot(self, columns: Columns, row: Ints, found: Choices, shape: Shape) -> int:
+        after = left_after(columns, row, found, *shape.requests)
+        scores = self.scoring.scores(columns.states(row), after, found.of)
+        slots = found.slots[scores == scores.max()]
+        return int(slots[columns.cards[row[0], FREE, slots].argmin()])  # the one with the least left

@@ -1,0 +1,58 @@
+"""How much it counts that several cards of one node are free together, for the pods that ask for several at once.
+
+Few pods ask for eight cards, and each of them is lost where no node has eight left. So every number of cards above one counts
+as if it came OFTEN at least, and the more, the fewer places for it there still are: places are nodes with so many cards that
+nobody holds, and as many are needed as such pods come while the rest of the cards is given away.
+
+Enters: a workload, and what is free in the cluster. Leaves: for each *group*, pods of one number of cards and the same models,
+a factor. It moves with the cluster; to weigh anew has all nodes scored anew, so that it pays off only where some factor is off
+by more than APART.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from central.fit.columns import FULL
+from central.fit.workload import MASS, Workload
+
+OFTEN: Final = MASS // 40
+# Numbers of cards for which room is kept even if nobody is known to ask for them.
+NUMBERS: Final = (2, 4, 8)
+LEAST: Final = 0.3
+MOST: Final = 4.0
+NEEDED: Final = 2.0  # places for each that is needed, from which on nothing is scarce
+APART: Final = 2.0
+
+
+class Group(NamedTuple):
+    gpus: int
+    models: tuple[str, ...] = ()  # any of these; none: all
+
+
+Factors = Mapping[Group, float]
+Places = Callable[[Group], int]
+
+
+def weigh_groups(workload: Workload, free_milli: int, places: Places) -> Factors:
+    """`free_milli`: of all cards of the cluster. `places`: so many pods of that group could be placed, one by one."""
+    of_group: dict[Group, int] = {}
+    of_number: dict[int, int] = {}
+    cards = 0.0  # that a pod takes, times MASS
+    for one, mass in workload.kinds:
+        share = 0 if one.cpu_only else (one.core_percent or 50) / 100  # by memory: of cards of unknown size
+        cards += mass * (one.gpus or share)
+        if one.gpus > 1:
+            group = Group(one.gpus, one.models)
+            of_group[group] = of_group.get(group, 0) + mass
+            of_number[one.gpus] = of_number.get(one.gpus, 0) + mass
+    factors = {}
+    for group, mass in of_group.items():
+        needed = mass / cards * free_milli / FULL
+        scarce = NEEDED * (needed + 0.5) / max(1, places(group))
+        factors[group] = min(MOST, max(LEAST * mass / of_number[group.gpus], scarce))
+    return factors
+
+
+def apart(some: Factors, others: Factors) -> bool:
+    """Of one workload."""
+    return any(not 1 / APART <= some[group] / others[group] <= APART for group in some)

@@ -1,0 +1,280 @@
+"""The containers of a pod, one after the other: each with its best devices among those that leave room for the rest.
+
+Enters: a room's devices as numbers of its topology, the containers in the order of the demand, a policy. Leaves: the devices of
+each container; or None; or that the search was ended by its bound.
+
+Exact: where the best choice of a container leaves no room for those that follow, the next best is tried, but of choices that
+make no difference to what follows only the best; and a state of all devices that failed once is not searched again. Whether the
+rest can be placed depends on cards alone, and where devices are bound to a place (a scope, a VF on each switch, a partition) on
+where they are; never on which VFs of one place are taken. What a container takes counts in the phases in which it runs
+(demand.py).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
+from central.fit.cards import Card, CardState
+from central.fit.demand import Demand, Wanted
+from central.fit.joint import Found, Query, State, alternatives, find, sites_of
+from central.fit.mig import instance_ranks, narrowed
+from central.fit.prefer import preference, ranks
+from central.fit.topology import Topology, bits, link
+from central.fit.vfs import FreeVfs
+
+SETS_A_STEP = 8  # of cards, that are looked at once the best choice of a container turned out to be in the way
+
+
+class SearchEndedError(Exception):
+    """After as many choices as are allowed."""
+
+
+class Chosen(NamedTuple):
+    wanted: Wanted
+    cards: Sequence[Card]  # by address
+    vfs: int = 0  # bit mask
+    link: int = 0  # the worst; 0 where there is no pair
+    distance: int = 0
+
+
+class Places(NamedTuple):
+    """By number, as far as it makes a difference to whether a pod can be placed: devices of one place are alike."""
+
+    cards: Sequence[int]
+    ports: Sequence[int]
+
+
+def places_of(topology: Topology, demand: Demand) -> Places:
+    if not demand.bound:
+        return _places_of(topology, Scope.ANY, each=False)
+    per_switch = demand.vfs_peak > 0 and demand.rdma is RdmaPolicy.PER_SWITCH
+    scope = Scope.SWITCH if per_switch else demand.scope
+    return _places_of(topology, scope, each=demand.partition is PartitionPolicy.HONOR)
+
+
+@lru_cache(maxsize=1024)
+def _places_of(topology: Topology, scope: Scope, *, each: bool) -> Places:
+    """`each`: every card is a place of its own."""
+    cards, ports = list(range(topology.cards)), [0] * (max(topology.port_of, default=-1) + 1)
+    for site in sites_of(topology, scope):
+        for port in site.ports:
+            ports[port] = site.number
+        for card in () if each else bits(site.cards):
+            cards[card] = site.number
+    return Places(cards, ports)
+
+
+class Devices:
+    """Of one room, during one search: what others left, and what this pod has so far."""
+
+    def __init__(self, topology: Topology, cards: Sequence[Card], untouched: int, vfs: FreeVfs, places: Places) -> None:
+        self.topology = topology
+        self._places = places
+        self.cards = cards  # that may be given, by address
+        self._untouched = untouched  # of all cards: those of which others hold nothing
+        self._vfs = vfs  # that others left
+        self._use: dict[int, int] = {}  # VF → phases in which this pod uses it
+
+    def state(self, wanted: Wanted, having: Sequence[Card], rank: Mapping[int, int], kinds: bool) -> State:
+        """For one container: `having` are the cards that take it."""
+        numbers = self.topology.cards
+        again = partly = busy = 0
+        for card in self.cards:
+            busy |= (1 << card.number) if card.busy else 0
+        for card in having if busy else ():
+            beyond = card.beyond(wanted)
+            again |= (beyond == 0) << card.number
+            partly |= (beyond == 1) << card.number
+        return State(
+            cards=sum([1 << card.number for card in having]),
+            again=again,
+            partly=partly,
+            untouched=self._untouched & ~busy if wanted.whole else 0,
+            ranks=tuple(rank.get(number, 0) for number in range(numbers)) if rank else (),
+            vfs=self._vfs_for(wanted) if wanted.vfs else FreeVfs(),
+            kinds=self._kinds() if kinds else (),
+        )
+
+    def put(self, chosen: Chosen, sign: int = 1) -> None:
+        wanted = chosen.wanted
+        for card in chosen.cards:
+            card.put(wanted, sign)
+        for vf in bits(chosen.vfs):  # no two containers of one phase have the same
+            phases = self._use.pop(vf, 0) ^ wanted.mask
+            if phases:
+                self._use[vf] = phases
+
+    def kind(self, card: Card) -> CardState:
+        """Equal for cards between which a search need not tell."""
+        return self._places.cards[card.number], card.state()
+
+    def place(self, vf: int) -> int:
+        return self._places.ports[self.topology.port_of[vf]]
+
+    def signature(self) -> CardState:
+        """Equal for states of all devices between which it need not tell."""
+        used = sorted((self.place(vf), phases) for vf, phases in self._use.items())
+        return *sorted(map(self.kind, self.cards)), *used
+
+    def _vfs_for(self, wanted: Wanted) -> FreeVfs:
+        if not self._use:
+            return self._vfs
+        free, again, taken = self._vfs.free, 0, list(self._vfs.taken)
+        for vf, phases in self._use.items():
+            taken[self.topology.port_of[vf]] += 1
+            if phases & wanted.mask:
+                free &= ~(1 << vf)
+            else:
+                again |= 1 << vf
+        return FreeVfs(free, again, tuple(taken), self._vfs.ports)
+
+    def _kinds(self) -> tuple[int, ...]:
+        seen: dict[CardState, int] = {}
+        kinds = [0] * self.topology.cards
+        for card in self.cards:
+            kinds[card.number] = seen.setdefault(self.kind(card), len(seen))
+        return tuple(kinds)
+
+
+def choose_in_turn(devices: Devices, demand: Demand, policy: Policy, *, steps: int) -> Sequence[Chosen] | None:
+    """In the order of the demand. `devices` are changed. SearchEndedError after `steps` choices."""
+    search = _Search(devices, demand, policy, steps)
+    return search.chosen if search.run(0) else None
+
+
+class _Search:
+    def __init__(self, devices: Devices, demand: Demand, policy: Policy, steps: int) -> None:
+        self._devices = devices
+        self._demand = demand
+        self._policy = policy
+        self._prefer = preference(policy)
+        self._steps = steps
+        self._failed: set[CardState] = set()
+        self._backtracked = False  # the best choice of each container is nobody's fault, however long it takes
+        self.chosen: list[Chosen] = []
+
+    def run(self, depth: int) -> bool:
+        if depth == len(self._demand.wanted):
+            return True
+        wanted = self._demand.wanted[depth]
+        having = [card for card in self._devices.cards if card.takes(wanted)] if wanted.count else []
+        if len(having) < wanted.count:
+            return False
+        if depth + 1 == len(self._demand.wanted):  # nothing follows that could fail
+            best = self._best(wanted, having)
+            self.chosen += [best] if best else []
+            return best is not None
+        signature = (depth, *self._devices.signature())
+        if signature in self._failed:
+            return False
+        for choice in self._ways(wanted, having):
+            self._step()
+            self._devices.put(choice)
+            self.chosen.append(choice)
+            if self.run(depth + 1):
+                return True
+            self.chosen.pop()
+            self._devices.put(choice, -1)
+            self._backtracked = True
+        self._failed.add(signature)
+        return False
+
+    def _step(self, sets: int = 0) -> None:
+        self._steps -= 1 + sets // SETS_A_STEP
+        if self._steps < 0:
+            raise SearchEndedError
+
+    # ---- one container
+
+    def _best(self, wanted: Wanted, having: Sequence[Card]) -> Chosen | None:
+        if self._is_by_policy(wanted):
+            cards = having if len(having) == wanted.count else self._prefer(having, wanted, wanted.count)
+            return _by_policy(wanted, cards)
+        answer = find(self._devices.topology, self._query(wanted), self._state(wanted, having))
+        if answer.ended:
+            raise SearchEndedError
+        if self._backtracked:
+            self._step(answer.sets)
+        return self._chosen(wanted, answer.found) if answer.found else None
+
+    def _ways(self, wanted: Wanted, having: Sequence[Card]) -> Iterator[Chosen]:
+        """The best choice, then the others, as far as they make another difference to what follows."""
+        first = self._best(wanted, having)
+        if first is None:
+            return
+        yield first
+        if self._is_by_policy(wanted):
+            yield from self._ways_by_policy(wanted, having, first)
+        elif self._demand.bound or len({self._devices.kind(card) for card in having}) > 1:
+            yield from self._next_best(wanted, having, first)
+
+    def _next_best(self, wanted: Wanted, having: Sequence[Card], first: Chosen) -> Iterator[Chosen]:
+        state = self._state(wanted, having, kinds=True)
+        most = SETS_A_STEP * max(1, self._steps)
+        found = alternatives(self._devices.topology, self._query(wanted), state, most)
+        if found is None:
+            raise SearchEndedError
+        tried = {self._kind(state, first)}
+        for one in found:
+            choice = self._chosen(wanted, one)
+            kind = self._kind(state, choice)
+            if kind not in tried:
+                tried.add(kind)
+                yield choice
+
+    def _kind(self, state: State, choice: Chosen) -> CardState:
+        cards = sorted(state.kinds[card.number] for card in choice.cards)
+        return *cards, -1, *sorted(map(self._devices.place, bits(choice.vfs)))
+
+    # ---- whole cards, VFs, and shares with VFs or within a scope
+
+    def _query(self, wanted: Wanted) -> Query:
+        demand = self._demand
+        whole = wanted.whole and wanted.count > 0
+        rdma = demand.rdma if wanted.vfs else RdmaPolicy.NEAREST
+        return Query(wanted.count, wanted.vfs, rdma, demand.scope, demand.partition if whole else None)
+
+    def _state(self, wanted: Wanted, having: Sequence[Card], *, kinds: bool = False) -> State:
+        if self._demand.mig_profile and wanted.count:
+            state = self._devices.state(wanted, having, instance_ranks(self._policy, having), kinds)
+            return narrowed(self._devices.topology, self._query(wanted), state)
+        rank = {} if wanted.whole else ranks(self._policy, having, wanted)
+        return self._devices.state(wanted, having, rank, kinds)
+
+    def _chosen(self, wanted: Wanted, found: Found) -> Chosen:
+        cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
+        return Chosen(wanted, cards, found.vfs, found.link, found.distance)
+
+    # ---- shares alone
+
+    def _is_by_policy(self, wanted: Wanted) -> bool:
+        return not wanted.whole and not wanted.vfs and (self._demand.scope is Scope.ANY or wanted.count == 1)
+
+    def _ways_by_policy(self, wanted: Wanted, having: Sequence[Card], first: Chosen) -> Iterator[Chosen]:
+        """By how many cards of which kind they have."""
+        alike: dict[CardState, list[Card]] = {}
+        for card in self._prefer(having, wanted, len(having)):
+            alike.setdefault(self._devices.kind(card), []).append(card)
+        tried = tuple(sum(1 for card in first.cards if card in kind) for kind in alike.values())
+        for counts in _splits([len(kind) for kind in alike.values()], wanted.count):
+            if counts != tried:
+                picks = [card for kind, count in zip(alike.values(), counts, strict=True) for card in kind[:count]]
+                yield _by_policy(wanted, picks)
+
+
+def _by_policy(wanted: Wanted, cards: Sequence[Card]) -> Chosen:
+    worst = max((link(a.gpu, b.gpu) for a in cards for b in cards if a is not b), default=0) if len(cards) > 1 else 0
+    return Chosen(wanted, sorted(cards, key=lambda card: card.address), link=worst)
+
+
+def _splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to take `count` from heaps of these sizes; the most from the first ones first."""
+    if not sizes:
+        if count == 0:
+            yield ()
+        return
+    for head in range(min(sizes[0], count), -1, -1):
+        if count - head <= sum(sizes[1:]):
+            for tail in _splits(sizes[1:], count - head):
+                yield head, *tail

@@ -1,0 +1,143 @@
+"""Whether an ask fits, and what it would leave, for many nodes in one step: of asks that are simple.
+
+*Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
+be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). Enters: columns, the rows to look
+at, a Wish. Leaves: for each row the reason by which it does not fit, or 0; and for those that fit the states that every choice
+of cards would leave. All other asks, and nodes that are odd, are judged by the exact fit, one by one (standing.py).
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from central.ask.model import Ask, ContainerAsk
+from central.fit.columns import ANY_MODEL, BARE, CORE, FREE, FULL, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints, States
+from central.fit.model import Missing
+
+FITS: Final = 0
+# By number, as `verdicts` answers them; the first is none.
+REASONS: Final[tuple[Missing | None, ...]] = (None, *Missing)
+NUMBER_OF: Final = {missing: number for number, missing in enumerate(REASONS) if missing is not None}
+_NOT_SERVING: Final = np.array(
+    [FITS, *(NUMBER_OF[missing] for missing in (Missing.NO_REPORT, Missing.UNREACHABLE, Missing.NOT_RECONCILED))], np.int64
+)
+
+
+class Wish(NamedTuple):
+    """What a simple ask wants: so many whole cards, or (0) one share, or no card at all."""
+
+    models: tuple[str, ...] = ()
+    cards: int = 0
+    memory_mib: int | None = None
+    core_percent: int | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return not self.cards and self.memory_mib is None and self.core_percent is None
+
+
+def wish_of(ask: Ask) -> Wish | None:
+    """None: it is not simple."""
+    if ask == Ask(containers=(), policy=ask.policy):
+        return Wish()
+    if len(ask.containers) != 1:
+        return None
+    one = ask.containers[0]
+    plain = ContainerAsk(name=one.name, role=one.role, gpus=one.gpus, share=one.share)
+    if one != plain or ask != Ask(containers=(plain,), policy=ask.policy, gpu_models=ask.gpu_models):
+        return None
+    if one.share is not None:
+        return Wish(ask.gpu_models, 0, one.share.memory_mib, one.share.core_percent)
+    return Wish(ask.gpu_models, one.gpus)
+
+
+class Fits(NamedTuple):
+    """Of some rows."""
+
+    missing: Ints  # [rows], FITS or a number of REASONS
+    cards: Bools  # [rows, slots], that would do
+
+
+def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
+    """Of rows that are not odd."""
+    cards = columns.cards[rows]
+    asked = cards[:, MODEL] >= 0
+    if wish.models:
+        asked = columns.models_of(wish.models)[cards[:, MODEL]]
+    least = wish.cards or 1
+    if wish.cards:
+        large = asked
+        usable = asked & (cards[:, USABLE] > 0)
+        now = usable & (cards[:, BARE] > 0)
+    else:
+        mib, core = taken_by_share(cards[:, SIZE], wish), wish.core_percent or 0
+        large = asked & (mib >= 1) & (mib <= cards[:, SIZE])
+        usable = large & (cards[:, USABLE] > 0)
+        now = usable & (cards[:, MIB] >= mib) & (cards[:, CORE] >= core)
+    if wish.nothing:
+        return Fits(np.where(columns.serving[rows] == 1, NUMBER_OF[Missing.NO_REPORT], FITS), asked & False)
+    missing = _NOT_SERVING[columns.serving[rows]]
+    short = (missing == FITS) & (now.sum(1) < least)
+    if short.any():
+        why = _why_short(columns, cards[short], wish, asked[short], large[short], usable[short])
+        missing = missing.copy()
+        missing[short] = why
+    return Fits(missing, now & (missing == FITS)[:, None])
+
+
+def _why_short(columns: Columns, cards: Ints, wish: Wish, asked: Bools, large: Bools, usable: Bools) -> Ints:
+    """In the order of `short_of_cards`: what comes last here counts first."""
+    least = wish.cards or 1
+    why = np.full(len(cards), NUMBER_OF[Missing.TOO_FEW_FREE_GPUS if wish.cards else Missing.NO_CARD_WITH_ROOM])
+    why[usable.sum(1) < least] = NUMBER_OF[Missing.UNHEALTHY]
+    why[large.sum(1) < least] = NUMBER_OF[Missing.NO_CARD_LARGE_ENOUGH]
+    why[asked.sum(1) < least] = NUMBER_OF[Missing.TOO_FEW_GPUS]
+    if wish.models:
+        has_model = columns.models_of(wish.models)[cards[:, ANY_MODEL]].any(1)
+        why[~asked.any(1) & ~has_model] = NUMBER_OF[Missing.NO_MODEL]
+    return why
+
+
+def taken_by_share(size_mib: Ints, wish: Wish) -> Ints:
+    if wish.memory_mib is not None:
+        return np.full_like(size_mib, wish.memory_mib)
+    return size_mib * (wish.core_percent or 0) // 100
+
+
+_NO_SLOTS: Final[Ints] = np.zeros(0, np.int64)
+
+
+class Choices(NamedTuple):
+    """What is left by every choice of cards that makes a difference, of some rows."""
+
+    of: Ints  # [choices], which of the rows, in their order; each at least once
+    free: Ints  # [choices, slots]: milli that would be left
+    slots: Ints = _NO_SLOTS  # [choices], of the card that a share is of; none for other asks
+
+
+def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
+    """Of rows that fit; `cards` as `fits` answered for them."""
+    if wish.nothing:
+        return Choices(np.arange(len(rows)), columns.cards[rows, FREE])
+    if wish.cards:
+        free = columns.cards[rows, FREE]
+        free[cards & (cards.cumsum(1) <= wish.cards)] = 0  # all whole cards are alike
+        return Choices(np.arange(len(rows)), free)
+    planes = columns.cards[rows]
+    bare = cards & (planes[:, BARE] > 0)
+    alike = bare[:, 1:] & bare[:, :-1] & (planes[:, SIZE, 1:] == planes[:, SIZE, :-1])
+    different = cards.copy()
+    different[:, 1:] &= ~alike
+    of, slot = np.nonzero(different)
+    size = planes[of, SIZE, slot]
+    mib = planes[of, MIB, slot] - taken_by_share(size, wish)
+    core = planes[of, CORE, slot] - (wish.core_percent or 0)
+    free = planes[of, FREE]
+    free[np.arange(len(of)), slot] = np.minimum(np.minimum(mib * FULL // size, core * 10), FULL - 1)
+    return Choices(of, free, slot)
+
+
+def left_after(columns: Columns, rows: Ints, found: Choices, cpu_milli: int, memory_mib: int) -> States:
+    """The states that the choices leave, with the pod's other requests gone too."""
+    of = rows[found.of]
+    return States(columns.cpu_milli[of] - cpu_milli, columns.memory_mib[of] - memory_mib, columns.kind[of], found.free)

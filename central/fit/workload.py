@@ -1,0 +1,115 @@
+"""What the cluster is likely to be asked for: kinds of pods, and how often they come.
+
+Enters: a workload file, or shapes of pods that came (forecast.py). Leaves: a Workload, whose masses are whole numbers that add
+up to MASS at most.
+
+Shapes that differ only in what no node has to tell apart are one kind: the names of containers, the policy. A pod of several
+containers with shares counts by its largest one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from central.ask.model import NO_REQUESTS, ContainerAsk, Requests, Role, Shape
+
+MASS: Final = 1 << 20
+# Kinds that are kept: the most frequent ones. A cluster has some hundred templates.
+MOST_KINDS: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodKind:
+    """What one pod asks of one node: whole cards, or one share, or no card at all."""
+
+    requests: Requests = NO_REQUESTS
+    gpus: int = 0
+    memory_mib: int | None = None  # a share, as central.ask.model.Share has it
+    core_percent: int | None = None
+    models: tuple[str, ...] = ()
+
+    @property
+    def cpu_only(self) -> bool:
+        return not self.gpus and self.memory_mib is None and self.core_percent is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    kinds: tuple[tuple[PodKind, int], ...] = ()  # each with its mass
+
+
+def workload_of(weights: Mapping[PodKind, float]) -> Workload:
+    """Equal weights in any order make equal workloads."""
+    total = sum(weights.values())
+    if total <= 0:
+        return Workload()
+    kept = sorted(weights.items(), key=lambda one: (-one[1], repr(one[0])))[:MOST_KINDS]
+    masses = [(kind, int(weight / total * MASS)) for kind, weight in kept]
+    return Workload(kinds=tuple((kind, mass) for kind, mass in masses if mass))
+
+
+def kind_of(shape: Shape) -> PodKind:
+    containers = shape.ask.containers
+    gpus = 0 if shape.ask.mig_profile else _whole_at_one_time(containers)  # MIG instances are of cards that nobody scores
+    if gpus:
+        return PodKind(requests=shape.requests, gpus=gpus, models=shape.ask.gpu_models)
+    shares = [one.share for one in containers if one.share is not None]
+    if not shares:
+        return PodKind(requests=shape.requests)
+    largest = max(shares, key=lambda share: (share.memory_mib or 0, share.core_percent or 0))
+    return PodKind(
+        requests=shape.requests,
+        memory_mib=largest.memory_mib,
+        core_percent=largest.core_percent,
+        models=shape.ask.gpu_models,
+    )
+
+
+def _whole_at_one_time(containers: Iterable[ContainerAsk]) -> int:
+    stay = most = 0
+    for one in containers:
+        if one.role is Role.INIT:
+            most = max(most, stay + one.gpus)
+        else:
+            stay += one.gpus
+    return max(most, stay)
+
+
+# ---- a file
+
+
+class WrittenPod(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of pods in a workload file."""
+
+    weight: Annotated[float, msgspec.Meta(gt=0)]
+    cpu_milli: Annotated[int, msgspec.Meta(ge=0)] = 0
+    memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
+    gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
+    gpu_memory_mib: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    gpu_core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
+    gpu_models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.gpus and (self.gpu_memory_mib or self.gpu_core_percent):
+            raise ValueError("gpus and a share: a pod asks for whole cards or for a part of one")
+
+
+class WrittenWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pods: Annotated[tuple[WrittenPod, ...], msgspec.Meta(min_length=1)]
+
+
+def parse_workload(text: bytes) -> dict[PodKind, float]:
+    """By kind its weight. msgspec.DecodeError for what is no workload."""
+    weights: dict[PodKind, float] = {}
+    for pod in msgspec.json.decode(text, type=WrittenWorkload).pods:
+        kind = PodKind(
+            requests=Requests(pod.cpu_milli, pod.memory_mib),
+            gpus=pod.gpus,
+            memory_mib=pod.gpu_memory_mib,
+            core_percent=pod.gpu_core_percent,
+            models=tuple(sorted(pod.gpu_models)),
+        )
+        weights[kind] = weights.get(kind, 0.0) + pod.weight
+    return weights

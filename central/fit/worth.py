@@ -1,0 +1,179 @@
+"""What is left on a node, weighed by what pods could do with it: three terms, each a look into tables.
+
+Enters: a workload, and the kinds of nodes that there are; then what nodes have left. Leaves: milli of cards, times MASS. A term
+costs what a node has cards, however many kinds of pods there are: the sums over these are in the tables.
+
+*Usable* is the opposite of the fragments of Weng et al.: of a node's free parts, those that a pod drawn at random could use,
+for the node has the cpu and memory for it, cards of its model, enough left of this card, or enough cards that are free as a
+whole. With A(f) the mass of the shares that suit the node and ask for f or less of a card, B(n) that of the pods that ask for n
+or fewer whole cards,
+
+    usable = sum over cards of free * (A(free) + [card is full] * B(number of full cards))
+
+*Cut* adds up what the rest of each card is worth to shares (cutting.py).
+
+*Fed* is the part of the free cards for which the cpu would last, if pods of one kind took all of it, on average over the kinds:
+min(free, cpu left * milli per cpu of the pod). Cpu that goes to a node without free cards costs nothing here, and cards
+that nobody can use for lack of cpu are worth nothing.
+
+Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4, for the first.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from central.fit.columns import FULL, Ints, Kind, States, milli_asked
+from central.fit.cutting import WHOLE, worth_of_rests
+from central.fit.reserve import NUMBERS, OFTEN, Factors, Group
+from central.fit.workload import MASS, PodKind, Workload
+
+MOST_CARDS: Final = 64  # of a node, that the tables tell apart
+MOST_AMOUNTS: Final = 64  # of cpu, or of memory: what lies between is taken for the next higher
+_MOST: Final = 1 << 26  # milli of cpu, or MiB: more feeds any number of cards
+_FINE: Final = 4096  # parts of a unit of it for a milli of a card
+_OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
+
+
+class Tables:
+    def __init__(self, workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors) -> None:
+        """`cards`: how many there are in the cluster, by kind. `factors`: of the pods that ask for several at once."""
+        self.kinds = tuple(kinds)
+        self._pods = [one for one, _ in workload.kinds]
+        self._masses = [mass for _, mass in workload.kinds]
+        self._needs = [[_need(one, kind) for one in self._pods] for kind in self.kinds]
+        self._cpu = _amounts([one.requests.cpu_milli for one in self._pods])
+        self._memory = _amounts([one.requests.memory_mib for one in self._pods])
+        self._weights = _weights(workload, self.kinds, cards, factors)
+        self._shares, self._wholes, self._rank_of_milli = self._make_usable()
+        self._rests = np.array([self._make_rests(needs) for needs in self._needs], np.int64)
+        self._by_cpu = Feeding([one.requests.cpu_milli for one in self._pods], self._masses, self._needs)
+        self._by_memory = Feeding([one.requests.memory_mib for one in self._pods], self._masses, self._needs)
+
+    def usable(self, states: States) -> Ints:
+        free, kind = states.free, states.kind
+        cpu = self._cpu.searchsorted(states.cpu_milli, "right")
+        memory = self._memory.searchsorted(states.memory_mib, "right")
+        full = (free == FULL).sum(1)
+        rank = self._rank_of_milli[kind[:, None], free]
+        shares = self._shares[kind[:, None], cpu[:, None], memory[:, None], rank].astype(np.int64)
+        wholes = self._wholes[kind, cpu, memory, np.minimum(full, MOST_CARDS)].astype(np.int64)
+        answer: Ints = (free * shares).sum(1) + FULL * full * wholes
+        return answer
+
+    def cut(self, states: States) -> Ints:
+        answer: Ints = self._rests[states.kind[:, None], states.free].sum(1)
+        return answer
+
+    def fed(self, states: States) -> tuple[Ints, Ints]:
+        """By cpu, and by memory."""
+        free, kind = states.free.sum(1), states.kind
+        return self._by_cpu.fed(kind, free, states.cpu_milli), self._by_memory.fed(kind, free, states.memory_mib)
+
+    def _make_usable(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
+        """By kind of node, rank of cpu and of memory, and rank of what is free of a card, or number of full cards."""
+        cpu = np.searchsorted(self._cpu, [one.requests.cpu_milli for one in self._pods]) + 1
+        memory = np.searchsorted(self._memory, [one.requests.memory_mib for one in self._pods]) + 1
+        steps = [sorted({need for need in needs if 0 < need <= FULL}) for needs in self._needs]
+        size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
+        shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int32)
+        wholes = np.zeros((*size, MOST_CARDS + 1), np.int32)
+        ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
+        for number, (kind, needs) in enumerate(zip(self.kinds, self._needs, strict=True)):
+            ranks[number] = np.searchsorted(steps[number], np.arange(FULL + 1), "right")
+            for index, one in enumerate(self._pods):
+                if one.models and kind.model not in one.models:
+                    continue
+                at = number, cpu[index], memory[index]
+                if one.gpus:
+                    wholes[(*at, min(one.gpus, MOST_CARDS))] += self._weights[index]
+                elif needs[index]:
+                    shares[(*at, ranks[number, needs[index]])] += self._weights[index]
+        for gpus in set(NUMBERS) - {one.gpus for one in self._pods}:
+            wholes[:, 0, 0, gpus] += OFTEN
+        for table in (shares, wholes):
+            for axis in (1, 2, 3):
+                np.cumsum(table, axis=axis, out=table)
+        return shares, wholes, ranks
+
+    def _make_rests(self, needs: Sequence[int]) -> Ints:
+        """By milli that are left of a card."""
+        demand: dict[int, float] = {}
+        for one, need, mass in zip(self._pods, needs, self._masses, strict=True):
+            if need and not one.gpus:
+                percent = -(-need * WHOLE // FULL)
+                demand[percent] = demand.get(percent, 0.0) + mass
+        worth = worth_of_rests(demand)[np.arange(FULL + 1) * WHOLE // FULL]
+        return np.rint(worth * FULL * MASS).astype(np.int64)
+
+
+def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors) -> list[int]:
+    """The masses of pods by which cards are usable: of those that ask for several at once as reserve.py has it, and of models
+    that are scarce the more, by the root."""
+    of_number: Counter[int] = Counter()
+    of_group: Counter[Group] = Counter()
+    for one, mass in workload.kinds:
+        of_number[one.gpus] += mass
+        of_group[Group(one.gpus, one.models)] += mass
+    weights = []
+    for one, mass in workload.kinds:
+        weight, group = float(mass), Group(one.gpus, one.models)
+        if one.gpus > 1:
+            weight *= max(OFTEN, of_number[one.gpus]) / of_group[group] * factors[group]
+        if one.models:
+            suitable = sum(count for kind, count in zip(kinds, cards, strict=True) if kind.model in one.models)
+            weight *= math.sqrt(sum(cards) / suitable) if suitable else 0.0
+        weights.append(round(weight))
+    return weights
+
+
+class Feeding:
+    """Of one resource, cpu or memory: for how much of the free cards what is left of it would last."""
+
+    def __init__(self, asked: Sequence[int], masses: Sequence[int], needs: Sequence[Sequence[int]]) -> None:
+        """By kind of pod: how much of the resource, and its mass; by kind of node and of pod: milli of cards."""
+        made = [_ratios(asked, masses, of_kind) for of_kind in needs]
+        self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
+        self._enough = np.concatenate([enough for _, enough, _ in made])
+        self._rates = np.concatenate([rates for _, _, rates in made])
+
+    def fed(self, kind: Ints, free: Ints, left: Ints) -> Ints:
+        left = np.minimum(np.maximum(left, 0), _MOST)
+        ratio = np.minimum(left * _FINE // np.maximum(free, 1), _OFFSET - 1)
+        at = self._ratios.searchsorted(kind * _OFFSET + ratio, "right") + kind
+        answer: Ints = free * self._enough[at] + left * self._rates[at]
+        return answer
+
+
+def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+    """The ratios of resource to cards from which on a pod finds enough for all cards, ascending; and, with none, one, two … of
+    them reached: the mass of the pods that do, and milli of cards that one unit feeds, for the others."""
+    pods = sorted(
+        (min(-(-amount * _FINE // need), _OFFSET - 1), mass, mass * need // max(1, amount))
+        for amount, mass, need in zip(asked, masses, needs, strict=True)
+        if need
+    )
+    columns = np.array(pods, np.int64).reshape(-1, 3)
+    enough = np.concatenate([[0], np.cumsum(columns[:, 1])])
+    rates = np.concatenate([[0], np.cumsum(columns[:, 2])])
+    return columns[:, 0], enough, rates[-1] - rates
+
+
+def _need(one: PodKind, kind: Kind) -> int:
+    """Milli of cards of this kind; 0: it asks for none, or for a share that none of them has."""
+    if one.cpu_only:
+        return 0
+    need = one.gpus * FULL if one.gpus else milli_asked(kind.size_mib, one.memory_mib, one.core_percent)
+    return need if one.gpus or need <= FULL else 0
+
+
+def _amounts(asked: Sequence[int]) -> Ints:
+    """Sorted; of too many, some: the largest is among them."""
+    different = np.unique(np.array(asked, np.int64))
+    if len(different) > MOST_AMOUNTS:
+        different = different[np.linspace(0, len(different) - 1, MOST_AMOUNTS).round().astype(np.int64)]
+    return different

@@ -1,0 +1,372 @@
+"""The joint choice of cards and VFs against brute force: every set of cards with every set of VFs, and every way to pair them,
+the objective computed by its words. Nothing of central/fit is used by the oracle.
+
+On every shipped profile with random holds, and on random nodes."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import msgspec
+import pytest
+
+from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope
+from central.fit.demand import Limits
+from central.fit.fit import fit
+from central.fit.model import Placement
+from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from lading.nodedevices import Gpu, NvLink, Partition, Pf, Place, Status, Vf
+from lading.vocabulary import GpuUuid, PciAddress
+from tests.fakes.rooms import ask, rdma, share, whole
+
+PROFILES: Final = sorted((Path(__file__).parents[2] / "simnode/nodedevices").glob("*.json"))
+REACH: Final = {Scope.SWITCH: 0, Scope.NUMA: 2, Scope.SOCKET: 3, Scope.ANY: 4}
+UNBOUNDED: Final = Limits(search_steps=1_000_000)
+Choice = tuple[tuple[CardRoom, ...], tuple[VfRoom, ...]]
+
+
+# ---- the oracle
+
+
+def near(one: Place, other: Place) -> int:
+    """0 switch, 1 host bridge, 2 NUMA, 3 socket, 4 none of these."""
+    common = 0
+    while common < min(len(one.path), len(other.path)) and one.path[common] == other.path[common]:
+        common += 1
+    if common:
+        return 0 if common > 1 else 1
+    if one.numa is not None and one.numa == other.numa:
+        return 2
+    return 3 if one.socket is not None and one.socket == other.socket else 4
+
+
+def linked(one: Gpu, other: Gpu) -> int:
+    direct = max(sum(link.count for link in a.links if link.to == b.uuid) for a, b in ((one, other), (other, one)))
+    through = min(sum(link.count for link in gpu.links if not link.to) for gpu in (one, other))
+    lanes = min(direct or through, 18)
+    return 18 - lanes if lanes else 18 + near(one.place, other.place)
+
+
+@cache
+def paired(table: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
+    """The least (worst, sum) of the distances of pairs; a row is a card, a column a VF. Every way to pair is tried."""
+    cards, vfs = len(table), len(table[0])
+    if cards > vfs:
+        return paired(tuple(zip(*table, strict=True)))
+    few, more = divmod(vfs, cards)
+    best = (9, 0)
+    for of in product(range(cards), repeat=vfs):
+        counts = Counter(of)
+        if all(counts[card] in {few, few + 1} for card in range(cards)) and (more or set(counts.values()) == {few}):
+            distances = [table[card][vf] for vf, card in enumerate(of)]
+            best = min(best, (max(distances), sum(distances)))
+    return best
+
+
+def distances(cards: Sequence[CardRoom], vfs: Sequence[VfRoom]) -> tuple[int, int]:
+    return paired(tuple(tuple(near(card.gpu.place, vf.pf.place) for vf in vfs) for card in cards)) if cards and vfs else (0, 0)
+
+
+def kept_whole(room: NodeRoom) -> set[frozenset[str]]:
+    """Partitions and switches with several cards, all of them free."""
+    module = {card.gpu.module_id: card.gpu.uuid for card in room.cards}
+    groups = {
+        frozenset(module[one] for one in partition.modules)
+        for partition in room.partitions
+        if set(partition.modules) <= set(module)
+    }
+    groups |= {
+        frozenset(other.gpu.uuid for other in room.cards if other is card or near(card.gpu.place, other.gpu.place) == 0)
+        for card in room.cards
+    }
+    free = {card.gpu.uuid for card in room.cards if card.free}
+    return {group for group in groups if len(group) > 1 and group <= free}
+
+
+def partitions(room: NodeRoom) -> list[set[str]]:
+    module = {card.gpu.module_id: card.gpu.uuid for card in room.cards}
+    return [{module[one] for one in p.modules} for p in room.partitions if set(p.modules) <= set(module)]
+
+
+def objective(room: NodeRoom, pod: Ask, choice: Choice) -> tuple[object, ...] | None:
+    """None: not allowed."""
+    cards, vfs = choice
+    sites = [card.gpu.place for card in cards] + [vf.pf.place for vf in {vf.pf.bdf: vf for vf in vfs}.values()]
+    if any(near(a, b) > REACH[pod.scope] for a, b in combinations(sites, 2)):
+        return None
+    asked = pod.containers[0].vfs
+    by_pf = Counter(vf.pf.bdf for vf in vfs)
+    match pod.rdma_policy if asked else RdmaPolicy.COUNT:
+        case RdmaPolicy.PER_PF:
+            usable = {vf.pf.bdf for vf in room.vfs if vf.usable}
+            if not usable or by_pf != dict.fromkeys(usable, asked):
+                return None
+        case RdmaPolicy.PER_SWITCH:
+            for place in [card.gpu.place for card in cards]:
+                if sum(near(place, vf.pf.place) == 0 for vf in vfs) != asked:
+                    return None
+            if any(all(near(card.gpu.place, vf.pf.place) > 0 for card in cards) for vf in vfs):
+                return None
+        case _:
+            if len(vfs) != asked:
+                return None
+    chosen = {card.gpu.uuid for card in cards}
+    whole_partition = chosen in partitions(room)
+    if cards and pod.partition is PartitionPolicy.HONOR and room.partitions and not whole_partition:
+        return None
+    links = [linked(a.gpu, b.gpu) for a, b in combinations(cards, 2)]
+    worst, total = distances(cards, vfs) if pod.rdma_policy is RdmaPolicy.NEAREST else (0, 0)
+    broken = sum(1 for group in kept_whole(room) if group & chosen and not group <= chosen)
+    taken = Counter(vf.pf.bdf for vf in room.vfs if vf.usable and not vf.free)
+    load = sum(taken[pf] * count + count * (count - 1) // 2 for pf, count in by_pf.items())
+    return (
+        not whole_partition,
+        max(links, default=0),
+        worst,
+        sum(links),
+        total,
+        broken,
+        load,
+        sorted(card.gpu.bdf for card in cards),
+        sorted(vf.vf.bdf for vf in vfs),
+    )
+
+
+def sets_of_vfs(vfs: Sequence[VfRoom], pod: Ask) -> Iterator[tuple[VfRoom, ...]]:
+    asked = pod.containers[0].vfs
+    exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not asked
+    for size in [asked] if exact else range(len(vfs) + 1):
+        yield from combinations(vfs, size)
+
+
+def judged(room: NodeRoom, pod: Ask) -> list[tuple[tuple[object, ...], Choice]]:
+    """Every choice for the one container, the best first."""
+    [one] = pod.containers
+    cards = [card for card in room.cards if card.free]
+    vfs = [vf for vf in room.vfs if vf.free]
+    choices = [
+        (key, (some, those))
+        for some in combinations(cards, one.gpus)
+        for those in sets_of_vfs(vfs, pod)
+        if (key := objective(room, pod, (some, those))) is not None
+    ]
+    return sorted(choices, key=lambda choice: choice[0])
+
+
+def best(room: NodeRoom, pod: Ask) -> Choice | None:
+    choices = judged(room, pod)
+    return choices[0][1] if choices else None
+
+
+def best_in_turn(room: NodeRoom, pod: Ask) -> list[Choice] | None:
+    """For containers that run at the same time: each the best of those that leave room for the rest."""
+    if not pod.containers:
+        return []
+    first, *rest = pod.containers
+    for _, choice in judged(room, replace(pod, containers=(first,))):
+        others = best_in_turn(less(room, choice), replace(pod, containers=tuple(rest)))
+        if others is not None:
+            return [choice, *others]
+    return None
+
+
+def less(room: NodeRoom, choice: Choice) -> NodeRoom:
+    cards, vfs = ({id(device) for device in devices} for devices in choice)
+    return replace(
+        room,
+        cards=tuple(replace(card, pods=1) if id(card) in cards else card for card in room.cards),
+        vfs=tuple(replace(vf, free=False) if id(vf) in vfs else vf for vf in room.vfs),
+    )
+
+
+def best_share(room: NodeRoom, pod: Ask, policy: Policy) -> Choice | None:
+    """Of one card, with VFs."""
+    [one] = pod.containers
+    assert one.share is not None
+    assert one.share.memory_mib is not None
+    found = []
+    for card in room.cards:
+        if not card.usable or card.free_mib < one.share.memory_mib:
+            continue
+        for those in sets_of_vfs([vf for vf in room.vfs if vf.free], pod):
+            key = objective(room, pod, ((card,), those))
+            if key is not None:
+                preferred = (card.containers, -card.free_mib) if policy is Policy.SPREAD else (card.free_mib, card.free_core)
+                _, _, worst, _, total, _, load, *addresses = key
+                found.append(((worst, preferred, total, load, *addresses), ((card,), those)))
+    return min(found, key=lambda choice: choice[0])[1] if found else None
+
+
+# ---- nodes
+
+
+def room_of(status: Status, random: Random, *, held: float, vfs_of_pf: int) -> NodeRoom:
+    """With random holds; of each PF no more VFs than that."""
+    cards = [card_room(gpu, random.random() < held, random.random() < 0.05) for gpu in status.gpus]
+    vfs = [
+        VfRoom(vf=vf, pf=pf, usable=(usable := random.random() < 0.95), free=usable and random.random() >= held)
+        for pf in status.pfs
+        for vf in pf.vfs[:vfs_of_pf]
+    ]
+    return NodeRoom(name="n", version=1, cards=tuple(cards), vfs=tuple(vfs), partitions=status.partitions)
+
+
+def card_room(gpu: Gpu, held: bool, unusable: bool) -> CardRoom:
+    free = not held
+    mib = gpu.usable_mib if free else 0
+    return CardRoom(gpu=gpu, free_mib=mib, free_core=100 * free, pods=int(held), containers=int(held), usable=not unusable)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How random nodes are made."""
+
+    cards: int
+    ports: int
+    vfs_of_pf: int
+    places: int
+
+
+def random_place(random: Random, places: int) -> Place:
+    """Of a tree: sockets of two NUMA nodes of two host bridges of two switches. Sometimes what the node does not know."""
+    switch = random.randrange(places)
+    bridge, numa, socket = switch // 2, switch // 4, switch // 8
+    if random.random() < 0.1:
+        return random.choice([Place(), Place(socket=socket), Place(numa=numa, socket=socket)])
+    path: tuple[str, ...] = (f"pci{bridge:04}:00",)
+    if random.random() < 0.9:
+        path += (f"{bridge:04}:00:{switch:02}.0", f"{bridge:04}:{random.randrange(99):02}:00.0")
+    return Place(path=path, numa=numa, socket=socket)
+
+
+def random_status(random: Random, plan: Plan) -> Status:
+    uuids = [GpuUuid(f"GPU-{n}") for n in range(plan.cards)]
+    nvswitch = random.choice([0, 0, 18])
+    modules = list(range(1, plan.cards + 1))
+    random.shuffle(modules)
+    gpus = []
+    for number in range(plan.cards):
+        peers = [NvLink(count=random.choice([1, 2, 4]), to=to) for to in uuids if random.random() < 0.2 and to != uuids[number]]
+        gpus.append(
+            Gpu(
+                uuid=uuids[number],
+                bdf=PciAddress(f"0000:{number:02x}:00.0"),
+                model="x",
+                memory_mib=1000,
+                module_id=modules[number],
+                links=(NvLink(count=nvswitch),) if nvswitch else tuple(peers),
+                place=random_place(random, plan.places),
+            )
+        )
+    pfs = []
+    for number in random.sample(range(100), plan.ports):
+        bdfs = [PciAddress(f"0001:{number:02x}:00.{vf + 1}") for vf in range(plan.vfs_of_pf)]
+        place = random_place(random, plan.places)
+        pfs.append(Pf(bdf=PciAddress(f"0001:{number:02x}:00.0"), place=place, vfs=tuple(Vf(bdf=bdf) for bdf in bdfs)))
+    masks = [random.randrange(1, 2**plan.cards) for _ in range(random.choice([0, 0, 3]))]
+    parts = tuple(
+        Partition(id=n, modules=tuple(module for module in modules if mask >> (module - 1) & 1)) for n, mask in enumerate(masks)
+    )
+    return Status(gpus=tuple(gpus), pfs=tuple(pfs), partitions=parts)
+
+
+def random_ask(random: Random, most_cards: int, most_vfs: int) -> Ask:
+    cards, vfs = random.randint(0, most_cards), random.randint(0, most_vfs)
+    scope = random.choice([Scope.ANY, Scope.ANY, *Scope])
+    policy = random.choice([RdmaPolicy.NEAREST, RdmaPolicy.NEAREST, *RdmaPolicy])
+    if policy in {RdmaPolicy.PER_SWITCH, RdmaPolicy.PER_PF}:
+        vfs = min(vfs, 1)
+    if policy is RdmaPolicy.PER_SWITCH and not cards:
+        policy = RdmaPolicy.COUNT
+    if policy is RdmaPolicy.PER_PF:
+        scope = Scope.ANY
+    if not cards + vfs:
+        cards = 1
+    one = whole("a", cards, vfs=vfs) if cards else rdma("a", vfs)
+    partition = random.choice([None, PartitionPolicy.PREFER, PartitionPolicy.HONOR]) if cards else None
+    return ask(one, rdma_policy=policy, scope=scope, partition=partition)
+
+
+def check(room: NodeRoom, pod: Ask, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK) -> None:
+    """`expected`: by container."""
+    found = fit(room, pod, policy=policy, limits=UNBOUNDED)
+    if expected is None:
+        assert not isinstance(found, Placement), found
+        return
+    assert isinstance(found, Placement), (found, expected)
+    for container, (cards, vfs) in zip(pod.containers, expected, strict=True):
+        placed = found.containers[container.name]
+        assert sorted(gpu.bdf for gpu in placed.gpus) == sorted(card.gpu.bdf for card in cards)
+        assert sorted(vf.bdf for vf in placed.vfs) == sorted(vf.vf.bdf for vf in vfs)
+        assert len(placed.vfs) == len(set(placed.vfs))
+
+
+def only(choice: Choice | None) -> Sequence[Choice] | None:
+    return None if choice is None else [choice]
+
+
+# ---- against it
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.stem)
+def test_on_every_shipped_profile(profile: Path) -> None:
+    status = msgspec.json.decode(profile.read_bytes(), type=Status)
+    random = Random(profile.stem)  # noqa: S311
+    for _ in range(60):
+        room = room_of(status, random, held=random.choice([0.0, 0.3, 0.6]), vfs_of_pf=1)
+        pod = random_ask(random, 4, 3)
+        check(room, pod, only(best(room, pod)), random.choice([*Policy]))
+
+
+def random_room(random: Random) -> NodeRoom:
+    plan = Plan(cards=random.randint(1, 5), ports=random.randint(0, 3), vfs_of_pf=2, places=random.choice([1, 3, 8, 16]))
+    return room_of(random_status(random, plan), random, held=random.choice([0.0, 0.2, 0.5]), vfs_of_pf=2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_on_random_nodes(seed: int) -> None:
+    random = Random(seed)  # noqa: S311
+    for _ in range(250):
+        room, pod = random_room(random), random_ask(random, 4, 4)
+        check(room, pod, only(best(room, pod)), random.choice([*Policy]))
+
+
+def random_containers(random: Random) -> Ask:
+    """Two or three, mostly bound to places, so that they are in one another's way. VFs alone are chosen last."""
+    first = random_ask(random, 2, 2)
+    others = [replace(random_ask(random, 2, 2).containers[0], name=name) for name in "bc"[: random.randint(1, 2)]]
+    with_gpus = [one for one in (*first.containers, *others) if one.gpus]
+    alone = [one for one in others if not one.gpus and first.rdma_policy is not RdmaPolicy.PER_SWITCH]
+    scope = first.scope if first.rdma_policy is RdmaPolicy.PER_PF else random.choice([Scope.SWITCH, Scope.NUMA, first.scope])
+    return replace(first, containers=(*with_gpus, *alone) or (whole("a", 1),), scope=scope)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_containers_in_turn(seed: int) -> None:
+    random = Random(seed)  # noqa: S311
+    for _ in range(150):
+        plan = Plan(cards=random.randint(2, 5), ports=random.randint(1, 3), vfs_of_pf=2, places=random.choice([3, 4, 8]))
+        room = room_of(random_status(random, plan), random, held=random.choice([0.0, 0.0, 0.2]), vfs_of_pf=2)
+        pod = random_containers(random)
+        check(room, pod, best_in_turn(room, pod))
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
+def test_a_share_with_vfs(policy: Policy) -> None:
+    random = Random(policy.value)  # noqa: S311
+    for _ in range(300):
+        room = random_room(random)
+        cards = [partly(card, random) for card in room.cards]
+        room = replace(room, cards=tuple(cards))
+        pod = replace(random_ask(random, 1, 3), containers=(share("a", 300, vfs=random.randint(1, 3)),), partition=None)
+        if pod.rdma_policy is not RdmaPolicy.PER_PF or pod.scope is Scope.ANY:
+            check(room, pod, only(best_share(room, pod, policy)), policy)
+
+
+def partly(card: CardRoom, random: Random) -> CardRoom:
+    return replace(card, free_mib=random.choice([200, 300, 500, 500, 1000]), containers=random.randint(0, 2), pods=1)

@@ -1,0 +1,98 @@
+"""Labels on one node: a pod is placed where the rules allow it, and refused only where no choice of cards would keep them."""
+
+from dataclasses import replace
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from central.ask.model import Ask, Policy, Sharing
+from central.fit.fit import fit
+from central.fit.model import Placement
+from central.ledger.model import CardRoom, NodeRoom
+from tests.fakes.rooms import ask, card, room, share, whole
+
+# One rule or two, mostly with the same label: those who meet have something to do with one another.
+word = st.sampled_from("xxxy")
+RULES = [("affinity",), ("anti_affinity",), ("exclusion",), ("affinity", "exclusion"), ("affinity", "anti_affinity")]
+
+
+@st.composite
+def some_labels(draw: st.DrawFn) -> Sharing:
+    said: dict[str, str] = dict.fromkeys(draw(st.sampled_from(RULES)), draw(word))
+    return Sharing(namespace=draw(st.sampled_from("aaab")), **said)
+
+
+labels = some_labels()
+sharers = st.lists(st.none() | labels, min_size=1, max_size=2)
+
+
+@st.composite
+def cards(draw: st.DrawFn, number: int) -> CardRoom:
+    by = draw(st.none() | sharers)
+    if by is None:
+        return card(number)
+    said = sorted({(one,) if one else () for one in by}) if any(by) else ()
+    free = draw(st.sampled_from([2000, 4000, 8000]))
+    return replace(card(number, free_mib=free, usable=bool(draw(st.integers(0, 5)))), pods=len(by), sharers=tuple(said))
+
+
+rooms = st.tuples(*(cards(number) for number in range(3))).map(lambda made: room(*made))
+shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
+asks = st.builds(
+    lambda mib, wholes, said: ask(
+        *(share(f"s{number}", each) for number, each in enumerate(mib)),
+        *(whole(f"w{number}") for number in range(wholes)),
+        sharing=said,
+    ),
+    shares,
+    st.integers(0, 1),
+    st.none() | labels,
+)
+
+
+def may_be_on(one: CardRoom, said: Sharing | None) -> bool:
+    mine = said or Sharing(namespace="")
+    for others in (one.sharers or ((),)) if one.pods else ():
+        for other in others or (Sharing(namespace=""),):
+            same = mine.namespace == other.namespace
+            if (mine.exclusion or other.exclusion) and not (same and mine.exclusion == other.exclusion):
+                return False
+            if same and mine.anti_affinity and mine.anti_affinity == other.anti_affinity:
+                return False
+    return True
+
+
+def keeps_the_rules(where: NodeRoom, pod: Ask, on: tuple[int, ...]) -> bool:
+    """`on`: the card of each share, then of each whole one."""
+    mib = [container.share.memory_mib or 0 for container in pod.containers if container.share]
+    of_shares, wholes = on[: len(mib)], on[len(mib) :]
+    if set(of_shares) & set(wholes) or any(where.cards[n].pods for n in wholes):
+        return False
+    if not all(where.cards[n].usable for n in on) or not all(may_be_on(where.cards[n], pod.sharing) for n in of_shares):
+        return False
+    if any(
+        sum(each for each, n in zip(mib, of_shares, strict=True) if n == one) > where.cards[one].free_mib for one in of_shares
+    ):
+        return False
+    said = pod.sharing
+    if said is None or not said.affinity:
+        return True
+    group = (said.namespace, said.affinity)
+    homes = {
+        number
+        for number, one in enumerate(where.cards)
+        if any((label.namespace, label.affinity) == group for others in one.sharers for label in others)
+    }
+    return len(homes | set(of_shares)) == 1
+
+
+@given(rooms, asks, st.sampled_from(Policy))
+@settings(max_examples=400)
+def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+    ways = product(range(len(where.cards)), repeat=len(pod.containers))
+    found = fit(where, pod, policy=policy)
+    assert isinstance(found, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)
+    if isinstance(found, Placement):
+        number_of = {one.gpu.uuid: number for number, one in enumerate(where.cards)}
+        assert keeps_the_rules(where, pod, tuple(number_of[placed.gpus[0].uuid] for placed in found.containers.values()))

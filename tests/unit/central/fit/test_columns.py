@@ -1,0 +1,141 @@
+"""Rooms as columns: rows that come, change, go, and are used again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from central.assignment.model import Part
+from central.fit.columns import FREE, PLENTY, Columns, Followed, first_of, left_of, milli_asked, rows_of
+from central.ledger.ledger import Ledger
+from central.ledger.model import CardRoom, NodeRoom
+from tests.fakes.rooms import MODEL, card, held, mig_card, room
+from tests.unit.central.ledger.facts import report, share, uid
+
+
+def sized(one: NodeRoom, cpu_milli: int = 8000, memory_mib: int = 4096) -> NodeRoom:
+    return replace(one, cpu_milli=cpu_milli, memory_mib=memory_mib, resources_known=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "milli"),
+    [
+        (card(0, usable_mib=1000), 1000),
+        (card(0, usable_mib=1000, free_mib=730), 730),
+        (card(0, usable_mib=1000, free_mib=730, free_core=40), 400),
+        (card(0, usable_mib=3000, free_mib=2999), 999),
+        (card(0, usable_mib=1000, free_core=100, containers=1), 999),  # somebody has it, for next to nothing
+        (card(0, usable_mib=1000, unhealthy="Xid 79"), 0),
+        (held(0), 0),
+        (mig_card(0, "1g.10gb"), 0),
+        (card(0, usable_mib=0), 0),
+    ],
+)
+def test_what_is_left_of_a_card(one: CardRoom, milli: int) -> None:
+    columns = Columns()
+    columns.put(room(one))
+    assert (left_of(one), int(columns.cards[0, FREE, 0])) == (milli, milli)
+
+
+def test_what_is_left_once_a_part_is_taken_too() -> None:
+    one = card(0, usable_mib=1000)
+    parts = (Part(whole=True), Part(250, 10), Part(100, 50))
+    assert [left_of(one, part) for part in parts] == [0, 750, 500]
+
+
+@pytest.mark.parametrize(
+    ("asked", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
+)
+def test_what_a_share_takes(asked: tuple[int, int | None, int | None], milli: int) -> None:
+    assert milli_asked(*asked) == milli
+
+
+@pytest.mark.parametrize("asked", [(1000, 1001, None), (0, 1, None)])
+def test_a_share_that_no_such_card_has(asked: tuple[int, int | None, int | None]) -> None:
+    assert milli_asked(*asked) > 1000
+
+
+def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
+    columns = Columns()
+    for number in range(3):
+        columns.put(sized(room(card(0), card(1), name=f"n{number}")))
+    tick = columns.tick
+    columns.drop("n1")
+    columns.drop("n1")
+    columns.put(sized(room(card(0), name="n9"), cpu_milli=1))
+    assert columns.dropped_since(tick) == [("n1", 1)]
+    assert columns.row_of == {"n0": 0, "n9": 1, "n2": 2}
+    assert columns.states(np.array([1])).cpu_milli.tolist() == [1]
+    assert columns.cards[1, FREE].tolist() == [1000, 0]
+    assert columns.changed_since(tick).tolist() == [1]
+    assert columns.changed_since(columns.tick).tolist() == []
+
+
+def test_who_did_not_look_for_very_long_has_to_begin_anew() -> None:
+    columns = Columns()
+    for number in range(5000):
+        columns.put(room(name=f"n{number}"))
+        columns.drop(f"n{number}")
+    assert columns.dropped_since(0) is None
+    recent = columns.dropped_since(columns.tick - 2)
+    assert recent == [("n4999", 0)]
+
+
+def test_larger_nodes_and_more_of_them() -> None:
+    columns = Columns()
+    columns.put(room(card(0), name="small"))
+    for number in range(200):
+        columns.put(room(*(card(slot) for slot in range(number % 9)), name=f"n{number}"))
+    assert columns.slots == 8
+    assert columns.cards[columns.row_of["small"], FREE].tolist() == [1000] + [0] * 7
+    assert columns.cards[columns.row_of["n197"], FREE].tolist() == [1000] * 8
+    assert len(columns.changed_since(-1)) == 201
+
+
+def test_cards_are_counted_by_kind_of_node() -> None:
+    columns = Columns()
+    for name, one in (("a", card(0)), ("b", card(0)), ("c", card(0, model="B")), ("d", mig_card(0, "1g.10gb"))):
+        columns.put(room(one, card(1), name=name))
+    columns.drop("b")
+    counted = dict(zip(columns.kinds, columns.cards_by_kind(), strict=True))
+    assert {kind.model: count for kind, count in counted.items()} == {"": 0, MODEL: 3, "B": 2}
+
+
+def test_load_is_told_by_itself() -> None:
+    columns = Columns()
+    columns.put(sized(room(card(0))))
+    tick = columns.tick
+    columns.load("n1", 8000, 4096, True)  # as it was
+    columns.load("nobody", 1, 1, True)
+    assert columns.tick == tick
+    columns.load("n1", 7000, 4096, True)
+    assert columns.changed_since(tick).tolist() == [0]
+    assert columns.changed_since(tick, devices_only=True).tolist() == []
+    columns.load("n1", 0, 0, False)
+    assert columns.cpu_milli[0] == columns.memory_mib[0] == PLENTY
+
+
+def test_the_first_of_equals_is_that_by_name_or_by_a_given_order() -> None:
+    for order, first in ((None, "a"), (lambda name: -ord(name), "c")):
+        columns = Columns(order)
+        for name in "bca":
+            columns.put(room(name=name))
+        rows = rows_of(columns, ["b", "c", "nobody", "a"])
+        assert columns.names[first_of(columns, rows)] == first
+
+
+def test_columns_keep_up_with_a_ledger() -> None:
+    ledger = Ledger()
+    followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
+    ledger.set_reachable("n1", True, 1)
+    ledger.set_node(report("n1"))
+    columns = followed.catch_up()
+    assert columns.cards[0, FREE].tolist() == [1000, 1000]
+    ledger.predict(uid("a"), "n1", share(0, ledger.room("n1").cards[0].gpu.usable_mib // 2), until=1)
+    assert followed.catch_up().cards[0, FREE].tolist() == [500, 1000]
+    tick = columns.tick
+    assert followed.catch_up().tick == tick
+    ledger.expire(1)
+    ledger.remove_node("n1", 9)
+    followed.catch_up()
+    assert (columns.row_of, columns.serving[0]) == ({}, 1)

@@ -1,0 +1,226 @@
+"""What is kept and caught up ranks nodes as a look at every one of them does."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from central.ask.model import Ask, Policy, Requests, Shape, Sharing
+from central.fit.columns import Columns, Followed, Ints, States, left_of
+from central.fit.demand import Limits
+from central.fit.fit import fit
+from central.fit.fragmentation import Fragmentation, Scoring
+from central.fit.model import NoFit, Placement
+from central.fit.ranking import Rankings
+from central.fit.workload import PodKind, workload_of
+from central.ledger.model import NodeRoom
+from tests.fakes.rooms import ask, card, gpu_bdf, held, room, share, vf, whole
+
+SIZE = 1000
+ALL = Requests(1000, 1024)
+WORKLOAD = workload_of(
+    {
+        PodKind(requests=Requests(4000, 8192), core_percent=30): 3.0,
+        PodKind(requests=Requests(8000, 1024), memory_mib=500): 2.0,
+        PodKind(requests=Requests(16_000, 4096), gpus=1): 3.0,
+        PodKind(requests=Requests(32_000, 65_536), gpus=2): 1.0,
+        PodKind(requests=Requests(2000, 1024)): 2.0,
+    }
+)
+ASKS = (
+    ask(whole("c")),
+    ask(whole("c", 2)),
+    ask(share("c", 400)),
+    ask(share("c", None, 30)),
+    ask(whole("c", vfs=1)),  # as those below, not by counting
+    ask(share("a", 300), share("b", 300)),
+)
+CARDS = (
+    lambda n: card(n, usable_mib=SIZE),
+    lambda n: card(n, usable_mib=SIZE, free_mib=700),
+    lambda n: card(n, usable_mib=SIZE, free_mib=500),
+    lambda n: held(n, usable_mib=SIZE),
+    lambda n: card(n, usable_mib=SIZE, unhealthy="Xid 79"),
+    lambda n: replace(card(n, usable_mib=SIZE, free_mib=600), sharers=((Sharing(namespace="ns", exclusion="x"),),)),
+    lambda n: card(n, usable_mib=SIZE, free_mib=500, free_core=30),
+)
+LIMITS = Limits()
+
+
+class Rooms:
+    """In the ledger's place."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, NodeRoom] = {}
+        self.changes: list[str] = []
+        self.loads: list[str] = []
+
+    def put(self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int) -> None:
+        self.changes.append(name)
+        made = room(*(CARDS[kind](n) for n, kind in enumerate(cards)), vfs=[vf(n) for n in range(vfs)], name=name)
+        self.now[name] = replace(made, version=len(self.changes), cpu_milli=cpu_milli, memory_mib=65_536, resources_known=True)
+
+    def load(self, name: str, cpu_milli: int) -> None:
+        if name in self.now:
+            self.loads.append(name)
+            self.now[name] = replace(self.now[name], cpu_milli=cpu_milli)
+
+    def remove(self, name: str) -> None:
+        self.now.pop(name, None)
+        self.changes.append(name)
+
+    def rankings(self) -> Rankings:
+        followed = Followed(Columns(), self._since, self._loads_since)
+        return Rankings(followed, place, lambda columns: Fragmentation(WORKLOAD, columns), limits=LIMITS)
+
+    def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
+        names = dict.fromkeys(self.changes[max(version, 0) :])
+        return [(name, self.now.get(name)) for name in names], len(self.changes)
+
+    def _loads_since(self, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
+        names = [name for name in dict.fromkeys(self.loads[max(version, 0) :]) if name in self.now]
+        left = [(name, self.now[name].cpu_milli, self.now[name].memory_mib, True) for name in names]
+        return left, len(self.loads)
+
+
+def place(one: NodeRoom, asked: Ask) -> Placement | NoFit:
+    return fit(one, asked, policy=Policy.FRAGMENTATION, limits=LIMITS)
+
+
+def best_score(one: NodeRoom, shape: Shape) -> int:
+    """By the exact fit: every card by itself for a single share, all cards for everything else."""
+    columns = Columns()
+    columns.put(one)
+    scoring = Fragmentation(WORKLOAD, columns)
+    single = len(shape.ask.containers) == 1 and shape.ask.containers[0].share and not any(c.sharers for c in one.cards)
+    scores = []
+    for cards in [(each,) for each in one.cards] if single else [one.cards]:
+        placed = place(replace(one, cards=cards), shape.ask)
+        if isinstance(placed, Placement):
+            free = [left_of(each, placed.taken.gpus.get(each.gpu.uuid)) for each in one.cards]
+            before = columns.states(np.zeros(1, np.int64))
+            cpu, memory = before.cpu_milli - shape.requests.cpu_milli, before.memory_mib - shape.requests.memory_mib
+            after = States(cpu, memory, before.kind, np.array([free]))
+            scores.append(int(scoring.scores(before, after, np.zeros(1, np.int64))[0]))
+    return max(scores)
+
+
+def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
+    ranked = []
+    for one in rooms.now.values():
+        placed = place(one, shape.ask)
+        if one.name in among and isinstance(placed, Placement):
+            enough = one.cpu_milli >= shape.requests.cpu_milli and one.memory_mib >= shape.requests.memory_mib
+            apart = placed.distance if enough and shape.ask.containers[0].vfs else 0
+            ranked.append((not enough, apart, -best_score(one, shape) if enough else 0, one.name))
+    return min(ranked)[-1] if ranked else None
+
+
+names = st.sampled_from([f"n{number}" for number in range(5)])
+cpu = st.sampled_from([0, 3999, 8000, 20_000, 64_000])
+puts = st.tuples(st.just("put"), names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
+changes = st.one_of(puts, puts, st.tuples(st.just("load"), names, cpu), st.tuples(st.just("remove"), names))
+shapes = st.builds(
+    lambda asked, milli: Shape(ask=asked, requests=Requests(milli, 1024)),
+    st.sampled_from(ASKS),
+    st.sampled_from([0, 4000, 16_000]),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.lists(changes, max_size=3), shapes, st.sets(names)), max_size=10))
+def test_caught_up_it_ranks_as_a_look_at_all_does(steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]]) -> None:
+    rooms = Rooms()
+    rankings = rooms.rankings()
+    for told, shape, among in steps:
+        for kind, *words in told:
+            getattr(rooms, kind)(*words)
+        ranking = rankings.of(shape)
+        exact = {name: place(one, shape.ask) for name, one in rooms.now.items()}
+        assert ranking.standing.fits == {name for name, found in exact.items() if isinstance(found, Placement)}
+        assert ranking.standing.reasons == {
+            name: found.missing.value if isinstance(found, NoFit) else "" for name, found in exact.items()
+        }
+        assert ranking.best(sorted(among)) == best_by_looking(rooms, shape, among)
+        assert ranking.best() == best_by_looking(rooms, shape, {*rooms.now})
+
+
+def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
+    rooms = Rooms()
+    rooms.put("n1", (1,), 2000, 0)
+    rooms.put("n2", (0, 0, 0), 64_000, 0)
+    ranking = rooms.rankings().of(Shape(ask=ASKS[2], requests=Requests(4000, 1024)))
+    assert (ranking.best(), ranking.best(["n1"])) == ("n2", "n1")
+    assert ranking.best(["nobody"]) is None
+
+
+def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one() -> None:
+    rooms = Rooms()
+    rooms.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
+    rooms.put("n2", (0, 0, 0), 64_000, 1)
+    best = {vfs: rooms.rankings().of(Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL)).best() for vfs in (0, 1)}
+    assert best == {0: "n1", 1: "n2"}
+
+
+def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
+    rooms = Rooms()
+    rooms.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
+    rankings = rooms.rankings()
+    shape = Shape(ask=ASKS[2], requests=ALL)
+    rankings.of(shape)
+    narrowed = rankings.narrowed(rooms.now["n1"], shape)
+    assert [one.gpu.bdf for one in narrowed.cards] == [gpu_bdf(2)]
+    elsewhere = replace(rooms.now["n1"], name="of no ledger")
+    assert rankings.narrowed(elsewhere, shape).cards == narrowed.cards
+
+
+def test_of_cards_that_are_alike_the_lowest_address() -> None:
+    rooms = Rooms()
+    rooms.put("n1", (3, 0, 0), 64_000, 0)
+    one = rooms.now["n1"]
+    turned = replace(one, cards=tuple(reversed(one.cards)))
+    shape = Shape(ask=ASKS[2], requests=ALL)
+    assert [each.gpu.bdf for each in rooms.rankings().narrowed(turned, shape).cards] == [gpu_bdf(1)]
+
+
+def test_what_is_not_one_share_is_not_narrowed() -> None:
+    rooms = Rooms()
+    rooms.put("n1", (0, 0), 64_000, 1)
+    one, rankings = rooms.now["n1"], rooms.rankings()
+    for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
+        assert rankings.narrowed(one, Shape(ask=asked, requests=ALL)) is one
+
+
+def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:
+    rooms = Rooms()
+    rankings = rooms.rankings()
+    counting = rankings.scoring = Counting(rankings.scoring)
+    for number in range(20):
+        rooms.put(f"n{number}", (0, 0), 64_000, 0)
+    shape = Shape(ask=ASKS[0], requests=ALL)
+    for expected in (20, 0):
+        counting.scored = 0
+        rankings.of(shape)
+        assert counting.scored == expected
+    rooms.put("n7", (0,), 64_000, 0)
+    rooms.load("n8", 1000)
+    rankings.of(shape)
+    assert counting.scored == 2
+    again = rankings.scoring = Counting(Fragmentation(WORKLOAD, rankings.columns))
+    rankings.of(shape)
+    assert again.scored == 20
+
+
+class Counting:
+    def __init__(self, scoring: Scoring) -> None:
+        self._scoring = scoring
+        self.scored = 0
+
+    def scores(self, before: States, after: States, of: Ints) -> Ints:
+        self.scored += len(of)
+        return self._scoring.scores(before, after, of)
+
+    def is_current(self) -> bool:
+        return True

@@ -1,0 +1,129 @@
+"""Counting in columns says of each node what the exact fit says of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from central.ask.model import Ask, Policy, Role, Scope, Sharing
+from central.fit.columns import Columns, Ints, left_of
+from central.fit.fit import fit
+from central.fit.model import NoFit, Placement
+from central.fit.vectors import REASONS, Wish, choices, fits, left_after, wish_of
+from central.ledger.model import CardRoom, NodeRoom
+from tests.fakes.rooms import MODEL, ask, card, held, mig_card, rdma, room, share, whole
+
+SIZE = 800
+OTHER = "NVIDIA A10"
+
+
+@st.composite
+def some_card(draw: st.DrawFn, number: int) -> CardRoom:
+    size = draw(st.sampled_from([SIZE, SIZE, 2 * SIZE, 10, 0]))
+    model = draw(st.sampled_from([MODEL, MODEL, OTHER]))
+    match draw(st.sampled_from(["free", "free", "shared", "shared", "held", "broken", "mig"])):
+        case "free":
+            return card(number, usable_mib=size, model=model)
+        case "shared":
+            free = draw(st.integers(0, size))
+            core = draw(st.sampled_from([0, 5, 50, 100]))
+            return card(number, usable_mib=size, free_mib=free, free_core=core, containers=1, model=model)
+        case "held":
+            return held(number, usable_mib=size, model=model)
+        case "mig":
+            return mig_card(number, "1g.10gb", model=model)
+        case _:
+            return card(number, usable_mib=size, unhealthy="Xid 79", model=model)
+
+
+@st.composite
+def some_room(draw: st.DrawFn, name: str) -> NodeRoom:
+    cards = [draw(some_card(number)) for number in range(draw(st.integers(0, 4)))]
+    missing = draw(st.sampled_from(["", "", "", "", "reported", "reconciled", "reachable"]))
+    cpu, memory = draw(st.integers(0, 64_000)), draw(st.integers(0, 256_000))
+    words = [missing != flag for flag in ("reported", "reconciled", "reachable")]
+    one = room(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2])
+    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True)
+
+
+some_rooms = st.integers(1, 5).flatmap(lambda count: st.tuples(*[some_room(f"n{number}") for number in range(count)]))
+some_share = st.one_of(
+    st.integers(1, 2 * SIZE + 1).map(lambda mib: share("c", mib)),
+    st.integers(1, 100).map(lambda core: share("c", None, core)),
+    st.tuples(st.integers(1, SIZE), st.integers(1, 100)).map(lambda both: share("c", *both)),
+)
+some_whole = st.integers(1, 5).map(lambda count: whole("c", count))
+simple_asks = st.builds(
+    lambda one, model: ask(one, gpu_model=model),
+    st.one_of(some_share, some_whole),
+    st.sampled_from(["", "", MODEL, OTHER, f"{OTHER}|{MODEL}", "none"]),
+)
+
+
+def columns_of(rooms: tuple[NodeRoom, ...]) -> tuple[Columns, Ints]:
+    columns = Columns()
+    for one in rooms:
+        columns.put(one)
+    return columns, np.arange(len(rooms))
+
+
+def wish(asked: Ask) -> Wish:
+    found = wish_of(asked)
+    assert found is not None
+    return found
+
+
+@settings(max_examples=300)
+@given(some_rooms, simple_asks)
+def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: Ask) -> None:
+    columns, rows = columns_of(rooms)
+    counted = [REASONS[number] for number in fits(columns, rows, wish(asked)).missing]
+    exact = [fit(one, asked, policy=Policy.FRAGMENTATION) for one in rooms]
+    assert counted == [one.missing if isinstance(one, NoFit) else None for one in exact]
+
+
+@settings(max_examples=300)
+@given(some_rooms, simple_asks)
+def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(rooms: tuple[NodeRoom, ...], asked: Ask) -> None:
+    columns, rows = columns_of(rooms)
+    found = fits(columns, rows, wish(asked))
+    fitting = rows[found.missing == 0]
+    made = choices(columns, fitting, found.cards[found.missing == 0], wish(asked))
+    after = left_after(columns, fitting, made, 1000, 2048)
+    assert after.cpu_milli.tolist() == [rooms[row].cpu_milli - 1000 for row in fitting[made.of]]
+    counted = {(int(row), tuple(sorted(free))) for row, free in zip(fitting[made.of], after.free.tolist(), strict=True)}
+    exact = set()
+    for row in fitting.tolist():
+        alone = [(one,) for one in rooms[row].cards] if not wish(asked).cards else [rooms[row].cards]
+        for cards in alone:
+            placed = fit(replace(rooms[row], cards=cards), asked, policy=Policy.FRAGMENTATION)
+            if isinstance(placed, Placement):
+                left = [left_of(one, placed.taken.gpus.get(one.gpu.uuid)) for one in rooms[row].cards]
+                exact.add((row, tuple(sorted([*left, *[0] * (columns.slots - len(left))]))))
+    assert counted == exact
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ask(whole("c", vfs=1)),
+        ask(rdma("c")),
+        ask(whole("c"), whole("d")),
+        ask(share("c", 10, role=Role.INIT), whole("d")),
+        ask(whole("c", 2), scope=Scope.NUMA),
+        ask(share("c", 10), sharing=Sharing(namespace="default", affinity="a")),
+        Ask(containers=(whole("c"),), mig_profile="1g.10gb"),
+    ],
+)
+def test_what_more_is_asked_for_is_not_counted(asked: Ask) -> None:
+    assert wish_of(asked) is None
+
+
+def test_a_pod_without_devices_fits_and_leaves_the_cards_as_they_are() -> None:
+    columns, rows = columns_of((room(card(0), held(1)), room(name="n2", reported=False), room(held(0), name="n3")))
+    found = fits(columns, rows, wish(Ask(containers=())))
+    assert (found.missing == 0).tolist() == [True, False, True]
+    made = choices(columns, rows[[0, 2]], found.cards[[0, 2]], wish(Ask(containers=())))
+    assert (made.of.tolist(), made.free.tolist()) == ([0, 1], [[1000, 0], [0, 0]])
