@@ -13,8 +13,9 @@ from central.bind.binder import BIND_TIMEOUT_S
 from central.extender.server import ExtenderServer, server_tls
 from central.extender.wire import BindArgs, FilterResult, MetaVictims
 from central.fit.demand import Limits
+from central.fit.forecast import Forecast
 from central.metrics import Metrics
-from central.settings import Settings, advertised, listen_address, read_signer
+from central.settings import Settings, advertised, listen_address, read_prior, read_signer
 from central.term import Term
 from lading import __version__
 from lading.health import Condition, HealthServer, parse_address
@@ -90,7 +91,7 @@ class Leadership:
 
 
 async def run(settings: Settings, log: Log) -> None:
-    signer = read_signer(settings)
+    signer, prior = read_signer(settings), read_prior(settings)
     access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
     async with KubeClient(access, user_agent=USER_AGENT) as client, KubeClient(access, user_agent=USER_AGENT) as leases:
 
@@ -99,7 +100,10 @@ async def run(settings: Settings, log: Log) -> None:
                 client,
                 signer,
                 policy=settings.policy,
-                limits=Limits(spread_containers_per_card=settings.spread_containers_per_card),
+                forecast=Forecast(prior, learns=settings.learn_workload),
+                limits=Limits(
+                    spread_containers_per_card=settings.spread_containers_per_card, partition=settings.nvswitch_partition
+                ),
                 leads=election.is_leader,
                 clock=time.monotonic,
                 log=log,

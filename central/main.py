@@ -15,8 +15,15 @@ from lading.settings import add_flags, parse_args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    args = list(sys.argv[1:] if argv is None else argv)
     try:
-        serve(list(sys.argv[1:] if argv is None else argv))
+        if args and args[0] == "simulate":
+            # Only here, for the daemon does without it.
+            from central.simulate.command import simulate  # noqa: PLC0415
+
+            simulate(args[1:])
+        else:
+            serve(args)
     except LadingError as e:
         die(e)
 
@@ -25,7 +32,8 @@ def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-central",
         description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
-        epilog="journalctl -t lading-central LADING_EVENT=pod.woken   shows which pods were woken when room appeared",
+        epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv (see its --help).  "
+        "journalctl -t lading-central LADING_EVENT=pod.woken   shows which pods were woken when room appeared",
     )
     parser.add_argument("--version", action="version", version=f"lading-central {__version__}")
     add_flags(parser, Settings, config=CONFIG)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from central.fit.forecast import Forecast, Source
 from central.term import Term
 from lading import __version__
 
@@ -75,9 +76,26 @@ def _of_term(term: Term) -> Iterator[Metric]:
     pods.add_metric(["refused"], refused)
     pods.add_metric(["other"], len(term.pending) - refused)
     yield pods
+    yield from _of_workload(term.scheduler.forecast)
     reserved = term.ledger.reservations()
     yield GaugeMetricFamily(
         "lading_central_bindings_open",
         "Bindings under way, with an unclear outcome, or not shown by the watch yet.",
         value=len(reserved),
+    )
+
+
+def _of_workload(forecast: Forecast) -> Iterator[Metric]:
+    """What the policy fragmentation reckons with."""
+    source = GaugeMetricFamily(
+        "lading_central_workload_source", "1 for where the pods to expect are known from.", labels=["source"]
+    )
+    for one in Source:
+        source.add_metric([one.value], int(one is forecast.source))
+    yield source
+    yield GaugeMetricFamily(
+        "lading_central_workload_learned_pods", "Pods that came and were learned from.", value=forecast.learned
+    )
+    yield GaugeMetricFamily(
+        "lading_central_workload_kinds", "Kinds of pods that are expected.", value=len(forecast.workload.kinds)
     )

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from central.ask.model import Ask, Role
+from central.ask.model import NO_REQUESTS, Ask, Requests, Role, Shape
 from central.ask.parse import roles_of
 from central.ask.pod import Pod
+from central.ask.requests import requests_of
 from central.ledger.model import Holder, version_of
 from lading.vocabulary import PodUid
 
@@ -28,9 +29,14 @@ class Pending:
     priority: int = 0
     may_preempt: bool = True  # preemptionPolicy is not Never
     created: str = ""  # RFC 3339, in UTC, so that it compares as text
+    requests: Requests = NO_REQUESTS
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
     woken_in: int = 0  # the last round of central.wake
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(ask=self.ask, requests=self.requests)
 
     @property
     def holder(self) -> Holder:
@@ -49,6 +55,7 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
         priority=spec.priority,
         may_preempt=spec.preemption_policy != NEVER,
         created=metadata.creation_timestamp or "",
+        requests=requests_of(pod),
     )
 
 

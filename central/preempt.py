@@ -40,9 +40,10 @@ def plan(scheduler: Scheduler, pod: Pending, names: Iterable[str], *, spared: fr
     lowest = scheduler.ledger.lowest_priority()
     if not pod.may_preempt or lowest is None or lowest >= pod.priority:
         return None
+    group = scheduler.group_nodes(pod.ask, [pod.uid])
     standing = scheduler.standing(pod.ask)
     candidates = []
-    for name in sorted(names):
+    for name in sorted(group.intersection(names) if group else names):
         if name in standing.fits:
             return None  # room appeared meanwhile
         if standing.reasons.get(name) not in MAY_FIT_LATER:
@@ -62,7 +63,7 @@ def _may_go(held: PodRecord, pod: Pending, spared: frozenset[PodUid]) -> bool:
 
 def _plan_on(scheduler: Scheduler, pod: Pending, name: str, victims: Sequence[PodRecord]) -> Plan | None:
     def without(gone: Iterable[PodUid]) -> Placement | None:
-        placement = scheduler.fit(scheduler.ledger.room_without(name, [pod.uid, *gone]), pod.ask)
+        placement = scheduler.verdict(pod.ask, name, [pod.uid, *gone])
         return placement if isinstance(placement, Placement) else None
 
     gone = {victim.uid for victim in victims}

@@ -9,21 +9,29 @@ kube-scheduler asks again whenever it likes: after its own timeout, after a rest
 here may be called again for the same pod uid.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from central.ask.model import Ask, Policy
+from central.ask.model import NO_REQUESTS, Ask, Policy, Requests, Shape
 from central.ask.parse import BadAsk, parse_ask
 from central.ask.pod import Pod
+from central.ask.requests import requests_of
 from central.assignment.annotation import render_assignment
+from central.assignment.sharing import groups_of
 from central.extender.verdicts import Verdicts, render_verdicts
 from central.extender.wire import FilterResult, MetaVictims
-from central.fit.demand import DEFAULT_LIMITS, Limits
+from central.fit.columns import Columns, Followed
+from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
 from central.fit.fit import fit
+from central.fit.forecast import Forecast
+from central.fit.fragmentation import Fragmentation, Scoring
+from central.fit.likeness import Likeness, likeness_for
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.score import Score, score
+from central.fit.ranking import ColumnStanding, Rankings
+from central.fit.score import Score, score_placed
 from central.fit.standing import Standing, Standings
+from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim
 from central.pending import Pending, PendingPods, pending_of
@@ -32,6 +40,8 @@ from lading.vocabulary import PodUid
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
 # second filter; too late, room that nobody uses.
 PREDICTION_S: Final = 5.0
+
+NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
 
 # Beside the reasons of a fit, as fixed as those.
 ELSEWHERE: Final = "pod is being bound to another node"
@@ -69,6 +79,7 @@ class Scheduler:
         clock: Callable[[], float],
         policy: Policy = Policy.BINPACK,
         limits: Limits = DEFAULT_LIMITS,
+        forecast: Forecast | None = None,
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
     ) -> None:
         """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
@@ -79,7 +90,10 @@ class Scheduler:
         self.limits = limits
         self._clock = clock
         self._refused = refused
-        self._standings = Standings(self._judge, ledger.rooms_changed_since)
+        self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
+        self.forecast = forecast or Forecast()
+        followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
+        self.rankings = Rankings(followed, self.fit, self._scoring, limits=limits)
 
     # ---- which nodes
 
@@ -98,24 +112,52 @@ class Scheduler:
         if settled := self._settled_node(uid):
             return self._only(settled, uid, names)
         pending = self.pending.add(pending_of(pod, ask))
+        self.learn(uid, pending.shape)
         self.ledger.forget_prediction(uid)
+        if group := self.group_nodes(ask, [uid]):
+            return self._judge_in_group(pending, names, group)
         standing = self.standing(ask)
         nominated = self.nominated_node(uid)
         if nominated and not (nominated in names and self.placement(pending, nominated)):
             nominated = ""
-        winner = nominated or standing.best(names)
+        winner = nominated or self.best(pending.shape, names)
         self._predict(pending, winner)
         if winner is None:
             self._refused(pending, names)
         return Verdicts(names=names, reasons=standing.reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
 
+    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
+        """For a pod whose affinity group has a card: only there, so that no standing of all nodes is kept for it."""
+        verdicts = {name: self.verdict(pod.ask, name, [pod.uid]) for name in group}
+        reasons = {name: found.missing.value if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
+        winner = next((name for name, why in reasons.items() if not why and name in names), None)
+        self._predict(pod, winner)
+        if winner is None:
+            self._refused(pod, names)
+        return Verdicts(names=names, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.value)
+
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
-        """The one node to take; None where the pod does not ask for devices."""
+        """The one node to take; None where central has no word in it."""
         ask = parse_ask(pod)
-        if not isinstance(ask, Ask):
+        if ask is None:
+            return self._beside_devices(pod, names)
+        if isinstance(ask, BadAsk):
             return None
         predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
-        return predicted.node if predicted and predicted.node in names else self.standing(ask).best(names)
+        if predicted and predicted.node in names:
+            return predicted.node
+        if group := self.group_nodes(ask, [pod.metadata.uid]):
+            return next((name for name in group if name in names), None)
+        return self.best(Shape(ask=ask, requests=requests_of(pod)), names)
+
+    def _beside_devices(self, pod: Pod, names: Sequence[str]) -> str | None:
+        """For a pod that asks for no device, where the cluster's policy is fragmentation: the node whose cards lose the least
+        by what it takes of cpu and memory. None where nodes without devices would do, which is better."""
+        if self.policy is not Policy.FRAGMENTATION or not self.rankings.knows_all(names):
+            return None
+        shape = Shape(ask=NO_DEVICES, requests=requests_of(pod))
+        self.learn(pod.metadata.uid, shape)
+        return self.rankings.of(shape).best(names)
 
     def preempt(self, pod: Pod, victims: Mapping[str, MetaVictims]) -> dict[str, MetaVictims]:
         """kube-scheduler would evict these for cpu or memory: the nodes where the devices suffice once they are gone."""
@@ -125,31 +167,80 @@ class Scheduler:
         own = pod.metadata.uid
         suffice = {}
         for name, gone in victims.items():
-            room = self.ledger.room_without(name, [own, *(PodUid(one.UID) for one in gone.Pods or ())])
-            if gone.Pods and isinstance(self.fit(room, ask), Placement):
+            without = [own, *(PodUid(one.UID) for one in gone.Pods or ())]
+            if gone.Pods and isinstance(self.verdict(ask, name, without), Placement):
                 suffice[name] = gone
         return suffice
 
-    def standing(self, ask: Ask) -> Standing:
-        return self._standings.of(ask)
+    def standing(self, ask: Ask) -> Standing | ColumnStanding:
+        """Which nodes fit, and why the others do not."""
+        return self.rankings.standing(ask) if self._by_shape(ask) else self._standings.of(ask)
+
+    def best(self, shape: Shape, names: Sequence[str]) -> str | None:
+        """The best of these nodes, by the policy."""
+        if self._by_shape(shape.ask):
+            return self.rankings.of(shape).best(names)
+        return self._standings.of(shape.ask).best(names)
+
+    def _by_shape(self, ask: Ask) -> bool:
+        return policy_of(ask, self.policy) is Policy.FRAGMENTATION
 
     def fit(self, room: NodeRoom, ask: Ask) -> Placement | NoFit:
         """By this cluster's settings."""
         return fit(room, ask, policy=self.policy, limits=self.limits)
 
+    def verdict(self, ask: Ask, node: str, without: Collection[PodUid], requests: Requests = NO_REQUESTS) -> Placement | NoFit:
+        """Also by what other nodes hold. As if the pods in `without` held nothing. `requests` make no difference to whether it
+        fits, but to which card is the best."""
+        if self.group_nodes(ask, without) - {node}:
+            return NoFit(missing=Missing.GROUP_ELSEWHERE)
+        room = self.ledger.room_without(node, without)
+        if self._by_shape(ask):
+            room = self.rankings.narrowed(room, Shape(ask=ask, requests=requests))
+        return self.fit(room, ask)
+
     def placement(self, pod: Pending, node: str) -> Placement | None:
         """Where the pod's devices would be there, with what it has claimed there itself."""
-        placement = self.fit(self.ledger.room_without(node, [pod.uid]), pod.ask)
+        placement = self.verdict(pod.ask, node, [pod.uid], pod.requests)
         return placement if isinstance(placement, Placement) else None
+
+    def group_cards(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+        """The card of its affinity group, where it has one: it can not be on another one. Several are a fault, after which the
+        group takes no more pods until one is left."""
+        groups = groups_of([ask.sharing]) if ask.sharing is not None else ()
+        return self.ledger.group_cards(groups[0], without) if groups else frozenset()
+
+    def group_nodes(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[str]:
+        return frozenset(card.node for card in self.group_cards(ask, without))
+
+    def fitting(self, ask: Ask) -> Collection[str]:
+        """The nodes where it fits as things are."""
+        group = self.group_nodes(ask)
+        if not group:
+            return self.standing(ask).fits
+        return [name for name in group if isinstance(self.verdict(ask, name, ()), Placement)]
 
     def nominated_node(self, uid: PodUid) -> str:
         """Where room is being made for it; empty: nowhere."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         return nominated.node if nominated else ""
 
+    def learn(self, uid: PodUid, shape: Shape) -> None:
+        """That such a pod came: the more often, the more the policy fragmentation reckons with the like."""
+        if self.forecast.arrived(uid, shape):
+            self.rankings.renew()
+
+    def _scoring(self, columns: Columns) -> Scoring:
+        return Fragmentation(self.forecast.workload, columns)
+
     def _judge(self, room: NodeRoom, ask: Ask) -> Score | Missing:
         placement = self.fit(room, ask)
-        return placement.missing if isinstance(placement, NoFit) else score(room, ask, policy=self.policy, limits=self.limits)
+        if isinstance(placement, NoFit):
+            return placement.missing
+        return score_placed(room, ask, placement, policy=self.policy, limits=self.limits)
+
+    def _likeness_for(self, ask: Ask) -> Likeness:
+        return likeness_for(read_demand(ask, policy_of(ask, self.policy), self.limits))
 
     def _predict(self, pod: Pending, node: str | None) -> None:
         placement = self.placement(pod, node) if node else None
@@ -157,7 +248,8 @@ class Scheduler:
             self.pending.refused(pod, self._clock())
             return
         self.pending.fitted(pod)
-        self.ledger.predict(pod.uid, node, placement.taken, self._clock() + PREDICTION_S, pod.holder)
+        until = self._clock() + PREDICTION_S
+        self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
 
     def _settled_node(self, uid: PodUid) -> str:
         """Where the pod is bound, or will be, as far as anybody knows."""
@@ -191,12 +283,12 @@ class Scheduler:
         if placement is None:
             return NotBound(why=f"its devices are not free on {node} any more; this is retried by itself")
         gen = pod.gen + 1
-        conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder)
+        conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.requests)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
         self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
-        text = render_assignment(uid, node, gen, placement.containers, pod.roles)
+        text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)
         return Reservation(pod=pod, node=node, gen=gen, assignment=text)
 
     def confirm(self, reservation: Reservation) -> None:

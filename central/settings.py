@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from central.ask.model import Policy
+from central.ask.model import PartitionPolicy, Policy
 from central.bind.signer import Signer, load_signer
 from central.extender.server import server_tls
+from central.fit.workload import PodKind, parse_workload
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level
@@ -27,12 +28,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: Annotated[str, Setting("how to reach the API server; empty: as the pod that this runs in")] = ""
     signing_key: Annotated[str, Setting("PEM file of the Ed25519 key that signs assignments; empty: they are not signed")] = ""
     key_id: Annotated[str, Setting("its name in the nodes' [keys]")] = "k1"
-    policy: Annotated[Policy, Setting("for pods without lading.dev/policy: binpack or spread")] = Policy.BINPACK
+    policy: Annotated[Policy, Setting("for pods without lading.dev/policy: fragmentation, binpack or spread")] = (
+        Policy.FRAGMENTATION
+    )
+    workload: Annotated[str, Setting("policy fragmentation: JSON file of the pods to expect; empty: none is known")] = ""
+    learn_workload: Annotated[bool, Setting("policy fragmentation: learn from the pods that come, beside the file")] = True
     spread_containers_per_card: Annotated[
         int,
         msgspec.Meta(ge=0, le=100),
         Setting("policy spread: so many share a card that each asked for; 0: none"),
     ] = 0
+    nvswitch_partition: Annotated[
+        PartitionPolicy, Setting("for pods without lading.dev/nvswitch-partition: prefer or honor")
+    ] = PartitionPolicy.PREFER
     lease_namespace: Annotated[str, Setting("where the lease of the leader is")] = "lading-system"
     lease_name: Annotated[str, Setting("its name")] = "lading-central"
     identity: Annotated[str, Setting("this replica's name in the lease; empty: the host's")] = ""
@@ -57,6 +65,7 @@ def check(settings: Settings) -> None:
     if settings.tls_client_ca and not settings.tls_certificate:
         raise ConfigError("tls_client_ca is set, and there is no TLS", hint="set tls_certificate and tls_key too")
     read_signer(settings)
+    read_prior(settings)
     server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
 
@@ -80,6 +89,19 @@ def advertised(settings: Settings, *, port: int) -> Address | None:
             f"advertise: {host!r} is no IP address, and service = {settings.service!r} needs one", hint=hint
         ) from e
     return Address(host, port)
+
+
+def read_prior(settings: Settings) -> dict[PodKind, float] | None:
+    """The workload file; None where there is none. Raises ConfigError."""
+    if not settings.workload:
+        return None
+    try:
+        return parse_workload(Path(settings.workload).read_bytes())
+    except OSError as e:
+        raise ConfigError(f"cannot read workload {settings.workload}: {e.strerror}") from e
+    except msgspec.MsgspecError as e:
+        hint = "docs/central.md says what stands in it"
+        raise ConfigError(f"cannot read workload {settings.workload}: {e}", hint=hint) from e
 
 
 def read_signer(settings: Settings) -> Signer | None:

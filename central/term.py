@@ -21,6 +21,7 @@ from central.evict import Evictor
 from central.extender.wire import BindArgs
 from central.feed import DevicesFeed, NodeFeed, PodFeed
 from central.fit.demand import DEFAULT_LIMITS, Limits
+from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
 from central.pending import Pending, PendingPods
@@ -47,6 +48,7 @@ class Term:
         signer: Signer | None,
         *,
         policy: Policy,
+        forecast: Forecast | None = None,
         limits: Limits = DEFAULT_LIMITS,
         leads: Callable[[], bool],
         clock: Callable[[], float],
@@ -55,7 +57,13 @@ class Term:
         self.ledger = Ledger()
         self.pending = PendingPods()
         self.scheduler = Scheduler(
-            self.ledger, self.pending, clock=clock, policy=policy, limits=limits, refused=self._make_room
+            self.ledger,
+            self.pending,
+            clock=clock,
+            policy=policy,
+            limits=limits,
+            forecast=forecast,
+            refused=self._make_room,
         )
         self._leads = leads
         self._over = False

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.ask.model import Ask
+from central.assignment.sharing import groups_of
 from central.pending import Pending, in_line
 from central.scheduler import Scheduler
 from lading.kube.backoff import Backoff
@@ -83,8 +84,12 @@ class Waker:
     def _begin_rounds(self, asks: Iterable[Ask], freed: AbstractSet[str]) -> None:
         self._rounds = {ask: self._rounds[ask] for ask in asks if ask in self._rounds}
         self._number += 1
-        for ask in asks if freed else ():
-            gained = freed & self._scheduler.standing(ask).fits.keys()
+        moved = self._scheduler.ledger.take_moved_groups()
+        for ask in asks if freed or moved else ():
+            fitting = self._scheduler.fitting(ask)
+            # A group that left its card may open another one where there was room all the time.
+            anywhere = ask.sharing is not None and not moved.isdisjoint(groups_of([ask.sharing]))
+            gained = set(fitting) if anywhere else {name for name in freed if name in fitting}
             if gained:
                 before = self._rounds.get(ask)
                 self._rounds[ask] = _Round(self._number, gained | (before.nodes if before else set()))
@@ -94,7 +99,8 @@ class Waker:
         current = self._rounds.get(ask)
         if current is None:
             return []
-        current.nodes &= self._scheduler.standing(ask).fits.keys()
+        fitting = self._scheduler.fitting(ask)
+        current.nodes = {name for name in current.nodes if name in fitting}
         waiting = [pod for pod in self._scheduler.pending.refused_with(ask) if pod.woken_in != current.number]
         if not current.nodes or not waiting:
             del self._rounds[ask]

@@ -9,7 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from central.fit.model import NoFit, Placement
+from central.ask.model import Sharing
+from central.assignment.sharing import groups_of
+from central.fit.model import Missing, NoFit, Placement
 from central.fit.why import explain
 from central.ledger.model import Claim
 from central.pending import Pending
@@ -40,9 +42,11 @@ def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
     reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
     for name in scheduler.ledger.nodes():
         room = scheduler.ledger.room_without(name, [pod.uid])
-        verdict = scheduler.fit(room, pod.ask)
+        verdict = scheduler.verdict(pod.ask, name, [pod.uid])
         if isinstance(verdict, Placement):
             nodes.append(NodeWhy(node=room.name, reason="fits"))
+        elif verdict.missing is Missing.GROUP_ELSEWHERE:
+            nodes.append(NodeWhy(node=room.name, reason=verdict.missing.value, detail=_where_its_group_is(scheduler, pod)))
         elif isinstance(verdict, NoFit):
             detail = explain(room, pod.ask, verdict.missing, policy=scheduler.policy, limits=scheduler.limits)
             nodes.append(NodeWhy(node=room.name, reason=verdict.missing.value, detail=detail))
@@ -60,6 +64,17 @@ def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
     )
 
 
+def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
+    """The card, its node, and who has it: pods of the asking pod's own namespace."""
+    (group,) = groups_of([pod.ask.sharing]) if pod.ask.sharing else ()
+    cards = []
+    for card in sorted(scheduler.group_cards(pod.ask, [pod.uid])):
+        members = sorted(f"{holder.namespace}/{holder.name}" for holder in scheduler.ledger.group_members(group, card))
+        cards.append(f"{card.uuid} of node {card.node} ({', '.join(members[:4])}{', …' if len(members) > 4 else ''})")
+    several = "; it takes no more pods until it is on one" if len(cards) > 1 else ""
+    return f"share-affinity {group.affinity} is on {' and '.join(cards)}{several}"
+
+
 def ask_in_words(pod: Pending) -> str:
     parts = []
     for container in pod.ask.containers:
@@ -73,4 +88,11 @@ def ask_in_words(pod: Pending) -> str:
         if container.vfs:
             wants.append(f"{container.vfs} RDMA VF" + ("s" if container.vfs > 1 else ""))
         parts.append(f"{container.name}: {', '.join(wants)}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *_sharing_in_words(pod.ask.sharing)])
+
+
+def _sharing_in_words(sharing: Sharing | None) -> list[str]:
+    if sharing is None:
+        return []
+    rules = ("affinity", sharing.affinity), ("anti-affinity", sharing.anti_affinity), ("exclusion", sharing.exclusion)
+    return [f"share-{rule} {label}" for rule, label in rules if label]

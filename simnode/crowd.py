@@ -29,7 +29,7 @@ def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
 
 
 FILLING: Final = (
-    _pod("finetune", {"gpu": 4, "rdma": 4}, gpu_model=_H100),
+    _pod("finetune", {"gpu": 2, "rdma": 2}, gpu_model=_H100),
     _pod("notebook", {"gpu_memory": "12Gi", "gpu_core": 25}, gpu_model=_ADA),
     _pod("serve-a", {"gpu_memory": "24Gi", "gpu_core": 40}),
     _pod("serve-b", {"gpu_core": 30}),

@@ -63,7 +63,8 @@ class NodeAgents:
             return
         gen, containers = (found.gen, found.containers) if found else (0, {})
         who = {"pod": uid, "namespace": metadata["namespace"], "pod_name": metadata["name"], "form": "signed", "gen": gen}
-        self._grants[node][uid] = [_grant(name, request, who) for name, request in containers.items()]
+        card_of = {mig.uuid: gpu.uuid for gpu in self._reports[node].gpus for mig in gpu.mig}
+        self._grants[node][uid] = [_grant(name, request, card_of, who) for name, request in containers.items()]
         await self._report(node)
         status = PODS.path(metadata["namespace"], metadata["name"], "status")
         await self._client.merge(status, {"status": {"phase": "Running"}})
@@ -82,10 +83,12 @@ class NodeAgents:
         await self._client.apply(path, {"status": status}, manager="lading-hooks", force=True)
 
 
-def _grant(container: str, request: ContainerRequest, who: Mapping[str, Any]) -> Grant:
+def _grant(container: str, request: ContainerRequest, card_of: Mapping[str, GpuUuid], who: Mapping[str, Any]) -> Grant:
+    """`card_of`: a MIG instance's card."""
     gpus = tuple(
         GrantedGpu(
-            uuid=GpuUuid(gpu.name),
+            uuid=card_of.get(gpu.name, GpuUuid(gpu.name)),
+            mig_uuid=gpu.name if gpu.name in card_of else "",
             memory_mib=gpu.memory_mib,
             core_percent=gpu.core_percent,
             pod_memory_mib=gpu.pod_memory_mib,

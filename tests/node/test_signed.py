@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,11 +10,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from central.ask.model import Policy, Role
+from central.assignment.annotation import render_assignment
+from central.fit.fit import fit
+from central.fit.model import Placement
 from lading.reasons import Reason
 from lading.signature import sign
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 from simnode.cri import Pod
 from simnode.daemons import LadingNode
+from simnode.reported import read_status
+from tests.fakes.rooms import ask, reported_room, whole
 from tests.node.conftest import StartLading
 from tests.node.site import Site, granted_in
 
@@ -70,6 +77,19 @@ def test_each_container_gets_what_the_assignment_names_for_it(site: Site) -> Non
     unnamed = site.see(pod.run_container("unnamed", env={"NVIDIA_VISIBLE_DEVICES": "all"}))
     assert unnamed.nodes == frozenset()
     assert unnamed.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_an_instance_that_central_chose_by_its_profile(
+    start_lading: StartLading, visit: Callable[[LadingNode], Site], tmp_path: Path
+) -> None:
+    pod = replace(ask(whole("train")), mig_profile="2g.20gb")
+    found = fit(reported_room(read_status("mig")), pod, policy=Policy.BINPACK)
+    assert isinstance(found, Placement)
+    site, uid = visit(start_lading("mig", hooks=trusting(tmp_path))), str(uuid4())
+    text = render_assignment(PodUid(uid), "n1", 1, found.containers, [("train", Role.APP)])
+    container = site.kubelet.run_pod("instance", uid=uid, annotations=signed(text)).run_container("train")
+    assert granted_in(container) == (("MIG-00000052-4c61-5d69-8e67-0000000a0002",), ())
+    assert {"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap183"} <= site.see(container).nodes
 
 
 def test_a_pod_of_no_assignment_runs_without_devices(site: Site) -> None:

@@ -133,7 +133,7 @@ def test_a_storm(tmp_path: Path, seed: int) -> None:
         assert one.term.ledger.reservations() == ()
         for name in bound:
             shown = one.shown(name)
-            own = parse_own(shown.metadata.annotations[ASSIGNMENT], [])
+            own = parse_own(shown.metadata.annotations[ASSIGNMENT], [], namespace="default")
             assert isinstance(own, OwnAssignment)
             held = {held.holder.pod: held for held in one.term.ledger.holders(shown.spec.node_name)}[shown.metadata.uid]
             assert (set(held.claims), held.taken, own.node) == ({Claim.BOUND}, own.taken, shown.spec.node_name)

@@ -48,5 +48,9 @@ def test_gauges_of_the_ledger(tmp_path: Path, leads: bool) -> None:
         assert [sample(metrics, "lading_central_pods_pending", state=state) for state in ("refused", "other")] == [1, 1]
         assert sample(metrics, "lading_central_nodes") == 2
         assert sample(metrics, "lading_central_bindings_open") == 0
+        sources = [sample(metrics, "lading_central_workload_source", source=source) for source in ("prior", "online", "both")]
+        assert sources == [0, 1, 0]
+        assert sample(metrics, "lading_central_workload_learned_pods") == 2
+        assert sample(metrics, "lading_central_workload_kinds") == 6
 
     play(story, tmp_path)

@@ -3,12 +3,14 @@
 import msgspec
 import pytest
 
-from central.ask.model import Policy
+from central.ask.model import Policy, Requests
 from central.extender.wire import MetaPod, MetaVictims
+from central.fit.forecast import Forecast
 from central.fit.model import Missing
+from central.fit.workload import PodKind
 from central.ledger.model import Claim
 from central.scheduler import ELSEWHERE, ENDED, PREDICTION_S, Bound, NotBound, Reservation
-from lading.vocabulary import ASSIGNMENT
+from lading.vocabulary import ASSIGNMENT, POLICY
 from tests.fakes.kube_objects import decoded, gpu_uuid, pod, share, vfs
 from tests.unit.central.world import World, uid_of
 
@@ -278,3 +280,115 @@ def test_a_reservation_takes_the_place_of_the_prediction() -> None:
     made.show("b")
     assert made.filter("b").NodeNames == ["n1"]
     assert isinstance(made.scheduler.reserve(uid_of("b"), "n1"), Reservation)
+
+
+# policy fragmentation
+
+
+def sized(made: World, name: str, gpus: int, cpu: str = "64", memory: str = "256Gi") -> None:
+    made.node(name, gpus)
+    made.readiness(name, True, allocatable={"cpu": cpu, "memory": memory})
+
+
+def expecting(**weights: float) -> World:
+    """Half cards and whole ones, each with 4 cores, by how often they come."""
+    kinds = {
+        "half": PodKind(requests=Requests(4000, 4096), core_percent=50),
+        "third": PodKind(requests=Requests(4000, 4096), core_percent=30),
+        "whole": PodKind(requests=Requests(4000, 4096), gpus=1),
+    }
+    prior = {kinds[name]: weight for name, weight in weights.items()}
+    return World(policy=Policy.FRAGMENTATION, forecast=Forecast(prior, learns=False))
+
+
+SMALL = {"cpu": "4", "memory": "4Gi"}
+
+
+def test_filter_and_prioritize_name_one_winner_that_leaves_what_others_can_use() -> None:
+    made = expecting(half=1, whole=1)
+    for name in ("n1", "n2", "n3"):
+        sized(made, name, 1)
+    made.bind("a", "n2", share(core=50), requests=SMALL)
+    made.show("b", share(core=50), requests=SMALL)
+    assert made.filter("b").NodeNames == ["n1", "n2", "n3"]
+    assert predicted(made, "b") == "n2"  # the started card, not a whole one
+    assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n1", "n2", "n3"]) == "n2"
+    assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n1", "n3"]) == "n1"
+
+
+def test_the_card_of_a_share_is_chosen_as_the_node_is() -> None:
+    made = expecting(third=3, half=2)
+    sized(made, "n1", 2)
+    for name, core in (("a", 50), ("b", 30)):
+        made.bind(name, "n1", share(core=core), requests=SMALL)
+    made.show("c", share(core=40), requests=SMALL)
+    made.filter("c")
+    claim = made.ledger.own_claim(uid_of("c"), Claim.PREDICTED)
+    assert claim is not None
+    # Of 50 % it would leave 10, for which nobody asks; of 70 % it leaves what a third fills.
+    assert [*claim.taken.gpus] == [gpu_uuid("n1", 1)]
+    assert made.ledger.room("n1").cards[0].free_core == 50
+    reserve(made, "c", "n1")
+    held = made.ledger.own_claim(uid_of("c"), Claim.RESERVED)
+    assert held is not None
+    assert held.taken == claim.taken
+
+
+def test_cpu_that_others_need_counts() -> None:
+    made = expecting(whole=1)
+    sized(made, "n1", 2, cpu="8")
+    sized(made, "n2", 2, cpu="64")
+    made.show("a", share(core=50), requests={"cpu": "6", "memory": "1Gi"})
+    made.filter("a")
+    assert predicted(made, "a") == "n2"
+
+
+def test_what_was_predicted_counts_until_it_is_over() -> None:
+    made = expecting(whole=1)
+    sized(made, "n1", 2)
+    made.show("a", requests=SMALL)
+    made.filter("a")
+    assert made.ledger.room("n1").cpu_milli == 60_000
+    made.ledger.expire(made.now + PREDICTION_S)
+    assert made.ledger.room("n1").cpu_milli == 64_000
+
+
+def test_a_node_that_is_short_of_cpu_by_the_ledger_is_named_where_kube_scheduler_has_no_other() -> None:
+    made = expecting(whole=1)
+    sized(made, "n1", 1, cpu="1")
+    made.show("a", requests=SMALL)
+    assert made.filter("a").NodeNames == ["n1"]
+    assert predicted(made, "a") == "n1"
+
+
+def test_a_pod_may_ask_for_the_policy_by_itself() -> None:
+    made = World(forecast=Forecast({PodKind(core_percent=50): 1.0, PodKind(gpus=1): 1.0}, learns=False))
+    for name in ("n1", "n2"):
+        made.node(name, 1)
+    made.bind("a", "n2", share(core=50))
+    made.show("b", share(core=50), annotations={POLICY: "fragmentation"})
+    made.filter("b")
+    assert predicted(made, "b") == "n2"
+
+
+def test_pods_without_devices_go_where_cards_lose_the_least() -> None:
+    made = expecting(whole=1)
+    sized(made, "n1", 2, cpu="8")  # its two cards need all of it
+    sized(made, "n2", 2, cpu="64")
+    beside = pod("a", {}, version=made.next_version(), requests=SMALL)
+    assert made.scheduler.prioritize(decoded(beside), ["n1", "n2"]) == "n2"
+    assert made.scheduler.prioritize(decoded(beside), ["n1", "n2", "without-devices"]) is None
+    binpack = World()
+    sized(binpack, "n1", 1)
+    assert binpack.scheduler.prioritize(decoded(beside), ["n1"]) is None
+
+
+def test_pods_that_come_are_learned_from_once() -> None:
+    made = World(policy=Policy.FRAGMENTATION)
+    sized(made, "n1", 1)
+    made.show("a", requests=SMALL)
+    for _ in range(3):
+        made.filter("a")
+    beside = pod("b", {}, version=made.next_version(), requests=SMALL)
+    made.scheduler.prioritize(decoded(beside), ["n1"])
+    assert made.scheduler.forecast.learned == 2

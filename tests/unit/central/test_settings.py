@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from central.fit.workload import PodKind, parse_workload
 from central.main import main
-from central.settings import Settings, check, listen_address, read_signer
+from central.settings import Settings, check, listen_address, read_prior, read_signer
 from lading.errors import ConfigError
 
 
@@ -54,3 +55,22 @@ def test_the_command_line(tmp_path: Path, argv: list[str], status: int, capsys: 
         main(["--config", str(tmp_path / "central.toml"), *argv])
     assert (end.value.code or 0) == status
     assert bool(capsys.readouterr().err) is (status != 0)
+
+
+def test_the_workload_is_read_by_the_check(tmp_path: Path) -> None:
+    file = tmp_path / "workload.json"
+    with pytest.raises(ConfigError, match=str(file)):
+        check(Settings(workload=str(file)))
+    file.write_text('{"pods": []}')
+    with pytest.raises(ConfigError, match=str(file)):
+        check(Settings(workload=str(file)))
+    file.write_text('{"pods": [{"weight": 2, "gpus": 1}]}')
+    check(Settings(workload=str(file)))
+    assert read_prior(Settings(workload=str(file))) == {PodKind(gpus=1): 2.0}
+    assert read_prior(Settings()) is None
+
+
+def test_the_docs_workload_is_one() -> None:
+    docs = Path(__file__).parents[3] / "docs/central.md"
+    shown = docs.read_text().split("```json\n")[1].split("```")[0]
+    assert len(parse_workload(shown.encode())) == 3

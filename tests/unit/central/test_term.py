@@ -9,7 +9,8 @@ import pytest
 from central.feed import PodFeed
 from central.term import NO_ASSIGNMENT
 from lading.log import Event
-from tests.fakes.kube_objects import pod_path
+from lading.vocabulary import POLICY
+from tests.fakes.kube_objects import node, node_path, pod_path, share
 from tests.fakes.kube_server import Fault, Request
 from tests.fakes.led import Led, play
 
@@ -102,5 +103,23 @@ def test_a_pod_is_woken_end_to_end(tmp_path: Path) -> None:
         await one.remove_pod("a")
         await one.server.until(lambda: bool(one.sent(f"{pod_path('b')}/status")))
         assert asyncio.get_running_loop().time() - released < 0.5
+
+    play(story, tmp_path)
+
+
+def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        for name in ("n1", "n2", "n3"):
+            await one.put_node(name, 2)
+            await one.server.put(node_path(name), node(name, allocatable={"cpu": "16", "memory": "64Gi"}))
+        words = {"annotations": {POLICY: "fragmentation"}, "requests": {"cpu": "4", "memory": "1Gi"}}
+        for name in ("a", "b", "c"):
+            await one.put_pod(name, share(core=50), **words)
+            assert await one.schedule(name) == ""
+            await one.pause()
+        assert one.bound_to("a") == one.bound_to("b")
+        assert one.assigned("a") == one.assigned("b") != one.assigned("c")  # two halves are a whole card
+        assert one.term.ledger.room(one.bound_to("a")).cpu_milli <= 8000
+        assert one.term.scheduler.forecast.learned == 3
 
     play(story, tmp_path)

@@ -12,6 +12,7 @@ from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.extender.wire import FilterResult
 from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
 from central.pending import Pending, PendingPods
 from central.scheduler import Reservation, Scheduler
@@ -30,6 +31,7 @@ class World:
     """Every object that is told of gets the next version."""
 
     policy: Policy = Policy.BINPACK
+    forecast: Forecast | None = None
     now: float = 0.0
     version: int = 0
     pods: dict[str, Json] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class World:
             self.pending,
             clock=lambda: self.now,
             policy=self.policy,
+            forecast=self.forecast,
             refused=lambda pod, names: self.refused.append(pod.name),
         )
         self.pod_feed = PodFeed(self.ledger, self.pending, log=self.records.log, unassigned=self._unassigned)
@@ -68,8 +71,8 @@ class World:
         report = devices(name, gpus, vfs, version=self.next_version(), **words)
         self.devices_feed.changed(msgspec.convert(report, NodeDevices))
 
-    def readiness(self, name: str, ready: bool) -> None:
-        said = node(name, ready=ready)
+    def readiness(self, name: str, ready: bool, *, allocatable: Mapping[str, str] | None = None) -> None:
+        said = node(name, ready=ready, allocatable=allocatable)
         said["metadata"]["resourceVersion"] = str(self.next_version())
         self.node_feed.changed(msgspec.convert(said, Node))
 
