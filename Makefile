@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-.PHONY: setup demo demo-central test test-cluster bench-proxy bench-central lint fmt proto requirements
+.PHONY: setup demo demo-central test test-cluster bench-proxy bench-central bench-placement lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -65,3 +65,8 @@ bench-proxy: setup
 # The scheduler extender at 1,000, 5,000 and 15,000 nodes: bench/out/central.json. About 3 minutes.
 bench-central: setup
 	$(PY) -m bench.central
+
+# Every workload of a recorded cluster under every policy, ten seeds: bench/out/placement.json and pictures beside it. About
+# 10 minutes. LADING_TRACES names a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023.
+bench-placement: setup
+	$(PY) -m bench.placement

@@ -1,0 +1,136 @@
+"""How long a replay takes, one decision, and one node's joint search for cards and VFs.
+
+* `replay_s`: one seed under the policy fragmentation, in processor time, on one core.
+* `decision_p50_ms`: what filter and prioritize decide about one pod of a trace, on all its nodes, under the policy
+  fragmentation, while the cluster fills up; without HTTP and without writing the nodes' names. Beside it p99.
+* `joint_search_warm_p99_ms`: the devices of one pod on one node that has something held, of a state that was seen before, in
+  processor time; over all shipped profiles of nodes with VFs. Beside it the longest first one (`cold`). The worst cases are in
+  bench/joint.py.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from bench.figures import percentile
+from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy
+from central.assignment.model import Part, Taken
+from central.feed import PodFeed
+from central.fit import joint
+from central.fit.fit import fit
+from central.ledger.ledger import Ledger
+from central.ledger.model import NodeRoom, PodRecord
+from central.pending import PendingPods
+from central.scheduler import Reservation, Scheduler
+from central.simulate.arrivals import draw_arrivals, run_order
+from central.simulate.cluster import Cluster
+from central.simulate.objects import card_of
+from central.simulate.product import forecast_of, read_pod, start_ledger
+from central.simulate.replay import replay
+from central.simulate.trace import Trace
+from lading.log import Level, open_log
+from lading.nodedevices import Metadata, NodeDevices, Status
+from lading.vocabulary import ASSIGNMENT, PodUid
+from simnode.reported import FILES, read_status
+
+SEED: Final = 42
+PODS: Final = 4000
+ROOMS: Final = 60  # states of each node
+FIRST_TIMES: Final = 3
+
+
+def measure_replay(trace: Trace, ratio: float) -> dict[str, float]:
+    began = time.process_time()
+    replay(trace, Policy.FRAGMENTATION, SEED, ratio=ratio)
+    return {"replay_s": time.process_time() - began}
+
+
+def measure_decisions(trace: Trace, *, pods: int = PODS) -> dict[str, float]:
+    order = run_order(trace.nodes, SEED)
+    cluster = Cluster(order, tuple(dict.fromkeys(trace.pods)))
+    ledger, pending = start_ledger(cluster), PendingPods()
+    feed = PodFeed(ledger, pending, log=open_log("bench", Level.ERROR), unassigned=lambda pod: None)
+    forecast = forecast_of(trace.pods)
+    scheduler = Scheduler(ledger, pending, clock=time.monotonic, policy=Policy.FRAGMENTATION, forecast=forecast)
+    row_of = {node.name: row for row, node in enumerate(order)}
+    kind_of = {pod: kind for kind, pod in enumerate(cluster.kinds.all)}
+    took = []
+    for number, asked in enumerate(draw_arrivals(trace.pods, trace.capacity, 1.0, SEED)[:pods]):
+        kind = kind_of[asked]
+        enough = (cluster.cpu_milli >= asked.cpu_milli) & (cluster.memory_mib >= asked.memory_mib)
+        names = [name for name, row in row_of.items() if enough[row]]
+        pod, uid = read_pod(asked), PodUid(f"uid-{number}")
+        metadata = msgspec.structs.replace(pod.metadata, name=uid, uid=uid, resource_version=str(2 * number + 1))
+        pod = msgspec.structs.replace(pod, metadata=metadata)
+        began = time.perf_counter()
+        scheduler.judge(pod, names)
+        name = scheduler.prioritize(pod, names)
+        took.append(time.perf_counter() - began)
+        if name is None:
+            continue
+        reservation = scheduler.reserve(uid, name)
+        annotations = {ASSIGNMENT: reservation.assignment} if isinstance(reservation, Reservation) else {}
+        metadata = msgspec.structs.replace(metadata, annotations=annotations, resource_version=str(2 * number + 2))
+        spec = msgspec.structs.replace(pod.spec, node_name=name)
+        feed.changed(msgspec.structs.replace(pod, metadata=metadata, spec=spec))
+        record = ledger.pod(uid)
+        cards = record.taken.gpus if record is not None and record.taken is not None else ()
+        cluster.take(row_of[name], kind, sorted(map(card_of, cards)))
+    return {"decision_p50_ms": percentile(took, 0.5) * 1e3, "decision_p99_ms": percentile(took, 0.99) * 1e3}
+
+
+def measure_searches() -> dict[str, float]:
+    first, again = [], []
+    for profile in sorted(path.stem for path in FILES.glob("*.json")):
+        status = read_status(profile)
+        if any(pf.vfs for pf in status.pfs):
+            cold, warm = _search(status)
+            first += cold
+            again += warm
+    return {
+        "joint_search_warm_p99_ms": percentile(again, 0.99) * 1e3,
+        "joint_search_cold_ms": max(first) * 1e3,
+    }
+
+
+def _search(status: Status) -> tuple[list[float], list[float]]:
+    """Seconds of each pod on the node in each state: the first time, the least of several ones, and again."""
+    cases = [(room, ask) for room in _rooms(status) for ask in _asks(len(status.gpus))]
+    cold = []
+    for _ in range(FIRST_TIMES):
+        joint.find.cache_clear()
+        cold.append([_time(*case) for case in cases])
+    return [min(times) for times in zip(*cold, strict=True)], [_time(*case) for case in cases]
+
+
+def _time(room: NodeRoom, ask: Ask) -> float:
+    began = time.process_time()
+    fit(room, ask, policy=Policy.BINPACK)
+    return time.process_time() - began
+
+
+def _asks(cards: int) -> Iterator[Ask]:
+    for count in (1, 2, 4, 8):
+        if count <= cards:
+            for policy in RdmaPolicy.NEAREST, RdmaPolicy.COUNT:
+                yield Ask(containers=(ContainerAsk(name="main", gpus=count, vfs=count),), rdma_policy=policy)
+
+
+def _rooms(status: Status) -> Iterator[NodeRoom]:
+    """With cards and VFs that others hold, at random."""
+    chance = random.Random(SEED)  # noqa: S311
+    for number in range(ROOMS):
+        ledger = Ledger()
+        ledger.set_reachable("node", True, 1)
+        ledger.set_node(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
+        share = number / ROOMS * 0.6
+        cards = {gpu.uuid: Part(whole=True) for gpu in status.gpus if chance.random() < share}
+        vfs = frozenset(vf.bdf for pf in status.pfs for vf in pf.vfs if chance.random() < share)
+        held = PodRecord(
+            uid=PodUid("other"), namespace="", name="other", version=1, node="node", taken=Taken(gpus=cards, vfs=vfs)
+        )
+        ledger.set_pod(held)
+        yield ledger.room("node")

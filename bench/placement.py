@@ -1,0 +1,135 @@
+"""`python -m bench.placement FOLDER`: replays every workload of a trace under every policy; writes JSON and pictures.
+
+FOLDER, or LADING_TRACES in the environment, has one `*node_list*.csv` and a `*pod_list_NAME.csv` for each workload, as in
+Alibaba's cluster-trace-gpu-v2023. The trace is not part of this repository. Ten seeds, the paper's; policies are compared on
+the same arrivals. Beside the figures of each policy stand the upper bound (bench/bound.py), and how long a decision and a joint
+search take (bench/deciding.py, bench/joint.py).
+
+`--docs` writes the table into docs/performance.md, from the JSON of this run or, without a FOLDER, of the last one.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.bound import compute_bound
+from bench.deciding import measure_decisions, measure_replay, measure_searches
+from bench.joint import measure_joint
+from bench.placement_table import render, write_docs
+from central.ask.model import Policy
+from central.simulate.command import replay_all, write_pictures
+from central.simulate.model import AnyPolicy, Baseline, Prior
+from central.simulate.report import Report, make_reports
+from central.simulate.trace import Trace, TraceNode, read_nodes, read_pods
+from lading.errors import ConfigError, LadingError, die
+
+OUT: Final = Path("bench/out/placement.json")
+DOCS: Final = Path("docs/performance.md")
+RATIO: Final = 1.3
+SEEDS: Final = range(42, 52)
+QUICK: Final = range(42, 44)
+KEYS: Final[Mapping[AnyPolicy, str]] = {
+    Policy.FRAGMENTATION: "fragmentation",
+    Baseline.FGD: "fgd",
+    Baseline.BEST_FIT: "bestfit",
+    Baseline.RANDOM: "random",
+}
+ONLINE: Final = "fragmentation_online"
+TIMED: Final = "default"  # the workload in which decisions are timed, where it is there
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="bench.placement", description="How much of a cluster's GPUs each policy gives out.")
+    parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("LADING_TRACES"), help="[$LADING_TRACES]")
+    parser.add_argument("--quick", action="store_true", help="two seeds: to see that it works, not to be quoted")
+    parser.add_argument("--only", metavar="NAMES", help="workloads, with commas between")
+    parser.add_argument("--docs", action="store_true", help=f"write the table into {DOCS}")
+    parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
+    args = parser.parse_args(argv)
+    try:
+        if args.folder is not None:
+            only = args.only.split(",") if args.only else []
+            results = run(Path(args.folder), QUICK if args.quick else SEEDS, only, args.output.parent / args.output.stem)
+            args.output.parent.mkdir(parents=True, exist_ok=True)
+            args.output.write_text(json.dumps(results, indent=1) + "\n")
+        elif args.docs:
+            results = read_results(args.output)
+        else:
+            raise ConfigError("there is no folder with traces", hint="python -m bench.placement FOLDER, or set LADING_TRACES")
+        if args.docs:
+            write_docs(DOCS, results)
+    except LadingError as e:
+        die(e)
+    print(render(results))
+    print(f"written to {args.output}")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    try:
+        results: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"cannot read {path}: {e}", hint="run make bench-placement first") from e
+    return results
+
+
+def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path) -> dict[str, Any]:
+    nodes, workloads = find_workloads(folder, only)
+    results: dict[str, Any] = {"seeds": list(seeds)}
+    bounds: dict[str, Any] = {}
+    for name, path in workloads.items():
+        trace = Trace(nodes=nodes, pods=read_pods(path))
+        results[name] = replay_workload(trace, name, seeds, pictures)
+        print(f"{name}  upper bound", file=sys.stderr)
+        bound = compute_bound(trace, [1.0, RATIO])
+        bounds[name] = {"100": bound.at_load[1.0], "130": bound.at_load[RATIO], "saturation": bound.saturation}
+    timed = workloads.get(TIMED) or next(iter(workloads.values()))
+    print("decisions, joint searches", file=sys.stderr)
+    trace = Trace(nodes=nodes, pods=read_pods(timed))
+    times = measure_replay(trace, RATIO) | measure_decisions(trace) | measure_searches() | measure_joint()
+    return {**results, "upper_bound": bounds, **times}
+
+
+def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Path) -> dict[str, Any]:
+    jobs = os.cpu_count() or 1
+    reports = replay_all(trace, list(KEYS), seeds, ratio=RATIO, prior=Prior.WORKLOAD, jobs=jobs, what=name)
+    write_pictures(pictures, reports, what=name)
+    (online,) = replay_all(
+        trace, [Policy.FRAGMENTATION], seeds, ratio=RATIO, prior=Prior.ONLINE, jobs=jobs, what=f"{name}, online"
+    )
+    fgd = next(report for report in reports if report.policy is Baseline.FGD)
+    compared, _ = make_reports([*online.runs, *fgd.runs])
+    return {KEYS[report.policy]: figures(report) for report in reports} | {ONLINE: figures(compared)}
+
+
+def figures(report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "100": report.at_capacity,
+        "130": report.at_end,
+        "failures_by_class": dict(report.failures),
+        "decision_ms": report.decision_ms,
+    }
+    if report.to_fgd is not None:
+        at_capacity, at_end = report.to_fgd
+        found["to_fgd"] = {"100": at_capacity._asdict(), "130": at_end._asdict()}
+    return found
+
+
+def find_workloads(folder: Path, only: Sequence[str] = ()) -> tuple[tuple[TraceNode, ...], dict[str, Path]]:
+    """The nodes, and the files of pods by the name of the workload. Raises ConfigError."""
+    lists = sorted(folder.glob("*node_list*.csv"))
+    if len(lists) != 1:
+        raise ConfigError(f"cannot use {folder}: {len(lists)} files are named *node_list*.csv, one is needed")
+    found = {path.stem.partition("pod_list_")[2]: path for path in sorted(folder.glob("*pod_list_*.csv"))}
+    workloads = {name: path for name, path in found.items() if not only or name in only}
+    missing = sorted(set(only) - set(found))
+    if missing or not workloads:
+        raise ConfigError(f"cannot use {folder}: there is no *pod_list_{missing[0] if missing else ''}*.csv")
+    return read_nodes(lists[0]), workloads
+
+
+if __name__ == "__main__":
+    main()

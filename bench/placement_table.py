@@ -1,0 +1,93 @@
+"""The figures of bench.placement as text for a terminal, and as the table of docs/performance.md.
+
+The table stands there between two marks, and only what is between them is replaced.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from lading.errors import ConfigError
+
+BEGIN: Final = "<!-- placement: written by bench.placement --docs -->"
+END: Final = "<!-- placement: end -->"
+# Against FGD at the end of arrivals, mean of ten seeds.
+TO_REACH: Final = {"default": 0.3, "gpushare80": 0.8, "cpu250": 0.5, "gpuspec25": 0.7}
+NOWHERE_BELOW: Final = -0.05
+ONLINE_NOT_BELOW: Final = 0.0
+STARVED: Final = 5.0  # points of a class of pods above FGD's
+TIMES: Final = {
+    "replay_s": 4.0,
+    "decision_p50_ms": 1.0,
+    "joint_search_warm_p99_ms": 1.0,
+    "joint_search_cold_ms": 20.0,
+    "joint_cold_8x8_ms": 20.0,
+    "joint_cold_16x16_ms": 200.0,
+}
+_POLICIES: Final = ("random", "bestfit", "fgd", "fragmentation", "fragmentation_online")
+
+Results = Mapping[str, Any]
+
+
+def workloads_of(results: Results) -> list[str]:
+    return [name for name, part in results.items() if isinstance(part, Mapping) and "fgd" in part]
+
+
+def render(results: Results) -> str:
+    lines = [
+        f"{'allocated, percent':16}" + "".join(f"{name:>23}" for name in _POLICIES) + f"{'bound':>9}   fragmentation to fgd"
+    ]
+    for name in workloads_of(results):
+        part = results[name]
+        cells = "".join(f"{part[policy]['100']:>15.2f} {part[policy]['130']:7.2f}" for policy in _POLICIES)
+        bound = results["upper_bound"][name]["saturation"]
+        to_fgd = part["fragmentation"]["to_fgd"]["130"]
+        least = TO_REACH.get(name, NOWHERE_BELOW)
+        missed = "" if to_fgd["mean"] >= least else f"  MISSED {least:+.2f}"
+        lines.append(f"{name:16}{cells}{bound:9.2f}   {_signed(to_fgd)}{missed}{_starved(part)}{_online(part)}")
+    for figure, most in TIMES.items():
+        if figure in results:
+            missed = "" if results[figure] <= most else "  MISSED"
+            lines.append(f"{figure:32}{results[figure]:9.3f}   <= {most:g}{missed}")
+    return "\n".join(lines)
+
+
+def render_markdown(results: Results) -> str:
+    rows = [
+        "| workload | random | best-fit | FGD | Lading | to FGD | learned online | all fit up to |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in workloads_of(results):
+        part = results[name]
+        shown = [f"{part[policy]['130']:.2f}" for policy in ("random", "bestfit", "fgd")]
+        to_fgd, online = (_signed(part[policy]["to_fgd"]["130"]) for policy in ("fragmentation", "fragmentation_online"))
+        bound = results["upper_bound"][name]["saturation"]
+        cells = [*shown, f"**{part['fragmentation']['130']:.2f}**", to_fgd, online, f"{bound:.1f}"]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def write_docs(path: Path, results: Results) -> None:
+    """Raises ConfigError where the marks are not there."""
+    text = path.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigError(f"cannot write the table into {path}: {BEGIN} or {END} is missing")
+    path.write_text(f"{before}{BEGIN}\n{render_markdown(results)}\n{END}{after}")
+
+
+def _signed(difference: Mapping[str, float | None]) -> str:
+    error = difference["error"]
+    return f"{difference['mean']:+.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def _starved(part: Results) -> str:
+    ours, fgd = part["fragmentation"]["failures_by_class"], part["fgd"]["failures_by_class"]
+    far = [f"{label} {ours[label] - fgd[label]:+.1f}" for label in ours if ours[label] > fgd[label] + STARVED]
+    return f"  STARVED {', '.join(far)}" if far else ""
+
+
+def _online(part: Results) -> str:
+    mean = part["fragmentation_online"]["to_fgd"]["130"]["mean"]
+    return "" if mean >= ONLINE_NOT_BELOW else f"  ONLINE BELOW FGD {mean:+.2f}"

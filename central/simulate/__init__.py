@@ -1,0 +1,1 @@
+"""A recorded cluster and its pods, replayed through the code that serves kube-scheduler: `lading-central simulate`."""

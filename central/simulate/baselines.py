@@ -1,0 +1,140 @@
+"""Policies to compare with: random, best fit, and FGD as published. Of the replay only; the product does not have them.
+
+Each is as its authors run it in their simulator, which decides what it is worth: scores are whole numbers from 0 to 100, and
+of equal ones the first node in the order of the run is taken, so that coarse scores become first-fit among ties.
+
+    random    any node that fits, any card with room for a share
+    best-fit  the least left of cpu and of GPUs, each by the largest node (128 cores, 8 GPUs) and half of the score; a share
+              goes to the card with the least left
+    fgd       int(100 * sigmoid(d / 1000)), d the milli of fragment (fragments.py) that the placement takes away; a share goes
+              to the card where that is largest
+
+Whole cards are always the lowest ones. Source: pkg/simulator/plugin of the paper's simulator.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from central.simulate.cluster import Cluster, Floats, Numbers
+from central.simulate.fragments import Fragments
+from central.simulate.trace import FULL
+
+HIGHEST: Final = 100
+_LARGEST_CPU_MILLI: Final = 128_000
+_LARGEST_GPU_MILLI: Final = 8 * FULL
+
+
+class Player(Protocol):
+    """A policy during one replay."""
+
+    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+        """A node, and cards of it; None: the pod fits nowhere."""
+
+    def took(self, node: int) -> None:
+        """That placement is booked in the cluster."""
+
+
+class RandomFit:
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster = cluster
+        self._chance = random.Random(f"placement {seed}")  # noqa: S311
+
+    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+        nodes = np.flatnonzero(self._cluster.fits[kind])
+        if not len(nodes):
+            return None
+        node = int(self._chance.choice(nodes))
+        cards = self._cluster.free_cards(node, kind)
+        asked = self._cluster.kinds.all[kind]
+        return node, [self._chance.choice(cards)] if asked.share else cards[: asked.whole]
+
+    def took(self, node: int) -> None:
+        pass
+
+
+class BestFit:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._gpu_milli: Numbers = np.maximum(cluster.free, 0).sum(axis=1)
+
+    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+        cluster = self._cluster
+        asked = cluster.kinds.all[kind]
+        nodes = np.flatnonzero(cluster.fits[kind])
+        if not len(nodes):
+            return None
+        cpu = (cluster.cpu_milli[nodes] - asked.cpu_milli) / _LARGEST_CPU_MILLI * 0.5
+        gpu = (self._gpu_milli[nodes] - asked.milli) / _LARGEST_GPU_MILLI * 0.5
+        scores = ((1.0 - (cpu + gpu)) * HIGHEST).astype(np.int64)
+        node = int(nodes[scores.argmax()])  # the first of the highest
+        cards = cluster.free_cards(node, kind)
+        if asked.share:
+            return node, [min(cards, key=lambda card: int(cluster.free[node, card]))]
+        return node, cards[: asked.whole]
+
+    def took(self, node: int) -> None:
+        self._gpu_milli[node] = np.maximum(self._cluster.free[node], 0).sum()
+
+
+class Fgd:
+    """One score for each kind and node; only the node that changed is looked at again, for all kinds at once."""
+
+    def __init__(self, cluster: Cluster, fragments: Fragments) -> None:
+        self._cluster = cluster
+        self._fragments = fragments
+        kinds = cluster.kinds
+        self._sharing = np.flatnonzero(kinds.share)
+        self._others = np.flatnonzero(kinds.share == 0)
+        self._scores: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)
+        self._cards: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)  # for a share
+        for node in range(len(cluster.nodes)):
+            self.took(node)
+
+    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+        node = int(self._scores[kind].argmax())  # the first of the highest
+        if not self._cluster.fits[kind, node]:
+            return None
+        asked = self._cluster.kinds.all[kind]
+        if asked.share:
+            return node, [int(self._cards[kind, node])]
+        return node, self._cluster.free_cards(node, kind)[: asked.whole]
+
+    def took(self, node: int) -> None:
+        cluster = self._cluster
+        kinds, model = cluster.kinds, int(cluster.model[node])
+        fits = cluster.fits[:, node]
+        free = np.maximum(cluster.free[node], 0)
+        full, cards = free == FULL, int(np.count_nonzero(free == FULL))
+        alone = slice(node, node + 1)
+        before = self._fragments.of_nodes(cluster.model[alone], cluster.cpu_milli[alone], cluster.free[alone])[0]
+        level = self._fragments.levels(cluster.cpu_milli[node] - kinds.cpu_milli)  # if that kind were placed here
+        started = self._fragments.started(model, level[:, None], free) * ~full  # [kind, card]
+        kept = started.sum(axis=1)
+
+        some = self._others
+        left = np.maximum(cards - kinds.whole[some], 0)
+        after = kept[some] + self._fragments.unstarted(model, level[some], left)
+        self._scores[some, node] = np.where(fits[some], whole_score(before - after), -1)
+
+        some = self._sharing
+        rest = free - kinds.share[some, None]  # [kind, card]
+        its_level = level[some, None]
+        after = (
+            kept[some, None]
+            - started[some]
+            + self._fragments.started(model, its_level, np.maximum(rest, 0))
+            + self._fragments.unstarted(model, its_level, np.maximum(cards - full, 0))
+        )
+        scores = np.where(rest >= 0, whole_score(before - after), -1)
+        best = scores.argmax(axis=1)  # the lowest of the best cards
+        self._cards[some, node] = best
+        self._scores[some, node] = np.where(fits[some], scores[np.arange(len(some)), best], -1)
+
+
+def whole_score(less_milli: Floats) -> NDArray[np.int8]:
+    """FGD's, of so much less fragment."""
+    return (HIGHEST / (1.0 + np.exp(-less_milli / 1000.0))).astype(np.int8)

@@ -1,0 +1,87 @@
+"""What is free on every node, as arrays: where each kind of pod fits, kept up to date as pods are placed.
+
+It is the referee of a replay. Every policy's placements are booked here, whatever the policy keeps for itself, and one that
+takes more than there is ends the replay. A node has room for a pod by its cpu and memory, which kube-scheduler checks, and by
+the model of its cards, by one card for a share, and by that many free ones for whole cards.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from central.simulate.trace import FULL, TraceNode, TracePod
+
+Numbers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+NO_CARD: Final = -1
+
+
+class Kinds:
+    """The distinct kinds of one workload as columns; a pod is told by the number of its kind."""
+
+    def __init__(self, kinds: Sequence[TracePod], models: Sequence[str]) -> None:
+        self.all = tuple(kinds)
+        self.cpu_milli: Numbers = np.array([kind.cpu_milli for kind in kinds], dtype=np.int64)
+        self.memory_mib: Numbers = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
+        self.share: Numbers = np.array([kind.share for kind in kinds], dtype=np.int64)
+        self.whole: Numbers = np.array([kind.whole for kind in kinds], dtype=np.int64)
+        # [model, kind]; a pod that asks for no card fits on nodes of any model
+        self.suits = np.array([[not kind.models or model in kind.models for kind in kinds] for model in models])
+
+
+class OverCapacityError(AssertionError):
+    """A policy placed a pod where there is no room for it."""
+
+
+class Cluster:
+    """`nodes` in the order of the run; a node is told by its place in it, a card by its place on the node."""
+
+    def __init__(self, nodes: Sequence[TraceNode], kinds: Sequence[TracePod]) -> None:
+        models = sorted({node.model for node in nodes})
+        width = max(node.gpus for node in nodes)
+        self.nodes = tuple(nodes)
+        self.kinds = Kinds(kinds, models)
+        self.models = tuple(models)
+        self.model: Numbers = np.array([models.index(node.model) for node in nodes], dtype=np.int64)
+        self.cpu_milli: Numbers = np.array([node.cpu_milli for node in nodes], dtype=np.int64)
+        self.memory_mib: Numbers = np.array([node.memory_mib for node in nodes], dtype=np.int64)
+        self.free: Numbers = np.full((len(nodes), width), NO_CARD, dtype=np.int64)  # milli of each card
+        for number, node in enumerate(nodes):
+            self.free[number, : node.gpus] = FULL
+        self.capacity = int(sum(node.gpus for node in nodes) * FULL)
+        self.allocated = 0
+        self.fits = np.zeros((len(kinds), len(nodes)), dtype=np.bool_)  # [kind, node]
+        for number in range(len(nodes)):
+            self._judge(number)
+
+    def free_cards(self, node: int, kind: int) -> list[int]:
+        """Those that would do for this pod, lowest first: with room for its share, or wholly free."""
+        least = self.kinds.all[kind].share or FULL
+        return [card for card, free in enumerate(self.free[node].tolist()) if free >= least]
+
+    def take(self, node: int, kind: int, cards: Sequence[int]) -> None:
+        """A pod was placed there."""
+        asked = self.kinds.all[kind]
+        each = asked.gpu_milli
+        enough = self.cpu_milli[node] >= asked.cpu_milli and self.memory_mib[node] >= asked.memory_mib
+        cards_do = len(cards) == len(set(cards)) == asked.gpus and all(self.free[node, card] >= each for card in cards)
+        if not enough or not cards_do or not self.kinds.suits[self.model[node], kind]:
+            raise OverCapacityError(f"{asked} was placed on cards {list(cards)} of {self.nodes[node].name}")
+        self.cpu_milli[node] -= asked.cpu_milli
+        self.memory_mib[node] -= asked.memory_mib
+        for card in cards:
+            self.free[node, card] -= each
+        self.allocated += asked.milli
+        self._judge(node)
+
+    def _judge(self, node: int) -> None:
+        kinds, free = self.kinds, self.free[node]
+        self.fits[:, node] = (
+            (kinds.cpu_milli <= self.cpu_milli[node])
+            & (kinds.memory_mib <= self.memory_mib[node])
+            & (kinds.share <= free.max(initial=0))
+            & (kinds.whole <= np.count_nonzero(free == FULL))
+            & kinds.suits[self.model[node]]
+        )

@@ -1,0 +1,126 @@
+"""`lading-central simulate`: reads a trace, replays it, prints what came of it."""
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from central.ask.model import Policy
+from central.simulate.model import AnyPolicy, Baseline, Prior
+from central.simulate.pictures import draw_allocation, draw_fragments
+from central.simulate.progress import Progress
+from central.simulate.report import Report, as_json, make_reports
+from central.simulate.runs import Task, count_arrivals, run_tasks
+from central.simulate.table import render_table
+from central.simulate.trace import Trace, read_nodes, read_pods
+from lading.errors import ConfigError, HostError
+
+POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Policy, *Baseline)}
+_MOST_SEEDS: Final = 1000
+_MOST_RATIO: Final = 10.0
+_INTERRUPTED: Final = 130  # as a shell says it of SIGINT
+
+
+def simulate(argv: Sequence[str]) -> None:
+    """Raises ConfigError."""
+    args = _parser().parse_args(argv)
+    ratio = _ratio(args.arrival_ratio)
+    policies = _policies(args.policy or [Policy.FRAGMENTATION.value])
+    if not 1 <= args.seeds <= _MOST_SEEDS:
+        raise ConfigError(f"--seeds {args.seeds}: from 1 to {_MOST_SEEDS} are possible")
+    trace = Trace(nodes=read_nodes(args.nodes), pods=read_pods(args.pods))
+    seeds, jobs = range(args.seed, args.seed + args.seeds), args.jobs or os.cpu_count() or 1
+    try:
+        reports = replay_all(trace, policies, seeds, ratio=ratio, prior=Prior(args.prior), jobs=jobs, what=args.pods.stem)
+    except KeyboardInterrupt as e:
+        raise SystemExit(_INTERRUPTED) from e
+    if args.pictures:
+        write_pictures(args.pictures, reports, what=args.pods.stem)
+    if args.output == "json":
+        print(json.dumps(as_json(reports, ratio=ratio), indent=2))
+    else:
+        print(render_table(reports, trace, ratio=ratio))
+
+
+def replay_all(
+    trace: Trace,
+    policies: Sequence[AnyPolicy],
+    seeds: Sequence[int],
+    *,
+    ratio: float,
+    prior: Prior,
+    jobs: int,
+    what: str,
+) -> list[Report]:
+    """Every policy on the same arrivals, with progress on stderr."""
+    tasks = [Task(policy, seed, ratio, prior) for policy in policies for seed in seeds]
+    progress = Progress(what, count_arrivals(trace, tasks))
+    try:
+        return make_reports(run_tasks(trace, tasks, jobs=jobs, tell=progress.advance))
+    finally:
+        progress.end()
+
+
+def write_pictures(folder: Path, reports: Sequence[Report], *, what: str) -> None:
+    """`what` begins the names of the files. Raises HostError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{what}-allocation.svg").write_text(draw_allocation(what, reports))
+        (folder / f"{what}-fragments.svg").write_text(draw_fragments(what, reports))
+    except OSError as e:
+        raise HostError(f"cannot write pictures into {folder}: {e.strerror}") from e
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lading-central simulate",
+        description="Replays a recorded cluster and its pods through the code that answers kube-scheduler: pods arrive in "
+        "random order, are placed one by one, and none leaves. Says how much of the GPUs each policy gives out.",
+        epilog="random, best-fit and fgd are baselines to compare with; only the others can be a cluster's policy.",
+    )
+    parser.add_argument("--nodes", type=Path, required=True, metavar="CSV", help="sn,cpu_milli,memory_mib,gpu,model")
+    parser.add_argument(
+        "--pods", type=Path, required=True, metavar="CSV", help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec]"
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        metavar="NAME",
+        help=f"one of {', '.join(POLICIES)}; several with commas, on the same arrivals [fragmentation]",
+    )
+    parser.add_argument(
+        "--arrival-ratio", default="1.3", metavar="R", help="pods arrive until they have asked for R times the GPUs [1.3]"
+    )
+    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of the order of arrivals; the first of them [42]")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many, one after the other [1]")
+    parser.add_argument(
+        "--prior",
+        choices=[prior.value for prior in Prior],
+        default=Prior.WORKLOAD.value,
+        help="what fragmentation knows: how often each kind of pod comes, or only what has come so far [workload]",
+    )
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="write curves of allocation and fragments as SVG")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes [as many as CPUs]")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    return parser
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = math.nan
+    if not 0 < ratio <= _MOST_RATIO:
+        raise ConfigError(f"--arrival-ratio {text}: a number above 0 and up to {_MOST_RATIO:g} is needed")
+    return ratio
+
+
+def _policies(given: Sequence[str]) -> list[AnyPolicy]:
+    names = [name.strip() for text in given for name in text.split(",")]
+    for name in names:
+        if name not in POLICIES:
+            raise ConfigError(f"--policy {name}: there is no such policy", hint=f"one of: {', '.join(POLICIES)}")
+    return [POLICIES[name] for name in dict.fromkeys(names)]

@@ -1,0 +1,81 @@
+"""The trace's nodes and pods as Kubernetes objects, as manifests that an API server takes and central reads.
+
+A node is its Node and its NodeDevices: cards of one model, with nothing known of where they sit. Every card has 16,000 MiB, a
+multiple of 100, so that a share in percent takes that very part of its memory too. A pod has one container: `gpu_milli` below
+1000 is asked as `lading.dev/gpu-core` in percent, whole cards as `lading.dev/gpu`, `gpu_spec` as `lading.dev/gpu-model`.
+"""
+
+from typing import Any, Final
+
+from central.simulate.trace import PERCENT, TraceNode, TracePod
+from lading.nodedevices import GROUP, KIND, VERSION
+from lading.vocabulary import GPU_MODEL, POLICY, RESOURCE_GPU, RESOURCE_GPU_CORE, GpuUuid
+
+CARD_MIB: Final = 16_000
+CONTAINER: Final = "main"
+NAMESPACE: Final = "replay"
+
+Manifest = dict[str, Any]
+
+
+def gpu_uuid(node: int, card: int) -> GpuUuid:
+    return GpuUuid(f"GPU-{node:08x}-0000-0000-0000-{card:012x}")
+
+
+def card_of(uuid: str) -> int:
+    """Its place on its node."""
+    return int(uuid[-12:], 16)
+
+
+def render_devices(number: int, node: TraceNode) -> Manifest:
+    gpus = [
+        {
+            "uuid": gpu_uuid(number, card),
+            "bdf": f"0000:{card + 1:02x}:00.0",
+            "model": node.model,
+            "memoryMiB": CARD_MIB,
+        }
+        for card in range(node.gpus)
+    ]
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": node.name},
+        "status": {"reconciled": True, "gpus": gpus},
+    }
+
+
+def render_node(node: TraceNode, *, most_pods: int = 1000) -> Manifest:
+    """`most_pods` is no constraint of the replay, so that it has to be more than any node gets."""
+    amounts = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": str(most_pods)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def render_pod(name: str, pod: TracePod, *, policy: str = "") -> Manifest:
+    """`policy`: an annotation; empty: none, so that the cluster's default holds."""
+    limits = {}
+    if pod.share:
+        limits[RESOURCE_GPU_CORE] = str(pod.share // PERCENT)
+    elif pod.whole:
+        limits[RESOURCE_GPU] = str(pod.whole)
+    annotations = {GPU_MODEL: "|".join(pod.models)} if pod.models else {}
+    if policy and pod.gpus:
+        annotations[POLICY] = policy
+    requests = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {
+            "containers": [{"name": CONTAINER, "image": "none", "resources": {"requests": requests, "limits": limits}}],
+        },
+    }

@@ -1,0 +1,140 @@
+"""A policy of the product in a replay: the ledger, the choice of a node and the fit that answer kube-scheduler, and no loop.
+
+For each pod happens what decides in a cluster: kube-scheduler leaves the nodes with enough cpu and memory, the Scheduler names
+the best of them, the fit says with which cards, and the ledger counts the pod there. What is left out is what comes to the same
+where pods come one by one and every Binding succeeds: predictions, reservations and the words between the two daemons (a test
+plays that too, and finds the same placements). A pod without devices goes where the Scheduler says, or where kube-scheduler's
+own LeastAllocated puts it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from central.api.objects import Node
+from central.ask.model import Ask, Policy, Shape
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod
+from central.ask.requests import requests_of
+from central.feed import DevicesFeed, NodeFeed
+from central.fit.forecast import Forecast
+from central.fit.model import NoFit
+from central.fit.workload import PodKind, kind_of
+from central.ledger.ledger import Ledger
+from central.ledger.model import PodLoad, PodRecord
+from central.pending import PendingPods
+from central.scheduler import Scheduler
+from central.simulate.cluster import Cluster, OverCapacityError
+from central.simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
+from central.simulate.trace import TracePod
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import PodUid
+
+VERSION: Final = "1"  # of the lists that a cluster begins with
+
+
+class Product:
+    def __init__(self, cluster: Cluster, policy: Policy, expected: Sequence[TracePod]) -> None:
+        """`expected`: pods by which the policy fragmentation knows how often which kind comes; none: it learns that."""
+        self._cluster = cluster
+        self._names = np.array([node.name for node in cluster.nodes], dtype=object)
+        self._row_of = {name: row for row, name in enumerate(self._names)}
+        self._all_cpu_milli, self._all_memory_mib = cluster.cpu_milli.copy(), cluster.memory_mib.copy()
+        self._pods = [read_pod(pod) for pod in cluster.kinds.all]
+        self._shapes = [shape_of(pod) for pod in self._pods]
+        self._ledger = start_ledger(cluster)
+        self._arrived = 0
+        self._scheduler = Scheduler(
+            self._ledger,
+            PendingPods(),
+            clock=lambda: float(self._arrived),
+            policy=policy,
+            forecast=forecast_of(expected),
+        )
+
+    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+        self._arrived += 1
+        enough = self._has_cpu_and_memory(kind)
+        names = self._names[enough].tolist()
+        return self._place(kind, names) if self._cluster.kinds.all[kind].gpus else self._place_beside(kind, names, enough)
+
+    def took(self, node: int) -> None:
+        """The ledger knows already."""
+
+    def _place(self, kind: int, names: Sequence[str]) -> tuple[int, Sequence[int]] | None:
+        shape, uid = self._shapes[kind], PodUid(f"uid-{self._arrived}")
+        self._scheduler.learn(uid, shape)
+        name = self._scheduler.best(shape, names)
+        if name is None:
+            return None
+        placement = self._scheduler.verdict(shape.ask, name, (), shape.requests)
+        if isinstance(placement, NoFit):
+            raise OverCapacityError(f"{name} is the best node for {shape}, and it does not fit there: {placement.missing}")
+        self._ledger.set_pod(
+            PodRecord(
+                uid=uid,
+                namespace=NAMESPACE,
+                name=uid,
+                version=self._arrived,
+                node=name,
+                taken=placement.taken,
+                requests=shape.requests,
+            )
+        )
+        return self._row_of[name], sorted(map(card_of, placement.taken.gpus))
+
+    def _place_beside(self, kind: int, names: Sequence[str], enough: NDArray[np.bool_]) -> tuple[int, Sequence[int]] | None:
+        """A pod without devices."""
+        if not names:
+            return None
+        uid = PodUid(f"uid-{self._arrived}")
+        pod = self._pods[kind]
+        metadata = msgspec.structs.replace(pod.metadata, uid=uid)
+        name = self._scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
+        row = self._least_allocated(kind, enough) if name is None else self._row_of[name]
+        self._ledger.set_load(PodLoad(uid, self._names[row], self._shapes[kind].requests))
+        return row, ()
+
+    def _has_cpu_and_memory(self, kind: int) -> NDArray[np.bool_]:
+        asked, cluster = self._cluster.kinds.all[kind], self._cluster
+        enough: NDArray[np.bool_] = (cluster.cpu_milli >= asked.cpu_milli) & (cluster.memory_mib >= asked.memory_mib)
+        return enough
+
+    def _least_allocated(self, kind: int, enough: NDArray[np.bool_]) -> int:
+        asked, cluster = self._cluster.kinds.all[kind], self._cluster
+        cpu = (cluster.cpu_milli - asked.cpu_milli) / np.maximum(self._all_cpu_milli, 1)
+        memory = (cluster.memory_mib - asked.memory_mib) / np.maximum(self._all_memory_mib, 1)
+        return int(np.where(enough, cpu + memory, -np.inf).argmax())
+
+
+def read_pod(pod: TracePod) -> Pod:
+    """As central reads it, without an identity."""
+    return msgspec.convert(render_pod("", pod), Pod)
+
+
+def shape_of(pod: Pod) -> Shape:
+    """A pod without devices has an Ask without containers."""
+    ask = parse_ask(pod)
+    return Shape(ask=ask if isinstance(ask, Ask) else Ask(containers=()), requests=requests_of(pod))
+
+
+def start_ledger(cluster: Cluster) -> Ledger:
+    """All nodes, with nothing on them."""
+    ledger = Ledger()
+    reports = [render_devices(row, node) for row, node in enumerate(cluster.nodes)]
+    DevicesFeed(ledger).replaced([msgspec.convert(report, NodeDevices) for report in reports], VERSION)
+    NodeFeed(ledger).replaced([msgspec.convert(render_node(node), Node) for node in cluster.nodes], VERSION)
+    return ledger
+
+
+def forecast_of(expected: Sequence[TracePod]) -> Forecast:
+    if not expected:
+        return Forecast()
+    counts: Counter[PodKind] = Counter()
+    for pod, count in Counter(expected).items():
+        counts[kind_of(shape_of(read_pod(pod)))] += count
+    return Forecast(counts, learns=False)

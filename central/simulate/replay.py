@@ -1,0 +1,125 @@
+"""One replay: the pods of one seed arrive one by one under one policy, and nothing leaves.
+
+Enters: a trace, a policy, a seed. Leaves: a Run, how much of the GPUs was allocated as arrivals went on, and which pods did not
+fit. Every placement is booked in the Cluster, which ends the replay at one for which there is no room. So does a policy that
+says that a pod does not fit where it does: nobody looks good here by turning away awkward pods.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from central.ask.model import Policy
+from central.simulate.arrivals import draw_arrivals, run_order
+from central.simulate.baselines import BestFit, Fgd, Player, RandomFit
+from central.simulate.cluster import Cluster
+from central.simulate.fragments import Fragments, typical_pods
+from central.simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from central.simulate.product import Product
+from central.simulate.trace import Trace, TracePod
+
+STEP: Final = 0.01  # of the capacity asked for, between two points of a curve
+TOLD: Final = 64  # arrivals between two words of progress
+
+
+class TurnedAwayError(AssertionError):
+    """A policy placed a pod nowhere, and there was room for it."""
+
+
+def replay(
+    trace: Trace,
+    policy: AnyPolicy,
+    seed: int,
+    *,
+    ratio: float,
+    prior: Prior = Prior.WORKLOAD,
+    tell: Callable[[int], None] = lambda arrived: None,
+) -> Run:
+    """`tell` hears of every TOLD arrivals, and of the rest at the end."""
+    kinds = tuple(dict.fromkeys(trace.pods))
+    number_of = {pod: number for number, pod in enumerate(kinds)}
+    arriving = draw_arrivals(trace.pods, trace.capacity, ratio, seed)
+    cluster = Cluster(run_order(trace.nodes, seed), kinds)
+    fragments = Fragments(typical_pods(trace.pods), cluster.models, cluster.free.shape[1])
+    record = _Record(cluster, fragments)
+    player = _player(cluster, policy, seed, fragments, trace.pods, prior)
+    began = time.perf_counter()
+    for count, pod in enumerate(arriving, 1):
+        kind = number_of[pod]
+        where = player.place(kind)
+        if where is not None:
+            node, cards = where
+            cluster.take(node, kind, cards)
+            player.took(node)
+        elif cluster.fits[kind].any():
+            raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
+        record.count(pod, placed=where is not None)
+        if count % TOLD == 0:
+            tell(TOLD)
+    tell(len(arriving) % TOLD)
+    return record.run(policy, seed, ratio, (time.perf_counter() - began) / max(1, len(arriving)))
+
+
+def _player(
+    cluster: Cluster, policy: AnyPolicy, seed: int, fragments: Fragments, pods: Sequence[TracePod], prior: Prior
+) -> Player:
+    match policy:
+        case Baseline.RANDOM:
+            return RandomFit(cluster, seed)
+        case Baseline.BEST_FIT:
+            return BestFit(cluster)
+        case Baseline.FGD:
+            return Fgd(cluster, fragments)
+        case Policy():
+            return Product(cluster, policy, pods if prior is Prior.WORKLOAD else ())
+
+
+class _Record:
+    def __init__(self, cluster: Cluster, fragments: Fragments) -> None:
+        self._cluster = cluster
+        self._fragments = fragments
+        self._arrived: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._asked = 0
+        self._at_capacity: float | None = None
+        self._curve: list[Point] = []
+
+    def count(self, pod: TracePod, *, placed: bool) -> None:
+        if not placed:
+            self._failed[pod.label] += 1
+        self._arrived[pod.label] += 1
+        self._asked += pod.milli
+        capacity = self._cluster.capacity
+        if self._at_capacity is None and self._asked >= capacity:
+            self._at_capacity = self._percent(self._cluster.allocated)
+        self._draw_to(self._asked / capacity)
+
+    def run(self, policy: AnyPolicy, seed: int, ratio: float, decision_s: float) -> Run:
+        self._draw_to(ratio)  # which the last pod, or the next one, would have passed
+        at_end = self._percent(self._cluster.allocated)
+        return Run(
+            policy=policy,
+            seed=seed,
+            at_capacity=at_end if self._at_capacity is None else self._at_capacity,
+            at_end=at_end,
+            arrived=dict(self._arrived),
+            failed=dict(self._failed),
+            curve=tuple(self._curve),
+            decision_s=decision_s,
+        )
+
+    def _draw_to(self, asked: float) -> None:
+        cluster = self._cluster
+        while asked >= len(self._curve) * STEP:
+            lost = self._fragments.of_nodes(cluster.model, cluster.cpu_milli, cluster.free)
+            self._curve.append(
+                Point(
+                    asked=len(self._curve) * STEP * 100,
+                    allocated=self._percent(self._cluster.allocated),
+                    fragments=self._percent(float(lost.sum())),
+                )
+            )
+
+    def _percent(self, milli: float) -> float:
+        return 100 * milli / self._cluster.capacity

@@ -1,0 +1,135 @@
+"""What the runs of one or several policies come to: means over seeds, differences paired by seed, failures by class of pod.
+
+Enters: runs of several policies on the same seeds, hence on the same arrivals. Leaves: a Report for each policy, all of them as
+JSON. A difference to FGD is the mean over seeds of this policy's figure less FGD's on the same arrivals, with the standard
+error of that mean.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from central.simulate.model import AnyPolicy, Baseline, Point, Run
+
+
+class Difference(NamedTuple):
+    """In points of percent."""
+
+    mean: float
+    error: float | None  # of that mean; None for one seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Of one policy; means over its seeds, in percent."""
+
+    policy: AnyPolicy
+    runs: tuple[Run, ...]
+    at_capacity: float
+    at_end: float
+    placed: float  # of all pods
+    arrived: Mapping[str, float]  # pods of each class
+    failures: Mapping[str, float]  # of the class
+    to_fgd: tuple[Difference, Difference] | None  # at capacity and at the end; None for FGD itself, and without it
+    decision_ms: float
+
+
+def make_reports(runs: Sequence[Run]) -> list[Report]:
+    """In the order in which the policies first come."""
+    by_policy: dict[AnyPolicy, list[Run]] = {}
+    for run in runs:
+        by_policy.setdefault(run.policy, []).append(run)
+    return [_report(policy, its, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
+
+
+def _report(policy: AnyPolicy, runs: Sequence[Run], fgd: Sequence[Run] | None) -> Report:
+    arrived, failed = _add_up(run.arrived for run in runs), _add_up(run.failed for run in runs)
+    classes = sorted(arrived, key=class_order)
+    return Report(
+        policy=policy,
+        runs=tuple(runs),
+        at_capacity=fmean(run.at_capacity for run in runs),
+        at_end=fmean(run.at_end for run in runs),
+        placed=100 - 100 * failed.total() / max(1, arrived.total()),
+        arrived={label: arrived[label] / len(runs) for label in classes},
+        failures={label: 100 * failed[label] / arrived[label] for label in classes},
+        to_fgd=None if fgd is None or policy is Baseline.FGD else _differences(runs, fgd),
+        decision_ms=1000 * fmean(run.decision_s for run in runs),
+    )
+
+
+def _add_up(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return total
+
+
+def _differences(runs: Sequence[Run], fgd: Sequence[Run]) -> tuple[Difference, Difference]:
+    pairs = list(zip(runs, fgd, strict=True))
+    return (
+        _difference([one.at_capacity - other.at_capacity for one, other in pairs]),
+        _difference([one.at_end - other.at_end for one, other in pairs]),
+    )
+
+
+def _difference(by_seed: Sequence[float]) -> Difference:
+    return Difference(fmean(by_seed), stdev(by_seed) / math.sqrt(len(by_seed)) if len(by_seed) > 1 else None)
+
+
+def class_order(label: str) -> tuple[bool, bool, int, str]:
+    """Pods without GPUs, shares, whole cards by their number."""
+    number = label.split(maxsplit=1)[0]
+    return label != "cpu only", number.isdecimal(), int(number) if number.isdecimal() else 0, label
+
+
+def mean_curve(runs: Sequence[Run]) -> list[Point]:
+    """As far as all of them go."""
+    return [
+        Point(
+            asked=points[0].asked,
+            allocated=fmean(point.allocated for point in points),
+            fragments=fmean(point.fragments for point in points),
+        )
+        for points in zip(*(run.curve for run in runs), strict=False)
+    ]
+
+
+def as_json(reports: Sequence[Report], *, ratio: float) -> dict[str, Any]:
+    """The first policy's figures, and under `others` those of the other ones. Figures at the end of arrivals stand under the
+    ratio in percent: "130"."""
+    at_end = percent_of(ratio)
+    first, *others = [_render(report, at_end) for report in reports]
+    return {**first, "arrival_ratio": ratio} | ({"others": others} if others else {})
+
+
+def percent_of(ratio: float) -> str:
+    return f"{100 * ratio:g}"
+
+
+def _render(report: Report, at_end: str) -> dict[str, Any]:
+    rendered: dict[str, Any] = {
+        "policy": report.policy.value,
+        "seeds": [run.seed for run in report.runs],
+        "allocation": {"100": report.at_capacity, at_end: report.at_end},
+        "per_seed": [
+            {
+                "seed": run.seed,
+                "allocation": {"100": run.at_capacity, at_end: run.at_end},
+                "arrived": sum(run.arrived.values()),
+                "failed": sum(run.failed.values()),
+            }
+            for run in report.runs
+        ],
+        "placed": report.placed,
+        "failures_by_class": dict(report.failures),
+        "arrived_by_class": dict(report.arrived),
+        "decision_ms": report.decision_ms,
+    }
+    if report.to_fgd is not None:
+        at_capacity, end = report.to_fgd
+        rendered["to_fgd"] = {"100": at_capacity._asdict(), at_end: end._asdict()}
+    return rendered

@@ -1,0 +1,73 @@
+"""Reports as text: a table of policies, and one of the classes of pods that did not fit.
+
+POLICY          100 %   130 %   TO FGD, 100 %    130 %           PLACED   A DECISION
+fragmentation   95.74   95.93   +0.51 ± 0.03     +0.54 ± 0.02    88.2 %   0.21 ms
+fgd             95.23   95.39                                    88.0 %   0.05 ms
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from central.simulate.model import Baseline
+from central.simulate.report import Difference, Report, percent_of
+from central.simulate.trace import FULL, Trace
+
+FAR: Final = 5.0  # points beyond FGD's: marked, for these pods may have been starved for the sake of others
+
+
+def render_table(reports: Sequence[Report], trace: Trace, *, ratio: float) -> str:
+    seeds = [run.seed for run in reports[0].runs]
+    head = (
+        f"{len(trace.pods)} pods, copied or left out at random until they ask for {percent_of(ratio)} % of "
+        f"{trace.capacity // FULL} GPUs on {len(trace.nodes)} nodes; {_seeds(seeds)}"
+    )
+    policies = _align(_policies(reports, percent_of(ratio)))
+    classes = _align(_classes(reports))
+    return "\n".join([head, "", "GPUs allocated, percent", *policies, "", "Pods that did not fit, percent", *classes])
+
+
+def _policies(reports: Sequence[Report], end: str) -> Iterator[Sequence[str]]:
+    yield "POLICY", "100 %", f"{end} %", "TO FGD, 100 %", f"{end} %", "PLACED", "A DECISION"
+    for report in reports:
+        yield (
+            report.policy.value,
+            f"{report.at_capacity:.2f}",
+            f"{report.at_end:.2f}",
+            *map(_signed, report.to_fgd or (None, None)),
+            f"{report.placed:.1f} %",
+            f"{report.decision_ms:.2f} ms",
+        )
+
+
+def _classes(reports: Sequence[Report]) -> Iterator[Sequence[str]]:
+    yield "CLASS", "PODS", *(report.policy.value.upper() for report in reports)
+    fgd = next((report for report in reports if report.policy is Baseline.FGD), None)
+    for label, count in reports[0].arrived.items():
+        cells = []
+        for report in reports:
+            far = fgd is not None and report.failures[label] > fgd.failures[label] + FAR
+            cells.append(f"{report.failures[label]:.1f}{' !' if far else ''}")
+        yield label, f"{count:.0f}", *cells
+
+
+def _align(rows: Iterator[Sequence[str]]) -> list[str]:
+    """Columns as wide as they need to be; the first is text, the others are numbers."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _signed(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    return f"{difference.mean:+.2f}" + ("" if difference.error is None else f" ± {difference.error:.2f}")
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"means of seeds {seeds[0]} to {seeds[-1]}"

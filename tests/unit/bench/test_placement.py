@@ -1,0 +1,114 @@
+"""What bench.placement finds in a folder, what it writes, and how its table tells what was missed."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import placement
+from bench.placement import find_workloads
+from bench.placement_real import expected_pods
+from bench.placement_table import BEGIN, END, render, render_markdown, write_docs
+from central.fit.workload import kind_of, parse_workload
+from central.simulate.product import read_pod, shape_of
+from lading.errors import ConfigError
+from tests.unit.central.simulate.small import PODS as TRACED
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,4,T4\nb,64000,262144,2,A10\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "p,4000,4096,1,1000\nq,2000,2048,1,300\nr,1000,1024,0,0\n" * 3
+
+
+def policy(at_end: float, to_fgd: float, eights: float = 0.0) -> dict[str, Any]:
+    difference = {"mean": to_fgd, "error": 0.05}
+    return {
+        "100": at_end - 0.2,
+        "130": at_end,
+        "to_fgd": {"100": difference, "130": difference},
+        "failures_by_class": {"1 GPU": 20.0, "8 GPUs": eights},
+    }
+
+
+def results(ours: float = 0.9, online: float = 0.1, eights: float = 0.0, warm: float = 0.3) -> dict[str, Any]:
+    return {
+        "seeds": [42, 43],
+        "default": {
+            "random": policy(87.4, -8.0),
+            "bestfit": policy(93.1, -2.3),
+            "fgd": policy(95.4, 0.0),
+            "fragmentation": policy(95.4 + ours, ours, eights),
+            "fragmentation_online": policy(95.4 + online, online),
+        },
+        "upper_bound": {"default": {"100": 96.9, "130": 99.9, "saturation": 96.3}},
+        "decision_p50_ms": 0.4,
+        "joint_search_warm_p99_ms": warm,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_node_list.csv").write_text(NODES)
+    for name in ("default", "other"):
+        (tmp_path / f"my_pod_list_{name}.csv").write_text(PODS)
+    return tmp_path
+
+
+def test_workloads_of_a_folder(folder: Path) -> None:
+    nodes, workloads = find_workloads(folder)
+    assert [node.name for node in nodes] == ["a", "b"]
+    assert list(workloads) == ["default", "other"]
+    assert list(find_workloads(folder, ["other"])[1]) == ["other"]
+
+
+def test_a_folder_that_lacks_something(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nonsense"):
+        find_workloads(folder, ["nonsense"])
+    (tmp_path / "another_node_list.csv").write_text(NODES)
+    with pytest.raises(ConfigError, match="node_list"):
+        find_workloads(folder)
+
+
+def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(placement, "measure_searches", lambda: {"joint_search_warm_p99_ms": 0.1})
+    monkeypatch.setattr(placement, "measure_joint", dict)
+    output = tmp_path / "out/placement.json"
+    placement.main([str(folder), "--quick", "--only", "default", "-o", str(output)])
+    found = json.loads(output.read_text())
+    for key in ("fragmentation", "fgd", "bestfit", "random", "fragmentation_online"):
+        assert {"100", "130"} <= found["default"][key].keys()
+    assert found["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
+    assert {"decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
+    assert (output.parent / "placement/default-allocation.svg").exists()
+    assert "default" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("missed", "word"),
+    [
+        (results(), ""),
+        (results(ours=0.2), "MISSED"),
+        (results(online=-0.1), "ONLINE"),
+        (results(eights=5.1), "STARVED"),
+        (results(warm=1.1), "MISSED"),
+    ],
+)
+def test_what_was_missed_is_said(missed: dict[str, Any], word: str) -> None:
+    words = {word for word in ("MISSED", "ONLINE", "STARVED") if word in render(missed)}
+    assert words == ({word} if word else set())
+
+
+def test_the_table_in_the_docs(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_docs(page, results())
+    assert page.read_text() == f"before\n{BEGIN}\n{render_markdown(results())}\n{END}\nafter\n"
+    assert "| default | 87.40 | 93.10 | 95.40 | **96.30** |" in page.read_text()
+    page.write_text("no marks")
+    with pytest.raises(ConfigError):
+        write_docs(page, results())
+
+
+def test_central_is_told_of_the_same_pods_as_the_replay() -> None:
+    written = parse_workload(json.dumps({"pods": list(expected_pods(TRACED))}).encode())
+    assert written == Counter(kind_of(shape_of(read_pod(pod))) for pod in TRACED)

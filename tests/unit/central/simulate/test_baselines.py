@@ -1,0 +1,107 @@
+"""The baselines: each against its definition, on a small cluster as it fills up."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from central.simulate.baselines import BestFit, Fgd, Player, RandomFit, whole_score
+from central.simulate.cluster import Cluster
+from central.simulate.fragments import typical_pods
+from central.simulate.trace import TraceNode
+from tests.unit.central.simulate.small import PODS, cluster, fragments, share, whole
+from tests.unit.central.simulate.test_fragments import naive
+
+
+def played(of: Cluster, player: Player, count: int, seed: int) -> list[tuple[int, int, tuple[int, ...]]]:
+    """So many pods drawn at random: kind, node and cards of those that were placed."""
+    chance, placed = random.Random(seed), []  # noqa: S311
+    for _ in range(count):
+        kind = chance.randrange(len(of.kinds.all))
+        where = player.place(kind)
+        assert (where is None) == (not of.fits[kind].any())
+        if where is not None:
+            of.take(where[0], kind, where[1])
+            player.took(where[0])
+            placed.append((kind, where[0], tuple(where[1])))
+    return placed
+
+
+def fgd_by_hand(of: Cluster, node: int, kind: int) -> tuple[int, int]:
+    """The published score of a placement there, and the card of a share."""
+    typical, model = typical_pods(PODS), of.models[of.model[node]]
+    pod, free = of.kinds.all[kind], of.free[node].tolist()
+    cpu_milli = int(of.cpu_milli[node])
+    before = naive(typical, model, cpu_milli, free)
+    best = (-1, 0)
+    cards = of.free_cards(node, kind)
+    for card in cards if pod.share else [-1]:
+        left = list(free)
+        for taken in [card] if pod.share else cards[: pod.whole]:
+            left[taken] -= pod.gpu_milli
+        less = before - naive(typical, model, cpu_milli - pod.cpu_milli, left)
+        score = int(100 / (1 + math.exp(-less / 1000)))
+        if score > best[0]:
+            best = score, card
+    return best
+
+
+def test_scores_are_rounded_down() -> None:
+    less_milli = np.array([0.0, 100.0, -100.0, 1000.0, -1000.0, 8000.0])
+    assert whole_score(less_milli).tolist() == [50, 52, 47, 73, 26, 99]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fgd_as_published(seed: int) -> None:
+    """Whole scores, the first node of the highest, the first card of the highest."""
+    of = cluster(seed)
+    player = Fgd(of, fragments(of))
+    chance = random.Random(seed)  # noqa: S311
+    for _ in range(25):
+        kind = chance.randrange(len(of.kinds.all))
+        nodes = np.flatnonzero(of.fits[kind]).tolist()
+        where = player.place(kind)
+        if not nodes:
+            assert where is None
+            continue
+        by_hand = {node: fgd_by_hand(of, node, kind) for node in nodes}
+        best = max(score for score, _ in by_hand.values())
+        node = next(node for node in nodes if by_hand[node][0] == best)
+        pod = of.kinds.all[kind]
+        assert where is not None
+        assert where[0] == node
+        assert list(where[1]) == ([by_hand[node][1]] if pod.share else of.free_cards(node, kind)[: pod.whole])
+        of.take(node, kind, where[1])
+        player.took(node)
+
+
+def test_best_fit_takes_the_fullest() -> None:
+    nodes = [TraceNode(name=name, cpu_milli=32_000, memory_mib=65_536, gpus=2, model="T4") for name in "abc"]
+    of = Cluster(nodes, [share(500, 4_000), share(300, 4_000), whole(1, 4_000)])
+    for node, kind, card in ((1, 0, 1), (1, 1, 0)):
+        of.take(node, kind, [card])
+    of.take(2, 1, [0])
+    player = BestFit(of)
+    assert player.place(1) == (1, [1])  # the fullest node, and of its cards the one with less left
+    assert player.place(2) == (2, [1])  # node 1 has no free card
+
+
+def test_best_fit_keeps_up() -> None:
+    of = cluster()
+    assert len(played(of, BestFit(of), 60, 1)) > 10
+
+
+def test_random_takes_any() -> None:
+    of = cluster()
+    player = RandomFit(of, 1)
+    kind = of.kinds.all.index(share(300, 2_000))
+    places = [player.place(kind) for _ in range(200)]
+    assert {where[0] for where in places if where} == set(np.flatnonzero(of.fits[kind]).tolist())
+    assert len({tuple(where[1]) for where in places if where}) == of.free.shape[1]
+
+
+def test_random_is_of_the_seed() -> None:
+    runs = [played(of := cluster(), RandomFit(of, seed), 40, 7) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]

@@ -1,0 +1,60 @@
+"""The command line: from two files to a table, JSON and pictures, and what it says of arguments that mean nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from central.main import main
+from central.simulate.command import simulate
+from lading.errors import ConfigError
+from tests.unit.central.simulate.small import NODES, PODS
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    nodes = [f"{one.name},{one.cpu_milli},{one.memory_mib},{one.gpus},{one.model}" for one in NODES]
+    pods = [f"p,{one.cpu_milli},{one.memory_mib},{one.gpus},{one.gpu_milli},{'|'.join(one.models)}" for one in PODS]
+    (tmp_path / "nodes.csv").write_text("\n".join(["sn,cpu_milli,memory_mib,gpu,model", *nodes]))
+    (tmp_path / "tiny.csv").write_text("\n".join(["name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec", *pods]))
+    return ["--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "tiny.csv"), "--arrival-ratio", "1.3"]
+
+
+def test_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["simulate", *files, "--seeds", "2", "--policy", "fgd,random", "--policy", "best-fit", "-o", "json", "--jobs", "1"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["policy"], found["seeds"]) == ("fgd", [42, 43])
+    assert found["allocation"].keys() == {"100", "130"}
+    assert len(found["per_seed"]) == 2
+    assert found["failures_by_class"].keys() == found["arrived_by_class"].keys()
+    assert [other["policy"] for other in found["others"]] == ["random", "best-fit"]
+
+
+def test_table_and_pictures(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*files, "--policy", "fgd", "--seed", "7", "--pictures", str(tmp_path / "out"), "--jobs", "1"])
+    assert "seed 7" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"tiny-allocation.svg", "tiny-fragments.svg"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--policy", "fgd,best"], "best"),
+        (["--arrival-ratio", "0"], "0"),
+        (["--arrival-ratio", "nan"], "nan"),
+        (["--arrival-ratio", "much"], "much"),
+        (["--seeds", "0"], "0"),
+        (["--pods", "/nonexistent/pods.csv"], "pods.csv"),
+    ],
+)
+def test_arguments_that_mean_nothing(files: list[str], arguments: list[str], named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        simulate([*files, *arguments])
+    assert named in str(refused.value)
+
+
+def test_the_command_ends_with_status_2(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", *files, "--policy", "none"])
+    assert ended.value.code == 2
+    assert "none" in capsys.readouterr().err

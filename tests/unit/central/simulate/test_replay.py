@@ -1,0 +1,93 @@
+"""Whole replays of the small cluster: the same for a seed, honest for every policy, and counted right."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from central.ask.model import Policy
+from central.simulate import replay as replay_module
+from central.simulate.arrivals import draw_arrivals
+from central.simulate.cluster import Cluster, OverCapacityError
+from central.simulate.model import AnyPolicy, Baseline, Prior, Run
+from central.simulate.replay import TurnedAwayError, replay
+from central.simulate.runs import Task, count_arrivals, run_tasks
+from tests.unit.central.simulate.small import NODES, TRACE
+
+POLICIES: list[AnyPolicy] = [*Policy, *Baseline]
+RATIO = 3.0
+
+
+def figures(run: Run) -> tuple[object, ...]:
+    """All but how long it took."""
+    return run.policy, run.seed, run.at_capacity, run.at_end, run.arrived, run.failed, run.curve
+
+
+def played(policy: AnyPolicy, seed: int = 42, prior: Prior = Prior.WORKLOAD) -> Run:
+    return replay(TRACE, policy, seed, ratio=RATIO, prior=prior)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_seed_says_it_all(policy: AnyPolicy) -> None:
+    assert figures(played(policy)) == figures(played(policy))
+    assert figures(played(policy))[2:] != figures(played(policy, 43))[2:]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("prior", Prior)
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed: int) -> None:
+    """That nothing is placed over capacity, and nothing turned away that fits, the replay checks at every pod."""
+    told: list[int] = []
+    run = replay(TRACE, policy, seed, ratio=RATIO, prior=prior, tell=told.append)
+    arriving = draw_arrivals(TRACE.pods, TRACE.capacity, RATIO, seed)
+    assert sum(told) == len(arriving)
+    assert run.arrived == {label: [pod.label for pod in arriving].count(label) for label in run.arrived}
+    assert sum(run.arrived.values()) == len(arriving)
+    assert all(0 < count <= run.arrived[label] for label, count in run.failed.items())
+    assert 0 < run.at_capacity <= run.at_end <= 100
+    assert len(run.curve) == round(100 * RATIO) + 1
+    assert run.curve[100].allocated == run.at_capacity <= run.at_end == run.curve[-1].allocated
+    assert all(a.allocated <= b.allocated for a, b in pairwise(run.curve))
+    assert all(0 <= point.fragments <= 100 - point.allocated + 1e-9 for point in run.curve)
+
+
+class _Stubborn:
+    """Answers the same whatever is asked."""
+
+    def __init__(self, answer: tuple[int, Sequence[int]] | None) -> None:
+        self.answer = answer
+
+    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+        return self.answer
+
+    def took(self, node: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("answer", "error"), [(None, TurnedAwayError), ((0, [0]), OverCapacityError)])
+def test_a_policy_that_cheats_ends_the_replay(
+    monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Sequence[int]] | None, error: type[Exception]
+) -> None:
+    def stubborn(cluster: Cluster, *rest: object) -> _Stubborn:
+        return _Stubborn(answer)
+
+    monkeypatch.setattr(replay_module, "_player", stubborn)
+    with pytest.raises(error):
+        played(Baseline.FGD)
+
+
+def test_several_processes_find_the_same() -> None:
+    tasks = [Task(policy, seed, RATIO, Prior.WORKLOAD) for policy in (Baseline.FGD, Baseline.RANDOM) for seed in (1, 2)]
+    told: list[int] = []
+    runs = run_tasks(TRACE, tasks, jobs=2, tell=told.append)
+    assert [figures(run) for run in runs] == [figures(run) for run in run_tasks(TRACE, tasks, jobs=1, tell=told.append)]
+    assert sum(told) <= 2 * count_arrivals(TRACE, tasks)
+
+
+def test_a_failure_in_a_process_ends_all() -> None:
+    bare = replace(TRACE, nodes=NODES[-1:])  # without a GPU, which read_nodes refuses
+    tasks = [Task(Baseline.FGD, seed, RATIO, Prior.WORKLOAD) for seed in range(4)]
+    with pytest.raises(ValueError, match="empty"):
+        run_tasks(bare, tasks, jobs=2, tell=lambda arrived: None)

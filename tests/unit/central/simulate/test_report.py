@@ -1,0 +1,89 @@
+"""Means, differences paired by seed, and what stands in the JSON and the table."""
+
+import math
+from statistics import stdev
+
+import pytest
+
+from central.ask.model import Policy
+from central.simulate.model import AnyPolicy, Baseline, Point, Run
+from central.simulate.report import as_json, class_order, make_reports, mean_curve
+from central.simulate.table import render_table
+from tests.unit.central.simulate.small import TRACE
+
+
+def run(policy: AnyPolicy, seed: int, at_end: float, **failed: int) -> Run:
+    return Run(
+        policy=policy,
+        seed=seed,
+        at_capacity=at_end - 1,
+        at_end=at_end,
+        arrived={"8 GPUs": 10, "cpu only": 40, "share < 50 %": 50},
+        failed={"8 GPUs": failed.get("eights", 0), "share < 50 %": failed.get("shares", 0)},
+        curve=(Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=at_end, fragments=2)),
+        decision_s=0.001,
+    )
+
+
+RUNS = [
+    *[run(Policy.BINPACK, seed, at_end, eights=2) for seed, at_end in ((1, 92.0), (2, 94.0), (3, 93.0))],
+    *[run(Baseline.FGD, seed, at_end, shares=5) for seed, at_end in ((1, 91.0), (2, 93.5), (3, 91.5))],
+]
+
+
+def test_means_and_paired_differences() -> None:
+    binpack, fgd = make_reports(RUNS)
+    assert (binpack.policy, fgd.policy) == (Policy.BINPACK, Baseline.FGD)
+    assert (binpack.at_capacity, binpack.at_end) == pytest.approx((92, 93))
+    assert binpack.placed == pytest.approx(98)
+    assert fgd.to_fgd is None
+    assert binpack.to_fgd is not None
+    at_capacity, at_end = binpack.to_fgd
+    assert at_capacity == at_end
+    assert at_end.mean == pytest.approx(1.0)
+    assert at_end.error == pytest.approx(stdev([1.0, 0.5, 1.5]) / math.sqrt(3))
+
+
+def test_one_seed_has_no_error() -> None:
+    binpack, _ = make_reports([RUNS[0], RUNS[3]])
+    assert binpack.to_fgd is not None
+    assert binpack.to_fgd[1] == (1.0, None)
+
+
+def test_without_fgd_there_is_no_difference() -> None:
+    assert [report.to_fgd for report in make_reports(RUNS[:3])] == [None]
+
+
+def test_failures_are_percent_of_their_class() -> None:
+    binpack, fgd = make_reports(RUNS)
+    assert binpack.failures == {"cpu only": 0, "share < 50 %": 0, "8 GPUs": 20}
+    assert fgd.failures == {"cpu only": 0, "share < 50 %": 10, "8 GPUs": 0}
+    assert list(binpack.arrived.items()) == [("cpu only", 40), ("share < 50 %", 50), ("8 GPUs", 10)]
+
+
+def test_order_of_classes() -> None:
+    labels = ["10 GPUs", "share >= 50 %", "2 GPUs", "cpu only", "1 GPU", "share < 50 %"]
+    ordered = ["cpu only", "share < 50 %", "share >= 50 %", "1 GPU", "2 GPUs", "10 GPUs"]
+    assert sorted(labels, key=class_order) == ordered
+
+
+def test_json() -> None:
+    whole = as_json(make_reports(RUNS), ratio=1.3)
+    assert (whole["policy"], whole["seeds"], whole["allocation"]) == ("binpack", [1, 2, 3], {"100": 92.0, "130": 93.0})
+    assert [one["allocation"]["130"] for one in whole["per_seed"]] == [92.0, 94.0, 93.0]
+    assert whole["failures_by_class"]["8 GPUs"] == 20
+    assert whole["to_fgd"]["130"]["mean"] == pytest.approx(1.0)
+    assert [other["policy"] for other in whole["others"]] == ["fgd"]
+    assert "others" not in as_json(make_reports(RUNS[:3]), ratio=1.3)
+    assert as_json(make_reports(RUNS), ratio=1.05)["allocation"].keys() == {"100", "105"}
+
+
+def test_table_marks_a_class_that_is_starved() -> None:
+    lines = render_table(make_reports(RUNS), TRACE, ratio=1.3).splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(("binpack", "fgd"))] == ["binpack", "fgd"]
+    assert [line.split()[0] for line in lines if "!" in line] == ["8"]
+    assert not any("!" in line for line in render_table(make_reports(RUNS[:3]), TRACE, ratio=1.3).splitlines())
+
+
+def test_mean_curve() -> None:
+    assert mean_curve(RUNS[:2]) == [Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=93, fragments=2)]

@@ -1,0 +1,118 @@
+"""What is read of a trace, and what is refused: the message names the file, the line, the column and the value."""
+
+from pathlib import Path
+
+import pytest
+
+from central.simulate.trace import TraceNode, TracePod, read_nodes, read_pods
+from lading.errors import ConfigError
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text(text)
+    return path
+
+
+def test_nodes(tmp_path: Path) -> None:
+    path = written(tmp_path, NODES + "a,64000,262144,2,P100\nb,8000,1024,0,\n")
+    assert read_nodes(path) == (
+        TraceNode(name="a", cpu_milli=64000, memory_mib=262144, gpus=2, model="P100"),
+        TraceNode(name="b", cpu_milli=8000, memory_mib=1024, gpus=0, model=""),
+    )
+
+
+def test_columns_in_any_order_and_others_beside_them(tmp_path: Path) -> None:
+    path = written(tmp_path, "model,zone,gpu,sn,memory_mib,cpu_milli\nT4,z,4,a,1,2\n")
+    assert read_nodes(path) == (TraceNode(name="a", cpu_milli=2, memory_mib=1, gpus=4, model="T4"),)
+
+
+def test_pods(tmp_path: Path) -> None:
+    rows = ["p0,12000,16384,1,1000,,LS", "p1,6000,12288,1,460,B|A| A,LS", "p2,100,0,0,0,,", "", "p3,1,1,8,1000,,"]
+    rows += ["p4,12000.0,16384,1,1000,,LS"]
+    first, share, cpu, eight, again = read_pods(written(tmp_path, PODS + "\n".join(rows)))
+    assert first == TracePod(cpu_milli=12000, memory_mib=16384, gpus=1, gpu_milli=1000)
+    assert (share.share, share.whole, share.milli, share.models) == (460, 0, 460, ("A", "B"))
+    assert (cpu.share, cpu.whole, cpu.milli) == (0, 0, 0)
+    assert (eight.share, eight.whole, eight.milli) == (0, 8, 8000)
+    assert again is first
+
+
+def test_without_a_column_of_models(tmp_path: Path) -> None:
+    (pod,) = read_pods(written(tmp_path, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,2,1,10\n"))
+    assert pod == TracePod(cpu_milli=1, memory_mib=2, gpus=1, gpu_milli=10)
+
+
+@pytest.mark.parametrize(
+    ("pod", "label"),
+    [
+        (TracePod(cpu_milli=1), "cpu only"),
+        (TracePod(gpus=1, gpu_milli=490), "share < 50 %"),
+        (TracePod(gpus=1, gpu_milli=500), "share >= 50 %"),
+        (TracePod(gpus=1, gpu_milli=1000), "1 GPU"),
+        (TracePod(gpus=8, gpu_milli=1000), "8 GPUs"),
+    ],
+)
+def test_classes(pod: TracePod, label: str) -> None:
+    assert pod.label == label
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("p,x,1,1,1000,,", ("line 2", "cpu_milli", "'x'")),
+        ("p,-1,1,1,1000,,", ("line 2", "cpu_milli", "'-1'")),
+        ("p,1.5,1,1,1000,,", ("line 2", "cpu_milli", "'1.5'")),
+        ("p,1,,1,1000,,", ("line 2", "memory_mib", "''")),
+        ("p,1,99999999999,1,1000,,", ("line 2", "memory_mib", "99999999999")),
+        ("p,1,²,1,1000,,", ("line 2", "memory_mib", "²")),
+        ("p,1,1,1,1000,,\np,1,1,1,1001,,", ("line 3", "gpu_milli", "1001")),
+        ("p,1,1,2,500,,", ("line 2", "gpu_milli", "500")),
+        ("p,1,1,1,0,,", ("line 2", "gpu_milli", "0")),
+        ("p,1,1,1,455,,", ("line 2", "gpu_milli", "455")),
+        ("p,1,1,1", ("line 2", "4 values", "7 columns")),
+    ],
+)
+def test_a_pod_that_can_not_be_replayed(tmp_path: Path, row: str, named: tuple[str, ...]) -> None:
+    path = written(tmp_path, PODS + row + "\n")
+    with pytest.raises(ConfigError) as refused:
+        read_pods(path)
+    assert all(part in str(refused.value) for part in (str(path), *named))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "sn"),
+        ("sn,cpu_milli,memory_mib,gpu\n", "model"),
+        ("sn,sn,cpu_milli,memory_mib,gpu,model\n", "sn"),
+        (NODES, "GPU"),
+        (NODES + "a,1,1,0,\n", "GPU"),
+        (NODES + "a,1,1,1,\n", "model"),
+        (NODES + ",1,1,1,T4\n", "sn"),
+        (NODES + "a,1,1,1,T4\na,1,1,1,T4\n", "line 3"),
+        (NODES + "a,1,1,65,T4\n", "gpu = '65'"),
+        (NODES + 'a,1,1,1,"T4\n', "trace.csv"),
+    ],
+)
+def test_nodes_that_can_not_be_replayed(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_nodes(written(tmp_path, text))
+    assert named in str(refused.value)
+
+
+def test_a_workload_without_gpus(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        read_pods(written(tmp_path, PODS + "p,1,1,0,0,,\n"))
+
+
+def test_no_file_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.csv"):
+        read_nodes(tmp_path / "none.csv")
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"binary\.csv"):
+        read_nodes(binary)
