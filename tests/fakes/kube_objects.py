@@ -54,6 +54,7 @@ def pod(
     phase: str = "Pending",
     annotations: Mapping[str, str] | None = None,
     scheduler: str = "lading",
+    requests: Mapping[str, str] | None = None,
 ) -> Json:
     """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`."""
     metadata: Json = {"name": name, "namespace": NAMESPACE, "creationTimestamp": created}
@@ -63,7 +64,8 @@ def pod(
         metadata["annotations"] = dict(annotations)
     if deleting:
         metadata["deletionTimestamp"] = created
-    containers = [{"name": "main", "resources": {"limits": dict(limits)}}]
+    resources = {"limits": dict(limits)} | ({"requests": dict(requests)} if requests else {})
+    containers = [{"name": "main", "resources": resources}]
     spec: Json = {"containers": containers, "schedulerName": scheduler, "priority": priority}
     spec |= {"nodeName": node} if node else {}
     spec |= {"preemptionPolicy": "Never"} if never else {}
@@ -74,8 +76,9 @@ def decoded(pod_json: Json) -> Pod:
     return msgspec.convert(pod_json, Pod)
 
 
-def node(name: str, *, ready: bool = True) -> Json:
-    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": str(ready)}]}}
+def node(name: str, *, ready: bool = True, allocatable: Mapping[str, str] | None = None) -> Json:
+    status: Json = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+    return {"metadata": {"name": name}, "status": status | ({"allocatable": dict(allocatable)} if allocatable else {})}
 
 
 def gpu_uuid(node: str, card: int) -> str:
