@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from central.ask.model import Ask, PartitionPolicy, Policy, Shape
-from central.fit.columns import FREE, Bools, Columns, Followed, Ints, first_of, left_of, rows_of
+from central.fit.columns import FREE, FULL, Bools, Columns, Followed, Ints, first_of, left_of, rows_of
 from central.fit.demand import DEFAULT_LIMITS, Limits, read_demand
 from central.fit.fragmentation import Scoring
 from central.fit.likeness import likeness_for
@@ -36,6 +36,7 @@ LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
 _UNSEEN: Final = -1
+_NO_SLOT: Final = -1
 _TEXTS: Final = tuple(missing.value if missing else "" for missing in REASONS)
 _FIRST: Final = np.zeros(1, np.int64)
 _NEARER: Final = 1 << 32  # more than any difference between two scores
@@ -109,7 +110,10 @@ class ColumnStanding:
         of = np.concatenate([plain[counted.of], strange])
         free = np.concatenate([counted.free, self._after[rows[strange]]])
         order = np.argsort(of, kind="stable")
-        return Choices(of[order], free[order])
+        if not len(counted.slots):
+            return Choices(of[order], free[order])
+        slots = np.concatenate([counted.slots, np.full(len(strange), _NO_SLOT)])
+        return Choices(of[order], free[order], slots[order])
 
     def apart(self, rows: Ints) -> Ints:
         """How far the devices of one container would be from each other, of an ask that is not simple."""
@@ -198,6 +202,7 @@ class Ranking:
         self._scoring: Scoring | None = None
         self._seen = -1
         self._scores: Ints = np.zeros(0, np.int64)  # by row
+        self._slots: Ints = np.zeros(0, np.int64)  # by row: of one share, the card by which it has that score
 
     def catch_up(self, scoring: Scoring) -> None:
         """`standing` has to be caught up."""
@@ -209,16 +214,17 @@ class Ranking:
         if len(self._scores) != len(columns.changed):
             more = len(columns.changed) - len(self._scores)
             self._scores = np.concatenate([self._scores, np.full(more, _NOWHERE)])
+            self._slots = np.concatenate([self._slots, np.full(more, _NO_SLOT)])
         rows = columns.changed_since(self._seen)
         self._seen = columns.tick
-        self._scores[rows] = _NOWHERE
+        self._scores[rows], self._slots[rows] = _NOWHERE, _NO_SLOT
         rows = self.standing.fitting(rows)
         cpu_milli, memory_mib = self._shape.requests
         enough = (columns.cpu_milli[rows] >= cpu_milli) & (columns.memory_mib[rows] >= memory_mib)
         self._scores[rows] = _SHORT
         rows = rows[enough]
         if len(rows):
-            self._scores[rows] = self._score(rows, scoring)
+            self._score(rows, scoring)
 
     def best(self, among: Sequence[str] | None = None) -> str | None:
         """The node with the highest score, and of several the first; None if none of these fits. `among` None: of all."""
@@ -242,14 +248,30 @@ class Ranking:
         best = np.flatnonzero(scores == highest)
         return best if rows is None else rows[best]
 
-    def _score(self, rows: Ints, scoring: Scoring) -> Ints:
+    def slot(self, row: int, scoring: Scoring) -> int | None:
+        """The card that is the best there for one share; None where that is not known, or not any more."""
+        if self._scoring is not scoring or self._seen != self._columns.tick or self._slots[row] == _NO_SLOT:
+            return None
+        return int(self._slots[row])
+
+    def _score(self, rows: Ints, scoring: Scoring) -> None:
         found = self.standing.choices(rows)
         after = left_after(self._columns, rows, found, *self._shape.requests)
         scores = scoring.scores(self._columns.states(rows), after, found.of)
-        if len(found.of) != len(rows):
-            starts = np.flatnonzero(found.of[1:] != found.of[:-1]) + 1  # each row has a choice, and they are in order
-            scores = np.maximum.reduceat(scores, np.concatenate([_FIRST, starts]))
-        return scores if self.standing.wish is not None else scores - _NEARER * self.standing.apart(rows)
+        if len(found.slots):
+            scores, self._slots[rows] = _best_of_each(self._columns, rows, found, scores)
+        self._scores[rows] = scores if self.standing.wish is not None else scores - _NEARER * self.standing.apart(rows)
+
+
+def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
+    """By row, each of which has a choice: the highest score, and the slot that has it; of several that with the least left."""
+    keys = scores * (FULL + 1) - columns.cards[rows[found.of], FREE, found.slots]
+    starts = np.concatenate([_FIRST, np.flatnonzero(found.of[1:] != found.of[:-1]) + 1])
+    highest = np.maximum.reduceat(keys, starts)
+    best = np.flatnonzero(keys == highest[found.of])[::-1]  # so that the first of equal ones is what stays
+    slots = np.empty(len(rows), np.int64)
+    slots[found.of[best]] = found.slots[best]
+    return -(-highest // (FULL + 1)), slots
 
 
 class Rankings:
@@ -311,14 +333,23 @@ class Rankings:
         if wish is None or wish.cards:
             return room
         columns, row = self._found(room)
-        found = fits(columns, row, wish)
-        if found.missing[0] != FITS or columns.odd[row[0]]:
-            return room
-        slot = self._best_slot(columns, row, choices(columns, row, found.cards, wish), shape)
+        slot = self._known_slot(columns, row[0], shape)
+        if slot is None:
+            found = fits(columns, row, wish)
+            if found.missing[0] != FITS or columns.odd[row[0]]:
+                return room
+            given = choices(columns, row, found.cards, wish)
+            after = left_after(columns, row, given, *shape.requests)
+            scores = self.scoring.scores(columns.states(row), after, given.of)
+            slot = int(_best_of_each(columns, row, given, scores)[1][0])
         planes = columns.cards[row[0], :FREE]
-        alike = np.flatnonzero(found.cards[0] & (planes == planes[:, [slot]]).all(0))
+        alike = np.flatnonzero((planes == planes[:, [slot]]).all(0))
         card = min((room.cards[number] for number in alike), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(room, cards=(card,))
+
+    def _known_slot(self, columns: Columns, row: int, shape: Shape) -> int | None:
+        ranking = self._rankings.get(shape)
+        return ranking.slot(row, self.scoring) if ranking is not None and columns is self.columns else None
 
     def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
         """The row of that room, which without a pod's claims is not as the ledger has it."""
@@ -328,9 +359,3 @@ class Rankings:
         if known is not None and known.cards is room.cards and columns.has_load(row, room):
             return columns, np.array([row])
         return columns.alone(room), np.zeros(1, np.int64)
-
-    def _best_slot(self, columns: Columns, row: Ints, found: Choices, shape: Shape) -> int:
-        after = left_after(columns, row, found, *shape.requests)
-        scores = self.scoring.scores(columns.states(row), after, found.of)
-        slots = found.slots[scores == scores.max()]
-        return int(slots[columns.cards[row[0], FREE, slots].argmin()])  # the one with the least left

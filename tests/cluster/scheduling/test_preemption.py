@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from lading.vocabulary import POLICY
 from tests.cluster.pods import Pods, container
 from tests.cluster.scheduling.world import World, asks
 
@@ -31,7 +32,8 @@ def classes(world: World) -> Iterator[None]:
 
 
 def share(world: World, pods: Pods, name: str, memory: str, priority: str) -> None:
-    world.run(pods, name, memory=memory, priorityClassName=priority)
+    """On the fullest card."""
+    world.run(pods, name, memory=memory, priorityClassName=priority, annotations={POLICY: "binpack"})
 
 
 def there(world: World, *names: str) -> set[str]:

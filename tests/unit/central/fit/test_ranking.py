@@ -145,6 +145,8 @@ def test_caught_up_it_ranks_as_a_look_at_all_does(steps: list[tuple[list[tuple[A
         }
         assert ranking.best(sorted(among)) == best_by_looking(rooms, shape, among)
         assert ranking.best() == best_by_looking(rooms, shape, {*rooms.now})
+        for one in rooms.now.values():  # the card that is remembered, and the one that is found by a look
+            assert rankings.narrowed(one, shape) == rooms.rankings().narrowed(one, shape)
 
 
 def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
