@@ -108,7 +108,7 @@ class Scheduler:
             self.pending.remove(uid)
             self.ledger.forget_prediction(uid)
             why = ask.message if isinstance(ask, BadAsk) else ENDED
-            return Verdicts(names=names, otherwise=why)
+            return Verdicts(names=names, fits=(), otherwise=why)
         if settled := self._settled_node(uid):
             return self._only(settled, uid, names)
         pending = self.pending.add(pending_of(pod, ask))
@@ -124,7 +124,8 @@ class Scheduler:
         self._predict(pending, winner)
         if winner is None:
             self._refused(pending, names)
-        return Verdicts(names=names, reasons=standing.reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
+        fits, reasons = standing.fits, standing.reasons
+        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
 
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
         """For a pod whose affinity group has a card: only there, so that no standing of all nodes is kept for it."""
@@ -134,7 +135,8 @@ class Scheduler:
         self._predict(pod, winner)
         if winner is None:
             self._refused(pod, names)
-        return Verdicts(names=names, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.value)
+        fits = {name for name, why in reasons.items() if not why}
+        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.value)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         """The one node to take; None where central has no word in it."""
@@ -262,7 +264,7 @@ class Scheduler:
     def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Verdicts:
         if settled not in names and (pod := self.pending.get(uid)):
             self.pending.refused(pod, self._clock())  # so that it is woken, should it turn out not to be bound
-        return Verdicts(names=names, reasons={settled: ""}, otherwise=ELSEWHERE)
+        return Verdicts(names=names, fits={settled}, otherwise=ELSEWHERE)
 
     # ---- bind
 

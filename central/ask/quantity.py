@@ -12,6 +12,7 @@ Source: k8s.io/apimachinery, pkg/api/resource/quantity.go.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 _LONGEST: Final = 64  # characters; the largest quantities of a real cluster have about 20
@@ -23,6 +24,7 @@ _SCALE: Final = {
 }
 
 
+@lru_cache(maxsize=4096)  # some dozen amounts, of a hundred thousand pods
 def parse_quantity(value: str | int) -> Fraction | None:
     """An int is what YAML's `1` without quotes is."""
     if isinstance(value, int):

@@ -23,7 +23,9 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 ALWAYS: Final = "Always"
 _MIB: Final = 2**20
-_LARGEST: Final = 2**50  # more than any node has; sums of these stay far from the end of 64 bits
+# Of one pod, milli of cpu or MiB: more than any node has, and sums of these stay far from the end of 64 bits.
+MOST: Final = 2**40
+_LARGEST: Final = 2**60
 
 
 def requests_of(pod: Pod) -> Requests:
@@ -32,7 +34,7 @@ def requests_of(pod: Pod) -> Requests:
 
 @lru_cache(maxsize=8192)  # so that a hundred thousand pods of some templates share some values
 def _rounded_up(cpu: int, memory: int) -> Requests:
-    return Requests(-(-cpu // 1000), -(-memory // _MIB))
+    return Requests(min(-(-cpu // 1000), MOST), min(-(-memory // _MIB), MOST))
 
 
 def allocatable_of(amounts: dict[str, Amount]) -> Requests | None:

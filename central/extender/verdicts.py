@@ -1,13 +1,12 @@
 """The verdict about each node that kube-scheduler asked about, and the answer to filter that says it.
 
-Enters: names, and the reasons by which nodes do not fit. Leaves: a FilterResult. It names thousands of nodes for every pod, so
-each name is looked up once, by functions that loop in C.
+Enters: names, which nodes fit, and the reasons by which others do not. Leaves: a FilterResult. It names thousands of nodes for
+every pod, so each name is looked up once or twice, by functions that loop in C.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, repeat
-from operator import not_
+from itertools import filterfalse
 
 from central.extender.wire import FilterResult
 from central.fit.model import MAY_FIT_LATER
@@ -15,9 +14,10 @@ from central.fit.model import MAY_FIT_LATER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """A node fits if its reason is empty. `otherwise` is the reason of those that have none: empty, all others fit."""
+    """`otherwise` is the reason of those that do not fit and have none."""
 
     names: Sequence[str]
+    fits: Collection[str] | None = None  # None: all do
     reasons: Mapping[str, str] = field(default_factory=dict)
     otherwise: str = ""
     fits_too: str = ""  # whatever its reason: room that is held for this pod
@@ -25,14 +25,15 @@ class Verdicts:
 
 def render_verdicts(verdicts: Verdicts) -> FilterResult:
     """What an eviction might change goes into FailedNodes, all else into FailedAndUnresolvableNodes."""
-    names, reasons = verdicts.names, list(map(verdicts.reasons.get, verdicts.names, repeat(verdicts.otherwise)))
-    if not any(reasons):
+    names, fits = verdicts.names, verdicts.fits
+    fitting = names if fits is None else list(filter(fits.__contains__, names))
+    if fits is None or len(fitting) == len(names):
         return FilterResult(NodeNames=names)
-    fits = list(compress(names, map(not_, reasons)))
     fails: dict[str, str] = {}
     never: dict[str, str] = {}
-    for name, why in compress(zip(names, reasons, strict=True), reasons):
+    for name in filterfalse(fits.__contains__, names):
+        why = verdicts.reasons.get(name) or verdicts.otherwise
         (fails if why in MAY_FIT_LATER else never)[name] = why
     if verdicts.fits_too and (fails.pop(verdicts.fits_too, "") or never.pop(verdicts.fits_too, "")):
-        fits.append(verdicts.fits_too)
-    return FilterResult(NodeNames=fits, FailedNodes=fails, FailedAndUnresolvableNodes=never)
+        fitting = [*fitting, verdicts.fits_too]
+    return FilterResult(NodeNames=fitting, FailedNodes=fails, FailedAndUnresolvableNodes=never)

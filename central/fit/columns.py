@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FULL: Final = 1000  # milli of one card
-PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say
+PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card has more MiB
 # The planes of `cards`, each a number for every slot.
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
 _PLANES: Final = 8
@@ -230,9 +230,9 @@ class Columns:
     def _card(self, card: CardRoom) -> tuple[int, ...]:
         gpu = card.gpu
         model = self.models.setdefault(gpu.model, len(self.models))
-        size = gpu.usable_mib
+        free, size = min(card.free_mib, PLENTY), min(gpu.usable_mib, PLENTY)  # whatever a node says
         asked = -1 if gpu.mig_enabled else model
-        return card.free_mib, card.free_core, size, asked, model, int(card.usable), int(card.pods == 0), left_of(card)
+        return free, card.free_core, size, asked, model, int(card.usable), int(card.pods == 0), left_of(card)
 
     def _number_of(self, kind: Kind) -> int:
         number = self._kind_of.get(kind)
@@ -252,15 +252,17 @@ class Followed:
         self._seen_rooms = self._seen_loads = -1
 
     def catch_up(self) -> Columns:
-        changed, self._seen_rooms = self._rooms(self._seen_rooms)
+        changed, version = self._rooms(self._seen_rooms)
         for name, room in changed:
             if room is None:
                 self.columns.drop(name)
             else:
                 self.columns.put(room)
-        loads, self._seen_loads = self._loads(self._seen_loads)
+        self._seen_rooms = version  # now that they are all there
+        loads, version = self._loads(self._seen_loads)
         for load in loads:
             self.columns.load(*load)
+        self._seen_loads = version
         return self.columns
 
 

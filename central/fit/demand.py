@@ -92,8 +92,9 @@ def policy_of(ask: Ask, default: Policy) -> Policy:
 
 def read_demand(ask: Ask, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Demand:
     """`policy` is the one that holds for this ask. A pod with sharing labels means by a whole card a whole one: its shares are
-    those that it asks for. A MIG instance is not cut any further."""
-    per_card = limits.spread_containers_per_card if policy is Policy.SPREAD and not (ask.sharing or ask.mig_profile) else 0
+    those that it asks for. A MIG instance is not cut any further, nor a card of a partition that has to be one."""
+    kept_whole = ask.sharing or ask.mig_profile or ask.partition is PartitionPolicy.HONOR
+    per_card = limits.spread_containers_per_card if policy is Policy.SPREAD and not kept_whole else 0
     return _read_demand(ask, per_card, ask.partition or limits.partition)
 
 

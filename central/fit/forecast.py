@@ -3,7 +3,8 @@
 Online, each pod counts once, when it is first asked about, and the older the less: after HALF_LIFE more pods it weighs half. A
 prior counts as if so many pods of it had come before the first, and fades like them. Without a file there is a small one of
 ours, for the first few pods. Enters: shapes of pods, as they come. Leaves: a Workload, now and then a new one: to change it has
-all nodes scored anew, so that it happens when twice as many pods came, later at fixed distances.
+all nodes scored anew, so that it is looked at when twice as many pods came, later at fixed distances, and only done where it
+differs.
 """
 
 from collections import OrderedDict
@@ -12,14 +13,15 @@ from enum import StrEnum
 from typing import Final
 
 from central.ask.model import Shape
-from central.fit.workload import MOST_KINDS, PodKind, Workload, kind_of, workload_of
+from central.fit.workload import MASS, MOST_KINDS, PodKind, Workload, kind_of, workload_of
 from lading.vocabulary import PodUid
 
 HALF_LIFE: Final = 4000  # pods
 PRIOR_PODS: Final = 1000.0  # that a file counts for, beside what is learned
-FIRST_PODS: Final = 20.0  # that ours counts for
+FIRST_PODS: Final = 5.0  # that ours counts for
 LOOK_FIRST: Final = 25  # pods, until what was learned is used; then each time twice as many
 LOOK_PODS: Final = 2000  # at the latest
+APART: Final = 0.1  # of the pods that are of another kind now: less is not worth to score all nodes anew
 REMEMBERED: Final = 65_536  # pods that were counted; one that waits is asked about again and again
 _HEAVIEST: Final = 1e12
 # Of no cluster in particular: small pods are more frequent, and large ones want cards that are free together.
@@ -65,7 +67,10 @@ class Forecast:
         if self.learned < self._look_at:
             return False
         self._look_at = self.learned + min(self.learned, LOOK_PODS)
-        self.workload = self._now()
+        now = self._now()
+        if _apart(self.workload, now) < APART:
+            return False
+        self.workload = now
         return True
 
     def _learn(self, kind: PodKind) -> None:
@@ -84,3 +89,9 @@ class Forecast:
         for kind, weight in self._prior.items():
             weights[kind] = weights.get(kind, 0.0) + weight / whole * self._prior_pods
         return workload_of(weights)
+
+
+def _apart(one: Workload, other: Workload) -> float:
+    """The part of the pods that is of another kind in the one than in the other (total variation distance)."""
+    had, has = dict(one.kinds), dict(other.kinds)
+    return sum(abs(had.get(kind, 0) - has.get(kind, 0)) for kind in had.keys() | has.keys()) / (2 * MASS)

@@ -76,9 +76,12 @@ class ColumnStanding:
         self._make_room()
         self._forget_dropped()
         rows = columns.changed_since(self._seen, devices_only=True)
-        self._seen = columns.tick
-        if not len(rows):
-            return
+        if len(rows):
+            self._look_at(rows)
+        self._seen = columns.tick  # now that all are judged
+
+    def _look_at(self, rows: Ints) -> None:
+        columns = self._columns
         if self.wish is None:
             missing = self._judge_exactly(rows)
         else:
@@ -216,7 +219,6 @@ class Ranking:
             self._scores = np.concatenate([self._scores, np.full(more, _NOWHERE)])
             self._slots = np.concatenate([self._slots, np.full(more, _NO_SLOT)])
         rows = columns.changed_since(self._seen)
-        self._seen = columns.tick
         self._scores[rows], self._slots[rows] = _NOWHERE, _NO_SLOT
         rows = self.standing.fitting(rows)
         cpu_milli, memory_mib = self._shape.requests
@@ -225,6 +227,7 @@ class Ranking:
         rows = rows[enough]
         if len(rows):
             self._score(rows, scoring)
+        self._seen = columns.tick
 
     def best(self, among: Sequence[str] | None = None) -> str | None:
         """The node with the highest score, and of several the first; None if none of these fits. `among` None: of all."""

@@ -14,6 +14,8 @@ from typing import Annotated, Final
 import msgspec
 
 from central.ask.model import NO_REQUESTS, ContainerAsk, Requests, Role, Shape
+from central.ask.parse import MAX_DEVICES, MAX_MEMORY_MIB
+from central.ask.requests import MOST
 
 MASS: Final = 1 << 20
 # Kinds that are kept: the most frequent ones. A cluster has some hundred templates.
@@ -83,11 +85,11 @@ def _whole_at_one_time(containers: Iterable[ContainerAsk]) -> int:
 class WrittenPod(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of pods in a workload file."""
 
-    weight: Annotated[float, msgspec.Meta(gt=0)]
-    cpu_milli: Annotated[int, msgspec.Meta(ge=0)] = 0
-    memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
-    gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
-    gpu_memory_mib: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+    cpu_milli: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
+    memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=MAX_DEVICES)] = 0
+    gpu_memory_mib: Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)] | None = None
     gpu_core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     gpu_models: tuple[str, ...] = ()
 

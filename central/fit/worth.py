@@ -20,8 +20,9 @@ Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4, for th
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,8 @@ from central.fit.reserve import NUMBERS, OFTEN, Factors, Group
 from central.fit.workload import MASS, PodKind, Workload
 
 MOST_CARDS: Final = 64  # of a node, that the tables tell apart
-MOST_AMOUNTS: Final = 64  # of cpu, or of memory: what lies between is taken for the next higher
+MOST_AMOUNTS: Final = 64  # of cpu, of memory, or of a card: what lies between is taken for the next higher
+MOST_SIZES: Final = 32  # of shares
 _MOST: Final = 1 << 26  # milli of cpu, or MiB: more feeds any number of cards
 _FINE: Final = 4096  # parts of a unit of it for a milli of a card
 _OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
@@ -61,7 +63,7 @@ class Tables:
         full = (free == FULL).sum(1)
         rank = self._rank_of_milli[kind[:, None], free]
         shares = self._shares[kind[:, None], cpu[:, None], memory[:, None], rank].astype(np.int64)
-        wholes = self._wholes[kind, cpu, memory, np.minimum(full, MOST_CARDS)].astype(np.int64)
+        wholes = self._wholes[kind, cpu, memory, np.minimum(full, MOST_CARDS)]
         answer: Ints = (free * shares).sum(1) + FULL * full * wholes
         return answer
 
@@ -74,27 +76,27 @@ class Tables:
         free, kind = states.free.sum(1), states.kind
         return self._by_cpu.fed(kind, free, states.cpu_milli), self._by_memory.fed(kind, free, states.memory_mib)
 
-    def _make_usable(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
+    def _make_usable(self) -> tuple[NDArray[np.int32], Ints, Ints]:
         """By kind of node, rank of cpu and of memory, and rank of what is free of a card, or number of full cards."""
         cpu = np.searchsorted(self._cpu, [one.requests.cpu_milli for one in self._pods]) + 1
         memory = np.searchsorted(self._memory, [one.requests.memory_mib for one in self._pods]) + 1
-        steps = [sorted({need for need in needs if 0 < need <= FULL}) for needs in self._needs]
+        gpus, weights = np.array([one.gpus for one in self._pods], np.int64), np.array(self._weights, np.int64)
+        steps = [_amounts([need for need in needs if 0 < need <= FULL]) for needs in self._needs]
         size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
         shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int32)
-        wholes = np.zeros((*size, MOST_CARDS + 1), np.int32)
+        wholes = np.zeros((*size, MOST_CARDS + 1), np.int64)  # whatever models are named together
         ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
         for number, (kind, needs) in enumerate(zip(self.kinds, self._needs, strict=True)):
             ranks[number] = np.searchsorted(steps[number], np.arange(FULL + 1), "right")
-            for index, one in enumerate(self._pods):
-                if one.models and kind.model not in one.models:
-                    continue
-                at = number, cpu[index], memory[index]
-                if one.gpus:
-                    wholes[(*at, min(one.gpus, MOST_CARDS))] += self._weights[index]
-                elif needs[index]:
-                    shares[(*at, ranks[number, needs[index]])] += self._weights[index]
-        for gpus in set(NUMBERS) - {one.gpus for one in self._pods}:
-            wholes[:, 0, 0, gpus] += OFTEN
+            suits = np.array([not one.models or kind.model in one.models for one in self._pods], np.bool_)
+            whole = suits & (gpus > 0)
+            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], MOST_CARDS)), weights[whole])
+            needed = np.array(needs, np.int64)
+            some = suits & (gpus == 0) & (needed > 0)
+            step = steps[number].searchsorted(needed[some]) + 1
+            np.add.at(shares[number], (cpu[some], memory[some], step), weights[some])
+        for number in set(NUMBERS) - {one.gpus for one in self._pods}:
+            wholes[:, 0, 0, number] += OFTEN
         for table in (shares, wholes):
             for axis in (1, 2, 3):
                 np.cumsum(table, axis=axis, out=table)
@@ -107,7 +109,7 @@ class Tables:
             if need and not one.gpus:
                 percent = -(-need * WHOLE // FULL)
                 demand[percent] = demand.get(percent, 0.0) + mass
-        worth = worth_of_rests(demand)[np.arange(FULL + 1) * WHOLE // FULL]
+        worth = worth_of_rests(_of_few_sizes(demand))[np.arange(FULL + 1) * WHOLE // FULL]
         return np.rint(worth * FULL * MASS).astype(np.int64)
 
 
@@ -169,6 +171,17 @@ def _need(one: PodKind, kind: Kind) -> int:
         return 0
     need = one.gpus * FULL if one.gpus else milli_asked(kind.size_mib, one.memory_mib, one.core_percent)
     return need if one.gpus or need <= FULL else 0
+
+
+def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
+    """The most frequent sizes; what lies between is taken for the next larger. Which patterns there are grows with them."""
+    if len(demand) <= MOST_SIZES:
+        return demand
+    kept = sorted(sorted(demand, key=lambda size: (-demand[size], size))[:MOST_SIZES])
+    few = dict.fromkeys(kept, 0.0)
+    for size, often in demand.items():
+        few[kept[min(bisect_left(kept, size), len(kept) - 1)]] += often
+    return few
 
 
 def _amounts(asked: Sequence[int]) -> Ints:

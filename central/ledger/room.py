@@ -111,14 +111,44 @@ def gained(before: NodeRoom, after: NodeRoom) -> bool:
     """A pod that did not fit before might fit now."""
     if not after.serving:
         return False
-    had = {card.gpu.uuid: card for card in before.cards if before.serving and card.usable}
-    if not set(after.partitions) <= set(before.partitions):
+    if _is_described_otherwise(before, after):
         return True
+    had = {card.gpu.uuid: card for card in before.cards if before.serving and card.usable}
     had_vfs = {vf.vf.bdf for vf in before.vfs if before.serving and vf.free}
     return any(vf.free and vf.vf.bdf not in had_vfs for vf in after.vfs) or any(
         card.usable and (card.free or card.free_mib or card.free_core or card.free_mig) and _more(had.get(card.gpu.uuid), card)
         for card in after.cards
     )
+
+
+def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
+    """A device that is there as before sits elsewhere or is of another kind, or what bound others is gone: what was in a pod's
+    way may be in nobody's way now."""
+    if after.partitions != before.partitions and not (after.partitions and set(after.partitions) <= set(before.partitions)):
+        return True
+    known = {card.gpu.uuid: card.gpu for card in before.cards}
+    places = {vf.vf.bdf: vf.pf.place for vf in before.vfs}
+    if any(
+        card.gpu is not known.get(card.gpu.uuid) and _is_another(known.get(card.gpu.uuid), card.gpu) for card in after.cards
+    ):
+        return True
+    if any(places.get(vf.vf.bdf, vf.pf.place) != vf.pf.place for vf in after.vfs):
+        return True
+    ports, ports_now = ({vf.pf.bdf for vf in room.vfs if vf.usable} for room in (before, after))
+    return bool(ports_now) and not ports <= ports_now  # one VF of every PF is asked of fewer
+
+
+def _is_another(before: Gpu | None, after: Gpu) -> bool:
+    """Health, users and sizes are not looked at: what they give is told by what is free."""
+    if before is None:
+        return False
+    profiles = {mig.uuid: mig.profile for mig in before.mig}
+    return (before.model, before.place, before.module_id, before.links) != (
+        after.model,
+        after.place,
+        after.module_id,
+        after.links,
+    ) or any(profiles.get(mig.uuid, mig.profile) != mig.profile for mig in after.mig)
 
 
 def _more(before: CardRoom | None, after: CardRoom) -> bool:

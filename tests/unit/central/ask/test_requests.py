@@ -7,7 +7,7 @@ import pytest
 
 from central.ask.model import Requests
 from central.ask.pod import Pod
-from central.ask.requests import allocatable_of, requests_of
+from central.ask.requests import MOST, allocatable_of, requests_of
 
 Json = dict[str, Any]
 
@@ -55,6 +55,10 @@ def test_foreign_amounts_break_nothing(amount: str | float) -> None:
     cpu_milli, memory_mib = asked(container(amount, amount), container("1", "1Mi"))
     assert 1000 <= cpu_milli < 2**61
     assert 1 <= memory_mib < 2**61
+
+
+def test_no_pod_asks_for_more_than_columns_of_numbers_can_hold() -> None:
+    assert asked(*[container("1P", "1E")] * 20) == Requests(MOST, MOST)
 
 
 def test_what_is_no_quantity_counts_as_nothing() -> None:

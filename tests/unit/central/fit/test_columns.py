@@ -139,3 +139,25 @@ def test_columns_keep_up_with_a_ledger() -> None:
     ledger.remove_node("n1", 9)
     followed.catch_up()
     assert (columns.row_of, columns.serving[0]) == ({}, 1)
+
+
+def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the middle leaves nothing out for good."""
+    rooms = [("n1", room(card(0), name="n1")), ("n2", room(card(0), name="n2"))]
+    followed = Followed(Columns(), lambda version: (rooms if version < 1 else [], 1), lambda version: ([], 0))
+    put = Columns.put
+
+    def fails_once(columns: Columns, one: NodeRoom) -> None:
+        monkeypatch.setattr(Columns, "put", put)
+        raise RuntimeError
+
+    monkeypatch.setattr(Columns, "put", fails_once)
+    with pytest.raises(RuntimeError):
+        followed.catch_up()
+    assert followed.catch_up().row_of.keys() == {"n1", "n2"}
+
+
+def test_an_absurd_card_is_a_card() -> None:
+    columns = Columns()
+    columns.put(room(card(0, usable_mib=2**63)))
+    assert columns.names == ["n1"]

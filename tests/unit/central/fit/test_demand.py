@@ -86,3 +86,10 @@ def test_the_clusters_word_on_partitions_counts_where_the_pod_has_none_and_whole
     pod = ask(whole("a"), partition=PartitionPolicy.PREFER)
     assert read_demand(pod, Policy.BINPACK, limits).partition is PartitionPolicy.PREFER
     assert read_demand(ask(share("a", 1)), Policy.BINPACK, limits).partition is None
+
+
+def test_a_partition_that_has_to_be_one_is_of_whole_cards() -> None:
+    limits = Limits(spread_containers_per_card=4)
+    honored = ask(whole("c", 2), partition=PartitionPolicy.HONOR)
+    assert [one.whole for one in read_demand(honored, Policy.SPREAD, limits).cards] == [True]
+    assert [one.whole for one in read_demand(ask(whole("c", 2)), Policy.SPREAD, limits).cards] == [False]

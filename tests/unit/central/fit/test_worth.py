@@ -12,7 +12,7 @@ from central.fit.columns import FULL, Kind, States, milli_asked
 from central.fit.cutting import worth_of_rests
 from central.fit.reserve import NUMBERS, OFTEN, Group
 from central.fit.workload import MASS, PodKind, Workload, workload_of
-from central.fit.worth import Tables
+from central.fit.worth import MOST_SIZES, Tables, _of_few_sizes
 
 KINDS = (Kind(), Kind("A", 16_000), Kind("B", 80_000))
 CARDS = (0, 40, 10)
@@ -132,3 +132,11 @@ def test_what_does_not_say_its_cpu_has_plenty() -> None:
     workload = workload_of({PodKind(requests=Requests(8000, 8192), gpus=1): 1.0})
     by_cpu, by_memory = tables_of(workload).fed(states((1 << 40, 1 << 40, 1, [FULL, FULL, 0, 0])))
     assert (int(by_cpu[0]), int(by_memory[0])) == (2 * FULL * MASS, 2 * FULL * MASS)
+
+
+def test_many_sizes_of_shares_leave_the_most_frequent() -> None:
+    demand = dict.fromkeys(range(1, 101), 1.0) | {50: 9.0, 100: 9.0}
+    few = _of_few_sizes(demand)
+    assert len(few) == MOST_SIZES
+    assert {50, 100} <= few.keys()
+    assert sum(few.values()) == sum(demand.values())

@@ -6,7 +6,7 @@ import pytest
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import LINGER_S, Ledger
 from central.ledger.model import Claim
-from lading.nodedevices import NodeDevices
+from lading.nodedevices import NodeDevices, Place
 from tests.fakes.rooms import CARD_MIB, gpu_uuid
 from tests.unit.central.ledger.facts import (
     free_cards,
@@ -310,6 +310,21 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
     way_back = msgspec.structs.replace(before.metadata, resource_version="3")
     ledger.set_node(msgspec.structs.replace(before, metadata=way_back))
     assert ledger.take_freed() == ()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(report(version=2, gpus=[msgspec.structs.replace(gpu(0), model="another")]), id="model"),
+        pytest.param(report(version=2, gpus=[msgspec.structs.replace(gpu(0), place=Place(numa=1))]), id="place"),
+        pytest.param(report(version=2, gpus=[msgspec.structs.replace(gpu(0), module_id=7)]), id="module"),
+    ],
+)
+def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
+    """What was in a pod's way may be in nobody's way now."""
+    ledger = ledger_of(report(gpus=[gpu(0)]))
+    ledger.set_node(after)
+    assert ledger.take_freed() == ("n1",)
 
 
 def test_a_new_node_and_one_that_came_back_are_told() -> None:
