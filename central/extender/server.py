@@ -21,9 +21,11 @@ from central.extender.wire import (
     BindResult,
     ExtenderArgs,
     FilterResult,
+    LateNames,
     MetaVictims,
     PreemptArgs,
     PreemptResult,
+    PrioritizeArgs,
     name_winner,
 )
 from lading.errors import ConfigError, HostError
@@ -81,6 +83,7 @@ class ExtenderServer:
         app.router.add_get("/v1/why/{namespace}/{name}", self._by_leader("why", self._why))
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S)
         self._args = msgspec.json.Decoder(ExtenderArgs)
+        self._prioritize_args = msgspec.json.Decoder(PrioritizeArgs)
         self._bind_args = msgspec.json.Decoder(BindArgs)
         self._preempt_args = msgspec.json.Decoder(PreemptArgs)
         self._encode = msgspec.json.Encoder().encode
@@ -131,8 +134,12 @@ class ExtenderServer:
         return self._json(self._verbs.filter(args.Pod, args.NodeNames))
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        args = _decoded(self._args, body)
-        return self._json(name_winner(self._verbs.prioritize(args.Pod, args.NodeNames or [])))
+        args = _decoded(self._prioritize_args, body)
+        try:
+            winner = self._verbs.prioritize(args.Pod, LateNames(args.NodeNames))
+        except msgspec.ValidationError as e:
+            raise _BadBodyError(f"NodeNames: {e}") from e
+        return self._json(name_winner(winner))
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)

@@ -3,8 +3,8 @@
 With `nodeCacheCapable` requests carry node names and no Node objects. Unknown keys are ignored.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
 
 import msgspec
 
@@ -12,10 +12,53 @@ from central.ask.pod import Pod
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
-    """filter and prioritize."""
+    """filter."""
 
     Pod: Pod
     NodeNames: list[str] | None = None
+
+
+class PrioritizeArgs(msgspec.Struct, frozen=True):
+    """The same, with the names as they came."""
+
+    Pod: Pod
+    NodeNames: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class LateNames(Sequence[str]):
+    """The names of prioritize, which are thousands and mostly asked only whether one of them is there: made when more is asked.
+    msgspec.ValidationError for what is no list, and then for a list of something else. A node's name has no character that JSON
+    would escape."""
+
+    def __init__(self, raw: msgspec.Raw) -> None:
+        self._raw = bytes(raw)
+        self._made: list[str] | None = None
+        if not self._raw.startswith((b"[", b"null")):
+            self._names()
+
+    def __contains__(self, name: object) -> bool:
+        return f'"{name}"'.encode() in self._raw
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._names()[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def _names(self) -> list[str]:
+        if self._made is None:
+            self._made = _NAMES.decode(self._raw) or []
+        return self._made
+
+
+_NAMES: Final = msgspec.json.Decoder(list[str] | None)
 
 
 class FilterResult(msgspec.Struct, frozen=True, omit_defaults=True):

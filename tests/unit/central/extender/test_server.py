@@ -223,6 +223,7 @@ def test_why() -> None:
         ("filter", {"Pod": pod("a"), "NodeNames": "n1"}, "NodeNames"),
         ("filter", {"Pod": {"metadata": {"name": 7}}, "NodeNames": []}, "metadata.name"),
         ("prioritize", {"Pod": None, "NodeNames": []}, "Pod"),
+        ("prioritize", {"Pod": pod("a"), "NodeNames": "n1"}, "NodeNames"),
         ("bind", {"PodName": "a", "PodNamespace": "b", "PodUID": "c"}, "Node"),
         ("preempt", {"Pod": pod("a"), "NodeNameToMetaVictims": {"n1": {"Pods": [{}]}}}, "UID"),
         ("bind", b"", ""),
