@@ -26,8 +26,10 @@ class Verdicts:
 def render_verdicts(verdicts: Verdicts) -> FilterResult:
     """What an eviction might change goes into FailedNodes, all else into FailedAndUnresolvableNodes."""
     names, fits = verdicts.names, verdicts.fits
-    fitting = names if fits is None else list(filter(fits.__contains__, names))
-    if fits is None or len(fitting) == len(names):
+    if fits is None:
+        return FilterResult(NodeNames=names)
+    fitting = list(filter(fits.__contains__, names))
+    if len(fitting) == len(names):
         return FilterResult(NodeNames=names)
     fails: dict[str, str] = {}
     never: dict[str, str] = {}

@@ -15,8 +15,6 @@ from central.fit.topology import lay_out
 from central.ledger.model import CardRoom, NodeRoom
 
 _State = tuple[str, int, bool, bool, int, int, bool, int, tuple[Labels, ...], tuple[tuple[str, int, bool], ...]]
-
-
 Likeness = Callable[[NodeRoom], Hashable]
 
 
@@ -29,15 +27,12 @@ def likeness_for(demand: Demand) -> Likeness:
 
 def likeness_of_devices(room: NodeRoom) -> Hashable:
     """For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same."""
-    topology, cards, vfs = lay_out(room, vfs=True)
-    free = tuple((room.vfs[number].usable, room.vfs[number].free) for number in vfs)
-    return topology, room.reported, room.reconciled, room.reachable, tuple(_state(room.cards[number]) for number in cards), free
+    return _in_place(room, vfs=True)
 
 
 def likeness_of_cards(room: NodeRoom) -> Hashable:
     """The same for asks without VFs."""
-    topology, cards, _ = lay_out(room, vfs=False)
-    return topology, room.reported, room.reconciled, room.reachable, tuple(_state(room.cards[number]) for number in cards)
+    return _in_place(room, vfs=False)
 
 
 def likeness(room: NodeRoom) -> Hashable:
@@ -49,6 +44,13 @@ def likeness(room: NodeRoom) -> Hashable:
         usable += vf.usable
         free += vf.free
     return room.reported, room.reconciled, room.reachable, tuple(cards), usable, free, len(room.vfs)
+
+
+def _in_place(room: NodeRoom, *, vfs: bool) -> Hashable:
+    topology, cards, asked = lay_out(room, vfs=vfs)
+    states = tuple(_state(room.cards[number]) for number in cards)
+    free = tuple((room.vfs[number].usable, room.vfs[number].free) for number in asked)
+    return topology, room.reported, room.reconciled, room.reachable, states, free
 
 
 def _state(card: CardRoom) -> _State:

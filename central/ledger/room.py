@@ -128,9 +128,8 @@ def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
         return True
     known = {card.gpu.uuid: card.gpu for card in before.cards}
     places = {vf.vf.bdf: vf.pf.place for vf in before.vfs}
-    if any(
-        card.gpu is not known.get(card.gpu.uuid) and _is_another(known.get(card.gpu.uuid), card.gpu) for card in after.cards
-    ):
+    both = [(known[card.gpu.uuid], card.gpu) for card in after.cards if card.gpu.uuid in known]
+    if any(was is not now and _is_another(was, now) for was, now in both):
         return True
     if any(places.get(vf.vf.bdf, vf.pf.place) != vf.pf.place for vf in after.vfs):
         return True
@@ -138,17 +137,11 @@ def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
     return bool(ports_now) and not ports <= ports_now  # one VF of every PF is asked of fewer
 
 
-def _is_another(before: Gpu | None, after: Gpu) -> bool:
+def _is_another(before: Gpu, after: Gpu) -> bool:
     """Health, users and sizes are not looked at: what they give is told by what is free."""
-    if before is None:
-        return False
+    was, now = ((gpu.model, gpu.place, gpu.module_id, gpu.links) for gpu in (before, after))
     profiles = {mig.uuid: mig.profile for mig in before.mig}
-    return (before.model, before.place, before.module_id, before.links) != (
-        after.model,
-        after.place,
-        after.module_id,
-        after.links,
-    ) or any(profiles.get(mig.uuid, mig.profile) != mig.profile for mig in after.mig)
+    return was != now or any(profiles.get(mig.uuid, mig.profile) != mig.profile for mig in after.mig)
 
 
 def _more(before: CardRoom | None, after: CardRoom) -> bool:
