@@ -89,8 +89,9 @@ def _summary(status: Status) -> str:
 
 
 def _switch(place: Place) -> tuple[str, ...]:
-    """All bridges but the port that is the device's own."""
-    return place.path[:-1] or place.path
+    """The bridges down to the upstream port of the first switch: those behind it count as one with it. Never the port that is
+    the device's own."""
+    return place.path[:-1][:3] or place.path
 
 
 def _where(path: Sequence[str], place: Place) -> str:

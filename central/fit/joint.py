@@ -38,7 +38,7 @@ from central.fit.vfs import Choice, FreeVfs
 MOST_SETS: Final = 1 << 14
 REMEMBERED: Final = 16384  # some 700 bytes each
 _LEVELS: Final = {
-    Scope.SWITCH: Distance.SWITCH,
+    Scope.SWITCH: Distance.SWITCHES,
     Scope.NUMA: Distance.NUMA,
     Scope.SOCKET: Distance.SOCKET,
     Scope.ANY: Distance.CROSS,

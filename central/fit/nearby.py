@@ -13,7 +13,7 @@ from central.fit.demand import Demand, Wanted
 from central.fit.joint import sites_of
 from central.fit.model import Missing
 from central.fit.shortage import is_asked, short_of_cards, vfs_by_pf
-from central.fit.topology import Distance, Layout, Site, address, bits, lay_out
+from central.fit.topology import Layout, Site, address, bits, lay_out
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Partition, Place
 
@@ -51,7 +51,7 @@ def explain_switches(room: NodeRoom, demand: Demand, missing: Missing) -> str:
     asked = max(demand.wanted, key=lambda one: (one.vfs > 0, one.count))
     serving = 0
     most = (-1, "no switch")
-    for site in layout.topology.groups[Distance.SWITCH]:
+    for site in sites_of(layout.topology, Scope.SWITCH):
         cards = sum(_would_do(_card(room, layout, number), demand, asked, now=now) for number in bits(site.cards))
         vfs = sum(_vf_would_do(room, layout, number, site, now=now) for number in range(len(layout.vfs)))
         serving += cards if vfs >= asked.vfs else 0

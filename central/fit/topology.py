@@ -1,13 +1,15 @@
 """How close the devices of one node are, as levels that compare: the smaller, the closer.
 
-A *distance* is between any two functions: below one switch, below one host bridge, in one NUMA node, on one socket, or across.
-A *link* is between two GPUs: NVLinks, the more the better, before any PCIe. Two switches below one host bridge are two. What
-the node does not know (an empty path, no NUMA node) equals nothing, not even another unknown.
+A *distance* is between any two functions: through one switch, through several that hang below one another, below one host
+bridge, in one NUMA node, on one socket, or across. A *link* is between two GPUs: NVLinks, the more the better, before any PCIe.
+What hangs below one root port is one switch to whoever demands one, however many it is made of: that only tells which of two
+choices is the closer. Two switches below one host bridge are two. What the node does not know (an empty path, no NUMA node)
+equals nothing, not even another unknown.
 
 Enters: the places and links of a room's devices. Leaves: a `Topology`, in which devices are numbers in the order of their
 addresses. Nodes that are built alike have the very same one, so that what was found for one of them holds for all.
 
-Source: `nvidia-smi topo -m` orders alike: NV#, PIX and PXB (switches), PHB (host bridge), NODE (NUMA), SYS.
+Source: `nvidia-smi topo -m` orders alike: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -24,20 +26,26 @@ MOST_NVLINKS: Final = 18  # of one GPU, from H100 to B200; more would count as s
 
 class Distance(IntEnum):
     SWITCH = 0
-    BRIDGE = 1
-    NUMA = 2
-    SOCKET = 3
-    CROSS = 4
+    SWITCHES = 1  # below one root port: what a scope and a policy for VFs mean by one switch
+    BRIDGE = 2
+    NUMA = 3
+    SOCKET = 4
+    CROSS = 5
 
 
 def distance(one: Place, other: Place) -> Distance:
-    if one.path[:1] == other.path[:1] != ():
-        return Distance.SWITCH if one.path[1:2] == other.path[1:2] != () else Distance.BRIDGE
-    if one.numa is not None and one.numa == other.numa:
-        return Distance.NUMA
-    if one.socket is not None and one.socket == other.socket:
-        return Distance.SOCKET
-    return Distance.CROSS
+    both = zip(Distance, _groups_of(one), _groups_of(other), strict=False)
+    return next((level for level, group, its in both if group is not None and group == its), Distance.CROSS)
+
+
+def _groups_of(place: Place) -> tuple[Hashable, ...]:
+    """For each Distance but CROSS, which is of all: what this place has in common with those within it; None: with nothing.
+
+    The last bridge above a function is its own port of the switch, and the one before is the switch's upstream port. A function
+    on a root port has only functions of the same slot beside it. So who has the first in common has the second, and so on."""
+    path = place.path
+    port = path[:2] if len(path) > 1 else None
+    return path[:-1] if len(path) > 2 else port, port, path[0] if path else None, place.numa, place.socket
 
 
 def link_level(nvlinks: int, apart: Distance | int) -> int:
@@ -184,15 +192,10 @@ def _levels(places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
     The groups are a hierarchy. Where devices below one host bridge say different NUMA nodes, or one says none, these are one
     group from that level on: what is within a bridge is within whatever that bridge is within."""
     groups = list(range(len(places)))
-    keys: Sequence[Sequence[Hashable]] = (
-        [place.path[:2] if len(place.path) > 1 else None for place in places],
-        [place.path[0] if place.path else None for place in places],
-        [place.numa for place in places],
-        [place.socket for place in places],
-    )
+    of_places = [_groups_of(place) for place in places]
     levels = []
-    for key in keys:
-        groups = _joined(groups, key)
+    for level in range(Distance.CROSS):
+        groups = _joined(groups, [its[level] for its in of_places])
         levels.append(tuple(groups))
     return *levels, (0,) * len(places)
 
@@ -228,7 +231,7 @@ def _of_kind(
     sites: list[Site] = []
     root = _site(sites, levels, Distance.CROSS, list(range(cards + ports)), cards)
     groups = tuple(tuple(site for site in sites if level in site.levels) for level in Distance)
-    on_switches = (site.cards for site in groups[Distance.SWITCH])
+    on_switches = (site.cards for site in groups[Distance.SWITCHES])
     return Topology(
         links=tuple(
             tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, apart(a, b)) for b in range(cards))

@@ -127,7 +127,7 @@ class Choice:
         """That can be in no choice: for a VF on each switch, those below a switch with too few."""
         if not self._per_switch:
             return 0
-        return sum(leaf.cards for leaf in _leaves(self._site) if len(self._leaf(leaf)) <= self._count)
+        return sum(switch.cards for switch in _switches(self._site) if len(self._any_of(switch)) <= self._count)
 
     # ---- tables
 
@@ -153,7 +153,7 @@ class Choice:
         return table
 
     def _of_leaf(self, site: Site, cards: int) -> _Table:
-        costs = self._leaf(site)
+        costs = self._any_of(site)
         if self._by_card:
             more = range(min(cards, self._one_more) + 1)
             return {v * _V + e: cost for v, cost in enumerate(costs) for e in more}
@@ -188,8 +188,8 @@ class Choice:
             return v - cards * self._pairs_a_card - e
         return v * self._pairs_a_vf + e - cards
 
-    def _leaf(self, site: Site) -> Sequence[int]:
-        """The least cost of v VFs of a switch, whatever their distances, by v."""
+    def _any_of(self, site: Site) -> Sequence[int]:
+        """The least cost of v VFs of a site, whatever their distances, by v."""
         costs = self._by_site.get(site.number)
         if costs is None:
             costs = [0]
@@ -202,9 +202,9 @@ class Choice:
 
     def _cost_by_switch(self, cards: int) -> int | None:
         total = 0
-        for leaf in _leaves(self._site):
-            if leaf.cards & cards:
-                costs = self._leaf(leaf)
+        for switch in _switches(self._site):
+            if switch.cards & cards:
+                costs = self._any_of(switch)
                 if len(costs) <= self._count:
                     return None
                 total += costs[self._count]
@@ -222,10 +222,11 @@ class Choice:
         return costs[self._count] if self._count < len(costs) else None
 
 
-def _leaves(site: Site) -> Sequence[Site]:
-    if not site.children:
+def _switches(site: Site) -> Sequence[Site]:
+    """What hangs below one root port each; a device of an unknown place, or on no root port, is alone."""
+    if Distance.SWITCHES in site.levels:
         return (site,)
-    return [leaf for child in site.children for leaf in _leaves(child)]
+    return [switch for child in site.children for switch in _switches(child)]
 
 
 def _numbers(topology: Topology, site: Site, vfs: FreeVfs, count: int) -> Sequence[int]:

@@ -39,13 +39,16 @@ def vf_bdf(number: int, *, pf: int = 0) -> PciAddress:
     return PciAddress(f"0000:{0x60 + pf:02x}:{(number + 1) // 8:02x}.{(number + 1) % 8}")
 
 
-def place(switch: int | None, port: int = 0) -> Place:
-    """Below that switch, two switches to a NUMA node; None: the node does not know."""
+def place(switch: int | None, port: int = 0, *, behind: Sequence[int] = ()) -> Place:
+    """Below that switch, two switches to a NUMA node; None: the node does not know. `behind`: the ports of that switch, and of
+    each one behind it, that lead to the switch with the device's own port."""
     if switch is None:
         return Place()
     numa = switch // 2
-    bridges = (f"pci0000:{numa:02x}", f"0000:{0x80 + switch:02x}:01.0", f"0000:{0xA0 + switch:02x}:00.0")
-    return Place(path=(*bridges, f"0000:{0xC0 + switch:02x}:{port:02x}.0"), numa=numa, socket=numa)
+    bridges = [f"pci0000:{numa:02x}", f"0000:{0x80 + switch:02x}:01.0"]
+    for depth, own in enumerate([*behind, port]):
+        bridges += [f"{depth:04x}:{0xA0 + switch:02x}:00.0", f"{depth:04x}:{0xC0 + switch:02x}:{own:02x}.0"]
+    return Place(path=tuple(bridges), numa=numa, socket=numa)
 
 
 def card(
@@ -58,6 +61,7 @@ def card(
     usable: bool = True,
     model: str = MODEL,
     switch: int | None = -1,
+    behind: Sequence[int] = (),
     mig_enabled: bool = False,
     unhealthy: str = "",
     used_by: str = "",
@@ -75,7 +79,7 @@ def card(
         memory_mib=usable_mib + 559,
         reserved_mib=559,
         links=tuple(nvlinks),
-        place=place(number // 2 if switch == -1 else switch, number),
+        place=place(number // 2 if switch == -1 else switch, number, behind=behind),
         mig_enabled=mig_enabled,
         unhealthy=unhealthy,
         used_by=used_by,
@@ -124,9 +128,9 @@ def mig_card(
     )
 
 
-def port(number: int, *, switch: int | None = -1) -> Pf:
+def port(number: int, *, switch: int | None = -1, behind: Sequence[int] = ()) -> Pf:
     """PF n is on the switch of cards 2n and 2n+1."""
-    at = place(number if switch == -1 else switch, 0x10)
+    at = place(number if switch == -1 else switch, 0x10, behind=behind)
     return Pf(bdf=pf_bdf(number), driver="mlx5_core", ibdev=f"mlx5_{number}", place=at)
 
 

@@ -197,7 +197,7 @@ def test_a_placement_is_found_where_containers_are_in_one_anothers_way(where: No
         assert wrong(where, pod, found.containers) == ""
 
 
-REACH = {Scope.SWITCH: Distance.SWITCH, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
+REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
 
 
 def apart(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> bool:
@@ -211,7 +211,7 @@ def apart(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> b
         if any(distance(one, other) > REACH[pod.scope] for one, other in combinations([*places, *pfs.values()], 2)):
             return True
         if pod.rdma_policy is RdmaPolicy.PER_SWITCH and container.vfs:
-            beside = [[distance(at, pf_of[one.bdf].place) is Distance.SWITCH for one in mine.vfs] for at in places]
+            beside = [[distance(at, pf_of[one.bdf].place) <= Distance.SWITCHES for one in mine.vfs] for at in places]
             if any(sum(row) != container.vfs for row in beside) or not all(map(any, zip(*beside, strict=True))):
                 return True
     return False
@@ -230,13 +230,15 @@ def placed_ways(where: NodeRoom, container: ContainerAsk, pod: Ask) -> Iterator[
 
 
 # Where most could be placed, were it not for where devices sit.
-roomy = st.lists(st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([8, 10])), min_size=2, max_size=3).flatmap(
-    lambda cards: st.lists(st.sampled_from([0, 0, 1, 2]), min_size=2, max_size=4).map(
-        lambda pfs: room(
-            *(card(n, usable_mib=size, switch=switch) for n, (switch, size) in enumerate(cards)),
-            vfs=[vf(n, pf=pf) for n, pf in enumerate(pfs)],
-        )
-    )
+behind = st.sampled_from([(), (), (0,), (1,)])  # of the switch itself, or of another one behind it
+roomy = st.builds(
+    lambda cards, pfs, of_pf: room(
+        *(card(n, usable_mib=size, switch=switch, behind=at) for n, (switch, size, at) in enumerate(cards)),
+        vfs=[vf(n, pf=port(pf, behind=of_pf[pf])) for n, pf in enumerate(pfs)],
+    ),
+    st.lists(st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([8, 10]), behind), min_size=2, max_size=3),
+    st.lists(st.sampled_from([0, 0, 1, 2]), min_size=2, max_size=4),
+    st.tuples(behind, behind, behind),
 )
 small = st.one_of(
     st.builds(whole, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role), vfs=st.integers(0, 2)),

@@ -25,7 +25,7 @@ from lading.vocabulary import GpuUuid, PciAddress
 from tests.fakes.rooms import ask, rdma, share, whole
 
 PROFILES: Final = sorted((Path(__file__).parents[2] / "simnode/nodedevices").glob("*.json"))
-REACH: Final = {Scope.SWITCH: 0, Scope.NUMA: 2, Scope.SOCKET: 3, Scope.ANY: 4}
+REACH: Final = {Scope.SWITCH: 1, Scope.NUMA: 3, Scope.SOCKET: 4, Scope.ANY: 5}
 UNBOUNDED: Final = Limits(search_steps=1_000_000)
 Choice = tuple[tuple[CardRoom, ...], tuple[VfRoom, ...]]
 
@@ -34,15 +34,17 @@ Choice = tuple[tuple[CardRoom, ...], tuple[VfRoom, ...]]
 
 
 def near(one: Place, other: Place) -> int:
-    """0 switch, 1 host bridge, 2 NUMA, 3 socket, 4 none of these."""
+    """0 one switch, 1 several below one root port, 2 host bridge, 3 NUMA, 4 socket, 5 none of these."""
     common = 0
     while common < min(len(one.path), len(other.path)) and one.path[common] == other.path[common]:
         common += 1
+    if common > 1:  # and how many bridges each has without its own port of a switch
+        return 0 if max(2, len(one.path) - 1) == max(2, len(other.path) - 1) <= common else 1
     if common:
-        return 0 if common > 1 else 1
-    if one.numa is not None and one.numa == other.numa:
         return 2
-    return 3 if one.socket is not None and one.socket == other.socket else 4
+    if one.numa is not None and one.numa == other.numa:
+        return 3
+    return 4 if one.socket is not None and one.socket == other.socket else 5
 
 
 def linked(one: Gpu, other: Gpu) -> int:
@@ -81,7 +83,7 @@ def kept_whole(room: NodeRoom) -> set[frozenset[str]]:
         if set(partition.modules) <= set(module)
     }
     groups |= {
-        frozenset(other.gpu.uuid for other in room.cards if other is card or near(card.gpu.place, other.gpu.place) == 0)
+        frozenset(other.gpu.uuid for other in room.cards if other is card or near(card.gpu.place, other.gpu.place) <= 1)
         for card in room.cards
     }
     free = {card.gpu.uuid for card in room.cards if card.free}
@@ -108,9 +110,9 @@ def objective(room: NodeRoom, pod: Ask, choice: Choice) -> tuple[object, ...] | 
                 return None
         case RdmaPolicy.PER_SWITCH:
             for place in [card.gpu.place for card in cards]:
-                if sum(near(place, vf.pf.place) == 0 for vf in vfs) != asked:
+                if sum(near(place, vf.pf.place) <= 1 for vf in vfs) != asked:
                     return None
-            if any(all(near(card.gpu.place, vf.pf.place) > 0 for card in cards) for vf in vfs):
+            if any(all(near(card.gpu.place, vf.pf.place) > 1 for card in cards) for vf in vfs):
                 return None
         case _:
             if len(vfs) != asked:
@@ -233,14 +235,17 @@ class Plan:
 
 
 def random_place(random: Random, places: int) -> Place:
-    """Of a tree: sockets of two NUMA nodes of two host bridges of two switches. Sometimes what the node does not know."""
+    """Of a tree: sockets of two NUMA nodes of two host bridges of two root ports, with up to three switches behind one another
+    below each. Sometimes what the node does not know."""
     switch = random.randrange(places)
     bridge, numa, socket = switch // 2, switch // 4, switch // 8
     if random.random() < 0.1:
         return random.choice([Place(), Place(socket=socket), Place(numa=numa, socket=socket)])
     path: tuple[str, ...] = (f"pci{bridge:04}:00",)
     if random.random() < 0.9:
-        path += (f"{bridge:04}:00:{switch:02}.0", f"{bridge:04}:{random.randrange(99):02}:00.0")
+        path += (f"{bridge:04}:00:{switch:02}.0",)
+        for _ in range(random.choice([0, 1, 1, 2, 3])):
+            path += ("up", f"down {random.randrange(2)}")
     return Place(path=path, numa=numa, socket=socket)
 
 

@@ -2,6 +2,7 @@ import msgspec
 
 from simnode.decisions import Decision
 from simnode.picture import COLUMNS, WIDTH, decision_rows, draw_card, draw_node, letters
+from simnode.reported import read_status
 from tests.unit.simnode.decided import STATUS, card, decision
 
 
@@ -13,6 +14,12 @@ def test_a_bar_is_the_cards_memory() -> None:
     assert bars == ["A" * 10 + "B" + "." * 9, "C" * WIDTH]
     assert [line.split() for line in lines if "VFs  " in line] == [["VFs", "20:00.0", "[.C]"]]
     assert sum("switch 16:00.0" in line for line in lines) == 1
+
+
+def test_cascaded_switches_are_one() -> None:
+    lines = list(draw_node("n1", read_status("dgx-a100"), [], {}))
+    first = [number for number, line in enumerate(lines) if "switch " in line]
+    assert [[line.split()[0] for line in lines[number + 1 : number + 4]] for number in first] == [["GPU", "GPU", "VFs"]] * 4
 
 
 def test_a_card_in_mig_mode_is_no_bar() -> None:

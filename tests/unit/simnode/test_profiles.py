@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from central.ask.model import Ask, PartitionPolicy, Policy
 from central.assignment.annotation import render_assignment
 from central.fit.fit import fit
 from central.fit.model import Placement
+from central.fit.topology import Distance, distance
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import Form
 from hooks.decide import Answer, Rules, View, decide
@@ -68,6 +70,14 @@ def test_dgx_a100_has_four_numa_nodes_with_two_cards_and_two_nics() -> None:
     assert [pf.ibdev for pf in status.pfs if not pf.vfs] == ["mlx5_4", "mlx5_5", "mlx5_10", "mlx5_11"]  # storage
     assert {tuple((link.count, link.to) for link in gpu.links) for gpu in status.gpus} == {((12, ""),)}
     assert len(status.partitions) == 15
+
+
+def test_dgx_a100_has_several_switches_between_any_two_devices_of_a_numa_node() -> None:
+    """`nvidia-smi topo -m` says PXB there."""
+    status = read_status("dgx-a100")
+    places = [*(gpu.place for gpu in status.gpus), *(pf.place for pf in status.pfs if pf.vfs)]
+    beside = [distance(one, other) for one, other in combinations(places, 2) if one.numa == other.numa]
+    assert Counter(beside) == {Distance.SWITCHES: 4 * 6}
 
 
 def test_dgx_h100_has_a_nic_beside_each_card() -> None:

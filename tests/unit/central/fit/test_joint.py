@@ -14,10 +14,11 @@ from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.joint import find
 from central.fit.model import Missing, NoFit, Placement
+from central.fit.topology import Distance
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from lading.nodedevices import Status
 from lading.vocabulary import PciAddress
-from tests.fakes.rooms import ask, card, eight_gpus, held, port, rdma, room, share, vf, vf_bdf, whole
+from tests.fakes.rooms import ask, card, eight_gpus, gpu_bdf, held, port, rdma, room, share, vf, vf_bdf, whole
 
 NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
 
@@ -125,6 +126,49 @@ def test_two_switches_below_one_host_bridge_are_two() -> None:
     assert len({one.gpu.place.path[0] for one in where.cards[:4]}) == 1
     two, *with_nics = switches(where, place(where, ask(whole("a", 2, vfs=2))))
     assert [two] * 3 == with_nics  # cards 5 and 6, although 2 and 4 are below one host bridge
+
+
+def cascaded(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeRoom:
+    """Below one root port a switch with two behind it: cards 0 and 3 behind the one, 1 and 2 behind the other, and a PF of two
+    VFs behind each, that of the lower address behind the other. VFs 0 and 1 are of that one."""
+    cards = [held(n) if n in held_cards else card(n, switch=0, behind=[n in {1, 2}]) for n in range(4)]
+    pfs = [port(n, switch=0, behind=[n == 0]) for n in range(2)]
+    return room(*cards, vfs=[vf(n % 2, pf=pfs[n // 2], held=n in held_vfs) for n in range(4)])
+
+
+def given(found: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
+    placed = found.containers["a"]
+    return sorted(gpu.bdf for gpu in placed.gpus), sorted(one.bdf for one in placed.vfs)
+
+
+def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
+    assert given(place(cascaded(), ask(whole("a", vfs=1)))) == ([gpu_bdf(0)], [vf_bdf(0, pf=1)])
+    assert given(place(cascaded(held_cards={0, 3}), ask(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
+    assert given(place(cascaded(held_vfs={2, 3}), ask(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
+    farther = place(cascaded(held_cards={1, 2}, held_vfs={2, 3}), ask(whole("a", vfs=1)))
+    assert (given(farther), farther.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
+
+
+def test_of_cascaded_switches_two_cards_of_one() -> None:
+    assert given(place(cascaded(), ask(whole("a", 2))))[0] == [gpu_bdf(0), gpu_bdf(3)]
+    assert given(place(cascaded(held_cards={0}), ask(whole("a", 2))))[0] == [gpu_bdf(1), gpu_bdf(2)]
+    assert given(place(cascaded(held_cards={0, 1}), ask(whole("a", 2))))[0] == [gpu_bdf(2), gpu_bdf(3)]
+
+
+def test_to_a_scope_and_to_vfs_on_each_switch_cascaded_ones_are_one() -> None:
+    assert len(given(place(cascaded(), ask(whole("a", 4, vfs=4), scope=Scope.SWITCH)))[0]) == 4
+    per_switch = ask(whole("a", 4, vfs=3), rdma_policy=RdmaPolicy.PER_SWITCH)
+    assert given(place(cascaded(), per_switch))[1] == [vf_bdf(0, pf=0), vf_bdf(1, pf=0), vf_bdf(0, pf=1)]
+    beside = place(cascaded(held_vfs={2, 3}), ask(whole("a", 4, vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert given(beside)[1] == [vf_bdf(0, pf=0), vf_bdf(1, pf=0)]
+
+
+def test_a_dgx_a100_has_four_switches_although_each_is_a_cascade() -> None:
+    where = node("dgx-a100")
+    assert len(set(switches(where, place(where, ask(whole("a", 2, vfs=4), scope=Scope.SWITCH))))) == 1
+    found = place(where, ask(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert len(found.containers["a"].vfs) == len(set(switches(where, found))) == 2
+    assert missing(where, ask(whole("a", 3), scope=Scope.SWITCH)) is Missing.NOT_WITHIN_SCOPE
 
 
 def test_gpus_are_chosen_by_which_vfs_are_free() -> None:

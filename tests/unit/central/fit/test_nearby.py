@@ -59,6 +59,12 @@ PER_SWITCH, PER_PF, HONOR = RdmaPolicy.PER_SWITCH, RdmaPolicy.PER_PF, PartitionP
             ["1 free GPU asked", "2 free VFs each", "there are 0", "beside such a GPU: 0"],
         ),
         (
+            room(card(0, behind=[1]), vfs=[vf(0), vf(0, pf=1)]),  # the first VF behind another of the cascaded switches
+            ask(whole("a", vfs=2), rdma_policy=PER_SWITCH),
+            Missing.TOO_FEW_VFS_OF_SWITCH,
+            ["1 GPU asked", "there are 0", "beside such a GPU: 1 (0000:a0:00.0)"],
+        ),
+        (
             room(card(0), card(1), vfs=[vf(0)]),
             ask(whole("a", 2, vfs=2), rdma_policy=PER_SWITCH, scope=Scope.SWITCH),
             Missing.TOO_FEW_VFS,

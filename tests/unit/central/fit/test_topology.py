@@ -1,7 +1,10 @@
 from dataclasses import replace
+from itertools import combinations, permutations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from central.fit.topology import MOST_NVLINKS, Distance, bits, distance, lay_out, link, link_level, nvlinks
 from central.ledger.model import CardRoom
@@ -9,6 +12,7 @@ from lading.nodedevices import Gpu, NvLink, Partition, Place
 from tests.fakes.rooms import card, eight_gpus, gpu_uuid, place, port, room, vf
 
 NOWHERE = Place()
+ON_ROOT_PORT = Place(path=("pci0000:00", "0000:00:01.0"))
 
 
 def moved(one: CardRoom, to: Place) -> CardRoom:
@@ -33,6 +37,18 @@ def linked(number: int, *links: NvLink) -> Gpu:
         (place(0), place(2), Distance.CROSS),
         (Place(path=("pci0000:00",)), Place(path=("pci0000:00",)), Distance.BRIDGE),  # both on the host bridge itself
         (Place(path=("pci0000:00",)), Place(path=("pci0000:00", "0000:00:01.0")), Distance.BRIDGE),
+        (ON_ROOT_PORT, ON_ROOT_PORT, Distance.SWITCH),  # functions of one card
+        (ON_ROOT_PORT, Place(path=("pci0000:00", "0000:00:02.0")), Distance.BRIDGE),
+        (ON_ROOT_PORT, Place(path=(*ON_ROOT_PORT.path, "0000:01:00.0", "0000:02:00.0")), Distance.SWITCHES),
+        (place(0, 1), place(0, 1), Distance.SWITCH),
+        (place(0, 1, behind=[4]), place(0, 2, behind=[4]), Distance.SWITCH),
+        (place(0, 1, behind=[4]), place(0, 1, behind=[5]), Distance.SWITCHES),
+        (place(0, 1, behind=[4]), place(0, 2), Distance.SWITCHES),  # one of them on the first switch itself
+        (place(0, 1, behind=[4]), place(0, 4), Distance.SWITCHES),
+        (place(0, 1, behind=[4, 6]), place(0, 2, behind=[4, 6]), Distance.SWITCH),
+        (place(0, 1, behind=[4, 6]), place(0, 1, behind=[4, 7]), Distance.SWITCHES),
+        (place(0, 1, behind=[4, 6]), place(0, 1, behind=[5, 6]), Distance.SWITCHES),
+        (place(0, 1, behind=[4]), place(1, 1, behind=[4]), Distance.BRIDGE),
         (NOWHERE, NOWHERE, Distance.CROSS),
         (Place(numa=0), Place(numa=None), Distance.CROSS),
         (Place(numa=0), Place(numa=0), Distance.NUMA),
@@ -71,8 +87,43 @@ def test_groups_of_each_distance_are_a_hierarchy() -> None:
     cards = [[bits(site.cards) for site in sites] for sites in topology.groups]
     switches = [[0, 1], [2, 3], [4, 5], [6, 7]]
     halves = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert cards == [switches, halves, halves, halves, [list(range(8))]]
+    assert cards == [switches, switches, halves, halves, halves, [list(range(8))]]
     assert [[*site.ports] for site in topology.groups[Distance.SWITCH]] == [[0], [1], [2], [3]]
+
+
+HOST_BRIDGES = [
+    ("pci0000:00", 0, 0),
+    ("pci0000:20", 0, 0),
+    ("pci0000:40", 1, 0),
+    ("pci0000:60", None, 0),
+    ("pci0000:80", None, None),
+]
+
+
+@st.composite
+def somewhere(draw: st.DrawFn) -> Place:
+    """Anywhere below host bridges of which each has one NUMA node; every length of a path."""
+    host, numa, socket = draw(st.sampled_from(HOST_BRIDGES))
+    below = draw(st.lists(st.sampled_from("ab"), max_size=6))
+    return Place(path=draw(st.sampled_from([(host, *below), (host, *below), ()])), numa=numa, socket=socket)
+
+
+@given(st.lists(somewhere(), min_size=3, max_size=6))
+def test_distances_are_a_hierarchy_and_groups_follow_them(where: list[Place]) -> None:
+    for one, other, third in permutations(where, 3):
+        assert distance(one, third) <= max(distance(one, other), distance(other, third))
+    topology = lay_out(room(*(moved(card(n), to) for n, to in enumerate(where))), vfs=False).topology
+    for level in Distance:
+        group_of = {number: site.number for site in topology.groups[level] for number in bits(site.cards)}
+        for (a, at), (b, there) in combinations(enumerate(where), 2):
+            assert (group_of[a] == group_of[b]) == (distance(at, there) <= level)
+
+
+def test_what_is_below_one_root_port_is_kept_whole_not_each_switch_of_it() -> None:
+    cards = [card(n, switch=0, behind=[n // 2]) for n in range(4)]
+    topology = lay_out(room(*cards), vfs=False).topology
+    assert [bits(site.cards) for site in topology.groups[Distance.SWITCH]] == [[0, 1], [2, 3]]
+    assert [bits(mask) for mask in topology.kept] == [[0, 1, 2, 3]]
 
 
 def test_what_is_below_one_bridge_is_together_whatever_it_says_of_its_numa_node() -> None:
@@ -88,7 +139,7 @@ def test_what_is_below_one_bridge_is_together_whatever_it_says_of_its_numa_node(
 def test_unknown_places_are_alone_until_the_node() -> None:
     where = room(card(0, switch=None), card(1, switch=None), vfs=[vf(0, pf=port(0, switch=None))])
     topology = lay_out(where, vfs=True).topology
-    assert [len(sites) for sites in topology.groups] == [3, 3, 3, 3, 1]
+    assert [len(sites) for sites in topology.groups] == [3, 3, 3, 3, 3, 1]
 
 
 def test_nodes_that_are_built_alike_have_one_topology() -> None:
