@@ -9,17 +9,17 @@ of equal ones the first node in the order of the run is taken, so that coarse sc
     fgd       int(100 * sigmoid(d / 1000)), d the milli of fragment (fragments.py) that the placement takes away; a share goes
               to the card where that is largest
 
-Whole cards are always the lowest ones. Source: pkg/simulator/plugin of the paper's simulator.
+Whole cards are always the lowest ones. None of them knows of VFs or of where cards are. Source: pkg/simulator/plugin of the
+paper's simulator.
 """
 
 import random
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from central.simulate.cluster import Cluster, Floats, Numbers
+from central.simulate.cluster import Cluster, Floats, Numbers, Placed
 from central.simulate.fragments import Fragments
 from central.simulate.trace import FULL
 
@@ -31,8 +31,8 @@ _LARGEST_GPU_MILLI: Final = 8 * FULL
 class Player(Protocol):
     """A policy during one replay."""
 
-    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
-        """A node, and cards of it; None: the pod fits nowhere."""
+    def place(self, kind: int) -> Placed | None:
+        """None: the pod fits nowhere."""
 
     def took(self, node: int) -> None:
         """That placement is booked in the cluster."""
@@ -43,14 +43,14 @@ class RandomFit:
         self._cluster = cluster
         self._chance = random.Random(f"placement {seed}")  # noqa: S311
 
-    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+    def place(self, kind: int) -> Placed | None:
         nodes = np.flatnonzero(self._cluster.fits[kind])
         if not len(nodes):
             return None
         node = int(self._chance.choice(nodes))
         cards = self._cluster.free_cards(node, kind)
         asked = self._cluster.kinds.all[kind]
-        return node, [self._chance.choice(cards)] if asked.share else cards[: asked.whole]
+        return Placed(node, [self._chance.choice(cards)] if asked.share else cards[: asked.whole])
 
     def took(self, node: int) -> None:
         pass
@@ -61,7 +61,7 @@ class BestFit:
         self._cluster = cluster
         self._gpu_milli: Numbers = np.maximum(cluster.free, 0).sum(axis=1)
 
-    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+    def place(self, kind: int) -> Placed | None:
         cluster = self._cluster
         asked = cluster.kinds.all[kind]
         nodes = np.flatnonzero(cluster.fits[kind])
@@ -73,8 +73,8 @@ class BestFit:
         node = int(nodes[scores.argmax()])  # the first of the highest
         cards = cluster.free_cards(node, kind)
         if asked.share:
-            return node, [min(cards, key=lambda card: int(cluster.free[node, card]))]
-        return node, cards[: asked.whole]
+            return Placed(node, [min(cards, key=lambda card: int(cluster.free[node, card]))])
+        return Placed(node, cards[: asked.whole])
 
     def took(self, node: int) -> None:
         self._gpu_milli[node] = np.maximum(self._cluster.free[node], 0).sum()
@@ -94,14 +94,14 @@ class Fgd:
         for node in range(len(cluster.nodes)):
             self.took(node)
 
-    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+    def place(self, kind: int) -> Placed | None:
         node = int(self._scores[kind].argmax())  # the first of the highest
         if not self._cluster.fits[kind, node]:
             return None
         asked = self._cluster.kinds.all[kind]
         if asked.share:
-            return node, [int(self._cards[kind, node])]
-        return node, self._cluster.free_cards(node, kind)[: asked.whole]
+            return Placed(node, [int(self._cards[kind, node])])
+        return Placed(node, self._cluster.free_cards(node, kind)[: asked.whole])
 
     def took(self, node: int) -> None:
         cluster = self._cluster

@@ -2,16 +2,20 @@
 
 It is the referee of a replay. Every policy's placements are booked here, whatever the policy keeps for itself, and one that
 takes more than there is ends the replay. A node has room for a pod by its cpu and memory, which kube-scheduler checks, and by
-the model of its cards, by one card for a share, and by that many free ones for whole cards.
+the model of its cards, by one card for a share, and by that many free ones for whole cards; by VFs and by where devices are, if
+a pod asks for that (places.py).
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from central.ask.model import PartitionPolicy
+from central.simulate.places import Places
 from central.simulate.trace import FULL, TraceNode, TracePod
+from lading.vocabulary import PciAddress
 
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,23 +39,39 @@ class OverCapacityError(AssertionError):
     """A policy placed a pod where there is no room for it."""
 
 
-class Cluster:
-    """`nodes` in the order of the run; a node is told by its place in it, a card by its place on the node."""
+class Placed(NamedTuple):
+    """One pod, by a policy."""
 
-    def __init__(self, nodes: Sequence[TraceNode], kinds: Sequence[TracePod]) -> None:
+    node: int
+    cards: Sequence[int]
+    vfs: Collection[PciAddress] = ()
+
+
+class Cluster:
+    """`nodes` in the order of the run; a node is told by its place in it, a card by its place on the node. `partition`: the
+    cluster's setting."""
+
+    def __init__(
+        self,
+        nodes: Sequence[TraceNode],
+        kinds: Sequence[TracePod],
+        partition: PartitionPolicy = PartitionPolicy.PREFER,
+    ) -> None:
         models = sorted({node.model for node in nodes})
-        width = max(node.gpus for node in nodes)
+        width = max((card + 1 for node in nodes for card in node.cards), default=0)
         self.nodes = tuple(nodes)
         self.kinds = Kinds(kinds, models)
         self.models = tuple(models)
         self.model: Numbers = np.array([models.index(node.model) for node in nodes], dtype=np.int64)
         self.cpu_milli: Numbers = np.array([node.cpu_milli for node in nodes], dtype=np.int64)
         self.memory_mib: Numbers = np.array([node.memory_mib for node in nodes], dtype=np.int64)
+        self.partition = partition
         self.free: Numbers = np.full((len(nodes), width), NO_CARD, dtype=np.int64)  # milli of each card
         for number, node in enumerate(nodes):
-            self.free[number, : node.gpus] = FULL
+            self.free[number, node.cards] = FULL
         self.capacity = int(sum(node.gpus for node in nodes) * FULL)
         self.allocated = 0
+        self._places, self._somewhere = self._where_it_counts(partition)
         self.fits = np.zeros((len(kinds), len(nodes)), dtype=np.bool_)  # [kind, node]
         for number in range(len(nodes)):
             self._judge(number)
@@ -61,14 +81,24 @@ class Cluster:
         least = self.kinds.all[kind].share or FULL
         return [card for card, free in enumerate(self.free[node].tolist()) if free >= least]
 
-    def take(self, node: int, kind: int, cards: Sequence[int]) -> None:
+    @property
+    def vf_allocation(self) -> float | None:
+        """Percent of the VFs that may be given; None where nobody asks for one, or there is none."""
+        places = self._places
+        if places is None or not places.vfs or not any(kind.vfs for kind in self.kinds.all):
+            return None
+        return 100 * places.vfs_taken / places.vfs
+
+    def take(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
         """A pod was placed there."""
         asked = self.kinds.all[kind]
         each = asked.gpu_milli
         enough = self.cpu_milli[node] >= asked.cpu_milli and self.memory_mib[node] >= asked.memory_mib
         cards_do = len(cards) == len(set(cards)) == asked.gpus and all(self.free[node, card] >= each for card in cards)
-        if not enough or not cards_do or not self.kinds.suits[self.model[node], kind]:
-            raise OverCapacityError(f"{asked} was placed on cards {list(cards)} of {self.nodes[node].name}")
+        suits = enough and cards_do and self.kinds.suits[self.model[node], kind]
+        if not suits or not (self._places.take(node, asked, cards, vfs) if self._places else not vfs):
+            with_vfs = f" with VFs {sorted(vfs)}" if vfs else ""
+            raise OverCapacityError(f"{asked} was placed on cards {list(cards)} of {self.nodes[node].name}{with_vfs}")
         self.cpu_milli[node] -= asked.cpu_milli
         self.memory_mib[node] -= asked.memory_mib
         for card in cards:
@@ -85,3 +115,13 @@ class Cluster:
             & (kinds.whole <= np.count_nonzero(free == FULL))
             & kinds.suits[self.model[node]]
         )
+        for kind in self._somewhere:
+            if self.fits[kind, node] and self._places is not None:
+                self.fits[kind, node] = self._places.fits(node, kinds.all[kind], self.free_cards(node, kind))
+
+    def _where_it_counts(self, partition: PartitionPolicy) -> tuple[Places | None, Sequence[int]]:
+        """And the kinds for which it does. Mostly there are none."""
+        if partition is not PartitionPolicy.HONOR and not any(kind.is_somewhere for kind in self.kinds.all):
+            return None, ()
+        places = Places(self.nodes, partition)
+        return places, [number for number, kind in enumerate(self.kinds.all) if places.concern(kind)]

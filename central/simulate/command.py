@@ -1,4 +1,4 @@
-"""`lading-central simulate`: reads a trace, replays it, prints what came of it."""
+"""`lading-central simulate`: reads nodes and pods, replays them, prints what came of it."""
 
 import argparse
 import json
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from central.ask.model import Policy
+from central.ask.model import PartitionPolicy, Policy, Scope
+from central.simulate.cluster_file import read_cluster
 from central.simulate.model import AnyPolicy, Baseline, Prior
 from central.simulate.pictures import draw_allocation, draw_fragments
 from central.simulate.progress import Progress
@@ -31,7 +32,8 @@ def simulate(argv: Sequence[str]) -> None:
     policies = _policies(args.policy or [Policy.FRAGMENTATION.value])
     if not 1 <= args.seeds <= _MOST_SEEDS:
         raise ConfigError(f"--seeds {args.seeds}: from 1 to {_MOST_SEEDS} are possible")
-    trace = Trace(nodes=read_nodes(args.nodes), pods=read_pods(args.pods))
+    trace = read_trace(args.nodes, args.pods)
+    check_knows(policies, trace)
     seeds, jobs = range(args.seed, args.seed + args.seeds), args.jobs or os.cpu_count() or 1
     try:
         reports = replay_all(trace, policies, seeds, ratio=ratio, prior=Prior(args.prior), jobs=jobs, what=args.pods.stem)
@@ -43,6 +45,38 @@ def simulate(argv: Sequence[str]) -> None:
         print(json.dumps(as_json(reports, ratio=ratio), indent=2))
     else:
         print(render_table(reports, trace, ratio=ratio))
+
+
+def read_trace(nodes: Path, pods: Path) -> Trace:
+    """By their suffix, nodes are a cluster file (.json) or a CSV. Raises ConfigError."""
+    if nodes.suffix == ".json":
+        described = read_cluster(nodes)
+        return Trace(nodes=described.nodes, pods=read_pods(pods), partition=described.partition)
+    trace = Trace(nodes=read_nodes(nodes), pods=read_pods(pods))
+    if any(pod.is_somewhere for pod in trace.pods):
+        raise ConfigError(
+            f"cannot replay {pods} on {nodes}: pods ask for rdma or a topology, and such a file does not say where devices are",
+            hint="--nodes takes a cluster file too (.json), which names the NodeDevices of its nodes",
+        )
+    return trace
+
+
+def check_knows(policies: Sequence[AnyPolicy], trace: Trace) -> None:
+    """That the baselines know all that these pods have to have. Raises ConfigError."""
+    baseline = next((policy for policy in policies if isinstance(policy, Baseline)), None)
+    if baseline is None:
+        return
+    parted = any(node.devices is not None and node.devices.partitions for node in trace.nodes)
+    beyond = [
+        *(["rdma"] if any(pod.vfs for pod in trace.pods) else []),
+        *(["a topology"] if any(pod.scope is not Scope.ANY for pod in trace.pods) else []),
+        *(["whole NVSwitch partitions"] if parted and trace.partition is PartitionPolicy.HONOR else []),
+    ]
+    if beyond:
+        raise ConfigError(
+            f"--policy {baseline.value}: it knows of cards alone, and here pods have to have {' and '.join(beyond)}",
+            hint=f"policies that do: {', '.join(Policy)}",
+        )
 
 
 def replay_all(
@@ -81,9 +115,19 @@ def _parser() -> argparse.ArgumentParser:
         "random order, are placed one by one, and none leaves. Says how much of the GPUs each policy gives out.",
         epilog="random, best-fit and fgd are baselines to compare with; only the others can be a cluster's policy.",
     )
-    parser.add_argument("--nodes", type=Path, required=True, metavar="CSV", help="sn,cpu_milli,memory_mib,gpu,model")
     parser.add_argument(
-        "--pods", type=Path, required=True, metavar="CSV", help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec]"
+        "--nodes",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="CSV: sn,cpu_milli,memory_mib,gpu,model; or .json: nodes by the NodeDevices that they report (docs/simulate.md)",
+    )
+    parser.add_argument(
+        "--pods",
+        type=Path,
+        required=True,
+        metavar="CSV",
+        help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology]",
     )
     parser.add_argument(
         "--policy",

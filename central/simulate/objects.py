@@ -1,15 +1,30 @@
 """The trace's nodes and pods as Kubernetes objects, as manifests that an API server takes and central reads.
 
-A node is its Node and its NodeDevices: cards of one model, with nothing known of where they sit. Every card has 16,000 MiB, a
-multiple of 100, so that a share in percent takes that very part of its memory too. A pod has one container: `gpu_milli` below
-1000 is asked as `lading.dev/gpu-core` in percent, whole cards as `lading.dev/gpu`, `gpu_spec` as `lading.dev/gpu-model`.
+A node is its Node and its NodeDevices. Of a node of a CSV file these are cards of one model, with nothing known of where they
+sit; every card has 16,000 MiB, a multiple of 100, so that a share in percent takes that very part of its memory too. A node
+that a report describes has all that stands there, but for identities that are the cluster's: each GPU and MIG instance gets a
+UUID by the number of its node and its place there. A pod has one container: `gpu_milli` below 1000 is asked as
+`lading.dev/gpu-core` in percent, whole cards as `lading.dev/gpu`, `gpu_spec` as `lading.dev/gpu-model`, VFs as
+`lading.dev/rdma`, and the rest as the annotations of the same names.
 """
 
 from typing import Any, Final
 
+import msgspec
+
+from central.ask.model import RdmaPolicy, Scope
 from central.simulate.trace import PERCENT, TraceNode, TracePod
-from lading.nodedevices import GROUP, KIND, VERSION
-from lading.vocabulary import GPU_MODEL, POLICY, RESOURCE_GPU, RESOURCE_GPU_CORE, GpuUuid
+from lading.nodedevices import GROUP, KIND, VERSION, Gpu, Status
+from lading.vocabulary import (
+    GPU_MODEL,
+    POLICY,
+    RDMA_POLICY,
+    RESOURCE_GPU,
+    RESOURCE_GPU_CORE,
+    RESOURCE_RDMA,
+    TOPOLOGY,
+    GpuUuid,
+)
 
 CARD_MIB: Final = 16_000
 CONTAINER: Final = "main"
@@ -28,6 +43,16 @@ def card_of(uuid: str) -> int:
 
 
 def render_devices(number: int, node: TraceNode) -> Manifest:
+    """`number`: the node's, different from that of all others."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": node.name},
+        "status": _cards_alone(number, node) if node.devices is None else msgspec.to_builtins(_renamed(number, node.devices)),
+    }
+
+
+def _cards_alone(number: int, node: TraceNode) -> Manifest:
     gpus = [
         {
             "uuid": gpu_uuid(number, card),
@@ -37,12 +62,20 @@ def render_devices(number: int, node: TraceNode) -> Manifest:
         }
         for card in range(node.gpus)
     ]
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": KIND,
-        "metadata": {"name": node.name},
-        "status": {"reconciled": True, "gpus": gpus},
-    }
+    return {"reconciled": True, "gpus": gpus}
+
+
+def _renamed(number: int, devices: Status) -> Status:
+    """With UUIDs that no other node's devices have."""
+    uuids = {gpu.uuid: gpu_uuid(number, card) for card, gpu in enumerate(devices.gpus)}
+
+    def renamed(gpu: Gpu) -> Gpu:
+        uuid = uuids[gpu.uuid]
+        links = tuple(msgspec.structs.replace(link, to=uuids.get(link.to, link.to)) for link in gpu.links)
+        mig = tuple(msgspec.structs.replace(one, uuid=f"MIG-{uuid[4:]}-{place}") for place, one in enumerate(gpu.mig))
+        return msgspec.structs.replace(gpu, uuid=uuid, links=links, mig=mig)
+
+    return msgspec.structs.replace(devices, gpus=tuple(map(renamed, devices.gpus)))
 
 
 def render_node(node: TraceNode, *, most_pods: int = 1000) -> Manifest:
@@ -67,8 +100,14 @@ def render_pod(name: str, pod: TracePod, *, policy: str = "") -> Manifest:
         limits[RESOURCE_GPU_CORE] = str(pod.share // PERCENT)
     elif pod.whole:
         limits[RESOURCE_GPU] = str(pod.whole)
+    if pod.vfs:
+        limits[RESOURCE_RDMA] = str(pod.vfs)
     annotations = {GPU_MODEL: "|".join(pod.models)} if pod.models else {}
-    if policy and pod.gpus:
+    if pod.rdma_policy is not RdmaPolicy.NEAREST:
+        annotations[RDMA_POLICY] = pod.rdma_policy.value
+    if pod.scope is not Scope.ANY:
+        annotations[TOPOLOGY] = pod.scope.value
+    if policy and pod.has_devices:
         annotations[POLICY] = policy
     requests = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
     return {

@@ -40,7 +40,7 @@ def replay(
     kinds = tuple(dict.fromkeys(trace.pods))
     number_of = {pod: number for number, pod in enumerate(kinds)}
     arriving = draw_arrivals(trace.pods, trace.capacity, ratio, seed)
-    cluster = Cluster(run_order(trace.nodes, seed), kinds)
+    cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
     fragments = Fragments(typical_pods(trace.pods), cluster.models, cluster.free.shape[1])
     record = _Record(cluster, fragments)
     player = _player(cluster, policy, seed, fragments, trace.pods, prior)
@@ -49,9 +49,8 @@ def replay(
         kind = number_of[pod]
         where = player.place(kind)
         if where is not None:
-            node, cards = where
-            cluster.take(node, kind, cards)
-            player.took(node)
+            cluster.take(where.node, kind, where.cards, where.vfs)
+            player.took(where.node)
         elif cluster.fits[kind].any():
             raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
         record.count(pod, placed=where is not None)
@@ -103,6 +102,7 @@ class _Record:
             seed=seed,
             at_capacity=at_end if self._at_capacity is None else self._at_capacity,
             at_end=at_end,
+            vf_allocation=self._cluster.vf_allocation,
             arrived=dict(self._arrived),
             failed=dict(self._failed),
             curve=tuple(self._curve),

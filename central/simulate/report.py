@@ -30,6 +30,7 @@ class Report:
     runs: tuple[Run, ...]
     at_capacity: float
     at_end: float
+    vf_allocation: float | None  # at the end; None where nobody asks for one
     placed: float  # of all pods
     arrived: Mapping[str, float]  # pods of each class
     failures: Mapping[str, float]  # of the class
@@ -48,11 +49,13 @@ def make_reports(runs: Sequence[Run]) -> list[Report]:
 def _report(policy: AnyPolicy, runs: Sequence[Run], fgd: Sequence[Run] | None) -> Report:
     arrived, failed = _add_up(run.arrived for run in runs), _add_up(run.failed for run in runs)
     classes = sorted(arrived, key=class_order)
+    vfs = [run.vf_allocation for run in runs if run.vf_allocation is not None]
     return Report(
         policy=policy,
         runs=tuple(runs),
         at_capacity=fmean(run.at_capacity for run in runs),
         at_end=fmean(run.at_end for run in runs),
+        vf_allocation=fmean(vfs) if vfs else None,
         placed=100 - 100 * failed.total() / max(1, arrived.total()),
         arrived={label: arrived[label] / len(runs) for label in classes},
         failures={label: 100 * failed[label] / arrived[label] for label in classes},
@@ -129,6 +132,8 @@ def _render(report: Report, at_end: str) -> dict[str, Any]:
         "arrived_by_class": dict(report.arrived),
         "decision_ms": report.decision_ms,
     }
+    if report.vf_allocation is not None:
+        rendered["vf_allocation"] = {at_end: report.vf_allocation}
     if report.to_fgd is not None:
         at_capacity, end = report.to_fgd
         rendered["to_fgd"] = {"100": at_capacity._asdict(), at_end: end._asdict()}

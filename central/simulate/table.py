@@ -27,13 +27,15 @@ def render_table(reports: Sequence[Report], trace: Trace, *, ratio: float) -> st
 
 
 def _policies(reports: Sequence[Report], end: str) -> Iterator[Sequence[str]]:
-    yield "POLICY", "100 %", f"{end} %", "TO FGD, 100 %", f"{end} %", "PLACED", "A DECISION"
+    vfs = [f"VFS, {end} %"] if any(report.vf_allocation is not None for report in reports) else []
+    yield "POLICY", "100 %", f"{end} %", "TO FGD, 100 %", f"{end} %", *vfs, "PLACED", "A DECISION"
     for report in reports:
         yield (
             report.policy.value,
             f"{report.at_capacity:.2f}",
             f"{report.at_end:.2f}",
             *map(_signed, report.to_fgd or (None, None)),
+            *(f"{report.vf_allocation or 0.0:.2f}" for _ in vfs),
             f"{report.placed:.1f} %",
             f"{report.decision_ms:.2f} ms",
         )

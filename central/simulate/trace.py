@@ -1,26 +1,31 @@
 """A cluster and a workload from two CSV files, as Alibaba's `cluster-trace-gpu-v2023` has them.
 
     nodes  sn,cpu_milli,memory_mib,gpu,model
-    pods   cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec]
+    pods   cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology]
 
 Columns may stand in any order, others are not read. `gpu_milli` is of each GPU: 1000 is a whole one, less is a share and only
-with `num_gpu` 1; `gpu_spec` lists models with `|` between, empty is any. Leaves: nodes, and pods. Refuses,
-naming file, line, column and value, what it can not replay exactly: a share that is no whole percent among it.
+with `num_gpu` 1; `gpu_spec` lists models with `|` between, empty is any; `rdma` counts VFs, `rdma_policy` and `topology` are as
+the annotations, empty is the default. Leaves: nodes, and pods. Refuses, naming file, line, column and value, what it can not
+replay exactly: a share that is no whole percent among it.
 """
 
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
 from lading.errors import ConfigError
+from lading.nodedevices import Gpu, Status
 
 FULL: Final = 1000  # milli of a whole card
 PERCENT: Final = 10  # milli; a share of compute is asked for in whole percent
-_MOST: Final = {"cpu_milli": 10**9, "memory_mib": 2**31 - 1, "gpu": 64, "num_gpu": 64, "gpu_milli": FULL}
+MOST: Final = {"cpu_milli": 10**9, "memory_mib": 2**31 - 1, "gpu": 64, "num_gpu": 64, "gpu_milli": FULL, "rdma": 1024}
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_REFINING: Final = ("gpu_spec", "rdma", "rdma_policy", "topology")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +33,21 @@ class TraceNode:
     name: str
     cpu_milli: int
     memory_mib: int
-    gpus: int
+    gpus: int  # that may be given
     model: str
+    devices: Status | None = None  # what it reports; None: so many cards, with nothing known of where they sit
+
+    @property
+    def cards(self) -> Sequence[int]:
+        """The places in its report of the GPUs that may be given."""
+        if self.devices is None:
+            return range(self.gpus)
+        return [place for place, gpu in enumerate(self.devices.gpus) if may_be_given(gpu)]
+
+
+def may_be_given(gpu: Gpu) -> bool:
+    """Whole, or a share of it. A card in MIG mode serves only who asks for its instances, and no pod of a trace does."""
+    return not gpu.mig_enabled and not gpu.unhealthy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +59,18 @@ class TracePod:
     gpus: int = 0
     gpu_milli: int = 0  # of each of them; 0 where there are none
     models: tuple[str, ...] = ()  # one of these; none: any
+    vfs: int = 0  # as the policy counts them
+    rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST
+    scope: Scope = Scope.ANY
+
+    @property
+    def has_devices(self) -> bool:
+        return self.gpus > 0 or self.vfs > 0
+
+    @property
+    def is_somewhere(self) -> bool:
+        """Cards alone do not say whether it fits: it asks for VFs, or for devices in one place."""
+        return self.vfs > 0 or self.scope is not Scope.ANY
 
     @property
     def share(self) -> int:
@@ -60,17 +90,20 @@ class TracePod:
     @property
     def label(self) -> str:
         """The class of pod that failures are reported by."""
+        if not self.gpus:
+            return "VFs only" if self.vfs else "cpu only"
         if self.share:
-            return "share < 50 %" if self.share < FULL // 2 else "share >= 50 %"
-        if not self.whole:
-            return "cpu only"
-        return f"{self.whole} GPU" if self.whole == 1 else f"{self.whole} GPUs"
+            cards = "share < 50 %" if self.share < FULL // 2 else "share >= 50 %"
+        else:
+            cards = f"{self.whole} GPU" if self.whole == 1 else f"{self.whole} GPUs"
+        return f"{cards} + VFs" if self.vfs else cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     nodes: tuple[TraceNode, ...]
     pods: tuple[TracePod, ...]
+    partition: PartitionPolicy = PartitionPolicy.PREFER  # the cluster's setting for whole cards where there are NVSwitches
 
     @property
     def capacity(self) -> int:
@@ -100,7 +133,7 @@ def read_nodes(path: Path) -> tuple[TraceNode, ...]:
 def read_pods(path: Path) -> tuple[TracePod, ...]:
     """In the order of the file; equal ones are one object. Raises ConfigError."""
     known: dict[TracePod, TracePod] = {}
-    pods = tuple(known.setdefault(pod, pod) for pod in map(_pod, _rows(path, _POD_COLUMNS)))
+    pods = tuple(known.setdefault(pod, pod) for pod in map(_pod, _rows(path, _POD_COLUMNS, _REFINING)))
     if not any(pod.gpus for pod in known):
         raise ConfigError(f"cannot replay {path}: no pod asks for a GPU")
     return pods
@@ -114,13 +147,32 @@ def _pod(row: "_Row") -> TracePod:
         raise row.error("gpu_milli", "a share is of one GPU: with num_gpu above 1 it has to be 1000")
     if gpus and milli % PERCENT:
         raise row.error("gpu_milli", f"shares are whole percent of a card: a multiple of {PERCENT}")
+    if "," in row.optional("gpu_spec"):
+        raise row.error("gpu_spec", "models have | between, and no comma")
+    vfs = row.number("rdma") if row.optional("rdma") else 0
+    rdma_policy = row.choice("rdma_policy", RdmaPolicy.NEAREST)
+    scope = row.choice("topology", Scope.ANY)
+    if row.optional("rdma_policy") and not vfs:
+        raise row.error("rdma_policy", "the pod asks for no VF in rdma")
+    if rdma_policy is RdmaPolicy.PER_SWITCH and not gpus:
+        raise row.error("rdma_policy", "it counts the switches of a pod's GPUs, and this one asks for none")
+    if scope is not Scope.ANY and not gpus and not vfs:
+        raise row.error("topology", "the pod asks for no device")
+    if scope is not Scope.ANY and rdma_policy is RdmaPolicy.PER_PF:
+        raise row.error("topology", f"VFs of every PF, which {rdma_policy} means, are wherever these are")
     return TracePod(
         cpu_milli=row.number("cpu_milli"),
         memory_mib=row.number("memory_mib"),
         gpus=gpus,
         gpu_milli=milli if gpus else 0,
         models=tuple(sorted({model.strip() for model in row.optional("gpu_spec").split("|")} - {""})) if gpus else (),
+        vfs=vfs,
+        rdma_policy=rdma_policy,
+        scope=scope,
     )
+
+
+E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +191,26 @@ class _Row:
         return self.cells.get(column, "").strip()
 
     def number(self, column: str) -> int:
-        value, most = self.cells[column].strip(), _MOST[column]
+        value, most = self.cells[column].strip(), MOST[column]
         # Pandas writes a column with a gap in it as floats.
         digits = value.removesuffix(".0")
         if not (digits.isascii() and digits.isdecimal()) or len(digits) > len(str(most)) or int(digits) > most:
             raise self.error(column, f"a whole number from 0 to {most} is needed")
         return int(digits)
 
+    def choice(self, column: str, default: E) -> E:
+        """One of the words of the default's kind; where it is empty, that."""
+        value = self.optional(column)
+        words: dict[str, E] = {choice.value: choice for choice in type(default)}
+        if value and value not in words:
+            raise self.error(column, f"one of {', '.join(words)} is needed")
+        return words.get(value, default)
+
     def error(self, column: str, problem: str) -> ConfigError:
         return ConfigError(f"cannot read {self.path}, line {self.line}: {column} = {self.cells[column]!r:.80}: {problem}")
 
 
-def _rows(path: Path, needed: Sequence[str]) -> list[_Row]:
+def _rows(path: Path, needed: Sequence[str], refining: Sequence[str] = ()) -> list[_Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
@@ -158,8 +218,8 @@ def _rows(path: Path, needed: Sequence[str]) -> list[_Row]:
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise ConfigError(f"cannot read {path}: {e}") from e
-    for column in needed:
-        if header.count(column) != 1:
+    for column in (*needed, *refining):
+        if header.count(column) > 1 or (column in needed and column not in header):
             problem = "is missing" if column not in header else "is there twice"
             raise ConfigError(f"cannot read {path}, line 1: column {column} {problem}", hint=f"needed are {','.join(needed)}")
     for line, cells in lines:

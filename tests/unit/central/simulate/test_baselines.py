@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from central.simulate.baselines import BestFit, Fgd, Player, RandomFit, whole_score
-from central.simulate.cluster import Cluster
+from central.simulate.cluster import Cluster, Placed
 from central.simulate.fragments import typical_pods
 from central.simulate.trace import TraceNode
 from tests.unit.central.simulate.small import PODS, cluster, fragments, share, whole
@@ -83,8 +83,8 @@ def test_best_fit_takes_the_fullest() -> None:
         of.take(node, kind, [card])
     of.take(2, 1, [0])
     player = BestFit(of)
-    assert player.place(1) == (1, [1])  # the fullest node, and of its cards the one with less left
-    assert player.place(2) == (2, [1])  # node 1 has no free card
+    assert player.place(1) == Placed(1, [1])  # the fullest node, and of its cards the one with less left
+    assert player.place(2) == Placed(2, [1])  # node 1 has no free card
 
 
 def test_best_fit_keeps_up() -> None:

@@ -8,6 +8,7 @@ import pytest
 from central.main import main
 from central.simulate.command import simulate
 from lading.errors import ConfigError
+from tests.unit.central.simulate.shipped import CLUSTERS, entry
 from tests.unit.central.simulate.small import NODES, PODS
 
 
@@ -36,9 +37,45 @@ def test_table_and_pictures(files: list[str], tmp_path: Path, capsys: pytest.Cap
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"tiny-allocation.svg", "tiny-fragments.svg"}
 
 
+MIXED = ["--nodes", str(CLUSTERS / "mixed.json"), "--pods", str(CLUSTERS / "mixed-pods.csv"), "--jobs", "1"]
+
+
+def test_the_shipped_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*MIXED, "--policy", "fragmentation,binpack", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)
+    for one in (found, *found["others"]):
+        assert 90 < one["allocation"]["130"] <= 100
+        assert 40 < one["vf_allocation"]["130"] <= 100
+    assert {"VFs only", "share >= 50 % + VFs", "8 GPUs + VFs", "cpu only"} <= found["arrived_by_class"].keys()
+
+
+def test_baselines_on_a_cluster_file(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*files, *MIXED[:2], "--policy", "fgd,best-fit,random,spread", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["others"]) == 3
+    assert "vf_allocation" not in found
+
+
+def test_baselines_do_not_know_of_places(files: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        simulate([*MIXED, "--policy", "fragmentation,best-fit"])
+    assert all(part in str(refused.value) for part in ("--policy best-fit", "rdma", "topology"))
+    (tmp_path / "honor.json").write_text(json.dumps({"nodes": [entry("dgx-h100", 1)], "nvswitch_partition": "honor"}))
+    with pytest.raises(ConfigError, match="random"):
+        simulate([*files, "--nodes", str(tmp_path / "honor.json"), "--policy", "random"])
+    simulate([*files, "--nodes", str(tmp_path / "honor.json"), "--policy", "spread"])
+
+
+def test_a_csv_of_nodes_says_nothing_of_places(files: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        simulate([*files, "--pods", str(CLUSTERS / "mixed-pods.csv")])
+    assert all(part in str(refused.value) for part in ("nodes.csv", "mixed-pods.csv"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["--nodes", "/nonexistent/cluster.json"], "cluster.json"),
         (["--policy", "fgd,best"], "best"),
         (["--arrival-ratio", "0"], "0"),
         (["--arrival-ratio", "nan"], "nan"),

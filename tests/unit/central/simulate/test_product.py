@@ -1,35 +1,44 @@
 """The product in a replay decides as it decides for kube-scheduler: filter, prioritize, bind, and the pod in the watch."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from central.ask.model import Ask, Policy, Share
+from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Scope, Share
 from central.ask.parse import parse_ask
+from central.assignment.model import Taken
 from central.feed import PodFeed
+from central.fit.demand import Limits
 from central.fit.forecast import LOOK_FIRST
 from central.pending import PendingPods
 from central.scheduler import Reservation, Scheduler
 from central.simulate.arrivals import draw_arrivals, run_order
-from central.simulate.cluster import Cluster
+from central.simulate.cluster import Cluster, Placed
 from central.simulate.objects import card_of, gpu_uuid
 from central.simulate.product import Product, forecast_of, read_pod, start_ledger
-from central.simulate.trace import TracePod
+from central.simulate.trace import Trace, TracePod
 from lading.vocabulary import ASSIGNMENT, PodUid
+from simnode.reported import read_status
 from tests.fakes.records import Records
+from tests.unit.central.simulate import shipped
+from tests.unit.central.simulate.shipped import described, entry, pod
 from tests.unit.central.simulate.small import NODES, PODS, TRACE, share, whole
 
-Placed = list[tuple[int, tuple[int, ...]] | None]
+GPUS = {profile: len(read_status(profile).gpus) for profile in shipped.PROFILES}
+NOTHING = Taken(gpus={}, vfs=frozenset())
 
 
-def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> Placed:
+def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> list[Placed | None]:
     """Everything that kube-scheduler and the API server would say, as objects."""
     ledger, pending = start_ledger(of), PendingPods()
     feed = PodFeed(ledger, pending, log=Records().log, unassigned=lambda pod: None)
-    scheduler = Scheduler(ledger, pending, clock=lambda: 0.0, policy=policy, forecast=forecast_of(expected))
+    limits, forecast = Limits(partition=of.partition), forecast_of(expected)
+    scheduler = Scheduler(ledger, pending, clock=lambda: 0.0, policy=policy, limits=limits, forecast=forecast)
     names = [node.name for node in of.nodes]
-    placed: Placed = []
+    placed: list[Placed | None] = []
     for number, kind in enumerate(kinds):
         pod = read_pod(of.kinds.all[kind])
         uid = PodUid(f"uid-{number}")
@@ -46,7 +55,7 @@ def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...],
             placed.append(None)
             continue
         annotations: dict[str, str] = {}
-        if asked.gpus:
+        if asked.has_devices:
             reservation = scheduler.reserve(uid, node)
             assert isinstance(reservation, Reservation)
             annotations = {ASSIGNMENT: reservation.assignment}
@@ -54,9 +63,22 @@ def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...],
         bound = msgspec.structs.replace(pod, metadata=metadata, spec=msgspec.structs.replace(pod.spec, node_name=node))
         feed.changed(bound)
         record = ledger.pod(uid)
-        cards = sorted(map(card_of, record.taken.gpus)) if record is not None and record.taken is not None else []
-        of.take(names.index(node), kind, cards)
-        placed.append((names.index(node), tuple(cards)))
+        taken = record.taken if record is not None and record.taken is not None else NOTHING
+        where = Placed(names.index(node), tuple(sorted(map(card_of, taken.gpus))), taken.vfs)
+        of.take(where.node, kind, where.cards, where.vfs)
+        placed.append(where)
+    return placed
+
+
+def by_the_product(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> list[Placed | None]:
+    player, placed = Product(of, policy, expected), []
+    for kind in kinds:
+        where = player.place(kind)
+        assert (where is None) == (not of.fits[kind].any())
+        if where is not None:
+            of.take(where.node, kind, where.cards, where.vfs)
+            where = Placed(where.node, tuple(where.cards), frozenset(where.vfs))
+        placed.append(where)
     return placed
 
 
@@ -72,14 +94,55 @@ def test_as_through_the_extender(policy: Policy, expected: tuple[TracePod, ...])
     arriving = [pod for pod in draw_arrivals(PODS, 8 * TRACE.capacity, 1.1, 5) if pod.gpus or policy is Policy.FRAGMENTATION]
     of = eight_clusters()
     kinds = [of.kinds.all.index(pod) for pod in arriving]
-    player, placed = Product(of, policy, expected), []
-    for kind in kinds:
-        where = player.place(kind)
-        if where is not None:
-            of.take(where[0], kind, where[1])
-        placed.append(where and (where[0], tuple(where[1])))
+    placed = by_the_product(of, policy, expected, kinds)
     assert sum(where is not None for where in placed) > LOOK_FIRST
     assert placed == by_the_extender(eight_clusters(), policy, expected, kinds)
+
+
+def with_profiles(folder: Path, *profiles: str, partition: str = "prefer") -> Trace:
+    """Some 40 GPUs. Without the pods that ask for nothing: they go where kube-scheduler puts them."""
+    entries = [entry(profile, -(-40 // len(profiles) // GPUS[profile])) for profile in profiles]
+    found = described(folder, *entries, partition=partition)
+    pods = tuple(pod for pod in shipped.PODS if pod.has_devices)
+    return Trace(nodes=found.nodes, pods=pods, partition=found.partition)
+
+
+def played_on(trace: Trace, seed: int = 42) -> tuple[Cluster, list[int]]:
+    """And which kinds arrive."""
+    of = Cluster(run_order(trace.nodes, seed), tuple(dict.fromkeys(trace.pods)), trace.partition)
+    return of, [of.kinds.all.index(pod) for pod in draw_arrivals(trace.pods, trace.capacity, 2.0, seed)]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_as_through_the_extender_with_vfs_and_places(tmp_path: Path, policy: Policy) -> None:
+    trace = with_profiles(tmp_path, "mn2a", "dgx-h100", "pcie-8gpu", partition="honor")
+    of, kinds = played_on(trace)
+    assert by_the_product(of, policy, trace.pods, kinds) == by_the_extender(played_on(trace)[0], policy, trace.pods, kinds)
+
+
+@pytest.mark.parametrize("policy", [Policy.FRAGMENTATION, Policy.BINPACK])
+@pytest.mark.parametrize(
+    ("profiles", "partition"),
+    [
+        *[((profile,), "prefer") for profile in shipped.PROFILES],
+        (("dgx-h100", "dgx-a100"), "honor"),
+        (shipped.PROFILES, "prefer"),
+    ],
+)
+def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence[str], partition: str) -> None:
+    """On every shipped profile, by their files alone; by_the_product checks that nobody is turned away."""
+    trace = with_profiles(tmp_path, *profiles, partition=partition)
+    of, kinds = played_on(trace)
+    judges = [shipped.Judge(node.name.rpartition("-")[0], trace.partition) for node in of.nodes]
+    served = set()
+    for kind, where in zip(kinds, by_the_product(of, policy, trace.pods, kinds), strict=True):
+        if where is not None:
+            asked = of.kinds.all[kind]
+            judges[where.node].take(asked, where)
+            served.add((asked.vfs > 0, asked.scope is not Scope.ANY))
+    vfs, given = (sum(counts) for counts in zip(*[(judge.vfs, judge.given) for judge in judges], strict=True))
+    assert served == {(False, False), (False, True), *([(True, False), (True, True)] if vfs else [])}
+    assert of.vf_allocation == (pytest.approx(100 * given / vfs) if vfs else None)
 
 
 def test_how_a_pod_of_the_trace_asks() -> None:
@@ -93,6 +156,9 @@ def test_how_a_pod_of_the_trace_asks() -> None:
     assert part.gpu_models == ("A10", "T4")
     assert asked(whole(8)).containers[0].gpus == 8
     assert parse_ask(read_pod(TracePod(cpu_milli=1_000))) is None
+    placed = asked(pod(2, 1, "per-switch", "numa"))
+    assert placed.containers == (ContainerAsk(name="main", gpus=2, vfs=1),)
+    assert (placed.rdma_policy, placed.scope) == (RdmaPolicy.PER_SWITCH, Scope.NUMA)
 
 
 def test_cards_are_told_apart() -> None:

@@ -1,19 +1,22 @@
 """Whole replays of the small cluster: the same for a seed, honest for every policy, and counted right."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from central.ask.model import Policy
 from central.simulate import replay as replay_module
 from central.simulate.arrivals import draw_arrivals
-from central.simulate.cluster import Cluster, OverCapacityError
+from central.simulate.cluster import Cluster, OverCapacityError, Placed
+from central.simulate.cluster_file import read_cluster
 from central.simulate.model import AnyPolicy, Baseline, Prior, Run
 from central.simulate.replay import TurnedAwayError, replay
 from central.simulate.runs import Task, count_arrivals, run_tasks
-from tests.unit.central.simulate.small import NODES, TRACE
+from central.simulate.trace import Trace
+from tests.unit.central.simulate.shipped import CLUSTERS, described, entry
+from tests.unit.central.simulate.small import NODES, TRACE, whole
 
 POLICIES: list[AnyPolicy] = [*Policy, *Baseline]
 RATIO = 3.0
@@ -53,22 +56,42 @@ def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed
     assert all(0 <= point.fragments <= 100 - point.allocated + 1e-9 for point in run.curve)
 
 
+@pytest.mark.parametrize("policy", Baseline)
+def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
+    """Wherever they sit, and whatever is beside them that can not be given."""
+    nodes = read_cluster(CLUSTERS / "mixed.json").nodes
+    pods = tuple(replace(pod, models=()) for pod in TRACE.pods)
+    described = Trace(nodes=nodes, pods=pods)
+    counted = Trace(nodes=tuple(replace(node, devices=None) for node in nodes), pods=pods)
+    run = replay(described, policy, 42, ratio=1.3)
+    assert figures(run) == figures(replay(counted, policy, 42, ratio=1.3))
+    assert run.at_end > 50
+
+
+@pytest.mark.parametrize(("partition", "failed"), [("honor", {"3 GPUs": 2}), ("prefer", {})])
+def test_partitions_are_a_setting_of_the_cluster(tmp_path: Path, partition: str, failed: dict[str, int]) -> None:
+    """Of a board of eight GPUs, three are none."""
+    found = described(tmp_path, entry("dgx-h100", 1), partition=partition)
+    trace = Trace(nodes=found.nodes, pods=(whole(3), whole(3)), partition=found.partition)
+    assert replay(trace, Policy.FRAGMENTATION, 42, ratio=0.9).failed == failed
+
+
 class _Stubborn:
     """Answers the same whatever is asked."""
 
-    def __init__(self, answer: tuple[int, Sequence[int]] | None) -> None:
+    def __init__(self, answer: Placed | None) -> None:
         self.answer = answer
 
-    def place(self, kind: int) -> tuple[int, Sequence[int]] | None:
+    def place(self, kind: int) -> Placed | None:
         return self.answer
 
     def took(self, node: int) -> None:
         pass
 
 
-@pytest.mark.parametrize(("answer", "error"), [(None, TurnedAwayError), ((0, [0]), OverCapacityError)])
+@pytest.mark.parametrize(("answer", "error"), [(None, TurnedAwayError), (Placed(0, [0]), OverCapacityError)])
 def test_a_policy_that_cheats_ends_the_replay(
-    monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Sequence[int]] | None, error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, answer: Placed | None, error: type[Exception]
 ) -> None:
     def stubborn(cluster: Cluster, *rest: object) -> _Stubborn:
         return _Stubborn(answer)

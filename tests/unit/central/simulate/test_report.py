@@ -1,6 +1,7 @@
 """Means, differences paired by seed, and what stands in the JSON and the table."""
 
 import math
+from dataclasses import replace
 from statistics import stdev
 
 import pytest
@@ -42,6 +43,17 @@ def test_means_and_paired_differences() -> None:
     assert at_capacity == at_end
     assert at_end.mean == pytest.approx(1.0)
     assert at_end.error == pytest.approx(stdev([1.0, 0.5, 1.5]) / math.sqrt(3))
+
+
+def test_vfs_stand_there_where_somebody_asks_for_them() -> None:
+    runs = [replace(one, vf_allocation=share) for one, share in zip(RUNS[:2], (40.0, 60.0), strict=True)]
+    (report,) = make_reports(runs)
+    assert report.vf_allocation == pytest.approx(50)
+    assert as_json([report], ratio=1.3)["vf_allocation"] == {"130": pytest.approx(50)}
+    assert "50.00" in render_table([report], TRACE, ratio=1.3)
+    (without,) = make_reports(RUNS[:2])
+    assert "vf_allocation" not in as_json([without], ratio=1.3)
+    assert "VFS" not in render_table([without], TRACE, ratio=1.3)
 
 
 def test_one_seed_has_no_error() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from central.ask.model import RdmaPolicy, Scope
 from central.simulate.trace import TraceNode, TracePod, read_nodes, read_pods
 from lading.errors import ConfigError
 
@@ -46,10 +47,52 @@ def test_without_a_column_of_models(tmp_path: Path) -> None:
     assert pod == TracePod(cpu_milli=1, memory_mib=2, gpus=1, gpu_milli=10)
 
 
+def test_vfs_and_where_devices_have_to_be(tmp_path: Path) -> None:
+    rows = ["1,2,2,1000,4,per-switch,socket", "1,2,0,0,2,,numa", "1,2,1,300,0,,any", "1,2,1,300,,,", "1,2,1,1000,1,nearest,"]
+    switches, vfs, share, again, near = read_pods(
+        written(tmp_path, "cpu_milli,memory_mib,num_gpu,gpu_milli,rdma,rdma_policy,topology\n" + "\n".join(rows))
+    )
+    assert switches == TracePod(
+        cpu_milli=1,
+        memory_mib=2,
+        gpus=2,
+        gpu_milli=1000,
+        vfs=4,
+        rdma_policy=RdmaPolicy.PER_SWITCH,
+        scope=Scope.SOCKET,
+    )
+    assert (vfs.vfs, vfs.gpus, vfs.scope, vfs.has_devices, vfs.is_somewhere) == (2, 0, Scope.NUMA, True, True)
+    assert again is share == TracePod(cpu_milli=1, memory_mib=2, gpus=1, gpu_milli=300)
+    assert near == TracePod(cpu_milli=1, memory_mib=2, gpus=1, gpu_milli=1000, vfs=1)
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("1,1,1,1000,-1,,", ("rdma", "'-1'")),
+        ("1,1,1,1000,1025,,", ("rdma", "1025")),
+        ("1,1,1,1000,1,near,", ("rdma_policy", "'near'")),
+        ("1,1,1,1000,,count,", ("rdma_policy", "'count'")),
+        ("1,1,0,0,1,per-switch,", ("rdma_policy", "per-switch")),
+        ("1,1,1,1000,1,per-pf,switch", ("topology", "'switch'")),
+        ("1,1,1,1000,1,,rack", ("topology", "'rack'")),
+        ("1,1,0,0,0,,numa", ("topology", "'numa'")),
+    ],
+)
+def test_vfs_that_mean_nothing(tmp_path: Path, row: str, named: tuple[str, ...]) -> None:
+    header = "cpu_milli,memory_mib,num_gpu,gpu_milli,rdma,rdma_policy,topology\n"
+    with pytest.raises(ConfigError) as refused:
+        read_pods(written(tmp_path, header + row + "\n"))
+    assert all(part in str(refused.value) for part in ("line 2", *named))
+
+
 @pytest.mark.parametrize(
     ("pod", "label"),
     [
         (TracePod(cpu_milli=1), "cpu only"),
+        (TracePod(vfs=1), "VFs only"),
+        (TracePod(gpus=1, gpu_milli=300, vfs=1), "share < 50 % + VFs"),
+        (TracePod(gpus=2, gpu_milli=1000, vfs=1), "2 GPUs + VFs"),
         (TracePod(gpus=1, gpu_milli=490), "share < 50 %"),
         (TracePod(gpus=1, gpu_milli=500), "share >= 50 %"),
         (TracePod(gpus=1, gpu_milli=1000), "1 GPU"),
@@ -73,6 +116,7 @@ def test_classes(pod: TracePod, label: str) -> None:
         ("p,1,1,2,500,,", ("line 2", "gpu_milli", "500")),
         ("p,1,1,1,0,,", ("line 2", "gpu_milli", "0")),
         ("p,1,1,1,455,,", ("line 2", "gpu_milli", "455")),
+        ('p,1,1,1,1000,"A,B",', ("line 2", "gpu_spec", "'A,B'")),
         ("p,1,1,1", ("line 2", "4 values", "7 columns")),
     ],
 )

@@ -1,0 +1,165 @@
+"""A cluster by what its nodes report: a JSON file that names a NodeDevices for each kind of node.
+
+    {"nvswitch_partition": "prefer",                             optional; central's setting
+     "nodes": [{"name": "h100", "count": 16, "devices": "dgx-h100.json", "cpu_milli": 112000, "memory_mib": 2097152}, …]}
+
+`devices` is a file beside this one, with a NodeDevices object as `kubectl get nodedevices NODE -o json` prints it, or its
+status alone. The nodes are `h100-1` to `h100-16`. A replay begins with nobody on them: what was held, used or cordoned when the
+report was written does not count; what was unhealthy is not given. Leaves: nodes of a Trace, and the setting. Refuses, naming
+file, entry, key and value: keys that are missing or unknown, numbers out of range, reports that can not be read or without
+devices, and what the replay can not tell: several models of cards on one node.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from central.ask.model import PartitionPolicy
+from central.simulate.trace import MOST, TraceNode, may_be_given
+from lading.errors import ConfigError
+from lading.nodedevices import KIND, Gpu, Status
+
+_KEYS: Final = ("name", "count", "devices", "cpu_milli", "memory_mib")
+_SETTING: Final = "nvswitch_partition"
+_MOST_NODES: Final = 20_000  # of one entry
+# Up to which the choice of devices on a node is exact (docs/reference.md), so that the referee can demand it.
+MOST_GPUS: Final = 16
+_LEAST_MIB: Final = 100  # of a card, so that a percent of it is something
+_SHOWN: Final = 80
+
+
+class Described(NamedTuple):
+    nodes: tuple[TraceNode, ...]
+    partition: PartitionPolicy
+
+
+def read_cluster(path: Path) -> Described:
+    """Raises ConfigError."""
+    content = _read_json(path, f"cannot read {path}")
+    whole = _Keys(path, "", content)
+    whole.check(("nodes",), (_SETTING,))
+    setting = content.get(_SETTING, PartitionPolicy.PREFER.value)
+    if setting not in list(PartitionPolicy):
+        raise whole.error(_SETTING, f"{' or '.join(PartitionPolicy)} is needed")
+    entries = content["nodes"]
+    if not isinstance(entries, list) or not entries:
+        raise whole.error("nodes", "a list of one entry or more is needed")
+    nodes: dict[str, TraceNode] = {}
+    for number, entry in enumerate(entries):
+        keys = _Keys(path, f", nodes[{number}]", entry)
+        for node in _nodes(keys):
+            if node.name in nodes:
+                raise keys.error("name", f"{node.name} is of an earlier entry too")
+            nodes[node.name] = node
+    if not any(node.gpus for node in nodes.values()):
+        raise ConfigError(f"cannot replay {path}: no node has a GPU that may be given")
+    return Described(tuple(nodes.values()), PartitionPolicy(setting))
+
+
+def _nodes(entry: "_Keys") -> list[TraceNode]:
+    entry.check(_KEYS)
+    name, count = entry.text("name"), entry.number("count", 1, _MOST_NODES)
+    devices = _read_devices(entry)
+    given = [gpu for gpu in devices.gpus if may_be_given(gpu)]
+    models = sorted({gpu.model for gpu in given})
+    if len(models) > 1:
+        raise entry.error("devices", f"GPUs of one node are of one model here, and it has {', '.join(models)}")
+    cpu_milli, memory_mib = (entry.number(key, 0, MOST[key]) for key in ("cpu_milli", "memory_mib"))
+    return [
+        TraceNode(
+            name=f"{name}-{number}",
+            cpu_milli=cpu_milli,
+            memory_mib=memory_mib,
+            gpus=len(given),
+            model=models[0] if models else "",
+            devices=devices,
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def _read_devices(entry: "_Keys") -> Status:
+    path = entry.path.parent / entry.text("devices")
+    content = _read_json(path, f"{entry.where('devices')}: cannot read {path}")
+    if isinstance(content, dict) and "status" in content:
+        if content.get("kind", KIND) != KIND:
+            raise entry.error("devices", f"it is a {content['kind']!s:.{_SHOWN}}, and not a {KIND}")
+        content = content["status"]
+    try:
+        status = msgspec.convert(content, Status)
+    except msgspec.ValidationError as e:
+        raise entry.error("devices", f"{path} is neither a {KIND} nor its status: {e}") from e
+    if not status.gpus and not status.pfs:
+        raise entry.error("devices", f"{path} has neither gpus nor pfs: it is no {KIND}, or its node has no devices")
+    if len(status.gpus) > MOST_GPUS:
+        raise entry.error("devices", f"it has {len(status.gpus)} GPUs, and up to {MOST_GPUS} can be replayed")
+    for gpu in status.gpus:
+        if not _LEAST_MIB <= gpu.usable_mib <= MOST["memory_mib"]:
+            raise entry.error("devices", f"GPU {gpu.uuid} has {gpu.usable_mib} MiB: {_LEAST_MIB} or more are needed")
+    gpus = [name for gpu in status.gpus for name in (gpu.uuid, gpu.bdf)]
+    pfs = [name for pf in status.pfs for name in (pf.bdf, *(vf.bdf for vf in pf.vfs))]
+    names = Counter([*gpus, *pfs])
+    if names.total() > len(names):
+        raise entry.error("devices", f"{names.most_common(1)[0][0]} is there twice")
+    return msgspec.structs.replace(status, reconciled=True, grants=(), problems=(), gpus=tuple(map(_unused, status.gpus)))
+
+
+def _unused(gpu: Gpu) -> Gpu:
+    return msgspec.structs.replace(gpu, used_by="")
+
+
+def _read_json(path: Path, failed: str) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as e:
+        raise ConfigError(f"{failed}: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:  # neither UTF-8 nor JSON
+        raise ConfigError(f"{failed}: {e}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """An object of the file, and where it stands."""
+
+    path: Path
+    entry: str
+    content: Mapping[str, Any]
+
+    def check(self, needed: tuple[str, ...], possible: tuple[str, ...] = ()) -> None:
+        allowed = ", ".join((*needed, *possible))
+        if not isinstance(self.content, dict):
+            raise ConfigError(f"cannot read {self.path}{self.entry}: {self._shown(self.content)}: an object is needed")
+        for key, value in self.content.items():
+            if key not in (*needed, *possible):
+                problem = f"there is no such key; there are {allowed}"
+                raise ConfigError(f"cannot read {self.path}{self.entry}: {self._shown(key)} = {self._shown(value)}: {problem}")
+        for key in needed:
+            if key not in self.content:
+                raise ConfigError(f"cannot read {self.path}{self.entry}: {key} is missing", hint=f"needed are {allowed}")
+
+    def text(self, key: str) -> str:
+        value = self.content[key]
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(key, "a text is needed")
+        return value.strip()
+
+    def number(self, key: str, least: int, most: int) -> int:
+        value = self.content[key]
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.error(key, f"a whole number from {least} to {most} is needed")
+        return value
+
+    def where(self, key: str) -> str:
+        return f"cannot read {self.path}{self.entry}: {key} = {self._shown(self.content[key])}"
+
+    def error(self, key: str, problem: str) -> ConfigError:
+        return ConfigError(f"{self.where(key)}: {problem}")
+
+    @staticmethod
+    def _shown(value: object) -> str:
+        return f"{value!r:.{_SHOWN}}"

@@ -1,0 +1,138 @@
+"""Where a pod fits whose devices have to be somewhere, by counting: the referee of VFs, topologies and NVSwitch partitions.
+
+The fit of the product searches for the best devices. Whether there are any at all is a matter of counting for a pod of one
+container: enough free cards and VFs in one of the groups that its topology means, and what its `rdma-policy` or the cluster's
+partitions want beside. So it is counted here, and a placement is checked by the rules of docs/reference.md, without any of that
+search. What the groups are, which devices are below one switch or in one NUMA node, is the product's own word: of a node's
+distances there is one definition (fit/topology.py).
+
+Enters: nodes, and what of their cards is free. Leaves: whether a pod fits; VFs that were taken.
+"""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
+from central.fit.joint import sites_of
+from central.fit.topology import Layout, Site, bits, lay_out
+from central.ledger.model import NodeRoom
+from central.ledger.room import card_rooms, inventory_of, vf_rooms
+from central.ledger.usage import Usage
+from central.simulate.objects import render_devices
+from central.simulate.trace import TraceNode, TracePod
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import PciAddress
+
+
+class _Group(NamedTuple):
+    """Devices in one place; of VFs those that may be given."""
+
+    cards: frozenset[int]
+    vfs: frozenset[PciAddress]
+
+
+class _Board(NamedTuple):
+    """Of nodes that are built alike."""
+
+    groups: Mapping[Scope, Sequence[_Group]]
+    ports: Sequence[frozenset[PciAddress]]  # of each PF that has some: its VFs that may be given
+    partitions: Collection[frozenset[int]] | None  # None: there are none to honor
+
+
+class Places:
+    """A node is told by its place in `nodes`. `partition`: the cluster's setting."""
+
+    def __init__(self, nodes: Sequence[TraceNode], partition: PartitionPolicy) -> None:
+        boards: dict[Hashable, _Board] = {}
+        self._boards: list[_Board] = []
+        for node in nodes:
+            alike = id(node.devices), node.gpus, node.model
+            if alike not in boards:
+                boards[alike] = _board_of(node, honored=partition is PartitionPolicy.HONOR)
+            self._boards.append(boards[alike])
+        self._free = [set().union(*board.ports) for board in self._boards]
+        self.vfs = sum(map(len, self._free))
+        self.vfs_taken = 0
+
+    def concern(self, pod: TracePod) -> bool:
+        """Cards alone do not say where it fits."""
+        return pod.is_somewhere or (pod.whole > 0 and any(board.partitions is not None for board in self._boards))
+
+    def fits(self, node: int, pod: TracePod, cards: Collection[int]) -> bool:
+        """`cards` have room for it each; its model, cpu and memory are not looked at."""
+        board, free = self._boards[node], self._free[node]
+        if pod.vfs and pod.rdma_policy is RdmaPolicy.PER_SWITCH:
+            switches = [switch.cards for switch in board.groups[Scope.SWITCH] if len(switch.vfs & free) >= pod.vfs]
+            cards = frozenset(cards) & frozenset().union(*switches)
+        if pod.vfs and pod.rdma_policy is RdmaPolicy.PER_PF:
+            has_vfs = bool(board.ports) and all(len(port & free) >= pod.vfs for port in board.ports)
+            return has_vfs and _suffice(board, pod, cards)  # wherever these are
+        counted = 0 if pod.rdma_policy is RdmaPolicy.PER_SWITCH else pod.vfs
+        return any(
+            len(group.vfs & free) >= counted and _suffice(board, pod, group.cards.intersection(cards))
+            for group in board.groups[pod.scope]
+        )
+
+    def take(self, node: int, pod: TracePod, cards: Collection[int], vfs: Collection[PciAddress]) -> bool:
+        """False, and nothing is taken: they are not what it asked for, or not free. Whether the cards are, is not looked at."""
+        board, free, taken = self._boards[node], self._free[node], frozenset(vfs)
+        if not taken <= free or len(taken) != len(vfs) or not _as_asked(board, pod, frozenset(cards), taken):
+            return False
+        free -= taken
+        self.vfs_taken += len(taken)
+        return True
+
+
+def _suffice(board: _Board, pod: TracePod, cards: Collection[int]) -> bool:
+    if pod.whole and board.partitions is not None:
+        return any(len(partition) == pod.whole and partition.issubset(cards) for partition in board.partitions)
+    return len(cards) >= pod.gpus
+
+
+def _as_asked(board: _Board, pod: TracePod, cards: frozenset[int], vfs: frozenset[PciAddress]) -> bool:
+    if not any(cards <= group.cards and vfs <= group.vfs for group in board.groups[pod.scope]):
+        return False
+    if pod.whole and board.partitions is not None and cards not in board.partitions:
+        return False
+    if not pod.vfs:
+        return not vfs
+    match pod.rdma_policy:
+        case RdmaPolicy.PER_SWITCH:
+            switches = board.groups[Scope.SWITCH]
+            return all(len(switch.vfs & vfs) == (pod.vfs if switch.cards & cards else 0) for switch in switches)
+        case RdmaPolicy.PER_PF:
+            return all(len(port & vfs) == pod.vfs for port in board.ports)
+        case RdmaPolicy.NEAREST | RdmaPolicy.COUNT:
+            return len(vfs) == pod.vfs
+
+
+def _board_of(node: TraceNode, *, honored: bool) -> _Board:
+    report = msgspec.convert(render_devices(0, node), NodeDevices)
+    inventory, unused = inventory_of(report), Usage()
+    room = NodeRoom(
+        name=node.name,
+        version=0,
+        cards=card_rooms(inventory, unused, None, ()),
+        vfs=vf_rooms(inventory, unused, None, ()),
+        partitions=inventory.partitions,
+    )
+    layout = lay_out(room, vfs=True)
+    ports: dict[PciAddress, set[PciAddress]] = {}
+    for vf in room.vfs:
+        if vf.usable:
+            ports.setdefault(vf.pf.bdf, set()).add(vf.vf.bdf)
+    groups = {scope: [_group(room, layout, site) for site in sites_of(layout.topology, scope)] for scope in Scope}
+    partitions = {_cards(layout, mask) for mask in layout.topology.partitions} if honored and layout.topology.parted else None
+    return _Board(groups, [frozenset(vfs) for vfs in ports.values()], partitions)
+
+
+def _group(room: NodeRoom, layout: Layout, site: Site) -> _Group:
+    port_of = layout.topology.port_of
+    vfs = (room.vfs[place] for number, place in enumerate(layout.vfs) if port_of[number] in site.ports)
+    return _Group(_cards(layout, site.cards), frozenset(vf.vf.bdf for vf in vfs if vf.usable))
+
+
+def _cards(layout: Layout, mask: int) -> frozenset[int]:
+    return frozenset(layout.cards[number] for number in bits(mask))
