@@ -169,12 +169,9 @@ def expected_pods(pods: Sequence[TracePod]) -> Iterator[dict[str, Any]]:
 
 
 def _scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
-    """The deployed one, and central's word about pods without devices too."""
+    """The deployed one, but for addresses."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scheduler/config.yaml").read_text())
     config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
-    if len(config["extenders"]) == 1:
-        shared = {key: config["extenders"][0][key] for key in ("weight", "httpTimeout", "nodeCacheCapable")}
-        config["extenders"].append({**shared, "prioritizeVerb": "prioritize"})
     for extender in config["extenders"]:
         extender["urlPrefix"] = f"http://127.0.0.1:{port}"
     return config

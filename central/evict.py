@@ -20,8 +20,9 @@ from central.ask.pod import Pod
 from central.bind.signer import Signer
 from central.ledger.model import Clash, Holder, PodRecord
 from central.pending import Pending
-from central.preempt import Plan, plan
+from central.preempt import Plan, plans, renewed
 from central.scheduler import Scheduler
+from central.slices import Slices
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyRequestsError
 from lading.kube.resource import PODS
@@ -32,7 +33,7 @@ LOOK_S: Final = 1.0  # for pods with one device
 # As long as room is held for a preemptor: a pod's grace period is 30 s by default, and then its node has to say so.
 NOMINATION_S: Final = 120.0
 SPARED_S: Final = 30.0  # until a victim that a budget spared is asked again
-PAUSE_S: Final = 0.1  # between two plans, which may take 30 ms each: a thousand refused pods must not keep the loop
+PAUSE_S: Final = 0.1  # between two plans: a thousand refused pods must not keep central busy with nothing else
 PREEMPTED: Final = "Preempted"
 CONFLICT: Final = "DeviceConflict"
 
@@ -81,7 +82,7 @@ class Evictor:
         while self._scheduler.pending.get_refused(pod.uid):
             async with self._plans:
                 spared = self._now_spared()
-                found = plan(self._scheduler, pod, names, spared=spared)
+                found = await self._plan(pod.uid, names, spared)
                 if found is not None:
                     self._nominate(found, pod)
                 await asyncio.sleep(PAUSE_S)
@@ -91,6 +92,23 @@ class Evictor:
                 await asyncio.sleep(SPARED_S)
             elif await self._carry_out(found, pod):
                 return
+
+    async def _plan(self, uid: PodUid, names: Sequence[str], spared: frozenset[PodUid]) -> Plan | None:
+        """In slices. What it answers holds in this turn of the loop."""
+        slices, ledger = Slices(self._clock), self._scheduler.ledger
+        while pod := self._scheduler.pending.get_refused(uid):
+            found, version = None, ledger.version
+            for so_far in plans(self._scheduler, pod, names, spared=spared):
+                found = so_far
+                await slices.pause()
+            pod = self._scheduler.pending.get_refused(uid)
+            if found is None or pod is None:
+                return None
+            if ledger.version != version:
+                found = renewed(self._scheduler, pod, names, found, spared=spared)
+            if found is not None:
+                return found
+        return None
 
     def _nominate(self, found: Plan, pod: Pending) -> None:
         """In the turn of the loop in which it was planned."""

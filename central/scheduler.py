@@ -1,7 +1,7 @@
 """What the extender's verbs decide: filter, prioritize, preempt, why, and the two ends of bind. No I/O; the clock is given.
 
     filter      which nodes fit; the best one's room is held for a moment (*predicted*), so that the next pod does not see it
-    prioritize  names the predicted node
+    prioritize  names the predicted node; for a pod without devices the best one, where its cpu and memory count for that moment
     reserve     the devices of one pod on one node, taken from the ledger before anything is sent to the API server
     confirm, release   how the Binding ended; while nobody knows, the reservation stays
 
@@ -17,7 +17,7 @@ from central.ask.model import NO_REQUESTS, Ask, Policy, Requests, Shape
 from central.ask.parse import BadAsk, parse_ask
 from central.ask.pod import Pod
 from central.ask.requests import requests_of
-from central.assignment.annotation import render_assignment
+from central.assignment.annotation import name_vfs, render_assignment
 from central.assignment.sharing import groups_of
 from central.extender.verdicts import Verdicts, render_verdicts
 from central.extender.wire import FilterResult, MetaVictims
@@ -28,14 +28,14 @@ from central.fit.forecast import Forecast
 from central.fit.fragmentation import Fragmentation, Scoring
 from central.fit.likeness import Likeness, likeness_for
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.ranking import ColumnStanding, Rankings
+from central.fit.ranking import ColumnStanding, Ranking, Rankings
 from central.fit.score import Score, score_placed
 from central.fit.standing import Standing, Standings
 from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
-from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim
+from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim, PodLoad
 from central.pending import Pending, PendingPods, pending_of
-from lading.vocabulary import PodUid
+from lading.vocabulary import PciAddress, PodUid
 
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
 # second filter; too late, room that nobody uses.
@@ -56,6 +56,7 @@ class Reservation:
     node: str
     gen: int
     assignment: str  # the annotation's exact text
+    vfs: tuple[tuple[PciAddress, str], ...] = ()  # with their interfaces' names in the pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +117,15 @@ class Scheduler:
         self.ledger.forget_prediction(uid)
         if group := self.group_nodes(ask, [uid]):
             return self._judge_in_group(pending, names, group)
-        standing = self.standing(ask)
+        ranked = self.ranked(pending.shape)
         nominated = self.nominated_node(uid)
         if nominated and not (nominated in names and self.placement(pending, nominated)):
             nominated = ""
-        winner = nominated or self.best(pending.shape, names)
+        winner = nominated or ranked.best(names)
         self._predict(pending, winner)
         if winner is None:
             self._refused(pending, names)
-        fits, reasons = standing.fits, standing.reasons
+        fits, reasons = ranked.fits, ranked.reasons
         return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
 
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
@@ -140,26 +141,31 @@ class Scheduler:
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         """The one node to take; None where central has no word in it."""
+        predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
+        if predicted and predicted.node in names:
+            return predicted.node
         ask = parse_ask(pod)
         if ask is None:
             return self._beside_devices(pod, names)
         if isinstance(ask, BadAsk):
             return None
-        predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
-        if predicted and predicted.node in names:
-            return predicted.node
         if group := self.group_nodes(ask, [pod.metadata.uid]):
             return next((name for name in group if name in names), None)
-        return self.best(Shape(ask=ask, requests=requests_of(pod)), names)
+        return self.ranked(Shape(ask=ask, requests=requests_of(pod))).best(names)
 
     def _beside_devices(self, pod: Pod, names: Sequence[str]) -> str | None:
         """For a pod that asks for no device, where the cluster's policy is fragmentation: the node whose cards lose the least
         by what it takes of cpu and memory. None where nodes without devices would do, which is better."""
+        uid = pod.metadata.uid
+        self.ledger.forget_prediction(uid)
         if self.policy is not Policy.FRAGMENTATION or not self.rankings.knows_all(names):
             return None
         shape = Shape(ask=NO_DEVICES, requests=requests_of(pod))
-        self.learn(pod.metadata.uid, shape)
-        return self.rankings.of(shape).best(names)
+        self.learn(uid, shape)
+        winner = self.rankings.of(shape).best(names)
+        if winner is not None:
+            self.ledger.predict_load(PodLoad(uid, winner, shape.requests), self._clock() + PREDICTION_S)
+        return winner
 
     def preempt(self, pod: Pod, victims: Mapping[str, MetaVictims]) -> dict[str, MetaVictims]:
         """kube-scheduler would evict these for cpu or memory: the nodes where the devices suffice once they are gone."""
@@ -178,11 +184,9 @@ class Scheduler:
         """Which nodes fit, and why the others do not."""
         return self.rankings.standing(ask) if self._by_shape(ask) else self._standings.of(ask)
 
-    def best(self, shape: Shape, names: Sequence[str]) -> str | None:
-        """The best of these nodes, by the policy."""
-        if self._by_shape(shape.ask):
-            return self.rankings.of(shape).best(names)
-        return self._standings.of(shape.ask).best(names)
+    def ranked(self, shape: Shape) -> Standing | Ranking:
+        """The same, and which node is the best, by the policy."""
+        return self.rankings.of(shape) if self._by_shape(shape.ask) else self._standings.of(shape.ask)
 
     def _by_shape(self, ask: Ask) -> bool:
         return policy_of(ask, self.policy) is Policy.FRAGMENTATION
@@ -215,12 +219,13 @@ class Scheduler:
     def group_nodes(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[str]:
         return frozenset(card.node for card in self.group_cards(ask, without))
 
-    def fitting(self, ask: Ask) -> Collection[str]:
-        """The nodes where it fits as things are."""
+    def fits_on(self, ask: Ask, node: str) -> bool:
+        """Whether it fits there as things are. Where no standing of that ask is kept none is made, which costs a look at all
+        nodes: there may be more asks than are kept."""
         group = self.group_nodes(ask)
-        if not group:
-            return self.standing(ask).fits
-        return [name for name in group if isinstance(self.verdict(ask, name, ()), Placement)]
+        if not group and ask in (self.rankings if self._by_shape(ask) else self._standings):
+            return node in self.standing(ask).fits
+        return not group - {node} and isinstance(self.fit(self.ledger.room(node), ask), Placement)
 
     def nominated_node(self, uid: PodUid) -> str:
         """Where room is being made for it; empty: nowhere."""
@@ -291,7 +296,8 @@ class Scheduler:
         self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
         text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)
-        return Reservation(pod=pod, node=node, gen=gen, assignment=text)
+        vfs = tuple(name_vfs(placement.containers, pod.roles).items())
+        return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
 
     def confirm(self, reservation: Reservation) -> None:
         self.ledger.confirm(reservation.pod.uid)

@@ -72,7 +72,7 @@ class Term:
         touch = Toucher(client, now=micro_time_now)
         self._teller = Teller(client, now=time_now, log=log)
         self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log)
-        self._waker = Waker(self.scheduler, touch, log=log)
+        self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
         self._evictor = Evictor(self.scheduler, client, signer, leads=self.leads, tell=self._teller.tell, clock=clock, log=log)
         self._pods = Reflector(
             client, PODS, Pod, PodFeed(self.ledger, self.pending, log=log, unassigned=self._unassigned), log=log

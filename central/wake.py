@@ -10,50 +10,68 @@ by priority and then by age; the other half for those who had no turn for the lo
 pods for which this is no room (another taint, no cpu), and new rounds may come faster than one ends. A pod that is refused once
 more had its turn: it waits for the next round.
 
+Only what got room is judged, for each ask: never all nodes, but for an ask whose affinity group left its card. That may be more
+than one look has time for (all nodes of a cluster at once when central starts, ten thousand asks). Then the newest and the
+oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it goes in slices: a
+look never keeps the loop.
+
 Room that is held for a pod (*nominated*) is in nobody's round: that pod is woken when its room is complete.
 
 Source: k8s.io/kubernetes/pkg/scheduler (activeQ, backoffQ, unschedulable pods), checked in tests/cluster.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Final
 
 from central.ask.model import Ask
 from central.assignment.sharing import groups_of
 from central.pending import Pending, in_line
 from central.scheduler import Scheduler
+from central.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError, TooManyRequestsError
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 0.1  # between two looks; kube-scheduler's own back-off of up to 1 s comes on top
+JUDGED_S: Final = 0.3  # of one look for judging what got room; then whoever is found so far is woken
 FOR_EACH_NODE: Final = 8  # pods woken in one look: most nodes have so many cards
+FIRST: Final = FOR_EACH_NODE // 2  # of these: the first in line
 AT_ONCE: Final = 64  # touches under way; the API server has others to serve
 
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    number: int
-    nodes: set[str]  # that gained room, and fitted the ask then
+    """Of one ask. `nodes` gained room that it fitted; by each the look in which it was last seen to."""
+
+    ask: Ask
+    number: int = 0  # that of the look in which it began
+    nodes: dict[str, int] = field(default_factory=dict)
 
 
 _Waiting = tuple[Pending, _Round]
 
 
 class Waker:
-    """`touch` changes the pod's status."""
+    """`touch` changes the pod's status. `clock`: seconds, monotonic."""
 
-    def __init__(self, scheduler: Scheduler, touch: Callable[[Pending], Awaitable[object]], *, log: Log) -> None:
+    def __init__(
+        self, scheduler: Scheduler, touch: Callable[[Pending], Awaitable[object]], *, clock: Callable[[], float], log: Log
+    ) -> None:
         self._scheduler = scheduler
         self._touch = touch
+        self._clock = clock
         self._log = log
+        # To be judged: a node for all asks, an ask for all nodes. What is in it already keeps its place.
+        self._unjudged: OrderedDict[str | Ask, None] = OrderedDict()
+        self._newest_next = True
         self._rounds: dict[Ask, _Round] = {}
-        self._number = 0
+        self._look = 0
         self._waking: set[PodUid] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
 
@@ -61,59 +79,115 @@ class Waker:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as touches:
             while True:
-                for pod in self.decide():
+                for pod in await self.look():
                     self._waking.add(pod.uid)
                     touches.create_task(self._wake(pod))
                 await asyncio.sleep(LOOK_S)
 
-    def decide(self) -> list[Pending]:
+    async def look(self) -> list[Pending]:
         """Whom to wake now. A pod that it names had its turn in this round."""
-        freed = frozenset(self._scheduler.ledger.take_freed())
-        asks = self._scheduler.pending.refused_asks()
-        self._begin_rounds(asks, freed)
-        line = [one for ask in asks for one in self._waiting(ask)]
+        self._look += 1
+        slices = Slices(self._clock)
+        ledger = self._scheduler.ledger
+        freed, moved = ledger.take_freed(), ledger.take_moved_groups()
+        for name in freed:
+            self._unjudged.setdefault(name)
+        for ask in self._scheduler.pending.refused_asks() if moved else ():
+            # A group that left its card may open another one where there was room all the time.
+            if ask.sharing is not None and not moved.isdisjoint(groups_of([ask.sharing])):
+                self._unjudged.setdefault(ask)
+        await self._judge(slices)
+        nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
+        chosen = await self._choose(slices)
+        return [*{pod.uid: pod for pod in (*nominated, *chosen)}.values()]
+
+    # ---- what got room
+
+    async def _judge(self, slices: Slices) -> None:
+        """At least one of what is to be judged, and as many as there is time for."""
+        until = self._clock() + JUDGED_S
+        while self._unjudged:
+            next_one, _ = self._unjudged.popitem(last=self._newest_next)
+            self._newest_next = not self._newest_next
+            for ask, name in self._pairs(next_one):
+                if self._scheduler.fits_on(ask, name):
+                    current = self._rounds.setdefault(ask, _Round(ask))
+                    current.number = current.nodes[name] = self._look
+                await slices.pause()
+            if self._clock() >= until:
+                break
+
+    def _pairs(self, unjudged: str | Ask) -> Iterator[tuple[Ask, str]]:
+        pending, ledger = self._scheduler.pending, self._scheduler.ledger
+        if isinstance(unjudged, Ask):
+            return ((unjudged, name) for name in ledger.nodes())
+        return ((ask, unjudged) for ask in pending.refused_asks())
+
+    # ---- whose turn it is
+
+    async def _choose(self, slices: Slices) -> list[Pending]:
+        line: list[_Waiting] = []
+        longest: list[_Waiting] = []
+        for ask in [*self._rounds]:
+            waiting, current = self._waiting(ask), self._rounds[ask]
+            if not waiting or not current.nodes:
+                del self._rounds[ask]
+                continue
+            seats = len(current.nodes)
+            ready = [pod for pod in waiting if pod.uid not in self._waking]
+            line += [(pod, current) for pod in ready[: FIRST * seats]]
+            # Of which those before may be as many as there are.
+            longest += [(pod, current) for pod in nsmallest(FOR_EACH_NODE * seats, ready, key=_last_turn)]
+            await slices.pause()
         line.sort(key=lambda one: in_line(one[0]))
-        chosen = [*_seated(line, FOR_EACH_NODE // 2)]
+        chosen = [one async for one in self._seated(line, FIRST, slices)]
         had = {pod.uid for pod, _ in chosen}
-        others = sorted((one for one in line if one[0].uid not in had), key=lambda one: one[0].woken_in)
-        chosen += _seated(others, FOR_EACH_NODE - FOR_EACH_NODE // 2)
+        others = sorted((one for one in longest if one[0].uid not in had), key=lambda one: _last_turn(one[0]))
+        chosen += [one async for one in self._seated(others, FOR_EACH_NODE - FIRST, slices)]
         for pod, current in chosen:
             pod.woken_in = current.number
-        return [*self._nominated(freed), *(pod for pod, _ in chosen)]
+        return [pod for pod, _ in chosen]
 
-    def _begin_rounds(self, asks: Iterable[Ask], freed: AbstractSet[str]) -> None:
-        self._rounds = {ask: self._rounds[ask] for ask in asks if ask in self._rounds}
-        self._number += 1
-        moved = self._scheduler.ledger.take_moved_groups()
-        for ask in asks if freed or moved else ():
-            fitting = self._scheduler.fitting(ask)
-            # A group that left its card may open another one where there was room all the time.
-            anywhere = ask.sharing is not None and not moved.isdisjoint(groups_of([ask.sharing]))
-            gained = set(fitting) if anywhere else {name for name in freed if name in fitting}
-            if gained:
-                before = self._rounds.get(ask)
-                self._rounds[ask] = _Round(self._number, gained | (before.nodes if before else set()))
+    def _waiting(self, ask: Ask) -> list[Pending]:
+        """Those who had no turn in the present round, in line. It ends when there are none, or no room."""
+        number = self._rounds[ask].number
+        return [pod for pod in self._scheduler.pending.refused_with(ask) if pod.woken_in != number]
 
-    def _waiting(self, ask: Ask) -> list[_Waiting]:
-        """Those who had no turn in the present round. It ends when there are none, or no room."""
-        current = self._rounds.get(ask)
-        if current is None:
-            return []
-        fitting = self._scheduler.fitting(ask)
-        current.nodes = {name for name in current.nodes if name in fitting}
-        waiting = [pod for pod in self._scheduler.pending.refused_with(ask) if pod.woken_in != current.number]
-        if not current.nodes or not waiting:
-            del self._rounds[ask]
-            return []
-        return [(pod, current) for pod in waiting if pod.uid not in self._waking]
+    async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
+        """Of those in line the ones for whom there is a place: so many for each node that still has room."""
+        seats: Counter[str] = Counter()
+        open_nodes: dict[_Round, list[str]] = {}
+        for pod, current in line:
+            nodes = open_nodes.setdefault(current, [*current.nodes])
+            while nodes and (seats[nodes[-1]] >= for_each or not self._still_fits(current, nodes[-1])):
+                nodes.pop()
+                await slices.pause()
+            await slices.pause()
+            if nodes:
+                seats[nodes[-1]] += 1
+                yield pod, current
 
-    def _nominated(self, freed: AbstractSet[str]) -> Iterator[Pending]:
+    def _still_fits(self, current: _Round, name: str) -> bool:
+        """Looked at once in a look, for those who would have the place."""
+        if current.nodes.get(name) != self._look:
+            if not self._scheduler.fits_on(current.ask, name):
+                current.nodes.pop(name, None)
+                return False
+            current.nodes[name] = self._look
+        return True
+
+    # ---- room that was made for one pod
+
+    async def _nominated(self, freed: AbstractSet[str], slices: Slices) -> AsyncIterator[Pending]:
         for claim in self._scheduler.ledger.nominations():
             pod = self._scheduler.pending.get_refused(claim.holder.pod)
             if claim.node not in freed or pod is None or pod.uid in self._waking:
                 continue
             if self._scheduler.placement(pod, claim.node):
                 yield pod
+            await slices.pause()
+
+    # ---- waking them
 
     async def _wake(self, pod: Pending) -> None:
         try:
@@ -140,14 +214,6 @@ class Waker:
                 return
 
 
-def _seated(line: Iterable[_Waiting], for_each: int) -> Iterator[_Waiting]:
-    """Of those in line the ones for whom there is a place: so many for each node with room."""
-    seats: Counter[str] = Counter()
-    open_nodes: dict[_Round, list[str]] = {}
-    for pod, current in line:
-        nodes = open_nodes.setdefault(current, [*current.nodes])
-        while nodes and seats[nodes[-1]] >= for_each:
-            nodes.pop()
-        if nodes:
-            seats[nodes[-1]] += 1
-            yield pod, current
+def _last_turn(pod: Pending) -> tuple[int, tuple[int, str, PodUid]]:
+    """Who had none comes first."""
+    return pod.woken_in, in_line(pod)

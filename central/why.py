@@ -5,17 +5,35 @@ kube-scheduler shows, how many nodes it is true of, and for each node the neares
 """
 
 from collections import Counter
-from typing import Literal
+from collections.abc import Iterator
+from typing import Final, Literal
 
 import msgspec
 
-from central.ask.model import Sharing
+from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
 from central.assignment.sharing import groups_of
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.why import explain
 from central.ledger.model import Claim
 from central.pending import Pending
 from central.scheduler import Scheduler
+from lading.vocabulary import (
+    GPU_MODEL,
+    NVSWITCH_PARTITION,
+    POLICY,
+    PREFIX,
+    SHARE_AFFINITY,
+    SHARE_ANTI_AFFINITY,
+    SHARE_EXCLUSION,
+    TOPOLOGY,
+)
+
+_WHERE: Final = {
+    RdmaPolicy.NEAREST: "",
+    RdmaPolicy.COUNT: " wherever they are (rdma-policy count)",
+    RdmaPolicy.PER_SWITCH: " on each switch of its GPUs (rdma-policy per-switch)",
+    RdmaPolicy.PER_PF: " of each PF (rdma-policy per-pf)",
+}
 
 
 class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,23 +94,46 @@ def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
 
 
 def ask_in_words(pod: Pending) -> str:
-    parts = []
-    for container in pod.ask.containers:
-        wants = []
-        if container.gpus:
-            wants.append(f"{container.gpus} whole GPU" + ("s" if container.gpus > 1 else ""))
-        if share := container.share:
-            amounts = [f"{share.memory_mib} MiB"] if share.memory_mib else []
-            amounts += [f"{share.core_percent} %"] if share.core_percent else []
-            wants.append(f"a GPU share of {' and '.join(amounts)}")
-        if container.vfs:
-            wants.append(f"{container.vfs} RDMA VF" + ("s" if container.vfs > 1 else ""))
-        parts.append(f"{container.name}: {', '.join(wants)}")
-    return "; ".join([*parts, *_sharing_in_words(pod.ask.sharing)])
+    """Of each container its devices, then what its annotations say of all of them. What is not asked is not said."""
+    ask = pod.ask
+    devices = [f"{container.name}: {', '.join(_devices_in_words(container, ask))}" for container in ask.containers]
+    bound_to = (
+        (GPU_MODEL, " or ".join(ask.gpu_models)),
+        (TOPOLOGY, "" if ask.scope is Scope.ANY else ask.scope),
+        (NVSWITCH_PARTITION, ask.partition or ""),
+        (POLICY, ask.policy or ""),
+    )
+    return "; ".join(
+        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(ask.sharing)]
+    )
+
+
+def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
+    if container.gpus:
+        kind = f"MIG instance{_s(container.gpus)} {ask.mig_profile}" if ask.mig_profile else f"whole GPU{_s(container.gpus)}"
+        yield f"{container.gpus} {kind}"
+    if share := container.share:
+        amounts = [f"{share.memory_mib} MiB"] if share.memory_mib else []
+        amounts += [f"{share.core_percent} %"] if share.core_percent else []
+        yield f"a GPU share of {' and '.join(amounts)}"
+    if container.vfs:
+        yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[ask.rdma_policy]}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _word(key: str) -> str:
+    return key.removeprefix(PREFIX)
 
 
 def _sharing_in_words(sharing: Sharing | None) -> list[str]:
     if sharing is None:
         return []
-    rules = ("affinity", sharing.affinity), ("anti-affinity", sharing.anti_affinity), ("exclusion", sharing.exclusion)
-    return [f"share-{rule} {label}" for rule, label in rules if label]
+    rules = (
+        (SHARE_AFFINITY, sharing.affinity),
+        (SHARE_ANTI_AFFINITY, sharing.anti_affinity),
+        (SHARE_EXCLUSION, sharing.exclusion),
+    )
+    return [f"{_word(key)} {label}" for key, label in rules if label]

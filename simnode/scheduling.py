@@ -134,7 +134,8 @@ class Scheduling:
 
     def _config(self, port: int) -> dict[str, Any]:
         config: dict[str, Any] = yaml.safe_load((self._deploy / "scheduler/config.yaml").read_text())
-        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+        for extender in config["extenders"]:
+            extender["urlPrefix"] = f"http://127.0.0.1:{port}"
         config["clientConnection"]["kubeconfig"] = str(self._plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
         return config
 

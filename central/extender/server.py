@@ -9,7 +9,8 @@ With a client CA, callers need a certificate signed by it: who may ask `bind` de
 
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -21,11 +22,10 @@ from central.extender.wire import (
     BindResult,
     ExtenderArgs,
     FilterResult,
-    LateNames,
     MetaVictims,
+    Names,
     PreemptArgs,
     PreemptResult,
-    PrioritizeArgs,
     name_winner,
 )
 from lading.errors import ConfigError, HostError
@@ -83,10 +83,9 @@ class ExtenderServer:
         app.router.add_get("/v1/why/{namespace}/{name}", self._by_leader("why", self._why))
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S)
         self._args = msgspec.json.Decoder(ExtenderArgs)
-        self._prioritize_args = msgspec.json.Decoder(PrioritizeArgs)
         self._bind_args = msgspec.json.Decoder(BindArgs)
         self._preempt_args = msgspec.json.Decoder(PreemptArgs)
-        self._encode = msgspec.json.Encoder().encode
+        self._encode = msgspec.json.Encoder(enc_hook=_as_it_came).encode
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
         """Where it listens, with the port that it was given for 0. HostError where it can not."""
@@ -129,17 +128,16 @@ class ExtenderServer:
 
     async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
-        if args.NodeNames is None:
-            return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
-        return self._json(self._verbs.filter(args.Pod, args.NodeNames))
+        with _names_read(args) as names:
+            if names is None:
+                return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
+            return self._json(self._verbs.filter(args.Pod, names))
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        args = _decoded(self._prioritize_args, body)
-        try:
-            winner = self._verbs.prioritize(args.Pod, LateNames(args.NodeNames))
-        except msgspec.ValidationError as e:
-            raise _BadBodyError(f"NodeNames: {e}") from e
-        return self._json(name_winner(winner))
+        args = _decoded(self._args, body)
+        with _names_read(args) as names:
+            winner = self._verbs.prioritize(args.Pod, () if names is None else names)
+            return self._json(name_winner(winner))
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)
@@ -165,6 +163,21 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
         raise _BadBodyError(str(e)) from e
+
+
+@contextmanager
+def _names_read(args: ExtenderArgs) -> Iterator[Names | None]:
+    """None: there are none. What is wrong with them may show when they are looked at."""
+    try:
+        yield None if bytes(args.NodeNames) == b"null" else Names(args.NodeNames)
+    except msgspec.ValidationError as e:
+        raise _BadBodyError(f"NodeNames: {e}") from e
+
+
+def _as_it_came(value: object) -> msgspec.Raw:
+    if isinstance(value, Names):
+        return value.raw
+    raise TypeError(f"no JSON for {type(value).__name__}")
 
 
 def server_tls(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:

@@ -1,12 +1,12 @@
 """The verdict about each node that kube-scheduler asked about, and the answer to filter that says it.
 
 Enters: names, which nodes fit, and the reasons by which others do not. Leaves: a FilterResult. It names thousands of nodes for
-every pod, so each name is looked up once or twice, by functions that loop in C.
+every pod, so each name is looked up once, by functions that loop in C.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import compress
 
 from central.extender.wire import FilterResult
 from central.fit.model import MAY_FIT_LATER
@@ -28,14 +28,18 @@ def render_verdicts(verdicts: Verdicts) -> FilterResult:
     names, fits = verdicts.names, verdicts.fits
     if fits is None:
         return FilterResult(NodeNames=names)
-    fitting = list(filter(fits.__contains__, names))
-    if len(fitting) == len(names):
+    fit = list(map(fits.__contains__, names))
+    failing = fit.count(False)
+    if not failing:
         return FilterResult(NodeNames=names)
     fails: dict[str, str] = {}
     never: dict[str, str] = {}
-    for name in filterfalse(fits.__contains__, names):
-        why = verdicts.reasons.get(name) or verdicts.otherwise
-        (fails if why in MAY_FIT_LATER else never)[name] = why
+    at = -1
+    for _ in range(failing):  # mostly few
+        at = fit.index(False, at + 1)
+        why = verdicts.reasons.get(names[at]) or verdicts.otherwise
+        (fails if why in MAY_FIT_LATER else never)[names[at]] = why
+    fitting = list(compress(names, fit))
     if verdicts.fits_too and (fails.pop(verdicts.fits_too, "") or never.pop(verdicts.fits_too, "")):
         fitting = [*fitting, verdicts.fits_too]
     return FilterResult(NodeNames=fitting, FailedNodes=fails, FailedAndUnresolvableNodes=never)

@@ -12,32 +12,26 @@ from central.ask.pod import Pod
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
-    """filter."""
-
-    Pod: Pod
-    NodeNames: list[str] | None = None
-
-
-class PrioritizeArgs(msgspec.Struct, frozen=True):
-    """The same, with the names as they came."""
+    """filter and prioritize; the names as they came."""
 
     Pod: Pod
     NodeNames: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class LateNames(Sequence[str]):
-    """The names of prioritize, which are thousands and mostly asked only whether one of them is there: made when more is asked.
-    msgspec.ValidationError for what is no list, and then for a list of something else. A node's name has no character that JSON
-    would escape."""
+class Names(Sequence[str]):
+    """Of nodes, thousands for every pod: made of the text when one of them is looked at. Mostly it is enough to know whether
+    one is there, and to say them again. msgspec.ValidationError for what is no list, and then for a list of something else. A
+    name of a node has no character that JSON would escape."""
 
     def __init__(self, raw: msgspec.Raw) -> None:
-        self._raw = bytes(raw)
+        self.raw = raw
+        self._text = bytes(raw)
         self._made: list[str] | None = None
-        if not self._raw.startswith((b"[", b"null")):
+        if not self._text.startswith(b"["):
             self._names()
 
     def __contains__(self, name: object) -> bool:
-        return f'"{name}"'.encode() in self._raw
+        return f'"{name}"'.encode() in self._text
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -54,11 +48,11 @@ class LateNames(Sequence[str]):
 
     def _names(self) -> list[str]:
         if self._made is None:
-            self._made = _NAMES.decode(self._raw) or []
+            self._made = _NAMES.decode(self._text)
         return self._made
 
 
-_NAMES: Final = msgspec.json.Decoder(list[str] | None)
+_NAMES: Final = msgspec.json.Decoder(list[str])
 
 
 class FilterResult(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -25,8 +25,8 @@ def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> Pla
     layout = lay_out(room, vfs=demand.vfs_peak > 0)
     try:
         chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
-    except SearchEndedError:
-        return Missing.SEARCH_ENDED
+    except SearchEndedError as e:
+        return e.missing
     if chosen is None:
         return _why_not(room, demand, policy, steps)
     by_name = {one.wanted.container: one for one in chosen}

@@ -64,6 +64,8 @@ class Columns:
         self.cpu_milli: Ints = np.zeros(0, np.int64)
         self.memory_mib: Ints = np.zeros(0, np.int64)
         self.kind: Ints = np.zeros(0, np.int64)
+        self.free: Ints = np.zeros(0, np.int64)  # milli of all its cards
+        self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
         self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
         self.odd: Bools = np.zeros(0, np.bool_)  # who is there restricts who may be beside them: only the exact fit knows
         self.parted: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
@@ -82,9 +84,7 @@ class Columns:
     def put(self, room: NodeRoom) -> None:
         """The node as it is now, with its cpu and memory."""
         row = self._row(room.name, len(room.cards))
-        cards = [self._card(card) for card in room.cards]
-        cards += [_NO_CARD] * (self.slots - len(cards))
-        self.cards[row] = np.array(cards, np.int64).T if cards else 0
+        self._set_cards(row, self.rooms[row], room)
         self.rooms[row] = room
         self.serving[row] = 0 if room.serving else 1 if not room.reported else 2 if not room.reachable else 3
         self.odd[row] = any(card.sharers for card in room.cards)
@@ -108,6 +108,7 @@ class Columns:
             return
         self.names[row], self.rooms[row] = "", None
         self.cards[row] = np.array(_NO_CARD, np.int64)[:, None]
+        self.free[row] = self.full[row] = 0
         self.serving[row] = 1
         self.odd[row] = self.parted[row] = False
         self._empty.append(row)
@@ -167,15 +168,15 @@ class Columns:
 
     def free_milli(self) -> int:
         """Of all cards that may be given."""
-        return int(self.cards[:, FREE].sum())
+        return int(self.free.sum())
 
     def places(self, gpus: int, models: Sequence[str]) -> int:
         """How many pods that ask for so many cards of one of these models could be placed, one by one. No models: of any."""
-        full = (self.cards[:, FREE] == FULL).sum(1) // gpus
+        places = self.full // gpus
         if models:
             suit = np.array([kind.model in models for kind in self.kinds])
-            full = full[suit[self.kind]]
-        return int(full.sum())
+            places = places[suit[self.kind]]
+        return int(places.sum())
 
     def models_of(self, names: Iterable[str]) -> Bools:
         """By number of a model, whether it is one of these; the last, which -1 stands for, is none."""
@@ -210,14 +211,27 @@ class Columns:
         cards[:had, :, : self.slots] = self.cards
         self.cards = cards
         more = size - had
-        self.cpu_milli, self.memory_mib, self.kind = (
-            np.concatenate([column, np.zeros(more, np.int64)]) for column in (self.cpu_milli, self.memory_mib, self.kind)
+        self.cpu_milli, self.memory_mib, self.kind, self.free, self.full = (
+            np.concatenate([column, np.zeros(more, np.int64)])
+            for column in (self.cpu_milli, self.memory_mib, self.kind, self.free, self.full)
         )
         self.devices_changed, self.changed = (
             np.concatenate([column, np.full(more, _NEVER)]) for column in (self.devices_changed, self.changed)
         )
         self.serving = np.concatenate([self.serving, np.ones(more, np.int64)])
         self.odd, self.parted = (np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.odd, self.parted))
+
+    def _set_cards(self, row: int, before: NodeRoom | None, room: NodeRoom) -> None:
+        """What the ledger built again: a card that nobody took or gave back is the very same."""
+        had = before.cards if before is not None else ()
+        plane = self.cards[row]
+        for slot, card in enumerate(room.cards):
+            if slot >= len(had) or had[slot] is not card:
+                plane[:, slot] = self._card(card)
+        for slot in range(len(room.cards), len(had)):
+            plane[:, slot] = _NO_CARD
+        self.free[row] = plane[FREE].sum()
+        self.full[row] = np.count_nonzero(plane[FREE] == FULL)
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
         """Whether it is another."""

@@ -1,6 +1,7 @@
 """Whether a pod fits on a node, and with which devices: a room and an ask → Placement or NoFit.
 
-Exact: if there is a placement under these rules it is found, unless the search meets its bound, which is said (SEARCH_ENDED).
+Exact: if there is a placement under these rules it is found, unless the search meets a bound, which is said (SEARCH_ENDED,
+SETS_ENDED).
 
 - A whole card is one that nobody holds. Nothing is given of a card that is unhealthy, cordoned, used without a grant, of
   another model than asked, or in MIG mode; where a MIG profile is asked for, its instances are the cards (mig.py).

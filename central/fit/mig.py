@@ -7,7 +7,8 @@ instance of another profile, which is another size, and one whose card is unusab
 
 Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
 for those who want to divide them anew; under the policy spread of those with the most. Instances are picked one by one, not as
-a set: no link connects them, and a node may have 56, of which there are too many sets.
+a set: no link connects them, and a node may have 56, of which there are too many sets. Where those that are picked leave no
+room for what follows, another number of each kind is tried (turns.py).
 
 Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
@@ -71,7 +72,8 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 @lru_cache(maxsize=4096)
 def narrowed(topology: Topology, query: Query, state: State) -> State:
-    """`state` with no more instances than are wanted in each site that they may be within: those to be taken there."""
+    """`state` with no more instances than are wanted in each site that they may be within: those to be taken there, where that
+    leaves room for what follows."""
     picked = 0
     for site in sites_of(topology, query.scope):
         useless = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs).useless_cards()

@@ -25,6 +25,7 @@ class Missing(StrEnum):
     GROUP_FULL = "GPU of its affinity group has no room for it"
     GROUP_ELSEWHERE = "GPU of its affinity group is on another node"
     SEARCH_ENDED = "pod has containers in one another's way in too many ways to try"
+    SETS_ENDED = "node has too many sets of GPUs to try for one container"
     TOO_FEW_MIG = "node has too few MIG instances of the profile asked for"
     TOO_FEW_FREE_MIG = "too few free MIG instances of the profile asked for"
     TOO_FEW_VFS = "node has too few RDMA VFs"
@@ -43,6 +44,11 @@ class Missing(StrEnum):
     def unresolvable(self) -> bool:
         """It can never fit here: no eviction would help."""
         return self in _UNRESOLVABLE
+
+    @property
+    def undecided(self) -> bool:
+        """A bound was met: it may fit, or not."""
+        return self in {Missing.SEARCH_ENDED, Missing.SETS_ENDED}
 
 
 _UNRESOLVABLE = frozenset(

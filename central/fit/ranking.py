@@ -11,8 +11,8 @@ know better: such a node comes after all others, and is not refused.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ VERDICTS: Final = 4096  # of one ask that is not simple, by likeness
 REMEMBERED_ASKS: Final = 256
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
 LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
+RENEWED: Final = 2048  # nodes that one question scores anew by a new scoring: a millisecond; until all are, the old one counts
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
 _UNSEEN: Final = -1
@@ -50,10 +51,11 @@ class _Judged(NamedTuple):
 
 
 class ColumnStanding:
-    """For one ask, on all nodes. `fits`: their names; `reasons`: of every node, empty where it fits."""
+    """For one ask, on all nodes. `fits`: their names, as keys: a filter looks up thousands, and a set would have four times the
+    memory to look at. `reasons`: of every node, empty where it fits."""
 
     def __init__(self, ask: Ask, columns: Columns, place: Place, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.fits: set[str] = set()
+        self.fits: dict[str, None] = {}
         self.reasons: dict[str, str] = {}
         demand = read_demand(ask, Policy.FRAGMENTATION, limits)
         self.wish = wish_of(ask)
@@ -133,9 +135,9 @@ class ColumnStanding:
             return
         self.reasons[name] = _TEXTS[why]
         if why == FITS:
-            self.fits.add(name)
+            self.fits[name] = None
         else:
-            self.fits.discard(name)
+            self.fits.pop(name, None)
 
     def _forget_dropped(self) -> None:
         dropped = self._columns.dropped_since(self._seen)
@@ -146,7 +148,7 @@ class ColumnStanding:
             self._seen = -1
             return
         for name, row in dropped:
-            self.fits.discard(name)
+            self.fits.pop(name, None)
             self.reasons.pop(name, None)
             self._missing[row] = _UNSEEN
 
@@ -195,39 +197,63 @@ def _judged(room: NodeRoom, placed: Placement) -> _Judged:
     return _Judged(left, placed.link * len(Distance) + placed.distance)
 
 
-class Ranking:
-    """For one shape."""
+@dataclass(slots=True)
+class _Scores:
+    """By row, of one shape."""
 
-    def __init__(self, shape: Shape, standing: ColumnStanding, columns: Columns) -> None:
+    scoring: Scoring
+    seen: int = -1  # the tick to which they are caught up
+    scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of one share: the card by which it has that score
+
+    def make_room(self, rows: int) -> None:
+        more = rows - len(self.scores)
+        if more > 0:
+            self.scores = np.concatenate([self.scores, np.full(more, _NOWHERE)])
+            self.slots = np.concatenate([self.slots, np.full(more, _NO_SLOT)])
+
+
+class Ranking:
+    """For one shape. By a new scoring all nodes are scored anew, a part of them with each question; until it has all, the one
+    before counts, and follows what changes as ever."""
+
+    def __init__(self, shape: Shape, standing: ColumnStanding, columns: Columns, scoring: Scoring) -> None:
         self.standing = standing
         self._shape = shape
         self._columns = columns
-        self._scoring: Scoring | None = None
-        self._seen = -1
-        self._scores: Ints = np.zeros(0, np.int64)  # by row
-        self._slots: Ints = np.zeros(0, np.int64)  # by row: of one share, the card by which it has that score
+        self._now = _Scores(scoring)
+        self._coming: _Scores | None = None
+        self._renewed = 0  # rows of it
+
+    @property
+    def fits(self) -> Collection[str]:
+        return self.standing.fits
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        return self.standing.reasons
 
     def catch_up(self, scoring: Scoring) -> None:
         """`standing` has to be caught up."""
-        columns = self._columns
-        if scoring is not self._scoring:
-            self._scoring, self._seen = scoring, -1
-        if self._seen == columns.tick:
-            return
-        if len(self._scores) != len(columns.changed):
-            more = len(columns.changed) - len(self._scores)
-            self._scores = np.concatenate([self._scores, np.full(more, _NOWHERE)])
-            self._slots = np.concatenate([self._slots, np.full(more, _NO_SLOT)])
-        rows = columns.changed_since(self._seen)
-        self._scores[rows], self._slots[rows] = _NOWHERE, _NO_SLOT
-        rows = self.standing.fitting(rows)
-        cpu_milli, memory_mib = self._shape.requests
-        enough = (columns.cpu_milli[rows] >= cpu_milli) & (columns.memory_mib[rows] >= memory_mib)
-        self._scores[rows] = _SHORT
-        rows = rows[enough]
-        if len(rows):
-            self._score(rows, scoring)
-        self._seen = columns.tick
+        if scoring is not self._now.scoring:
+            self._renew(scoring)
+        now, columns = self._now, self._columns
+        if now.seen != columns.tick:
+            now.make_room(len(columns.changed))
+            self._score(columns.changed_since(now.seen), now)
+            now.seen = columns.tick
+
+    def _renew(self, scoring: Scoring) -> None:
+        coming, rows = self._coming, len(self._columns.changed)
+        if coming is None or coming.scoring is not scoring:
+            coming = self._coming = _Scores(scoring, self._columns.tick)
+            self._renewed = 0
+        coming.make_room(rows)
+        upto = min(self._renewed + RENEWED, rows)
+        self._score(np.arange(self._renewed, upto), coming)
+        self._renewed = upto
+        if upto == rows:
+            self._now, self._coming = coming, None
 
     def best(self, among: Sequence[str] | None = None) -> str | None:
         """The node with the highest score, and of several the first; None if none of these fits. `among` None: of all."""
@@ -242,7 +268,7 @@ class Ranking:
 
     def _top(self, rows: Ints | None = None) -> Ints:
         """The rows that have the highest score, of all or of these."""
-        scores = self._scores if rows is None else self._scores[rows]
+        scores = self._now.scores if rows is None else self._now.scores[rows]
         if not len(scores):
             return np.zeros(0, np.int64)
         highest = scores.max()
@@ -253,17 +279,26 @@ class Ranking:
 
     def slot(self, row: int, scoring: Scoring) -> int | None:
         """The card that is the best there for one share; None where that is not known, or not any more."""
-        if self._scoring is not scoring or self._seen != self._columns.tick or self._slots[row] == _NO_SLOT:
+        now = self._now
+        if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == _NO_SLOT:
             return None
-        return int(self._slots[row])
+        return int(now.slots[row])
 
-    def _score(self, rows: Ints, scoring: Scoring) -> None:
+    def _score(self, rows: Ints, into: _Scores) -> None:
+        into.scores[rows], into.slots[rows] = _NOWHERE, _NO_SLOT
+        columns, (cpu_milli, memory_mib) = self._columns, self._shape.requests
+        rows = self.standing.fitting(rows)
+        enough = (columns.cpu_milli[rows] >= cpu_milli) & (columns.memory_mib[rows] >= memory_mib)
+        into.scores[rows] = _SHORT
+        rows = rows[enough]
+        if not len(rows):
+            return
         found = self.standing.choices(rows)
-        after = left_after(self._columns, rows, found, *self._shape.requests)
-        scores = scoring.scores(self._columns.states(rows), after, found.of)
+        after = left_after(columns, rows, found, cpu_milli, memory_mib)
+        scores = into.scoring.scores(columns.states(rows), after, found.of)
         if len(found.slots):
-            scores, self._slots[rows] = _best_of_each(self._columns, rows, found, scores)
-        self._scores[rows] = scores if self.standing.wish is not None else scores - _NEARER * self.standing.apart(rows)
+            scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
+        into.scores[rows] = scores if self.standing.wish is not None else scores - _NEARER * self.standing.apart(rows)
 
 
 def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
@@ -278,7 +313,7 @@ def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) ->
 
 
 class Rankings:
-    """The last asks and shapes. With a new `scoring` all is scored anew."""
+    """The last asks and shapes."""
 
     def __init__(
         self, followed: Followed, place: Place, scoring: Callable[[Columns], Scoring], *, limits: Limits = DEFAULT_LIMITS
@@ -292,6 +327,10 @@ class Rankings:
         self.scoring = scoring(self.columns)
         self._standings: OrderedDict[Ask, ColumnStanding] = OrderedDict()
         self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
+
+    def __contains__(self, ask: Ask) -> bool:
+        """It is remembered."""
+        return ask in self._standings
 
     def standing(self, ask: Ask) -> ColumnStanding:
         """Caught up with the ledger."""
@@ -320,7 +359,7 @@ class Rankings:
         standing = self.standing(shape.ask)
         ranking = self._rankings.get(shape)
         if ranking is None:
-            ranking = self._rankings[shape] = Ranking(shape, standing, self.columns)
+            ranking = self._rankings[shape] = Ranking(shape, standing, self.columns, self.scoring)
             if len(self._rankings) > REMEMBERED_SHAPES:
                 self._rankings.popitem(last=False)
         self._rankings.move_to_end(shape)

@@ -30,7 +30,7 @@ def fit_among_sharers(room: NodeRoom, sharing: Sharing | None, policy: Policy, f
     if sharing is None and not any(card.sharers for card in room.cards):
         return fit(room)
     found = _fit_by_labels(room, sharing, policy, fit)
-    if isinstance(found, Placement) or found.missing is Missing.SEARCH_ENDED:
+    if isinstance(found, Placement) or found.missing.undecided:
         return found
     without_labels = fit(room)
     if isinstance(without_labels, NoFit):
@@ -64,7 +64,7 @@ def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit:
             alone = fit(_only(room, {card.gpu.uuid}))
             if isinstance(alone, Placement):
                 return alone
-            ended = alone if alone.missing is Missing.SEARCH_ENDED else ended
+            ended = alone if alone.missing.undecided else ended
     return ended or _KEPT_OFF
 
 

@@ -115,6 +115,10 @@ class Standings:
         # By likeness and node: of which version of its room, and the key.
         self._alike: dict[Likeness, dict[str, tuple[int, Hashable]]] = {}
 
+    def __contains__(self, ask: Ask) -> bool:
+        """It is remembered."""
+        return ask in self._known
+
     def of(self, ask: Ask) -> Standing:
         standing = self._known.get(ask)
         if standing is None:

@@ -10,7 +10,7 @@ where they are; never on which VFs of one place are taken. What a container take
 (demand.py).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,15 +19,20 @@ from central.fit.cards import Card, CardState
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import Found, Query, State, alternatives, find, sites_of
 from central.fit.mig import instance_ranks, narrowed
+from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
 from central.fit.topology import Topology, bits, link
-from central.fit.vfs import FreeVfs
+from central.fit.vfs import Choice, FreeVfs
 
 SETS_A_STEP = 8  # of cards, that are looked at once the best choice of a container turned out to be in the way
 
 
 class SearchEndedError(Exception):
-    """After as many choices as are allowed."""
+    """After as many choices as are allowed: of all containers together, or (SETS_ENDED) of one for itself."""
+
+    def __init__(self, missing: Missing = Missing.SEARCH_ENDED) -> None:
+        super().__init__(missing)
+        self.missing = missing
 
 
 class Chosen(NamedTuple):
@@ -191,9 +196,12 @@ class _Search:
         if self._is_by_policy(wanted):
             cards = having if len(having) == wanted.count else self._prefer(having, wanted, wanted.count)
             return _by_policy(wanted, cards)
-        answer = find(self._devices.topology, self._query(wanted), self._state(wanted, having))
+        query, state = self._query(wanted), self._state(wanted, having)
+        if self._is_of_instances(wanted):
+            state = narrowed(self._devices.topology, query, state)
+        answer = find(self._devices.topology, query, state)
         if answer.ended:
-            raise SearchEndedError
+            raise SearchEndedError(Missing.SETS_ENDED)
         if self._backtracked:
             self._step(answer.sets)
         return self._chosen(wanted, answer.found) if answer.found else None
@@ -211,8 +219,11 @@ class _Search:
 
     def _next_best(self, wanted: Wanted, having: Sequence[Card], first: Chosen) -> Iterator[Chosen]:
         state = self._state(wanted, having, kinds=True)
-        most = SETS_A_STEP * max(1, self._steps)
-        found = alternatives(self._devices.topology, self._query(wanted), state, most)
+        query, most = self._query(wanted), SETS_A_STEP * max(1, self._steps)
+        if self._is_of_instances(wanted):
+            found: Sequence[Found] | None = self._by_kind(query, state)
+        else:
+            found = alternatives(self._devices.topology, query, state, most)
         if found is None:
             raise SearchEndedError
         tried = {self._kind(state, first)}
@@ -222,6 +233,24 @@ class _Search:
             if kind not in tried:
                 tried.add(kind)
                 yield choice
+
+    def _by_kind(self, query: Query, state: State) -> Sequence[Found]:
+        """For each number of cards of each kind the ones with the lowest ranks, with their best VFs; the best first. Of
+        instances there are too many sets to look at each."""
+        topology = self._devices.topology
+        found = []
+        for site in sites_of(topology, query.scope):
+            vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
+            kinds: dict[int, list[int]] = {}
+            useful = bits(state.cards & site.cards & ~vfs.useless_cards())
+            for number in sorted(useful, key=lambda n: (not state.again >> n & 1, state.ranks[n], n)):
+                kinds.setdefault(state.kinds[number], []).append(number)
+            for counts in _splits([len(kind) for kind in kinds.values()], query.cards):
+                self._step()
+                numbers = [number for kind, count in zip(kinds.values(), counts, strict=True) for number in kind[:count]]
+                if one := _with_vfs(topology, state, numbers, vfs, range(site.levels[-1] + 1)):
+                    found.append(one)
+        return sorted(found, key=lambda one: one.order)
 
     def _kind(self, state: State, choice: Chosen) -> CardState:
         cards = sorted(state.kinds[card.number] for card in choice.cards)
@@ -236,11 +265,14 @@ class _Search:
         return Query(wanted.count, wanted.vfs, rdma, demand.scope, demand.partition if whole else None)
 
     def _state(self, wanted: Wanted, having: Sequence[Card], *, kinds: bool = False) -> State:
-        if self._demand.mig_profile and wanted.count:
-            state = self._devices.state(wanted, having, instance_ranks(self._policy, having), kinds)
-            return narrowed(self._devices.topology, self._query(wanted), state)
-        rank = {} if wanted.whole else ranks(self._policy, having, wanted)
+        if self._is_of_instances(wanted):
+            rank: Mapping[int, int] = instance_ranks(self._policy, having)
+        else:
+            rank = {} if wanted.whole else ranks(self._policy, having, wanted)
         return self._devices.state(wanted, having, rank, kinds)
+
+    def _is_of_instances(self, wanted: Wanted) -> bool:
+        return bool(self._demand.mig_profile) and wanted.count > 0
 
     def _chosen(self, wanted: Wanted, found: Found) -> Chosen:
         cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
@@ -261,6 +293,20 @@ class _Search:
             if counts != tried:
                 picks = [card for kind, count in zip(alike.values(), counts, strict=True) for card in kind[:count]]
                 yield _by_policy(wanted, picks)
+
+
+def _with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
+    """These cards with their best VFs; compared by what joint.py compares first, which decides among instances."""
+    cards = sum(1 << number for number in numbers)
+    costs = [(vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None]
+    if not costs:
+        return None
+    compared, level, cost = min(costs, key=lambda one: (vfs.new(one[0]), one[1]))
+    partly = (cards & state.partly).bit_count()
+    fresh = len(numbers) - partly - (cards & state.again).bit_count()
+    key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
+    links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
+    return Found(key, cards, vfs.vfs(cost), max(links, default=0), level)
 
 
 def _by_policy(wanted: Wanted, cards: Sequence[Card]) -> Chosen:

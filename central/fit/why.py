@@ -10,6 +10,7 @@ from typing import Final, assert_never
 
 from central.ask.model import Ask, Policy, Sharing
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, Wanted, policy_of, read_demand
+from central.fit.joint import MOST_SETS
 from central.fit.mig import explain_instances, instances_as_cards
 from central.fit.model import Missing
 from central.fit.nearby import explain_partition, explain_pfs, explain_scope, explain_switches
@@ -44,6 +45,11 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
         case Missing.SEARCH_ENDED:
             return (
                 f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; fewer different containers need fewer"
+            )
+        case Missing.SETS_ENDED:
+            return (
+                f"{_asked_together(demand)}; none found among the first {MOST_SETS} sets of GPUs of one place that one of the "
+                "containers could have; a container that asks for fewer GPUs has fewer"
             )
         case Missing.TOO_FEW_VFS | Missing.TOO_FEW_FREE_VFS:
             return _explain_vfs(room, demand.vfs_peak)

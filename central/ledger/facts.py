@@ -41,6 +41,7 @@ class Facts(Books):
     def remove_pod(self, uid: PodUid) -> None:
         """A uid does not come back, so that no version is asked for."""
         self._gone_pods.put(uid)
+        self._loads.forget(uid)
         self._follow(uid, self._pods.pop(uid, None), None)
 
     def set_load(self, load: PodLoad) -> None:
@@ -128,8 +129,12 @@ class Facts(Books):
         for node in known:
             if node.name not in listed and node.name not in unreadable:
                 self.remove_node(node.name, version)
-        for report in listed.values():
+        for name, report in zip("\n".join(listed).split("\n"), listed.values(), strict=False):
+            # All names are made anew in one go, so that they lie side by side in memory: whoever answers a filter looks at
+            # thousands of them, and scattered over the heap as they were decoded each is a cache miss.
+            self._node(name).name = name
             self.set_node(report)
+            self._discard_if_empty(self._nodes[name])
 
     def _redescribe(self, node: NodeState, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
         changed = node.describe(report)

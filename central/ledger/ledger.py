@@ -14,7 +14,8 @@ each node, which of them changed, which got room, who holds what. Refuses: a cla
   one nothing is given there, and a new one says what is. (A restart of central forgets what lingers: it is nowhere written.)
 - RESERVED ends by its outcome only: the watch shows the pod bound (BOUND follows in the same step), the pod ends, or
   `release`, which does nothing once the Binding is known to have succeeded. Plans (predictions, nominations) end with the pod's
-  binding or end, or in time.
+  binding or end, or in time. An affinity group has one card: of two claims of one pod for two cards of it the newer counts, and
+  the older, if it is a plan, ends.
 
 No await between a look at a room and the reservation.
 """
@@ -63,6 +64,12 @@ class Ledger(Facts):
             self._claim(Claim.PREDICTED, OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests))
         return conflict
 
+    def predict_load(self, load: PodLoad, until: float) -> None:
+        """The same for a pod that asks for no device: only its cpu and memory count there. Ends when it is bound, whether there
+        or elsewhere, when it is gone, or in time."""
+        if self._obstacle(load.uid) is None:
+            self._loads.expect(load, until)
+
     def nominate(self, uid: PodUid, node: str, taken: Taken, until: float, holder: Holder | None = None) -> None:
         """Holds what victims still have, beyond what there is. Replaces an earlier nomination for that pod."""
         if self._obstacle(uid) is None:
@@ -78,7 +85,8 @@ class Ledger(Facts):
         requests: Requests = NO_REQUESTS,
     ) -> Conflict | None:
         """Before a Binding is sent. None: it is reserved, now or already. What the pod has itself on that node is in nobody's
-        way; its plans stay until it is bound, so that `release` undoes exactly this."""
+        way; its plans stay until it is bound, so that `release` undoes exactly this: but those that its affinity group can not
+        have beside it."""
         wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen, requests=requests)
         known = self._own.of(uid).get(Claim.RESERVED)
         if known is not None:
@@ -102,6 +110,7 @@ class Ledger(Facts):
 
     def forget_prediction(self, uid: PodUid) -> None:
         self._drop(uid, [Claim.PREDICTED])
+        self._loads.forget(uid)
 
     def forget_nomination(self, uid: PodUid) -> None:
         self._drop(uid, [Claim.NOMINATED])
@@ -111,6 +120,7 @@ class Ledger(Facts):
         about it. To be called again and again, about once a second, on the clock of `until`."""
         for uid, kind in self._own.expired(now):
             self._drop(uid, [kind])
+        self._loads.expire(now)
         for node in [self._nodes[name] for name in self._lingering if name in self._nodes]:
             if not node.serving:
                 node.trusted_from = None
@@ -150,9 +160,22 @@ class Ledger(Facts):
 
     def _claim(self, kind: Claim, claim: OwnClaim) -> None:
         uid = claim.holder.pod
+        self._drop(uid, self._plans_beside(kind, claim))
         former = self._own.put(kind, claim)
         for name in {claim.node} | ({former.node} if former is not None else set()):
             self._settle(uid, name)
+
+    def _plans_beside(self, kind: Claim, claim: OwnClaim) -> list[Claim]:
+        """Other plans of the same pod, by which its affinity group would have a card beside this claim's."""
+        cards = dict(cards_in_groups(claim.node, claim.taken))
+        own = self._own.of(claim.holder.pod)
+        return [
+            plan
+            for plan in _PLANS
+            if plan is not kind
+            and plan in own
+            and any(cards.get(group, card) != card for group, card in cards_in_groups(own[plan].node, own[plan].taken))
+        ]
 
     def _drop(self, uid: PodUid, kinds: Iterable[Claim]) -> None:
         for claim in self._own.drop(uid, kinds):
@@ -190,6 +213,10 @@ class Ledger(Facts):
         """The rooms that changed after that version (-1: all), None for a node that is gone; and the version that this is."""
         names = self._changes.since(version)
         return [(name, self._nodes[name].room() if name in self._nodes else None) for name in names], self.version
+
+    def changed_since(self, version: int) -> list[str]:
+        """Only the names of these nodes, of those that are gone too."""
+        return self._changes.since(version)
 
     def loads_changed_since(self, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
         """Of nodes whose cpu and memory are others than at that version (-1: all): what is left, and whether it is known; and
@@ -246,6 +273,11 @@ class Ledger(Facts):
     def nominations(self) -> tuple[OwnClaim, ...]:
         """Room that is being made for pods."""
         return tuple(self._own.of_kind(Claim.NOMINATED))
+
+    def holds_on(self, name: str) -> Iterator[tuple[PodUid, Taken]]:
+        """What each pod holds of this node, by whatever claim. Much cheaper than `holders`."""
+        node = self._nodes.get(name)
+        return ((uid, hold.taken) for uid, hold in (node.holds.items() if node is not None else ()))
 
     def holders(self, name: str) -> tuple[Held, ...]:
         """Who holds something of this node, and by which claims."""

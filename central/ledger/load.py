@@ -1,8 +1,10 @@
 """What pods leave of the nodes' cpu and memory: allocatable, less the requests of all pods that are bound there.
 
 Not only of pods with devices: whoever is on a node with cards takes of the cpu that the cards need. Where central has a plan
-for a pod, or a Binding of it under way, its requests count there too. Sums are kept, so that a pod costs the same whatever else
-is on the node. These changes are numbered by themselves: they say nothing about devices, and most asks do not care.
+for a pod, or a Binding of it under way, its requests count there too. A pod without devices has no claims: it is *expected* on
+the node that central named for it, until it is bound, is gone, or its time is over. Sums are kept, so that a pod costs the same
+whatever else is on the node. These changes are numbered by themselves: they say nothing about devices, and most asks do not
+care.
 
 Enters: requests of pods by node, allocatable of nodes. Leaves: what is left by node, nothing where more is requested than there
 is; and which nodes changed since when.
@@ -38,6 +40,7 @@ class Loads:
         self._requested: dict[str, Requests] = {}
         self._bound: dict[PodUid, tuple[str, Requests]] = {}
         self._planned: dict[PodUid, dict[str, Requests]] = {}  # where central means to put it
+        self._expected: dict[PodUid, tuple[str, float]] = {}  # of these, pods without devices; until when
 
     def left(self, name: str, without: Iterable[PodUid] = ()) -> Left:
         """As if these pods were not there."""
@@ -76,6 +79,8 @@ class Loads:
             del self._bound[uid]
         for name in names:
             self._add(name, before[name], self.of(uid, name))
+        if node:
+            self.forget(uid)
 
     def plan(self, uid: PodUid, node: str, requests: Requests | None) -> None:
         """That central means to put it there; None: not any more."""
@@ -90,6 +95,25 @@ class Loads:
             if not planned:
                 del self._planned[uid]
         self._add(node, before, self.of(uid, node))
+
+    def expect(self, load: PodLoad, until: float) -> None:
+        """A pod without devices will be bound there, as far as central knows. Replaces what was expected of it before; one that
+        is bound is where it is."""
+        self.forget(load.uid)
+        if load.uid not in self._bound:
+            self._expected[load.uid] = load.node, until
+            self.plan(load.uid, load.node, load.requests)
+
+    def forget(self, uid: PodUid) -> None:
+        """Nothing is expected of it any more."""
+        if uid in self._expected:
+            node, _ = self._expected.pop(uid)
+            self.plan(uid, node, None)
+
+    def expire(self, now: float) -> None:
+        """Ends what was expected until now."""
+        for uid in [uid for uid, (_, until) in self._expected.items() if until <= now]:
+            self.forget(uid)
 
     def offer(self, node: str, allocatable: Requests | None, version: int) -> None:
         """What a Node says that pods may have; None: there is no Node, or it does not say."""

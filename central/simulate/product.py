@@ -72,7 +72,7 @@ class Product:
     def _place(self, kind: int, names: Sequence[str]) -> Placed | None:
         shape, uid = self._shapes[kind], PodUid(f"uid-{self._arrived}")
         self._scheduler.learn(uid, shape)
-        name = self._scheduler.best(shape, names)
+        name = self._scheduler.ranked(shape).best(names)
         if name is None:
             return None
         placement = self._scheduler.verdict(shape.ask, name, (), shape.requests)

@@ -49,6 +49,13 @@ def test_the_samples_apply_and_wait_for_the_scheduler(deployed: ControlPlane) ->
     deployed.api.call("DELETE", "/api/v1/namespaces/samples/pods", {"gracePeriodSeconds": 0})
 
 
+@pytest.mark.parametrize("pods", ["pair", "nccl"])
+def test_the_pods_of_the_acceptance_test_are_admitted(pods: str, deployed: ControlPlane) -> None:
+    file = str(DEPLOY / f"acceptance/{pods}.yaml")
+    strict = deployed.kubectl("apply", "--dry-run=server", "--validate=strict", "-n", "default", "-f", file)
+    assert (strict.returncode, strict.stderr) == (0, "")
+
+
 def test_the_sample_quota_counts_what_pods_ask_for(deployed: ControlPlane) -> None:
     deployed.create_namespace("quota")
     applied = deployed.kubectl("apply", "-n", "quota", "-f", str(DEPLOY / "samples/quota.yaml"))
@@ -143,15 +150,19 @@ def test_an_account_may_not(account: str, words: str, deployed: ControlPlane) ->
 
 @dataclass
 class Extender:
-    """Answers kube-scheduler always with 200: `fits` says whether nodes pass, node `b` wins, bind binds as central."""
+    """Answers kube-scheduler: `fits` says whether nodes pass, node `b` wins, bind binds as central. `leads`: else 503."""
 
     central: KubeApi
     asked: list[tuple[str, Any]] = field(default_factory=list)
     fits: bool = True
+    leads: bool = True
 
     def answer(self, verb: str, body: Any) -> Any:
+        """None for 503."""
         self.asked.append((verb, body))
         match verb:
+            case _ if not self.leads:
+                return None
             case "filter" if self.fits:
                 return {"NodeNames": body["NodeNames"]}
             case "filter":
@@ -183,8 +194,9 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = json.dumps(extender.answer(self.path.strip("/"), body)).encode()
-            self.send_response(200)
+            said = extender.answer(self.path.strip("/"), body)
+            answer = json.dumps(said).encode()
+            self.send_response(503 if said is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
@@ -198,7 +210,8 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
         for name in ("a", "b"):
             add_node(deployed.api, name)
         config = rendered_config(deployed)
-        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{server.server_port}"
+        for each in config["extenders"]:
+            each["urlPrefix"] = f"http://127.0.0.1:{server.server_port}"
         config["clientConnection"]["kubeconfig"] = str(deployed.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
         scheduler = deployed.start_scheduler(config, name=SCHEDULER)
         yield extender
@@ -228,6 +241,11 @@ def asking(name: str, *, gpus: int = 1) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"schedulerName": "lading", "containers": [main]}}
 
 
+def await_bound(deployed: ControlPlane, name: str) -> Any:
+    deployed.eventually(lambda: "nodeName" in deployed.api.pod(name)["spec"], f"pod {name}, bound")
+    return deployed.api.pod(name)
+
+
 def test_a_pod_that_asks_is_filtered_by_name_prioritized_and_bound_with_its_assignment(
     extender: Extender, deployed: ControlPlane
 ) -> None:
@@ -235,21 +253,42 @@ def test_a_pod_that_asks_is_filtered_by_name_prioritized_and_bound_with_its_assi
     manifest = asking("placed")
     manifest["spec"]["containers"][0]["resources"]["limits"] = everything
     deployed.api.create_pod(manifest)
-    deployed.eventually(lambda: "nodeName" in deployed.api.pod("placed")["spec"], "a bound pod")
-    assert extender.verbs("placed") == ["filter", "prioritize", "bind"]
+    pod = await_bound(deployed, "placed")
+    assert extender.verbs("placed") == ["filter", "prioritize", "prioritize", "bind"]  # one for each entry
     body = next(body for verb, body in extender.asked if verb == "filter")
     assert sorted(body["NodeNames"]) == ["a", "b"]
     assert body["Nodes"] is None
-    pod = deployed.api.pod("placed")
     assert (pod["spec"]["nodeName"], pod["metadata"]["annotations"]) == ("b", ASSIGNED)
 
 
-def test_a_pod_that_asks_for_nothing_is_not_the_extenders(extender: Extender, deployed: ControlPlane) -> None:
-    manifest = asking("unaware")
+def asking_nothing(name: str) -> dict[str, Any]:
+    manifest = asking(name)
     del manifest["spec"]["containers"][0]["resources"]
-    deployed.api.create_pod(manifest)
-    deployed.eventually(lambda: "nodeName" in deployed.api.pod("unaware")["spec"], "a bound pod")
-    assert extender.verbs("unaware") == []
+    return manifest
+
+
+def test_for_a_pod_that_asks_for_nothing_the_extender_names_the_node_and_no_more(
+    extender: Extender, deployed: ControlPlane
+) -> None:
+    names = [f"unaware-{number}" for number in range(4)]  # by chance they would all go there once in 16 times
+    for name in names:
+        deployed.api.create_pod(asking_nothing(name))
+    pods = [await_bound(deployed, name) for name in names]
+    assert [extender.verbs(name) for name in names] == [["prioritize"]] * 4
+    assert [(pod["spec"]["nodeName"], pod["metadata"].get("annotations", {})) for pod in pods] == [("b", {})] * 4
+
+
+def test_nobody_leads_and_only_a_pod_that_asks_for_devices_waits(extender: Extender, deployed: ControlPlane) -> None:
+    extender.leads = False
+    try:
+        for manifest in (asking("waits"), asking_nothing("goes")):
+            deployed.api.create_pod(manifest)
+        await_bound(deployed, "goes")
+        deployed.eventually(lambda: "filter" in extender.verbs("waits"), "a question")
+        assert "nodeName" not in deployed.api.pod("waits")["spec"]
+    finally:
+        extender.leads = True
+    await_bound(deployed, "waits")
 
 
 def test_a_condition_that_changes_wakes_a_pod_that_was_refused(extender: Extender, deployed: ControlPlane) -> None:

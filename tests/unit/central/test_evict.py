@@ -1,10 +1,12 @@
 """Room made for the important, and the end of clashes: who is evicted, when, and what is held meanwhile."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from central.bind.signer import Signer
 from central.evict import CONFLICT, NOMINATION_S, PREEMPTED, SPARED_S
@@ -152,6 +154,46 @@ def test_who_is_gone_meanwhile_needs_no_victims(tmp_path: Path) -> None:
         await one.remove_pod("high")
         await one.pause(10)
         assert len(evicted(one)) == 1
+
+    play(story, tmp_path)
+
+
+def test_room_that_appears_while_it_is_planned_needs_no_victims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("central.slices.SLICE_S", -1.0)  # others have their turn after each step
+
+    async def story(one: Led) -> None:
+        await one.put_node("n2")
+        await bound(one, "low1", priority=1)
+        await bound(one, "low2", priority=2)
+        await one.put_pod("high", priority=9)
+        assert await one.schedule("high") == REFUSED
+        await asyncio.sleep(0)
+        one.term.ledger.remove_pod(one.uid("low2"))
+        await one.pause(1)
+        assert (evicted(one), nominated(one, "high")) == ([], "")
+
+    play(story, tmp_path)
+
+
+def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else has what it left: it is planned anew."""
+    monkeypatch.setattr("central.slices.SLICE_S", -1.0)
+
+    async def story(one: Led) -> None:
+        await one.put_node("n2")
+        await bound(one, "low1", priority=1)
+        await bound(one, "low2", priority=2)
+        await one.put_pod("high", priority=9)
+        await one.put_pod("higher", priority=10)
+        assert await one.schedule("high") == REFUSED
+        await asyncio.sleep(0)
+        ledger = one.term.ledger
+        taken = ledger.pod(one.uid("low1")).taken  # type: ignore[union-attr]
+        assert taken is not None
+        ledger.remove_pod(one.uid("low1"))
+        assert ledger.predict(one.uid("higher"), "n1", taken, 100.0) is None
+        await one.pause(1)
+        assert (evicted(one), nominated(one, "high")) == (["low2"], "n2")
 
     play(story, tmp_path)
 

@@ -1,13 +1,17 @@
 """Which pods would have to go for one of higher priority: no more than necessary, the least important, on the best node."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from central.ask.model import Ask
 from central.fit.fit import fit
-from central.fit.model import Placement
+from central.fit.model import NoFit, Placement
+from central.ledger.model import NodeRoom
 from central.pending import Pending
-from central.preempt import Plan, plan
+from central.preempt import Plan
 from lading.vocabulary import PodUid
 from tests.fakes.kube_objects import WHOLE, grant, share, vfs
 from tests.unit.central.world import World, uid_of
@@ -20,7 +24,7 @@ def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **
 
 def plan_for(made: World, limits: dict[str, str] = WHOLE, *, spared: str = "", nodes: tuple[str, ...] = ()) -> Plan | None:
     pod = wanting(made, limits)
-    return plan(made.scheduler, pod, nodes or made.ledger.nodes(), spared=frozenset({uid_of(spared)} if spared else ()))
+    return made.plan(pod, nodes or made.ledger.nodes(), spared=frozenset({uid_of(spared)} if spared else ()))
 
 
 def victims(found: Plan | None) -> list[str]:
@@ -64,7 +68,7 @@ def test_who_is_not_strictly_less_important_stays(priority: int) -> None:
 
 def test_a_pod_that_may_not_preempt() -> None:
     made = full(a=1)
-    assert plan(made.scheduler, wanting(made, never=True), ["n1"]) is None
+    assert made.plan(wanting(made, never=True), ["n1"]) is None
 
 
 def test_who_frees_nothing_that_is_asked_stays() -> None:
@@ -182,7 +186,7 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
         return isinstance(fit(made.ledger.room_without("n1", [pod.uid, *gone]), pod.ask, policy=made.policy), Placement)
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
-    found = plan(made.scheduler, pod, ["n1"])
+    found = made.plan(pod, ["n1"])
     if found is None:
         assert fits(set()) or not fits(lower)
         return
@@ -190,3 +194,71 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
     assert gone <= lower
     assert fits(gone)
     assert not any(fits(gone - {one}) for one in gone)
+
+
+def cost(found: Plan) -> tuple[int, int, int, int, str]:
+    """As kube-scheduler compares: to each priority it adds so much that the lowest one there can be is zero."""
+    going = [victim for victim in found.victims if not victim.deleting]
+    highest = max((victim.priority for victim in going), default=-1)
+    eldest = min((victim.created for victim in going if victim.priority == highest), default=0)
+    return highest, sum(victim.priority + 2**31 for victim in going), len(going), -eldest, found.node
+
+
+held_pods = st.lists(
+    st.tuples(shapes, st.integers(0, 3), st.integers(0, 9), st.sampled_from([True, False, False])), max_size=14
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(held_pods, st.one_of(shapes, st.just({"lading.dev/gpu": "2"})))
+def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int, int, bool]], wanted: dict[str, str]) -> None:
+    made = World()
+    for node in ("n1", "n2", "n3"):
+        made.node(node, 2, 2)
+    for number, (limits, priority, minute, deleting) in enumerate(held):
+        name, words = f"p{number}", {"priority": priority, "created": f"2026-11-21T00:0{minute}:00Z"}
+        made.show(name, limits, **words)
+        (node, *_) = [*made.filter(name).NodeNames, ""]
+        if not node:
+            made.gone(name)
+            continue
+        made.bind(name, node, limits, **words)
+        if deleting:
+            given = made.pods[name]["metadata"]["annotations"]
+            made.show(name, limits, node=node, deleting=True, annotations=given, **words)
+    pod = wanting(made, wanted, priority=3)
+    alone = [found for node in made.ledger.nodes() if (found := made.plan(pod, [node]))]
+    if any(isinstance(made.scheduler.verdict(pod.ask, node, [pod.uid]), Placement) for node in made.ledger.nodes()):
+        assert made.plan(pod, made.ledger.nodes()) is None
+    else:
+        assert made.plan(pod, made.ledger.nodes()) == min(alone, key=cost, default=None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "held"), [({"lading.dev/gpu": "2"}, WHOLE), (vfs(2), vfs(1)), ({"lading.dev/gpu": "1"}, share("20Gi"))]
+)
+def test_it_ends_with_a_plan_than_which_none_costs_less(
+    limits: dict[str, str], held: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty nodes of which each would do."""
+    made = World()
+    for number in range(30):
+        made.node(f"n{number:02}", 2 if held != share("20Gi") else 1, 4)
+        for each in range(8):
+            made.show(f"p{number}-{each}", held)
+            if made.filter(f"p{number}-{each}", f"n{number:02}").NodeNames:
+                made.bind(f"p{number}-{each}", f"n{number:02}", held)
+            else:
+                made.gone(f"p{number}-{each}")
+    pod = wanting(made, limits)
+    fits = []
+
+    def counted(room: NodeRoom, ask: Ask, **words: Any) -> Placement | NoFit:
+        fits.append(room.name)
+        return fit(room, ask, **words)
+
+    made.scheduler.standing(pod.ask)
+    monkeypatch.setattr("central.scheduler.fit", counted)
+    found = made.plan(pod, made.ledger.nodes())
+    assert found is not None
+    assert set(fits) == {found.node} == {"n00"}

@@ -383,6 +383,24 @@ def test_pods_without_devices_go_where_cards_lose_the_least() -> None:
     assert binpack.scheduler.prioritize(decoded(beside), ["n1"]) is None
 
 
+def test_cpu_of_a_pod_without_devices_counts_where_it_was_named() -> None:
+    made = expecting(whole=1)
+    sized(made, "n1", 1, cpu="8")
+    sized(made, "n2", 1)
+    made.bind("a", "n1", requests=SMALL)  # n1 has nothing to lose, and cpu for one more pod
+    shown = {name: made.show(name, {}, requests=SMALL) for name in ("b", "c")}
+    assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"
+    assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"  # its own cpu is not in its way
+    assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n2"
+    made.gone("b")
+    assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n1"
+    made.now += PREDICTION_S
+    made.ledger.expire(made.now)
+    assert made.ledger.room("n1").cpu_milli == 4000
+    made.show("c", {}, requests=SMALL, node="n1")
+    assert made.ledger.room("n1").cpu_milli == 0
+
+
 def test_pods_that_come_are_learned_from_once() -> None:
     made = World(policy=Policy.FRAGMENTATION)
     sized(made, "n1", 1)

@@ -11,12 +11,12 @@ from central.ask.pod import Pod
 from central.extender.wire import MetaPod, MetaVictims
 from central.fit.model import Missing
 from central.ledger.model import Claim
-from central.preempt import plan
 from central.scheduler import PREDICTION_S, NotBound, Reservation
 from central.wake import Waker
 from central.why import ask_in_words, why_pending
 from lading.vocabulary import ASSIGNMENT, GpuUuid
 from tests.fakes.kube_objects import decoded, gpu_uuid, share
+from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
 
 TEN, FIFTY = share("10Gi"), share("50Gi")
@@ -209,16 +209,30 @@ def test_an_annotation_that_is_edited_before_is_what_counts() -> None:
     assert msgspec.json.decode(reserved.assignment)["sharing"] == {"exclusion": "y"}
 
 
+def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_one_card() -> None:
+    made = world(gpus=1)
+    create(made, "a", affinity="x")
+    made.filter("a", "n1")
+    room_made = made.ledger.own_claim(uid_of("a"), Claim.PREDICTED)
+    assert room_made is not None
+    made.ledger.forget_prediction(uid_of("a"))
+    made.ledger.nominate(uid_of("a"), "n1", room_made.taken, 100.0)
+    made.filter("a", "n2")  # where it fits now
+    create(made, "b", affinity="x")
+    assert made.filter("b", "n1", "n2").NodeNames == ["n2"]
+    assert predicted(made, "a") == predicted(made, "b")
+
+
 # who is woken, who goes
 
 
 def woken(waker: Waker) -> list[str]:
-    return [pod.name for pod in waker.decide()]
+    return [pod.name for pod in run_simulated(waker.look())]
 
 
 def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_time() -> None:
     made = world(gpus=1)
-    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), log=made.records.log)
+    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", affinity="x")
     bind(made, "other", "n1", FIFTY)
     create(made, "b", share("60Gi"), affinity="x")
@@ -231,7 +245,7 @@ def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_ti
 
 def test_room_elsewhere_does_not_wake_a_group() -> None:
     made = world(gpus=1)
-    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), log=made.records.log)
+    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", FIFTY, affinity="x")
     bind(made, "other", "n2", FIFTY)
     create(made, "b", FIFTY, affinity="x")
@@ -246,7 +260,7 @@ def test_room_elsewhere_does_not_wake_a_group() -> None:
 @pytest.mark.parametrize(("one", "other"), [("x", "x"), ("x", "y")])
 def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) -> None:
     made = world(gpus=1, nodes=("n1",))
-    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), log=made.records.log)
+    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", anti_affinity="x", exclusion=one)
     create(made, "b", anti_affinity="x", exclusion=other)
     assert made.filter("b", "n1").NodeNames == []
@@ -263,10 +277,10 @@ def test_preemption_makes_room_on_the_groups_card_only() -> None:
     create(made, "b", FIFTY, affinity="x", priority=50)
     pod = made.pending_pod("b")
     made.filter("b", "n1", "n2")
-    found = plan(made.scheduler, pod, ["n1", "n2"])
+    found = made.plan(pod, ["n1", "n2"])
     assert found is not None
     assert (found.node, [victim.name for victim in found.victims]) == ("n1", ["low1"])
-    assert plan(made.scheduler, pod, ["n2"]) is None
+    assert made.plan(pod, ["n2"]) is None
     gone = {name: MetaVictims(Pods=[MetaPod(UID=uid_of(low))]) for name, low in (("n1", "low1"), ("n2", "low2"))}
     assert set(made.scheduler.preempt(decoded(made.pods["b"]), gone)) == {"n1"}
 
@@ -276,7 +290,7 @@ def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:
     bind(made, "a", "n1", exclusion="x")
     create(made, "b", priority=50)
     made.filter("b", "n1")
-    found = plan(made.scheduler, made.pending_pod("b"), ["n1"])
+    found = made.plan(made.pending_pod("b"), ["n1"])
     assert found is not None
     assert [victim.name for victim in found.victims] == ["a"]
 

@@ -1,15 +1,20 @@
 """Whom room wakes: who could use it, a few at a time, nobody twice for the same room."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from central.ask.model import Ask, Policy
 from central.assignment.model import Part, Taken
+from central.fit.fit import fit
+from central.fit.model import NoFit, Placement
+from central.ledger.model import NodeRoom
 from central.pending import Pending
 from central.scheduler import PREDICTION_S, Reservation
-from central.wake import AT_ONCE, FOR_EACH_NODE, LOOK_S, Waker
+from central.slices import SLICE_S
+from central.wake import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Waker
 from lading.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError, UnclearError
 from lading.log import Event
 from lading.vocabulary import GpuUuid
@@ -21,12 +26,12 @@ from tests.unit.central.world import World, uid_of
 class Waking:
     """A world where `full` holds every card of n1, and a waker that has seen all of it."""
 
-    def __init__(self, *, gpus: int = 1, nodes: Iterable[str] = ("n1",)) -> None:
-        self.world = World()
+    def __init__(self, *, gpus: int = 1, nodes: Iterable[str] = ("n1",), policy: Policy = Policy.BINPACK) -> None:
+        self.world = World(policy=policy)
         for name in nodes:
             self.world.node(name, gpus)
             self.world.bind(f"full-{name}", name, {"lading.dev/gpu": str(gpus)})
-        self.waker = Waker(self.world.scheduler, self._touch, log=self.world.records.log)
+        self.waker = Waker(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
         self.touched: list[str] = []
         self.at: list[float] = []  # the touches' times
         self.fail: Callable[[str], KubeError | None] = lambda _: None
@@ -44,7 +49,11 @@ class Waking:
             assert not self.world.filter(name, "n1").NodeNames
 
     def look(self) -> list[str]:
-        return [pod.name for pod in self.waker.decide()]
+        return look(self.waker)
+
+
+def look(waker: Waker) -> list[str]:
+    return [pod.name for pod in run_simulated(waker.look())]
 
 
 def cards(*numbers: int) -> Taken:
@@ -73,7 +82,7 @@ def test_a_release_wakes_who_fits_then() -> None:
 @pytest.mark.parametrize("back", ["healthy", "uncordoned", "reconciled", "ready", "reported", "grant gone", "prediction over"])
 def test_room_appears_in_many_ways(back: str) -> None:
     world = World()
-    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), log=world.records.log)
+    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
     by_cause: dict[str, dict[str, Any]] = {
         "healthy": {"unhealthy": "Xid 79"},
         "uncordoned": {"cordon": "all"},
@@ -91,14 +100,14 @@ def test_room_appears_in_many_ways(back: str) -> None:
     world.show("a")
     world.filter("a", "n1")
     assert world.is_refused("a")
-    assert waker.decide() == []
+    assert look(waker) == []
     if back == "ready":
         world.readiness("n1", True)
     elif back == "prediction over":
         world.ledger.expire(PREDICTION_S)
     else:
         world.report("n1", 1)
-    assert [pod.name for pod in waker.decide()] == ["a"]
+    assert look(waker) == ["a"]
 
 
 def test_a_pod_that_can_not_use_the_room_is_not_woken_in_a_loop() -> None:
@@ -211,6 +220,103 @@ def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
     assert one.look() == []
     world.gone("y")
     assert one.look() == ["high"]
+
+
+# What a look costs
+
+
+def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Ask, str]]:
+    """From now on it takes so long to judge one ask on one node. Answers those that were judged."""
+    fits_on = one.world.scheduler.fits_on
+    judged: list[tuple[Ask, str]] = []
+
+    def judge(ask: Ask, node: str) -> bool:
+        judged.append((ask, node))
+        one.world.now += seconds
+        return fits_on(ask, node)
+
+    monkeypatch.setattr(one.world.scheduler, "fits_on", judge)
+    return judged
+
+
+def with_a_larger_node(nodes: Sequence[str]) -> Waking:
+    """Where pod a would fit, and nowhere else."""
+    one = Waking(nodes=nodes)
+    one.world.node("large", 2)
+    one.world.bind("full-large", "large", {"lading.dev/gpu": "2"})
+    one.look()
+    one.refuse("a", limits={"lading.dev/gpu": "2"})
+    return one
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
+def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("central.fit.standing.REMEMBERED", 4)
+    monkeypatch.setattr("central.fit.ranking.REMEMBERED_ASKS", 4)
+    one = Waking(nodes=(), policy=policy)
+    for number in range(20):
+        one.world.node(f"n{number}", 1)
+        one.world.bind(f"full-n{number}", f"n{number}", share(f"{50 + number}Gi"))  # so that no two are alike
+    for number in range(10):
+        one.refuse(f"p{number}", limits=share("45Gi"), annotations={"lading.dev/share-anti-affinity": f"x{number}"})
+    one.look()
+    fits: list[str] = []
+
+    def counted(room: NodeRoom, ask: Ask, **words: Any) -> Placement | NoFit:
+        fits.append(room.name)
+        return fit(room, ask, **words)
+
+    monkeypatch.setattr("central.scheduler.fit", counted)
+    one.world.gone("full-n3")
+    assert len(one.look()) == FOR_EACH_NODE
+    assert fits == ["n3"] * 10
+
+
+def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"n{number}" for number in range(10)]
+    one = Waking(nodes=nodes)
+    one.refuse(*(f"p{number}" for number in range(200)))
+    for number in range(20):
+        one.refuse(f"q{number}", limits=share(f"{1 + number}Gi"))
+    for node in nodes:
+        one.world.gone(f"full-{node}")
+    judged = costing(one, 0.001, monkeypatch)
+
+    async def story() -> list[int]:
+        look, between = asyncio.create_task(one.waker.look()), []
+        while not look.done():
+            before = len(judged)
+            await asyncio.sleep(0)
+            between.append(len(judged) - before)
+        return between
+
+    between = run_simulated(story())
+    assert sum(between) >= 21 * 10
+    assert max(between) <= SLICE_S / 0.001 + 1
+
+
+def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"n{number}" for number in range(20)]
+    one = with_a_larger_node(nodes)
+    for node in nodes:
+        one.world.gone(f"full-{node}")
+    costing(one, JUDGED_S, monkeypatch)  # one node a look
+    assert one.look() == []
+    one.world.gone("full-large")
+    assert one.look() + one.look() == ["a"]
+
+
+def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"n{number}" for number in range(20)]
+    one = with_a_larger_node(nodes)
+    one.world.gone("full-large")
+    costing(one, JUDGED_S, monkeypatch)
+    woken = []
+    for first, second in zip(nodes[::2], nodes[1::2], strict=True):
+        one.world.gone(f"full-{first}")
+        one.world.gone(f"full-{second}")
+        woken += one.look()
+    assert woken == ["a"]
 
 
 # Touching them

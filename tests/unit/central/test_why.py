@@ -5,6 +5,7 @@ import pytest
 from central.fit.model import Missing
 from central.scheduler import Reservation
 from central.why import Why, ask_in_words, why_pending
+from lading.vocabulary import REQUEST_ANNOTATIONS
 from tests.fakes.kube_objects import WHOLE, share, vfs
 from tests.unit.central.world import World, uid_of
 
@@ -70,3 +71,51 @@ def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
     assert text.startswith("main: ")
     assert all(word in text for word in words)
     assert "None" not in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "words"),
+    [
+        (WHOLE, {"gpu-model": "H100|A100"}, ["A100 or H100"]),
+        ({"lading.dev/gpu": "2"}, {"mig-profile": "1g.10gb"}, ["2 MIG instances 1g.10gb"]),
+        (WHOLE, {"topology": "numa"}, ["topology numa"]),
+        (WHOLE | vfs(1), {"rdma-policy": "per-switch"}, ["1 RDMA VF", "each switch", "per-switch"]),
+        (WHOLE | vfs(2), {"rdma-policy": "per-pf"}, ["2 RDMA VFs", "each PF", "per-pf"]),
+        (WHOLE | vfs(2), {"rdma-policy": "count"}, ["2 RDMA VFs", "count"]),
+        (WHOLE, {"nvswitch-partition": "honor"}, ["nvswitch-partition honor"]),
+        (WHOLE, {"policy": "spread"}, ["policy spread"]),
+        (
+            share("1Gi"),
+            {"share-affinity": "x", "share-anti-affinity": "y", "share-exclusion": "z"},
+            ["share-affinity x", "share-anti-affinity y", "share-exclusion z"],
+        ),
+    ],
+)
+def test_what_annotations_ask_in_words(limits: dict[str, str], annotations: dict[str, str], words: list[str]) -> None:
+    made = World()
+    made.show("a", limits, annotations={f"lading.dev/{key}": value for key, value in annotations.items()})
+    text = ask_in_words(made.pending_pod("a"))
+    assert [word for word in words if word not in text] == []
+
+
+def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
+    """Two pods that ask for different things are not described alike."""
+    values = {
+        "gpu-model": "H100",
+        "topology": "switch",
+        "rdma-policy": "count",
+        "nvswitch-partition": "prefer",
+        "policy": "binpack",
+        "mig-profile": "1g.10gb",
+    }
+    sharing = {"share-affinity": "x", "share-anti-affinity": "x", "share-exclusion": "x"}
+    assert {f"lading.dev/{key}" for key in values | sharing} == REQUEST_ANNOTATIONS
+    made = World()
+    said = []
+    for limits, some in ((WHOLE | vfs(1), values), (share("1Gi"), sharing)):
+        for key, value in some.items():
+            made.show(key, limits, annotations={f"lading.dev/{key}": value})
+            said.append(ask_in_words(made.pending_pod(key)))
+        made.show("plain", limits)
+        said.append(ask_in_words(made.pending_pod("plain")))
+    assert len(set(said)) == len(said)

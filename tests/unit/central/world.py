@@ -1,6 +1,6 @@
 """The scheduler with its ledger and feeds, told of objects by hand: no API server, no loop, a clock that a test sets."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,10 @@ from central.ask.pod import Pod
 from central.extender.wire import FilterResult
 from central.feed import DevicesFeed, NodeFeed, PodFeed
 from central.fit.forecast import Forecast
+from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.pending import Pending, PendingPods
+from central.preempt import Plan, plans
 from central.scheduler import Reservation, Scheduler
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -41,6 +43,7 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
+        self.conditions = Conditions()
         self.records = Records()
         self.scheduler = Scheduler(
             self.ledger,
@@ -50,7 +53,7 @@ class World:
             forecast=self.forecast,
             refused=lambda pod, names: self.refused.append(pod.name),
         )
-        self.pod_feed = PodFeed(self.ledger, self.pending, log=self.records.log, unassigned=self._unassigned)
+        self.pod_feed = PodFeed(self.ledger, self.pending, self.conditions, log=self.records.log, unassigned=self._unassigned)
         self.devices_feed = DevicesFeed(self.ledger)
         self.node_feed = NodeFeed(self.ledger)
 
@@ -99,6 +102,10 @@ class World:
 
     def is_refused(self, name: str) -> bool:
         return self.pending_pod(name).refused_at is not None
+
+    def plan(self, pod: Pending, names: Collection[str], *, spared: frozenset[PodUid] = frozenset()) -> Plan | None:
+        """Whom preemption would choose."""
+        return [None, *plans(self.scheduler, pod, names, spared=spared)][-1]
 
     # ---- a pod that is bound, in one step
 

@@ -425,4 +425,4 @@ def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
 def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
     where = room(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
     found = fit(where, ask(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
-    assert found == NoFit(missing=Missing.SEARCH_ENDED)
+    assert found == NoFit(missing=Missing.SETS_ENDED)

@@ -113,6 +113,24 @@ def test_a_vf_on_each_switch_keeps_off_switches_without_one() -> None:
     assert given_to(where, pod) == {"a": [mig_uuid(2, 0)]}
 
 
+@pytest.mark.parametrize("counts", [(1, 4), (4, 1)])
+def test_a_container_leaves_the_switch_that_the_next_one_needs(counts: tuple[int, int]) -> None:
+    """Four instances below the one switch, three below the other, and a VF on each: there is one way, and it is not the one
+    that is the best for the smaller container."""
+    cards = mig_card(0, SMALL, SMALL, switch=0), mig_card(1, SMALL, SMALL, switch=0), mig_card(2, SMALL, SMALL, SMALL, switch=1)
+    where = room(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=1))])
+    pod = replace(instances(*(whole(str(n), n, vfs=1) for n in counts)), rdma_policy=RdmaPolicy.PER_SWITCH)
+    assert given_to(where, pod)["4"] == [mig_uuid(number, slot) for number in (0, 1) for slot in (0, 1)]
+
+
+def test_what_it_takes_instead_is_what_is_preferred_there() -> None:
+    """The second container needs all of the first switch."""
+    of_one = (mig_card(number, SMALL, switch=0) for number in range(4))
+    where = room(*of_one, mig_card(4, SMALL, SMALL, switch=1), mig_card(5, SMALL, SMALL, held={0}, switch=1))
+    pod = replace(instances(whole("b"), whole("a", 4)), scope=Scope.SWITCH)
+    assert given_to(where, pod) == {"b": [mig_uuid(5, 1)], "a": [mig_uuid(number, 0) for number in range(4)]}
+
+
 def test_half_of_a_node_full_of_instances() -> None:
     """Of which there are some 10^16 sets."""
     where = room(*(mig_card(number, *SEVEN) for number in range(8)))

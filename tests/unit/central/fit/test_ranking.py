@@ -139,7 +139,7 @@ def test_caught_up_it_ranks_as_a_look_at_all_does(steps: list[tuple[list[tuple[A
             getattr(rooms, kind)(*words)
         ranking = rankings.of(shape)
         exact = {name: place(one, shape.ask) for name, one in rooms.now.items()}
-        assert ranking.standing.fits == {name for name, found in exact.items() if isinstance(found, Placement)}
+        assert set(ranking.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
         assert ranking.standing.reasons == {
             name: found.missing.value if isinstance(found, NoFit) else "" for name, found in exact.items()
         }

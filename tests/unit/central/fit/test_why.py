@@ -5,6 +5,7 @@ import pytest
 from central.ask.model import Ask, Policy
 from central.fit.demand import Limits
 from central.fit.fit import fit
+from central.fit.joint import MOST_SETS
 from central.fit.model import Missing, NoFit
 from central.fit.why import explain
 from central.ledger.model import NodeRoom
@@ -75,6 +76,13 @@ def test_a_search_that_was_ended_names_its_bound() -> None:
     text = explain(room(card(0)), pod, Missing.SEARCH_ENDED, policy=Policy.BINPACK, limits=Limits(search_steps=77))
     assert "77" in text
     assert "3 more" in text
+
+
+def test_a_search_for_one_container_that_was_ended_names_another_bound() -> None:
+    """No container is in another one's way here."""
+    text = explain(room(card(0)), ask(whole("a", 9)), Missing.SETS_ENDED, policy=Policy.BINPACK, limits=Limits(search_steps=77))
+    assert str(MOST_SETS) in text
+    assert "77" not in text
 
 
 def test_every_reason_has_words() -> None:

@@ -242,6 +242,33 @@ def test_plans_end_with_the_binding_or_the_pod(end: str) -> None:
     assert ledger.holders("n2") == ()
 
 
+@pytest.mark.parametrize("newer", [Claim.PREDICTED, Claim.NOMINATED, Claim.RESERVED])
+def test_of_two_plans_for_two_cards_of_one_group_the_newer_counts(newer: Claim) -> None:
+    ledger = ledger_of(report("n1"), report("n2"))
+    of_x, of_y = (taken({1: Part(10, sharing=(Sharing(namespace="team", affinity=label),))}) for label in "xy")
+    older = Claim.PREDICTED if newer is Claim.NOMINATED else Claim.NOMINATED
+
+    def plan(kind: Claim, node: str, wish: Taken) -> None:
+        match kind:
+            case Claim.PREDICTED:
+                ledger.predict(P, node, wish, until=5)
+            case Claim.NOMINATED:
+                ledger.nominate(P, node, wish, until=5)
+            case _:
+                ledger.reserve(P, node, wish, 1)
+
+    plan(older, "n1", of_x)
+    plan(newer, "n2", of_x)
+    assert (claims(ledger, "p", "n1"), claims(ledger, "p", "n2")) == (set(), {newer})
+    assert len(ledger.group_cards(Group("team", "x"))) == 1
+    assert ledger.take_freed() == ("n1",)
+    plan(older, "n2", of_x)  # the same card, or one of another group, is no matter
+    assert claims(ledger, "p", "n2") == {older, newer}
+    plan(older, "n1", of_y)
+    assert claims(ledger, "p", "n1") == {older}
+    assert claims(ledger, "p", "n2") == {newer}
+
+
 def test_a_room_without_victims_is_what_they_would_leave() -> None:
     ledger = ledger_of()
     for name, card in (("a", 0), ("b", 0), ("c", 1)):

@@ -1,9 +1,13 @@
 """What is left of cpu and memory on nodes, kept as sums that are always those of the pods."""
 
+import math
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Requests
+from central.ask.model import NO_REQUESTS, Requests
 from central.ledger.ledger import Ledger
 from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import Claim, PodLoad
@@ -65,6 +69,50 @@ def test_a_plan_that_ends_gives_back() -> None:
     books.reserve(uid("a"), "n1", whole(0), 1, requests=TWO)
     books.release(uid("a"))
     assert left(books) == (0, 0)
+
+
+def predicted(name: str = "p", *, until: float = 10) -> Ledger:
+    """With a pod without devices that is expected on n1."""
+    books = ledger()
+    books.predict_load(PodLoad(PodUid(name), "n1", ONE), until)
+    assert left(books) == ONE
+    return books
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_pod_without_devices_counts_once_where_it_is_bound(node: str) -> None:
+    books = predicted()
+    books.set_load(PodLoad(PodUid("p"), "", NO_REQUESTS))  # the watch is late: it waits
+    assert left(books) == ONE
+    books.set_load(PodLoad(PodUid("p"), node, ONE))
+    assert left(books) == (ONE if node == "n1" else NO_REQUESTS)
+    books.set_load(PodLoad(PodUid("p"), "", NO_REQUESTS))
+    assert left(books) == NO_REQUESTS
+
+
+def test_of_a_pod_without_devices_that_goes_nothing_is_left() -> None:
+    books = predicted()
+    books.remove_pod(PodUid("p"))
+    assert left(books) == NO_REQUESTS
+    books.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # kube-scheduler has not heard of it
+    assert left(books) == NO_REQUESTS
+
+
+def test_a_prediction_without_devices_ends_in_time() -> None:
+    books = predicted(until=10)
+    books.expire(9.9)
+    assert left(books) == ONE
+    books.expire(10)
+    assert left(books) == NO_REQUESTS
+
+
+def test_a_pod_without_devices_is_predicted_in_one_place() -> None:
+    books = predicted()
+    books.predict_load(PodLoad(PodUid("p"), "n2", ONE), 10)
+    assert left(books) == NO_REQUESTS
+    books.set_load(PodLoad(PodUid("p"), "n2", ONE))
+    books.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # asked about too late
+    assert left(books) == NO_REQUESTS
 
 
 def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
@@ -157,3 +205,59 @@ def test_sums_are_those_of_the_pods(said: list[tuple[str, PodUid, str, Requests 
             assert loads.left(name) == Left(1000 - cpu, 1000 - memory, True)
             assert (name in loads.changes.since(version)) == (loads.left(name) != before[name])
     assert loads.left("n3") == UNKNOWN
+
+
+few, moments = st.sampled_from([PodUid("a"), PodUid("b")]), st.integers(1, 6)
+happenings = st.one_of(
+    st.tuples(st.just("predict"), few, nodes, amounts, moments),
+    st.tuples(st.just("show"), few, nodes | st.just(""), amounts, st.just(0)),
+    st.tuples(st.sampled_from(["gone", "ask again"]), few, st.just(""), st.just(NO_REQUESTS), st.just(0)),
+    st.tuples(st.just("wait"), st.just(PodUid("")), st.just(""), st.just(NO_REQUESTS), moments),
+)
+
+
+@given(st.lists(happenings, min_size=10, max_size=30))
+def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_time_is_over(
+    happened: list[tuple[str, PodUid, str, Requests, int]],
+) -> None:
+    books, now = Ledger(), 0
+    expected: dict[PodUid, tuple[str, Requests, int]] = {}
+    bound: dict[PodUid, tuple[str, Requests]] = {}
+    gone: set[PodUid] = set()
+    for what, of, node, requests, seconds in happened:
+        if what == "predict":
+            books.predict_load(PodLoad(of, node, requests), now + seconds)
+            if of not in bound and of not in gone:
+                expected[of] = node, requests, now + seconds
+        elif what == "show" and of not in gone:  # the watch shows nothing more of a pod that is gone
+            books.set_load(PodLoad(of, node, requests))
+            bound.pop(of, None)
+            bound |= {of: (node, requests)} if node else {}
+        elif what == "gone":
+            books.remove_pod(of)
+            gone.add(of)
+            bound.pop(of, None)
+        elif what == "ask again":
+            books.forget_prediction(of)
+            expected.pop(of, None)
+        elif what == "wait":
+            now += seconds
+            books.expire(now)
+        expected = {of: one for of, one in expected.items() if of not in bound and of not in gone and one[2] > now}
+        counted = [*bound.values(), *(one[:2] for one in expected.values())]
+        assert requested(books) == added_up(counted)
+    books.expire(math.inf)
+    assert requested(books) == added_up(bound.values())
+
+
+def requested(books: Ledger) -> dict[str, Requests]:
+    return dict(books.snapshot().loads.requested)
+
+
+def added_up(counted: Iterable[tuple[str, Requests]]) -> dict[str, Requests]:
+    """By node, where it is anything."""
+    sums: dict[str, Requests] = {}
+    for node, (cpu_milli, memory_mib) in counted:
+        had = sums.get(node, NO_REQUESTS)
+        sums[node] = Requests(had.cpu_milli + cpu_milli, had.memory_mib + memory_mib)
+    return {node: total for node, total in sums.items() if total != NO_REQUESTS}

@@ -1,0 +1,114 @@
+"""Nobody is forgotten: pods come, are refused, end, in any order; a look has time for one node or ask. At last every refused
+pod that fits somewhere was woken since it was refused. The fit itself says who fits."""
+
+from collections.abc import Sequence
+from itertools import count
+from unittest.mock import AsyncMock, patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from central.ask.model import Policy
+from central.fit.model import Placement
+from central.ledger.model import Claim
+from central.scheduler import PREDICTION_S, Reservation
+from central.wake import Waker
+from lading.vocabulary import ASSIGNMENT, PodUid
+from tests.fakes.kube_objects import WHOLE, share
+from tests.fakes.simulated_time import run_simulated
+from tests.unit.central.world import World, uid_of
+
+NODES = ("n1", "n2", "n3")
+LOOKS = 60  # more than there can be nodes and asks to judge, and turns to take
+
+shapes = st.sampled_from([WHOLE, {"lading.dev/gpu": "2"}, share("30Gi"), share("50Gi"), share("70Gi", 60)])
+labels = st.dictionaries(st.sampled_from(["affinity", "anti-affinity", "exclusion"]), st.sampled_from("xy"), max_size=2)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), shapes, labels, st.booleans()),
+        st.tuples(st.just("end"), st.integers(0, 9)),
+        st.tuples(st.just("look"), st.booleans()),
+        st.tuples(st.just("expire")),
+    ),
+    min_size=8,
+    max_size=40,
+)
+
+
+class Story:
+    def __init__(self, policy: Policy) -> None:
+        self.world = World(policy=policy)
+        for node in NODES:
+            self.world.node(node, 2)
+        seconds = count()  # each look at the clock is one later
+        self.waker = Waker(self.world.scheduler, AsyncMock(), clock=lambda: float(next(seconds)), log=self.world.records.log)
+        self.asked: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+        self.bound: list[str] = []
+        self.woken: set[PodUid] = set()
+
+    def create(self, limits: dict[str, str], said: dict[str, str], binds: bool) -> None:
+        name = f"p{len(self.asked)}"
+        is_share = not limits.keys() & WHOLE.keys()
+        annotations = {f"lading.dev/share-{rule}": label for rule, label in said.items()} if is_share else {}
+        self.asked[name] = limits, annotations
+        self.world.show(name, limits, annotations=annotations)
+        self.filter(name, binds=binds)
+
+    def filter(self, name: str, *, binds: bool) -> None:
+        """As kube-scheduler does; without `binds` it stops after it."""
+        self.woken.discard(uid_of(name))
+        self.world.filter(name, *NODES)
+        claim = self.world.ledger.own_claim(uid_of(name), Claim.PREDICTED)
+        if claim is None or not binds:
+            return
+        reserved = self.world.scheduler.reserve(uid_of(name), claim.node)
+        assert isinstance(reserved, Reservation)
+        self.world.scheduler.confirm(reserved)
+        limits, annotations = self.asked[name]
+        self.world.show(name, limits, node=claim.node, annotations={**annotations, ASSIGNMENT: reserved.assignment})
+        self.bound.append(name)
+
+    def end(self, number: int) -> None:
+        if self.bound:
+            self.world.gone(self.bound.pop(number % len(self.bound)))
+
+    def look(self, *, tries: bool) -> None:
+        """`tries`: kube-scheduler is quick."""
+        for pod in run_simulated(self.waker.look()):
+            self.woken.add(pod.uid)
+            if tries:
+                self.filter(pod.name, binds=True)
+
+    def expire(self) -> None:
+        self.world.now += PREDICTION_S
+        self.world.ledger.expire(self.world.now)
+
+    def forgotten(self) -> list[str]:
+        scheduler = self.world.scheduler
+        return [
+            pod.name
+            for pod in self.world.pending
+            if pod.refused_at is not None
+            and pod.uid not in self.woken
+            and any(isinstance(scheduler.verdict(pod.ask, node, ()), Placement) for node in NODES)
+        ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
+def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
+    with patch("central.fit.standing.REMEMBERED", kept), patch("central.fit.ranking.REMEMBERED_ASKS", kept):
+        story = Story(policy)
+        for step in said:
+            match step:
+                case ("create", dict(limits), dict(rules), bool(binds)):
+                    story.create(limits, rules, binds)
+                case ("end", int(number)):
+                    story.end(number)
+                case ("look", bool(tries)):
+                    story.look(tries=tries)
+                case _:
+                    story.expire()
+        for _ in range(LOOKS):
+            story.look(tries=False)
+        assert story.forgotten() == []
