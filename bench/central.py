@@ -39,6 +39,7 @@ from central.api.objects import Node
 from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.pending import PendingPods
@@ -131,7 +132,7 @@ def measure_decide(count: int, policy: Policy) -> float:
     NodeFeed(ledger).replaced([msgspec.convert(one, Node) for one in api_server.nodes(count)], "1000")
     DevicesFeed(ledger).replaced([msgspec.convert(one, NodeDevices) for one in api_server.reports(count)], "1000")
     held = [msgspec.convert(one, Pod) for one in api_server.pods(count, 4 * count, 0)]
-    PodFeed(ledger, pending, log=log, unassigned=lambda pod: None).replaced(held, "1000")
+    PodFeed(ledger, pending, Conditions(), log=log, unassigned=lambda pod: None).replaced(held, "1000")
     scheduler = Scheduler(ledger, pending, clock=time.monotonic, policy=policy)
     names, took = [api_server.node_name(number) for number in range(count)], []
     for number in range(4 * len(SHAPES) + PODS):

@@ -21,6 +21,7 @@ from central.assignment.model import Part, Taken
 from central.feed import PodFeed
 from central.fit import joint
 from central.fit.fit import fit
+from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom, PodRecord
 from central.pending import PendingPods
@@ -52,7 +53,7 @@ def measure_decisions(trace: Trace, *, pods: int = PODS) -> dict[str, float]:
     order = run_order(trace.nodes, SEED)
     cluster = Cluster(order, tuple(dict.fromkeys(trace.pods)))
     ledger, pending = start_ledger(cluster), PendingPods()
-    feed = PodFeed(ledger, pending, log=open_log("bench", Level.ERROR), unassigned=lambda pod: None)
+    feed = PodFeed(ledger, pending, Conditions(), log=open_log("bench", Level.ERROR), unassigned=lambda pod: None)
     forecast = forecast_of(trace.pods)
     scheduler = Scheduler(ledger, pending, clock=time.monotonic, policy=Policy.FRAGMENTATION, forecast=forecast)
     row_of = {node.name: row for row, node in enumerate(order)}

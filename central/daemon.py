@@ -10,6 +10,7 @@ from central.announce import Announcer
 from central.api.lease import Election, KubeLease, Terms, boot_time
 from central.ask.pod import Pod
 from central.bind.binder import BIND_TIMEOUT_S
+from central.bind.networks import parse_vf_network
 from central.extender.server import ExtenderServer, server_tls
 from central.extender.wire import BindArgs, FilterResult, MetaVictims
 from central.fit.demand import Limits
@@ -91,7 +92,7 @@ class Leadership:
 
 
 async def run(settings: Settings, log: Log) -> None:
-    signer, prior = read_signer(settings), read_prior(settings)
+    signer, prior, network = read_signer(settings), read_prior(settings), parse_vf_network(settings.cni_network)
     access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
     async with KubeClient(access, user_agent=USER_AGENT) as client, KubeClient(access, user_agent=USER_AGENT) as leases:
 
@@ -107,6 +108,7 @@ async def run(settings: Settings, log: Log) -> None:
                 leads=election.is_leader,
                 clock=time.monotonic,
                 log=log,
+                network=network,
             )
 
         leadership = Leadership(begin_term, log)

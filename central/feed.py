@@ -19,6 +19,7 @@ from central.ask.pod import Pod
 from central.ask.requests import allocatable_of, requests_of
 from central.assignment.annotation import BadAssignment, parse_own
 from central.assignment.model import PlacedContainer
+from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import ONE_EACH, PodLoad, PodRecord, version_of
 from central.pending import PendingPods, pending_of
@@ -32,9 +33,18 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 class PodFeed:
     """`unassigned` is told, once a pod, of one that asks for devices and was bound without an assignment."""
 
-    def __init__(self, ledger: Ledger, pending: PendingPods, *, log: Log, unassigned: Callable[[Pod], None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        pending: PendingPods,
+        conditions: Conditions,
+        *,
+        log: Log,
+        unassigned: Callable[[Pod], None],
+    ) -> None:
         self._ledger = ledger
         self._pending = pending
+        self._conditions = conditions
         self._log = log
         self._unassigned = unassigned
         self._told: set[PodUid] = set()  # of which the log, and its events, speak already
@@ -44,6 +54,7 @@ class PodFeed:
         newer than the list."""
         listed = {PodUid(one.metadata.uid) for one in objects}
         self._told &= listed
+        self._conditions.forget_all_but(listed)
         unlisted = [pod for pod in self._pending if pod.uid not in listed]
         for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
             self._pending.remove(gone)
@@ -63,6 +74,7 @@ class PodFeed:
     def removed(self, gone: Ident, version: str) -> None:
         uid = PodUid(gone.uid)
         self._told.discard(uid)
+        self._conditions.forget(uid)
         self._pending.remove(uid)
         self._ledger.remove_pod(uid)
 
@@ -71,6 +83,7 @@ class PodFeed:
         if isinstance(pod, Unreadable):
             uid = PodUid(pod.metadata.uid)
             return self._ledger.pod(uid) or self._ledger.load_of(uid)
+        self._conditions.show(pod)
         metadata, spec = pod.metadata, pod.spec
         ended = pod.status.phase in TERMINAL
         waits = not (spec.node_name or ended or metadata.deletion_timestamp)

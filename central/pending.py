@@ -13,7 +13,7 @@ from central.ask.parse import roles_of
 from central.ask.pod import Pod
 from central.ask.requests import requests_of
 from central.ledger.model import Holder, version_of
-from lading.vocabulary import PodUid
+from lading.vocabulary import NETWORKS, PodUid
 
 NEVER: Final = "Never"  # PreemptionPolicy
 
@@ -30,6 +30,7 @@ class Pending:
     may_preempt: bool = True  # preemptionPolicy is not Never
     created: str = ""  # RFC 3339, in UTC, so that it compares as text
     requests: Requests = NO_REQUESTS
+    networks: str = ""  # Multus' annotation, as its owner wrote it
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
     woken_in: int = 0  # the last round of central.wake
@@ -56,6 +57,7 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
         may_preempt=spec.preemption_policy != NEVER,
         created=metadata.creation_timestamp or "",
         requests=requests_of(pod),
+        networks=metadata.annotations.get(NETWORKS, ""),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 
 from central.ask.model import PartitionPolicy, Policy
+from central.bind.networks import parse_vf_network
 from central.bind.signer import Signer, load_signer
 from central.extender.server import server_tls
 from central.fit.workload import PodKind, parse_workload
@@ -41,6 +42,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     nvswitch_partition: Annotated[
         PartitionPolicy, Setting("for pods without lading.dev/nvswitch-partition: prefer or honor")
     ] = PartitionPolicy.PREFER
+    cni_network: Annotated[
+        str, Setting("nodes with attach = cni: the NetworkAttachmentDefinition of VFs, as namespace/vf-{vf}; empty: none")
+    ] = ""
     lease_namespace: Annotated[str, Setting("where the lease of the leader is")] = "lading-system"
     lease_name: Annotated[str, Setting("its name")] = "lading-central"
     identity: Annotated[str, Setting("this replica's name in the lease; empty: the host's")] = ""
@@ -66,6 +70,7 @@ def check(settings: Settings) -> None:
         raise ConfigError("tls_client_ca is set, and there is no TLS", hint="set tls_certificate and tls_key too")
     read_signer(settings)
     read_prior(settings)
+    parse_vf_network(settings.cni_network)
     server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
 

@@ -26,7 +26,8 @@ _LONGEST_NAME: Final = 253 - 33  # of an object, less a dot and 32 hexadecimal d
 
 
 class Teller:
-    """`now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, DeviceConflict."""
+    """`now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, DeviceConflict, DeviceUnhealthy,
+    DeviceHealthy."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str], log: Log) -> None:
         self._client = client
@@ -35,15 +36,15 @@ class Teller:
         self._waiting: asyncio.Queue[KubeEvent] = asyncio.Queue(WAITING)
         self._failing = False  # and the log says so already
 
-    def tell(self, pod: Holder, reason: str, message: str) -> None:
-        """Never blocks."""
+    def tell(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None:
+        """Never blocks. Good news is no Warning."""
         at = self._now()
         event = KubeEvent(
             metadata={"name": f"{pod.name[:_LONGEST_NAME]}.{uuid4().hex}", "namespace": pod.namespace},
             involved_object=ObjectReference(api_version="v1", kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.pod),
             reason=reason,
             message=message,
-            type="Warning",
+            type="Normal" if good else "Warning",
             source=EventSource(component=COMPONENT),
             first_timestamp=at,
             last_timestamp=at,

@@ -16,12 +16,14 @@ from central.api.watch import Reflector
 from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.bind.binder import Binder
+from central.bind.networks import VfNetwork
 from central.bind.signer import Signer
 from central.evict import Evictor
 from central.extender.wire import BindArgs
 from central.feed import DevicesFeed, NodeFeed, PodFeed
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
+from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
 from central.pending import Pending, PendingPods
@@ -29,6 +31,7 @@ from central.scheduler import Scheduler
 from central.tell import Teller
 from central.touch import Toucher
 from central.wake import Waker
+from central.warn import Warner
 from central.why import why_pending
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
@@ -53,6 +56,7 @@ class Term:
         leads: Callable[[], bool],
         clock: Callable[[], float],
         log: Log,
+        network: VfNetwork | None = None,
     ) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
@@ -71,12 +75,22 @@ class Term:
         self._log = log
         touch = Toucher(client, now=micro_time_now)
         self._teller = Teller(client, now=time_now, log=log)
-        self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log)
+        self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
         self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
         self._evictor = Evictor(self.scheduler, client, signer, leads=self.leads, tell=self._teller.tell, clock=clock, log=log)
-        self._pods = Reflector(
-            client, PODS, Pod, PodFeed(self.ledger, self.pending, log=log, unassigned=self._unassigned), log=log
+        conditions = Conditions()
+        self._warner = Warner(
+            self.ledger,
+            conditions,
+            client,
+            leads=self.leads,
+            tell=self._teller.tell,
+            clock=clock,
+            now=time_now,
+            log=log,
         )
+        feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned)
+        self._pods = Reflector(client, PODS, Pod, feed, log=log)
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, DevicesFeed(self.ledger), log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
@@ -117,9 +131,9 @@ class Term:
         for pod in self.pending:  # who was refused in an earlier term is not asked about again: it has to be woken
             self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._waker.run())
-            both.create_task(self._evictor.run())
+        async with asyncio.TaskGroup() as group:
+            for run in (self._waker.run, self._evictor.run, self._warner.run):
+                group.create_task(run())
 
     async def _expire(self) -> None:
         while True:

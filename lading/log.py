@@ -83,6 +83,13 @@ class Event(StrEnum):
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
     MEMLOCK_SMALL = "memlock.small"
     CONTAINER_BYPASSED = "container.bypassed"  # runs without the devices of its pod's annotations
+    VF_ATTACHED = "vf.attached"
+    VF_RELEASED = "vf.released"
+    VF_ATTACH_FAILED = "vf.attach-failed"
+    VF_RELEASE_FAILED = "vf.release-failed"  # it is journaled and tried again
+    VF_UNKNOWN_HOLDER = "vf.unknown-holder"  # its network device is in a namespace into which we did not put it
+    DEVICE_INFO_FAILED = "device-info.failed"  # attach = "cni": files about VFs, for the cluster's own CNI
+    RELEASE_FORCED = "release.forced"  # a person's `lading-hooks release --force`, with the user and process that asked
     REPORT_APPLIED = "report.applied"  # central's view of this node is up to date; INFO the first time and after a failure
     REPORT_FAILED = "report.failed"
     # central

@@ -32,6 +32,8 @@ class Reason(StrEnum):
     DEVICE_PLUGIN_CONFLICT = "device-plugin-conflict"
     CDI_UNAVAILABLE = "cdi-unavailable"
     SANDBOX_STOPPED = "sandbox-stopped"
+    HOST_NETWORK = "host-network"  # a VF's network device can not go into the host's own namespace
+    ATTACH_FAILED = "attach-failed"  # the VF's network device could not be brought into the pod
     # The node
     NOT_RECONCILED = "not-reconciled"
     LEDGER_UNAVAILABLE = "ledger-unavailable"

@@ -44,6 +44,10 @@ REQUEST_ANNOTATIONS: Final = frozenset(
 
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"
+ATTACHMENTS: Final = "lading.dev/attachments"
+
+# Multus': which networks a pod has beside the cluster's. Central adds a pod's VFs where CNI brings them into pods.
+NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
 
 # What a pod asks central for, in resources.limits.
 RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards

@@ -7,9 +7,13 @@ garbage collector need not look at 100,000 of them.
 Source: k8s.io/api/core/v1, as of v1.36.
 """
 
+from typing import Final
+
 import msgspec
 
 from lading.vocabulary import PodUid
+
+DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central tells of devices that fell ill
 
 # The API server writes text. A manifest may have numbers, and `cpu: 0.5` of somebody else's must not make it unreadable.
 Amount = str | int | float
@@ -53,8 +57,22 @@ class Spec(_Wire, frozen=True):
     overhead: dict[str, Amount] = {}  # of its runtime class
 
 
+class Condition(_Wire, frozen=True):
+    type: str = ""
+    status: str = ""  # True, False, Unknown
+    message: str = ""
+
+
 class Status(_Wire, frozen=True):
+    """Of the conditions only ours stays: every pod has some five others."""
+
     phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.conditions:
+            ours = tuple(condition for condition in self.conditions if condition.type == DEVICES_HEALTHY)
+            msgspec.structs.force_setattr(self, "conditions", ours)
 
 
 class Pod(_Wire, frozen=True):

@@ -97,12 +97,23 @@ def render_assignment(
     sharing: Sharing | None = None,
 ) -> str:
     """The same arguments give the same bytes: a Binding that is sent again carries what was signed first."""
-    order = [name for name, _ in roles if name in placed]
-    order += [name for name in placed if name not in set(order)]
+    order = _starting_order(placed, roles)
     at_once = _less_than_the_sum(placed, roles)
-    containers = {name: _render_container(placed[name], at_once) for name in order if placed[name] != PlacedContainer()}
+    named = name_vfs(placed, roles)
+    containers = {name: _render_container(placed[name], at_once, named) for name in order if placed[name] != PlacedContainer()}
     written = _Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers, sharing=_render_sharing(sharing))
     return msgspec.json.encode(written).decode()
+
+
+def name_vfs(placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]) -> dict[PciAddress, str]:
+    """The interfaces' names in the pod, whose containers are in one network namespace: a VF of several of them has one name."""
+    vfs = dict.fromkeys(vf.bdf for name in _starting_order(placed, roles) for vf in placed[name].vfs)
+    return {bdf: f"rdma{number}" for number, bdf in enumerate(vfs)}
+
+
+def _starting_order(placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]) -> list[str]:
+    known = [name for name, _ in roles if name in placed]
+    return known + [name for name in placed if name not in set(known)]
 
 
 def _render_sharing(sharing: Sharing | None) -> _Sharing | None:
@@ -126,10 +137,14 @@ def _less_than_the_sum(
     return figures
 
 
-def _render_container(container: PlacedContainer, at_once: Mapping[GpuUuid, tuple[int | None, int | None]]) -> _Container:
+def _render_container(
+    container: PlacedContainer,
+    at_once: Mapping[GpuUuid, tuple[int | None, int | None]],
+    named: Mapping[PciAddress, str],
+) -> _Container:
     return _Container(
         gpus=[_render_gpu(gpu, *at_once.get(gpu.uuid, (None, None))) for gpu in container.gpus],
-        vfs=[_Vf(bdf=vf.bdf, pf=vf.pf, ifname=f"rdma{number}") for number, vf in enumerate(container.vfs)],
+        vfs=[_Vf(bdf=vf.bdf, pf=vf.pf, ifname=named[vf.bdf]) for vf in container.vfs],
     )
 
 

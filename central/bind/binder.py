@@ -21,6 +21,7 @@ from typing import Final, Protocol
 import msgspec
 
 from central.ask.pod import Pod
+from central.bind.networks import Unreadable, VfNetwork, add_networks
 from central.bind.signer import Signer
 from central.extender.wire import BindArgs
 from central.pending import Pending
@@ -30,7 +31,7 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError, UnreachableError
 from lading.kube.resource import PODS
 from lading.log import Event, Log
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, NETWORKS, PodUid
 
 # kube-scheduler's and ours, which must both be over before a new leader assigns (central.api.lease).
 BIND_TIMEOUT_S: Final = 4.0
@@ -57,16 +58,18 @@ class Binder:
         touch: Touch,
         leads: Callable[[], bool],
         log: Log,
+        network: VfNetwork | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Without a signer assignments are not signed, which nodes take that accept `unsigned`. `leads` is asked in the turn of
-        the loop in which a Binding is sent."""
+        the loop in which a Binding is sent. Without a `network` pods get their VFs' network devices from the node, or none."""
         self._scheduler = scheduler
         self._client = client
         self._signer = signer
         self._touch = touch
         self._leads = leads
         self._log = log
+        self._network = network
         self._sleep = sleep
         self._binding: dict[tuple[PodUid, str], asyncio.Task[str]] = {}
         self._settling: set[asyncio.Task[None]] = set()
@@ -119,11 +122,13 @@ class Binder:
         return ""
 
     async def _send(self, reserved: Reservation) -> str:
-        pod, version = reserved.pod, reserved.pod.resource_version
-        annotations = {ASSIGNMENT: reserved.assignment}
-        if self._signer:
-            annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
+        pod, version, networks = reserved.pod, reserved.pod.resource_version, reserved.pod.networks
         for _ in range(TRIES):
+            annotations = self._annotations(reserved, networks)
+            if isinstance(annotations, Unreadable):
+                self._scheduler.release(reserved)
+                self._say(Event.BIND_REFUSED, reserved, annotations.why)
+                return annotations.why
             if not self._leads():
                 raise UnreachableError("another replica leads now")
             try:
@@ -145,9 +150,23 @@ class Binder:
                 if now.metadata.deletion_timestamp or now.metadata.resource_version == version:
                     raise
                 version, refused = now.metadata.resource_version, conflict
+                networks = now.metadata.annotations.get(NETWORKS, "")
             else:
                 return ""
         raise refused
+
+    def _annotations(self, reserved: Reservation, networks: str) -> dict[str, str] | Unreadable:
+        """What the API server is to merge into the pod's. `networks`: what the pod has, in the version that is bound."""
+        annotations = {ASSIGNMENT: reserved.assignment}
+        if self._signer:
+            annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
+        if self._network:
+            wanted = add_networks(networks, reserved.pod.namespace, reserved.vfs, self._network)
+            if isinstance(wanted, Unreadable):
+                return wanted
+            if wanted != networks:
+                annotations[NETWORKS] = wanted
+        return annotations
 
     def _bound_meanwhile(self, reserved: Reservation, now: Pod) -> str:
         if is_bound_by(reserved, now):

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from central.ask.pod import DEVICES_HEALTHY
+from central.health import UNHEALTHY
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, REQUEST_ANNOTATIONS
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError
@@ -172,6 +174,12 @@ ALLOWED: Final[dict[str, Case]] = {
         "PATCH",
         "/api/v1/namespaces/default/pods/asking/status?dryRun=All",
         {"status": {"conditions": [{"type": "lading.dev/Room", "status": "True", "message": "m"}]}},
+        content_type="application/strategic-merge-patch+json",
+    ),
+    "health-of-assigned-by-central": lambda w: w.central.call(
+        "PATCH",
+        "/api/v1/namespaces/default/pods/assigned/status?dryRun=All",
+        {"status": {"conditions": [{"type": DEVICES_HEALTHY, "status": "False", "reason": UNHEALTHY, "message": "m"}]}},
         content_type="application/strategic-merge-patch+json",
     ),
     "bind-by-central": lambda w: w.bind(ASSIGNED, by=w.central),

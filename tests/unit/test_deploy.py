@@ -1,6 +1,7 @@
 """The manifests of deploy/ without a cluster: that they say the same names, ports and paths as the code and one another."""
 
 import itertools
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from central import announce
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
+from central.bind.networks import parse_vf_network
 from central.settings import Settings, listen_address
 from lading import __version__, nodedevices, vocabulary
 from lading.health import parse_address
@@ -21,7 +23,8 @@ from lading.settings import convert
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
-BY_HAND: Final = {DEPLOY / "samples/quota.yaml"}  # applied by itself
+WORKLOAD: Final = Path("/etc/lading/workload/workload.json")
+BY_HAND: Final = {DEPLOY / "samples/quota.yaml", DEPLOY / "samples/networks.yaml"}  # applied by themselves
 
 
 def read_file(path: Path) -> list[Any]:
@@ -62,7 +65,7 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
     there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
     if folder == DEPLOY:
-        there.remove(DEPLOY / "samples")
+        there -= {DEPLOY / "samples", DEPLOY / "acceptance"}
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
 
@@ -130,10 +133,22 @@ def test_ports_and_paths_are_those_of_the_settings() -> None:
     assert ports == {"extender": listen.port, "metrics": metrics.port}
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [(announce.PORT, listen.port)]
     assert [(port["targetPort"], port["port"]) for port in scraped["spec"]["ports"]] == [("metrics", metrics.port)]
-    (extender,) = scheduler_config()["extenders"]
-    assert extender["urlPrefix"] == f"http://lading-central.lading-system.svc:{listen.port}"
+    urls = {extender["urlPrefix"] for extender in scheduler_config()["extenders"]}
+    assert urls == {f"http://lading-central.lading-system.svc:{listen.port}"}
     mounts = {Path(mount["mountPath"]) for mount in container["volumeMounts"]}
-    assert {Path(container["args"][1]), Path(settings().signing_key).parent} == mounts
+    assert {Path(container["args"][1]), Path(settings().signing_key).parent, WORKLOAD.parent} == mounts
+
+
+def test_a_workload_is_mounted_where_there_is_one() -> None:
+    spec = pod_spec("lading-central")
+    (mount,) = (mount for mount in spec["containers"][0]["volumeMounts"] if Path(mount["mountPath"]) == WORKLOAD.parent)
+    (volume,) = (volume for volume in spec["volumes"] if volume["name"] == mount["name"])
+    assert mount["readOnly"]
+    assert volume["configMap"]["optional"]
+    assert settings().workload == ""  # a file that is named and not there keeps central from starting
+    docs = (DEPLOY.parent / "docs/central.md").read_text()
+    assert f"create configmap {volume['configMap']['name']} --from-file={WORKLOAD.name}" in docs
+    assert all(f'workload = "{WORKLOAD}"' in text for text in (docs, (DEPLOY / "central/central.toml").read_text()))
 
 
 @pytest.mark.parametrize("name", ["lading-central", "lading-scheduler"])
@@ -170,11 +185,26 @@ def test_who_may_bind_with_an_assignment_is_centrals_account() -> None:
 
 
 def test_the_scheduler_leaves_every_resource_to_central() -> None:
-    (extender,) = scheduler_config()["extenders"]
+    extender, _ = scheduler_config()["extenders"]
     managed = {resource["name"] for resource in extender["managedResources"]}
     assert managed == {value for name, value in vars(vocabulary).items() if name.startswith("RESOURCE_")}
     assert all(resource["ignoredByScheduler"] for resource in extender["managedResources"])
     assert all(extender[f"{verb}Verb"] == verb for verb in ("filter", "prioritize", "preempt", "bind"))
+
+
+def test_of_all_pods_the_scheduler_asks_which_node_and_needs_no_answer() -> None:
+    first, second = scheduler_config()["extenders"]
+    assert second["ignorable"]
+    assert "managedResources" not in second
+    assert {key: verb for key, verb in second.items() if key.endswith("Verb")} == {"prioritizeVerb": "prioritize"}
+    assert [second[key] for key in ("urlPrefix", "weight", "nodeCacheCapable")] == [
+        first[key] for key in ("urlPrefix", "weight", "nodeCacheCapable")
+    ]
+    assert seconds(second["httpTimeout"]) < seconds(first["httpTimeout"])
+
+
+def seconds(duration: str) -> int:
+    return int(duration.removesuffix("s"))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +240,44 @@ def test_rights_and_policies_name_the_nodes_reports() -> None:
         assert plural in {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
     (rule,) = find("ValidatingAdmissionPolicy", "lading-nodedevices")["spec"]["matchConstraints"]["resourceRules"]
     assert (rule["apiGroups"], rule["resources"]) == ([nodedevices.GROUP], [nodedevices.PLURAL, f"{nodedevices.PLURAL}/status"])
+
+
+# ---- networks, where Multus brings VFs into pods
+
+NETWORKS: Final = DEPLOY / "samples/networks.yaml"
+
+
+def definitions() -> list[tuple[Any, Any]]:
+    """Each with its CNI configuration."""
+    found = [d for d in read_file(NETWORKS) if d["kind"] == "NetworkAttachmentDefinition"]
+    return [(d["metadata"], msgspec.json.decode(d["spec"]["config"])) for d in found]
+
+
+def test_a_definition_is_found_by_the_setting_that_the_sample_names() -> None:
+    texts = re.findall(r'cni_network = "(.*?)"', NETWORKS.read_text())
+    networks = [network for text in texts if (network := parse_vf_network(text))]
+    assert len(networks) == len(definitions()) == 2
+    for network, (metadata, config) in zip(networks, definitions(), strict=True):
+        assert metadata["namespace"] == network.namespace
+        assert metadata["name"] == network.of(vocabulary.PciAddress(config.get("deviceID", "0000:00:00.0")))
+        assert "annotations" not in metadata  # no resourceName: kubelet is not to be asked
+
+
+def test_a_definition_takes_the_device_from_its_own_text_or_from_multus() -> None:
+    (_, sriov), (_, host_device) = definitions()
+    assert (sriov["type"], "deviceID" in sriov) == ("sriov", True)
+    assert (host_device["type"], host_device["capabilities"], "deviceID" in host_device) == (
+        "host-device",
+        {"deviceID": True},
+        False,
+    )
+
+
+def test_the_policy_is_for_the_names_of_the_definitions() -> None:
+    (policy,) = (d for d in read_file(NETWORKS) if d["kind"] == "ValidatingAdmissionPolicy")
+    assert f"'{vocabulary.NETWORKS}'" in policy["spec"]["variables"][1]["expression"]
+    (word,) = re.findall(r"\['(.*?)', 'deviceid'", policy["spec"]["validations"][0]["expression"])
+    assert all(metadata["name"].startswith(word) for metadata, _ in definitions())
 
 
 # ---- samples

@@ -12,7 +12,8 @@ from central.fit.model import Missing
 from central.metrics import Metrics
 from central.scheduler import ELSEWHERE, ENDED, PREDICTION_S
 from central.settings import Settings
-from central.wake import LOOK_S
+from central.wake import LOOK_S as WAKE_LOOK_S
+from central.warn import AT_ONCE, LOOK_S, QUIET_S
 from lading.log import Event
 from lading.settings import declared
 
@@ -54,7 +55,10 @@ def test_numbers() -> None:
     seconds = {terms.retry_s, terms.renew_deadline_s, terms.duration_s, terms.request_timeout_s}
     assert {float(number) for number in re.findall(r"([\d.]+) s\b", section("Replicas").split("\n\n- ")[0])} == seconds
     assert f"{PREDICTION_S:g} s" in section("What it decides")
-    assert f"every {LOOK_S:g} s" in section("Wake")
+    assert f"every {WAKE_LOOK_S:g} s" in section("Wake")
+    assert {f"every {QUIET_S:g} s", f"{AT_ONCE / LOOK_S:g} pods a second"} <= set(
+        re.findall(r"every \d+ s|\d+ pods a second", section("Devices that fall ill"))
+    )
     assert {f"{SPARED_S:g} s", f"{NOMINATION_S:g} s"} <= set(re.findall(r"\d+ s\b", section("Preemption")))
 
 

@@ -8,7 +8,7 @@ import pytest
 from central.api.known import Ident
 from central.api.objects import Metadata
 from central.api.watch import Unreadable
-from central.ask.pod import Pod
+from central.ask.pod import DEVICES_HEALTHY, Pod
 from central.ledger.model import Claim
 from central.scheduler import Reservation
 from lading.log import Event
@@ -53,6 +53,24 @@ def test_a_bound_pod_holds_what_its_assignment_says_until_it_is_over() -> None:
     assert free_cards(made) == 1
     made.show("a", node="n1", annotations=assignment(uid_of("a"), "n1"), phase="Succeeded")
     assert (free_cards(made), made.unassigned) == (2, [])
+
+
+def test_what_a_pod_says_of_its_devices_is_known_until_it_is_gone() -> None:
+    made = world()
+    said = [{"type": "Ready", "status": "True"}, {"type": DEVICES_HEALTHY, "status": "False", "message": "m"}]
+    for name in ("a", "b", "c", "d"):
+        made.pods[name] = pod(name, version=made.next_version(), node="n1")
+        made.pods[name]["status"]["conditions"] = said if name != "b" else said[:1]
+        made.pod_feed.changed(decoded(made.pods[name]))
+
+    def known() -> list[str]:
+        return [name for name in made.pods if made.conditions.get(uid_of(name))]
+
+    assert known() == ["a", "c", "d"]
+    made.pod_feed.removed(Ident(NAMESPACE, "a", uid_of("a")), str(made.next_version()))
+    assert known() == ["c", "d"]
+    relist(made, unreadable("d"))
+    assert known() == ["d"]
 
 
 @pytest.mark.parametrize("forged", [assignment("uid-b", "n1"), assignment(uid_of("a"), "n2"), {ASSIGNMENT: "{"}])

@@ -40,8 +40,14 @@ def test_the_form_of_the_reference() -> None:
         '"vfs":[{"bdf":"0000:18:00.2","pf":"0000:18:00.0","ifname":"rdma0"},'
         '{"bdf":"0000:18:01.1","pf":"0000:18:00.0","ifname":"rdma1"}]},'
         f'"side":{{"gpus":[{{"uuid":"{uuid("A")}","bdf":"0000:1a:00.0","memory_mib":8138,"core_percent":30}}]}},'
-        '"rdma":{"vfs":[{"bdf":"0000:18:00.1","pf":"0000:18:00.0","ifname":"rdma0"}]}}}'
+        '"rdma":{"vfs":[{"bdf":"0000:18:00.1","pf":"0000:18:00.0","ifname":"rdma2"}]}}}'
     )
+
+
+def test_a_vf_of_several_containers_has_one_name_in_the_pod() -> None:
+    placed = {"init": container(vf(2)), "train": container(vf(1), vf(2))}
+    entries = json.loads(render(placed, *INIT_AND_APP))["containers"]
+    assert [[v["ifname"] for v in entries[name]["vfs"]] for name in ("init", "train")] == [["rdma0"], ["rdma1", "rdma0"]]
 
 
 def test_containers_are_in_starting_order_and_those_without_devices_left_out() -> None:

@@ -13,6 +13,7 @@ from central.assignment.model import Taken
 from central.feed import PodFeed
 from central.fit.demand import Limits
 from central.fit.forecast import LOOK_FIRST
+from central.health import Conditions
 from central.pending import PendingPods
 from central.scheduler import Reservation, Scheduler
 from central.simulate.arrivals import draw_arrivals, run_order
@@ -34,7 +35,7 @@ NOTHING = Taken(gpus={}, vfs=frozenset())
 def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> list[Placed | None]:
     """Everything that kube-scheduler and the API server would say, as objects."""
     ledger, pending = start_ledger(of), PendingPods()
-    feed = PodFeed(ledger, pending, log=Records().log, unassigned=lambda pod: None)
+    feed = PodFeed(ledger, pending, Conditions(), log=Records().log, unassigned=lambda pod: None)
     limits, forecast = Limits(partition=of.partition), forecast_of(expected)
     scheduler = Scheduler(ledger, pending, clock=lambda: 0.0, policy=policy, limits=limits, forecast=forecast)
     names = [node.name for node in of.nodes]

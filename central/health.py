@@ -1,0 +1,175 @@
+"""What pods have to be told of the health of their devices: a condition of each that holds one which fell ill.
+
+Enters: a node's room, who holds what of it by assignment or grant, and what the pods' conditions say already. Leaves: a word
+for each pod whose condition says something else than is so. A pod is told nothing before one of its devices falls ill for the
+first time: whoever has no such condition has healthy devices, and 100,000 pods have none.
+
+What was said is kept where it was said, in the pod: a new leader reads it there and repeats nothing. A word is known by its
+text, so that one about the same devices and reasons is the same.
+
+A card's ill health is that of its MIG instances, a PF's that of its VFs. A device that the node does not report any more is
+ill: its pod can not get it again. Cordons are no illness, and of a node without a report nothing is known.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from central.ask.pod import DEVICES_HEALTHY, Pod
+from central.assignment.model import Taken
+from central.ledger.model import Held, Holder, NodeRoom, version_of
+from central.ledger.views import FACTS
+from lading.vocabulary import PodUid
+
+UNHEALTHY: Final = "DeviceUnhealthy"  # reasons, of the condition and of the Event
+HEALTHY: Final = "DeviceHealthy"
+
+# An Event's message has at most 1,024 characters, as many as one reason of a report; a pod has up to some 30 devices.
+_LONGEST_REASON: Final = 120
+_NAMED: Final = 4
+_GONE: Final = "its node does not report it any more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a pod's condition says, in the version of the pod."""
+
+    healthy: bool
+    message: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What it has to say."""
+
+    pod: Holder
+    node: str
+    healthy: bool
+    message: str
+    turned: bool  # the condition is new, or its status another
+
+    @property
+    def reason(self) -> str:
+        return HEALTHY if self.healthy else UNHEALTHY
+
+    def render_condition(self, at: str) -> dict[str, str]:
+        """For a patch that merges conditions by their type. `at`: RFC 3339."""
+        status = "True" if self.healthy else "False"
+        condition = {"type": DEVICES_HEALTHY, "status": status, "reason": self.reason, "message": self.message}
+        return condition | ({"lastTransitionTime": at} if self.turned else {})
+
+
+class Conditions:
+    """What pods' conditions say, by the newest version of each pod. Of those without one nothing is kept."""
+
+    def __init__(self) -> None:
+        self._said: dict[PodUid, Said] = {}
+        self._changed: dict[str, None] = {}
+
+    def get(self, uid: PodUid) -> Said | None:
+        return self._said.get(uid)
+
+    def says(self, word: Word) -> bool:
+        said = self._said.get(word.pod.pod)
+        return said is not None and (said.healthy, said.message) == (word.healthy, word.message)
+
+    def show(self, pod: Pod) -> None:
+        """As the API server has it."""
+        condition = next(iter(pod.status.conditions), None)
+        before = self._said.get(pod.metadata.uid)
+        if condition is None and before is None:
+            return
+        version = version_of(pod.metadata.resource_version)
+        if before is not None and version < before.version:
+            return
+        if condition is None:
+            del self._said[pod.metadata.uid]
+        else:
+            said = Said(healthy=condition.status == "True", message=condition.message, version=version)
+            self._said[pod.metadata.uid] = said
+        self._changed[pod.spec.node_name] = None
+
+    def put(self, word: Word, version: int) -> None:
+        """It was said. What the watch shows of the pod before that version is late."""
+        self._said[word.pod.pod] = Said(healthy=word.healthy, message=word.message, version=version)
+
+    def forget(self, uid: PodUid) -> None:
+        self._said.pop(uid, None)
+
+    def forget_all_but(self, uids: Collection[PodUid]) -> None:
+        self._said = {uid: said for uid, said in self._said.items() if uid in uids}
+
+    def take_changed(self) -> tuple[str, ...]:
+        """Nodes of pods that say something else since this was asked last."""
+        changed = tuple(self._changed)
+        self._changed.clear()
+        return changed
+
+
+def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: Conditions) -> bool:
+    """Whether one of these pods may have to be told something, which is seldom so, and costs a tenth of finding out what."""
+    if not room.reported:
+        return False
+    known = _illnesses(room)
+    for uid, taken in holds:
+        said = conditions.get(uid)
+        if (said is not None and not said.healthy) or any(known.get(device) != "" for device in _devices_in(taken, known)):
+            return True
+    return False
+
+
+def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
+    """`holders`: of devices of this node, pods that are there."""
+    if not room.reported:
+        return
+    known = _illnesses(room)
+    for held in holders:
+        devices = _devices_of(held, known)
+        said = conditions.get(held.holder.pod)
+        ill = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_GONE}"))]
+        if not devices or (not ill and (said is None or said.healthy)):
+            continue
+        word = Word(
+            pod=held.holder,
+            node=room.name,
+            healthy=not ill,
+            message=f"on node {room.name}: {_listed(ill)}" if ill else f"on node {room.name}: all of its devices are healthy",
+            turned=said is None or said.healthy == bool(ill),
+        )
+        if not conditions.says(word):
+            yield word
+
+
+def _illnesses(room: NodeRoom) -> dict[str, str]:
+    """Of every device that is there, in words; empty where it is well."""
+    found: dict[str, str] = {}
+    for card in room.cards:
+        gpu = card.gpu
+        found[gpu.uuid] = f"{gpu.uuid} ({gpu.bdf}): {gpu.unhealthy[:_LONGEST_REASON]}" if gpu.unhealthy else ""
+        found.update((mig.uuid, "") for mig in gpu.mig)
+    for one in room.vfs:
+        of_port = f"its PF {one.pf.bdf}: {one.pf.unhealthy}" if one.pf.unhealthy else ""
+        why = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
+        found[one.vf.bdf] = f"VF {one.vf.bdf}: {why}" if why else ""
+    return found
+
+
+def _devices_of(held: Held, known: Mapping[str, str]) -> set[str]:
+    """By facts: no plan of central's is said to a pod."""
+    by_fact = (held.claims[claim] for claim in FACTS if claim in held.claims)
+    return {device for taken in by_fact for device in _devices_in(taken, known)}
+
+
+def _devices_in(taken: Taken, known: Mapping[str, str]) -> Iterator[str]:
+    """Of a card that is ill or gone as a whole no MIG instance is named."""
+    yield from taken.vfs
+    for uuid, part in taken.gpus.items():
+        yield uuid
+        if part.mig and known.get(uuid) == "":
+            yield from part.mig
+
+
+def _listed(ill: Sequence[str]) -> str:
+    shown = "; ".join(ill[:_NAMED])
+    return shown if len(ill) <= _NAMED else f"{shown}; and {len(ill) - _NAMED} more"
