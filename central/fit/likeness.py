@@ -3,19 +3,25 @@
 In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one holds for all that are
 alike: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
 
-Enters: a room. Leaves: a key to be hashed and compared; equal keys, equal verdicts and scores for every ask of the kind that it
-is for. Most asks do not care where on the node a card is; for the others rooms that are alike are fewer.
+Enters: a room. Leaves: a number; equal numbers, equal verdicts and scores for every ask of the kind that it is for. Most asks
+do not care where on the node a card is; for the others rooms that are alike are fewer. A room is mostly looked at for several
+asks, so its number is remembered. Rooms that are alike have two numbers where the first one was forgotten.
 """
 
 from collections.abc import Callable, Hashable
+from functools import partial
+from itertools import count
+from typing import Final
 
 from central.assignment.sharing import Labels
 from central.fit.demand import Demand, is_placed
 from central.fit.topology import lay_out
 from central.ledger.model import CardRoom, NodeRoom
 
+REMEMBERED: Final = 32768  # nodes, and likenesses, of each kind; a cluster has 15,000 nodes
+
 _State = tuple[str, int, bool, bool, int, int, bool, int, tuple[Labels, ...], tuple[tuple[str, int, bool], ...]]
-Likeness = Callable[[NodeRoom], Hashable]
+Likeness = Callable[[NodeRoom], int]
 
 
 def likeness_for(demand: Demand) -> Likeness:
@@ -25,18 +31,25 @@ def likeness_for(demand: Demand) -> Likeness:
     return likeness_of_devices if demand.vfs_peak else likeness_of_cards
 
 
-def likeness_of_devices(room: NodeRoom) -> Hashable:
-    """For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same."""
-    return _in_place(room, vfs=True)
+def _numbered(key: Callable[[NodeRoom], Hashable]) -> Likeness:
+    """By the room itself, which is never changed: the last one of each node; and then by what it is like."""
+    rooms: dict[str, tuple[NodeRoom, int]] = {}
+    numbers: dict[Hashable, int] = {}
+    fresh = count()
+
+    def likeness(room: NodeRoom) -> int:
+        known = rooms.get(room.name)
+        if known is None or known[0] is not room:
+            for remembered in (rooms, numbers):
+                if len(remembered) >= REMEMBERED:
+                    remembered.clear()
+            known = rooms[room.name] = room, numbers.setdefault(key(room), next(fresh))
+        return known[1]
+
+    return likeness
 
 
-def likeness_of_cards(room: NodeRoom) -> Hashable:
-    """The same for asks without VFs."""
-    return _in_place(room, vfs=False)
-
-
-def likeness(room: NodeRoom) -> Hashable:
-    """Cards in any order are alike; so are VFs, of which only their number counts."""
+def _in_any_order(room: NodeRoom) -> Hashable:
     cards = [_state(card) for card in room.cards]
     cards.sort()
     usable = free = 0
@@ -62,3 +75,11 @@ def _state(card: CardRoom) -> _State:
 def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
     """MIG instances by profile, and which of them are free."""
     return tuple(sorted((mig.profile, mig.memory_mib, mig.uuid in card.free_mig) for mig in card.gpu.mig))
+
+
+# Cards in any order are alike; so are VFs, of which only their number counts.
+likeness: Final = _numbered(_in_any_order)
+# For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same.
+likeness_of_devices: Final = _numbered(partial(_in_place, vfs=True))
+# The same for asks without VFs.
+likeness_of_cards: Final = _numbered(partial(_in_place, vfs=False))

@@ -11,7 +11,7 @@ know better: such a node comes after all others, and is not refused.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -69,7 +69,7 @@ class ColumnStanding:
         self._cards = np.zeros((0, 0), np.bool_)  # by row: which would do, where that was counted
         self._after: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the exact fit said it
         self._apart: Ints = np.zeros(0, np.int64)  # by row: how far the devices would be, where the exact fit said it
-        self._by_likeness: dict[Hashable, Missing | _Judged] = {}
+        self._by_likeness: dict[int, Missing | _Judged] = {}
 
     def catch_up(self) -> None:
         columns = self._columns

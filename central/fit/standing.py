@@ -9,7 +9,7 @@ not decide.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from central.ask.model import Ask
@@ -33,13 +33,13 @@ class Standing:
     def __init__(self, ask: Ask, judge: Judge) -> None:
         self._ask = ask
         self._judge = judge
-        self._verdicts: dict[Hashable, Score | Missing] = {}  # by likeness
+        self._verdicts: dict[int, Score | Missing] = {}  # by likeness
         self.fits: dict[str, Score] = {}
         self.reasons: dict[str, str] = {}
         self.seen = -1  # the ledger's version that this is caught up with
         self._heap: list[tuple[tuple[int, ...], str]] = []  # best first; an entry counts while `fits` says the same
 
-    def judge(self, room: NodeRoom, alike: Hashable) -> None:
+    def judge(self, room: NodeRoom, alike: int) -> None:
         verdict = self._verdicts.get(alike)
         if verdict is None:
             if len(self._verdicts) >= VERDICTS:
@@ -112,8 +112,6 @@ class Standings:
         self._likeness_for = alike
         self._rooms = rooms
         self._known: OrderedDict[Ask, Standing] = OrderedDict()
-        # By likeness and node: of which version of its room, and the key.
-        self._alike: dict[Likeness, dict[str, tuple[int, Hashable]]] = {}
 
     def __contains__(self, ask: Ask) -> bool:
         """It is remembered."""
@@ -131,20 +129,10 @@ class Standings:
         for name, room in changed:
             if room is None:
                 standing.forget(name)
-                for known in self._alike.values():
-                    known.pop(name, None)
             else:
-                standing.judge(room, self._key(alike, room))
+                standing.judge(room, alike(room))
         standing.seen = version
         return standing
-
-    def _key(self, alike: Likeness, room: NodeRoom) -> Hashable:
-        known = self._alike.setdefault(alike, {})
-        version, key = known.get(room.name, (-1, None))
-        if version != room.version:
-            key = alike(room)
-            known[room.name] = room.version, key
-        return key
 
 
 def _reversed(score: Score) -> tuple[int, ...]:
