@@ -38,8 +38,11 @@ NEEDS = (
     Need(programs=("nsenter", "mount"), packages=("util-linux", "mount")),
 )
 
-# Not started, only run: systemd and journald in namespaces of their own, and what judges unit files.
-TEST_NEEDS = (Need(programs=("systemctl", "systemd-analyze", "journalctl"), packages=("systemd",)),)
+TEST_NEEDS = (
+    # Not started, only run: systemd and journald in namespaces of their own, and what judges unit files.
+    Need(programs=("systemctl", "systemd-analyze", "journalctl"), packages=("systemd",)),
+    Need(programs=("strace",), packages=("strace",)),  # shows what ip(8) sends
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,122 @@
+"""Network devices of one namespace, by way of one rtnetlink socket in it. Every error says what was asked, and of which device.
+
+A device is found by its whole name: what the kernel finds by an alternative name is another device.
+"""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import Final
+
+from hooks.attach.kernel import KernelError
+from hooks.attach.messages import Exchange, Message, RefusedError, errno_name, parse_answer
+from hooks.attach.model import Link, Route
+from hooks.attach.rtnetlink import (
+    parse_link,
+    parse_route,
+    render_add_address,
+    render_add_route,
+    render_get_link,
+    render_list_routes,
+    render_move_link,
+    render_rename_link,
+    render_set_link,
+    render_set_up,
+    same_route,
+)
+
+_TRIES: Final = 5  # of a list that changes while it is read
+
+
+@contextlib.contextmanager
+def attempting(doing: str) -> Iterator[None]:
+    """`doing` completes "cannot …". What goes wrong is a KernelError, caused by the kernel's RefusedError where it was that."""
+    try:
+        yield
+    except (RefusedError, ValueError) as e:  # ValueError: an answer that is cut off
+        raise KernelError(f"cannot {doing}: {e}") from e
+    except OSError as e:
+        raise KernelError(f"cannot {doing}: {errno_name(e.errno or 0)}: {e.strerror}") from e
+
+
+def ask(exchange: Exchange, request: bytes, doing: str) -> list[Message]:
+    with attempting(doing):
+        return parse_answer(exchange(request))
+
+
+def refused(error: KernelError, *codes: int) -> bool:
+    """Whether the kernel said one of these numbers."""
+    return isinstance(error.__cause__, RefusedError) and error.__cause__.code in codes
+
+
+class Links:
+    """Any number of calls, in any thread, one at a time."""
+
+    def __init__(self, exchange: Exchange, where: str) -> None:
+        self._exchange = exchange
+        self._where = where  # "the host" or a path
+
+    def find(self, name: str) -> Link | None:
+        try:
+            (message, *_) = self._ask(render_get_link(name), f"read network device {name} of {self._where}")
+        except KernelError as e:
+            if refused(e, errno.ENODEV):
+                return None
+            raise
+        link = parse_link(message)
+        return link if link.name == name else None
+
+    def need(self, name: str) -> Link:
+        link = self.find(name)
+        if link is None:
+            raise KernelError(f"cannot find network device {name} of {self._where}: ENODEV: it is not there")
+        return link
+
+    def set_up(self, link: Link, *, up: bool) -> None:
+        self._ask(render_set_up(link.index, up=up), f"set network device {link.name} of {self._where} {'up' if up else 'down'}")
+
+    def change(self, link: Link, *, mac: str | None, mtu: int | None) -> None:
+        wanted = ", ".join(f"{what} {value}" for what, value in (("MAC", mac), ("MTU", mtu)) if value is not None)
+        self._ask(render_set_link(link.index, mac=mac, mtu=mtu), f"set {wanted} of network device {link.name} of {self._where}")
+
+    def rename(self, link: Link, to: str) -> None:
+        self._ask(render_rename_link(link.index, to), f"rename network device {link.name} of {self._where} to {to}")
+
+    def move(self, link: Link, netns_fd: int, to: str, target: str) -> None:
+        self._ask(
+            render_move_link(link.index, netns_fd, to),
+            f"move network device {link.name} of {self._where} to {target} as {to}",
+        )
+
+    def add_address(self, link: Link, address: str) -> None:
+        """One that the device has stays."""
+        try:
+            self._ask(render_add_address(link.index, address), f"add address {address} to {link.name} of {self._where}")
+        except KernelError as e:
+            if not refused(e, errno.EEXIST):
+                raise
+
+    def add_route(self, link: Link, route: Route) -> None:
+        """One that is there stays. One to the same network, by another device or gateway, is an error: it would win."""
+        doing = f"add route {route.to}{f' via {route.via}' if route.via else ''} by {link.name} of {self._where}"
+        try:
+            self._ask(render_add_route(link.index, route), doing)
+        except KernelError as e:
+            if not refused(e, errno.EEXIST) or not self._has_route(link, route):
+                raise
+
+    def _has_route(self, link: Link, route: Route) -> bool:
+        request = render_list_routes(6 if ":" in route.to else 4)
+        for remaining in reversed(range(_TRIES)):
+            try:
+                messages = self._ask(request, f"list the routes of {self._where}")
+            except KernelError as e:
+                if not refused(e, errno.EINTR) or not remaining:
+                    raise
+                continue
+            found = (parse_route(message) for message in messages)
+            return any(one is not None and one[0] == link.index and same_route(one[1], route) for one in found)
+        raise AssertionError  # the last try returns or raises
+
+    def _ask(self, request: bytes, doing: str) -> list[Message]:
+        return ask(self._exchange, request, doing)

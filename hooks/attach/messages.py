@@ -1,0 +1,133 @@
+"""Netlink messages: their frame, their attributes, and what an answer says. Bytes in, bytes and values out.
+
+A request is made without a sequence number; the socket that sends it stamps one. An answer is the bytes of all messages of one
+exchange, up to and with its end: an acknowledgement or error (NLMSG_ERROR), or the end of a dump (NLMSG_DONE). An error is a
+`RefusedError` with the kernel's number and, where it gives one, its reason in words (extended acknowledgement).
+
+Source: linux/netlink.h; Documentation/userspace-api/netlink/intro.rst. Numbers are in the host's byte order.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+NLM_F_REQUEST: Final = 0x1
+NLM_F_ACK: Final = 0x4
+NLM_F_DUMP_INTR: Final = 0x10  # what was listed changed meanwhile
+NLM_F_DUMP: Final = 0x300
+NLM_F_EXCL: Final = 0x200
+NLM_F_CREATE: Final = 0x400
+NLM_F_CAPPED: Final = 0x100  # of an error: only the request's header is repeated
+NLM_F_ACK_TLVS: Final = 0x200
+
+NLMSG_ERROR: Final = 2
+NLMSG_DONE: Final = 3
+
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
+_ERROR: Final = struct.Struct("=i")  # an errno, negative; 0 is an acknowledgement
+_TYPE_MASK: Final = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+_NLMSGERR_ATTR_MSG: Final = 1
+
+# A request goes in, all that answers it comes out. The one between a PF's VFs and us can be another than the kernel's.
+Exchange = Callable[[bytes], bytes]
+
+
+class RefusedError(Exception):
+    """The kernel says no. `code` is an errno, `detail` its own words or empty."""
+
+    def __init__(self, code: int, detail: str = "") -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{errno_name(self.code)}: {self.detail or os.strerror(self.code)}"
+
+
+def errno_name(code: int) -> str:
+    """As the kernel's sources and ip(8) have it: Python calls 95 ENOTSUP."""
+    return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, str(code))
+
+
+class Message(NamedTuple):
+    kind: int
+    flags: int
+    sequence: int
+    body: bytes
+
+
+def render_message(kind: int, flags: int, body: bytes = b"", *, sequence: int = 0) -> bytes:
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+
+
+def stamp(request: bytes, sequence: int) -> bytes:
+    """The same request with this sequence number."""
+    length, kind, flags, _, port = _HEADER.unpack_from(request)
+    return _HEADER.pack(length, kind, flags, sequence, port) + request[_HEADER.size :]
+
+
+def render_attribute(kind: int, payload: bytes) -> bytes:
+    """With the padding to four octets behind it."""
+    length = _ATTRIBUTE.size + len(payload)
+    return _ATTRIBUTE.pack(length, kind) + payload + bytes(-length % 4)
+
+
+def parse_messages(data: bytes) -> Iterator[Message]:
+    """Raises ValueError on what is cut off."""
+    while data:
+        if len(data) < _HEADER.size:
+            raise ValueError("a netlink message ends within its header")
+        length, kind, flags, sequence, _ = _HEADER.unpack_from(data)
+        if not _HEADER.size <= length <= len(data):
+            raise ValueError(f"a netlink message says that it has {length} octets, of {len(data)}")
+        yield Message(kind, flags, sequence, data[_HEADER.size : length])
+        data = data[length + -length % 4 :]
+
+
+def parse_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, payload) of each, in order. Raises ValueError on what is cut off."""
+    while data:
+        if len(data) < _ATTRIBUTE.size:
+            raise ValueError("a netlink attribute ends within its header")
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if not _ATTRIBUTE.size <= length <= len(data):
+            raise ValueError(f"netlink attribute {kind} says that it has {length} octets, of {len(data)}")
+        yield kind & _TYPE_MASK, data[_ATTRIBUTE.size : length]
+        data = data[length + -length % 4 :]
+
+
+def parse_answer(answer: bytes) -> list[Message]:
+    """The messages before the end. Raises RefusedError where the end is an error, ValueError where there is no end."""
+    found: list[Message] = []
+    for message in parse_messages(answer):
+        if message.flags & NLM_F_DUMP_INTR:
+            raise RefusedError(errno.EINTR, "the list changed while it was read")
+        if message.kind in {NLMSG_ERROR, NLMSG_DONE}:
+            if refused := _parse_error(message):
+                raise refused
+            return found
+        found.append(message)
+    raise ValueError("a netlink answer without an end")
+
+
+def ends(message: Message) -> bool:
+    """Whether nothing of this exchange comes after it."""
+    return message.kind in {NLMSG_ERROR, NLMSG_DONE}
+
+
+def _parse_error(message: Message) -> RefusedError | None:
+    """struct nlmsgerr, or the number alone at the end of a dump; then, where the flags say so, attributes."""
+    code = -_ERROR.unpack_from(message.body)[0]
+    if code == 0:
+        return None
+    if not message.flags & NLM_F_ACK_TLVS:
+        return RefusedError(code)
+    start = _ERROR.size
+    if message.kind == NLMSG_ERROR:
+        repeated = _HEADER.size if message.flags & NLM_F_CAPPED else _HEADER.unpack_from(message.body, start)[0]
+        start += repeated + -repeated % 4
+    words = dict(parse_attributes(message.body[start:])).get(_NLMSGERR_ATTR_MSG, b"")
+    return RefusedError(code, words.rstrip(b"\0").decode("utf-8", "replace"))

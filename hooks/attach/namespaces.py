@@ -1,0 +1,130 @@
+"""Network namespaces: a path is opened, checked, and entered for as long as it takes to make a socket there.
+
+A socket stays in the namespace in which it was made, so a thread goes there and back in two calls, and nothing that may block
+(a driver) is done while it is away. Nothing is forked: gRPC has threads. A path is first opened as a name only (O_PATH), so
+that what is no file of the kernel's is never opened for real, and what is used is what was checked: the same descriptor.
+
+Source: namespaces(7), setns(2), ioctl_ns(2) NS_GET_NSTYPE. `os.setns` is there from Python 3.12.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+from hooks.attach.kernel import KernelError, NetnsGoneError
+from hooks.attach.messages import errno_name
+from hooks.attach.model import NetnsId
+
+_CLONE_NEWNET: Final = 0x40000000
+_NS_GET_NSTYPE: Final = 0xB703
+
+# ESRCH, ENOENT: the process, or its namespace, is gone. ENOTDIR, ELOOP: something else is at the path now.
+_GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.ELOOP})
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def read_netns_id(netns: str) -> NetnsId | None:
+    """None: no network namespace is at this path (any more). A descriptor of it is not kept. Raises KernelError."""
+    fd = _open(netns)
+    if fd is None:
+        return None
+    try:
+        return _id_of(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
+    """A descriptor of the namespace, which keeps it alive. Raises NetnsGoneError where none or not the wanted one is there,
+    KernelError where it is the calling thread's own: the host's, into which nothing is moved by mistake."""
+    fd = _open(netns)
+    if fd is None:
+        raise NetnsGoneError(f"cannot enter {netns}: there is no network namespace any more")
+    try:
+        found = _id_of(fd)
+        if wanted is not None and found != wanted:
+            raise NetnsGoneError(
+                f"cannot enter {netns}: another namespace is there now, {found.device}:{found.inode} and not"
+                f" {wanted.device}:{wanted.inode}"
+            )
+        with own() as host:
+            if found == _id_of(host):
+                raise KernelError(f"cannot enter {netns}: it is the host's network namespace")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def own() -> Iterator[int]:
+    """A descriptor of the namespace that the calling thread is in."""
+    try:
+        fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise KernelError(f"cannot open the network namespace of the host: {_cause(e)}") from e
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def inside(fd: int) -> Iterator[None]:
+    """The calling thread, and no other, is in this namespace meanwhile. Raises OSError."""
+    with own() as back:
+        _enter(fd)
+        try:
+            yield
+        finally:
+            _enter(back)
+
+
+def _open(netns: str) -> int | None:
+    try:
+        name = os.open(netns, os.O_PATH | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno in _GONE:
+            return None
+        raise KernelError(f"cannot open the network namespace {netns}: {_cause(e)}") from e
+    try:
+        # What is left of /run/netns/<name> after an unmount is an empty regular file, as the namespace itself looks like one.
+        if not stat.S_ISREG(os.fstat(name).st_mode):
+            return None
+        fd = os.open(f"/proc/thread-self/fd/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise KernelError(f"cannot open the network namespace {netns}: {_cause(e)}") from e
+    finally:
+        os.close(name)
+    if _is_network_namespace(fd):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _is_network_namespace(fd: int) -> bool:
+    try:
+        return fcntl.ioctl(fd, _NS_GET_NSTYPE) == _CLONE_NEWNET
+    except OSError:  # ENOTTY: not a file of nsfs
+        return False
+
+
+def _id_of(fd: int) -> NetnsId:
+    found = os.fstat(fd)
+    return NetnsId(device=found.st_dev, inode=found.st_ino)
+
+
+def _enter(fd: int) -> None:
+    if _LIBC.setns(fd, _CLONE_NEWNET) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _cause(error: OSError) -> str:
+    return f"{errno_name(error.errno or 0)}: {error.strerror}"

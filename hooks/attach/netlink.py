@@ -1,0 +1,269 @@
+"""The real kernel, as `kernel.Kernel` asks of it: rtnetlink for network devices and VFs, NETLINK_RDMA for ibdevs.
+
+Each call opens the sockets that it needs, each in its namespace, and closes them. A thread is in a pod's namespace only while
+one is opened there (`namespaces`); the host's is the one that the calling thread is in.
+
+A move with a new name is not quite one step in Linux: where the device's old name is free in the namespace that it goes to,
+the kernel moves it first and renames it there (net/core/dev.c, __dev_change_net_namespace), and where the new name is taken
+leaves it there under the old one. So the name is looked up first, and a device that was stranded all the same is taken back. A
+device that changes namespaces is taken down by the kernel.
+"""
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hooks.attach.kernel import Kernel, KernelError
+from hooks.attach.links import Links, ask, attempting
+from hooks.attach.messages import Exchange, RefusedError, parse_answer
+from hooks.attach.model import Link, NetnsId, RdmaMode, Route, VfConfig
+from hooks.attach.namespaces import inside, opened, own, read_netns_id
+from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device
+from hooks.attach.rtnetlink import parse_link, render_get_link
+from hooks.attach.sockets import NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
+from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change
+from hooks.inventory.attributes import read_names
+from lading.vocabulary import PciAddress
+
+_HOST: Final = "the host"
+
+# Some firmware takes a MAC and answers before it has it, or loses it to a reset that is still going on.
+_MAC_TRIES: Final = 10
+_MAC_PAUSE_S: Final = 0.1
+
+
+def exchange_with_kernel(request: bytes) -> bytes:
+    """One rtnetlink exchange in the namespace of the calling thread. Raises OSError."""
+    with NetlinkSocket(NETLINK_ROUTE) as socket:
+        return socket.exchange(request)
+
+
+class HostKernel(Kernel):
+    """May be used by many threads at once. `pf_exchange` carries what is asked of PFs about their VFs, and nothing else: where
+    functions are files, a table of VFs can stand behind it."""
+
+    def __init__(self, host_root: Path, *, pf_exchange: Exchange = exchange_with_kernel) -> None:
+        self._functions = host_root / "sys/bus/pci/devices"
+        self._pf_exchange = pf_exchange
+
+    # ---- namespaces
+
+    def netns_id(self, netns: str) -> NetnsId | None:
+        return read_netns_id(netns)
+
+    # ---- the PF's side
+
+    def read_vf(self, pf: PciAddress, index: int) -> VfConfig:
+        return self._find_vf(pf, index)[1]
+
+    def set_vf(self, pf: PciAddress, index: int, config: VfConfig) -> None:
+        if config.empty:
+            return
+        pf_index, now = self._find_vf(pf, index)
+        for change in decide_changes(now, config):
+            self._set(pf, pf_index, index, change)
+            if change.mac is not None:
+                self._settle_mac(pf, pf_index, index, change)
+
+    def _set(self, pf: PciAddress, pf_index: int, index: int, change: VfConfig) -> None:
+        request = render_change(pf_index, index, change)
+        ask(self._pf_exchange, request, f"set {describe_change(change)} of VF {index} of PF {pf}")
+
+    def _settle_mac(self, pf: PciAddress, pf_index: int, index: int, change: VfConfig) -> None:
+        for _ in range(_MAC_TRIES):
+            found = self.read_vf(pf, index).mac
+            if found == change.mac:
+                return
+            time.sleep(_MAC_PAUSE_S)
+            self._set(pf, pf_index, index, change)
+        raise KernelError(f"cannot set {describe_change(change)} of VF {index} of PF {pf}: its driver goes on with {found}")
+
+    def _find_vf(self, pf: PciAddress, index: int) -> tuple[int, VfConfig]:
+        """(index of the PF's network device, the VF). A PF in switchdev mode has several devices: one of them tells of VFs."""
+        names = self._devices_of(pf)
+        if not names:
+            raise KernelError(f"cannot read VF {index} of PF {pf}: the PF has no network device")
+        for name in names:
+            messages = ask(self._pf_exchange, render_get_link(name), f"read the VFs of PF {pf} by network device {name}")
+            for message in messages:
+                link, vfs = parse_link(message), parse_vfs(message)
+                if index in vfs and link.parent in {"", pf}:
+                    return link.index, vfs[index]
+        raise KernelError(f"cannot read VF {index} of PF {pf}: {', '.join(names)} tells of no such VF")
+
+    def _devices_of(self, function: PciAddress) -> tuple[str, ...]:
+        """Names of its network devices that are in the host's namespace, which is all that sysfs shows."""
+        with attempting(f"read the network devices of PCI function {function}"):
+            return read_names(self._functions / function / "net")
+
+    # ---- the VF's network device
+
+    def host_link(self, vf: PciAddress) -> Link | None:
+        with _links() as host:
+            for name in self._devices_of(vf):
+                link = host.find(name)
+                if link is not None and link.parent in {"", vf}:  # it may have another's name by now
+                    return link
+        return None
+
+    def link(self, netns: str | None, name: str) -> Link | None:
+        with _links(netns) as links:
+            return links.find(name)
+
+    def set_link(
+        self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
+    ) -> None:
+        """A device that is up goes down for another MAC, and where nothing is said of that, up again."""
+        with _links(netns) as links:
+            link = links.need(name)
+            mac = None if mac == link.mac else mac
+            mtu = None if mtu == link.mtu else mtu
+            down = link.up and (up is False or mac is not None)
+            if down:
+                links.set_up(link, up=False)
+            if mac is not None or mtu is not None:
+                links.change(link, mac=mac, mtu=mtu)
+            wanted = link.up if up is None else up
+            if wanted and (down or not link.up):
+                links.set_up(link, up=True)
+
+    def rename(self, name: str, to: str) -> None:
+        with _links() as host:
+            link = host.find(name)
+            if link is None and host.find(to) is not None:
+                return
+            link = link or host.need(name)
+            if name != to:
+                _set_down(host, link)
+                host.rename(link, to)
+
+    def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
+        with opened(netns, netns_id) as pod_fd, _links() as host, _links_by(pod_fd, netns) as pod:
+            link = host.find(name)
+            if link is None:
+                _finish_move_in(pod, name, to)
+                return
+            if pod.find(to) is not None:
+                raise KernelError(
+                    f"cannot move network device {name} to {netns} as {to}: EEXIST: there is another of that name"
+                )
+            try:
+                host.move(link, pod_fd, to, netns)
+            except KernelError:
+                _take_back(host, pod, link)
+                raise
+
+    def move_out(self, netns: str, netns_id: NetnsId, name: str, to: str) -> None:
+        with opened(netns, netns_id) as pod_fd, own() as host_fd, _links() as host, _links_by(pod_fd, netns) as pod:
+            link, taken = pod.find(name), host.find(to)
+            if link is None and taken is not None:
+                return
+            link = link or pod.need(name)
+            if taken is not None:
+                raise KernelError(f"cannot move network device {name} of {netns} to the host as {to}: EEXIST: it has another")
+            pod.move(link, host_fd, to, _HOST)
+
+    def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
+        with _links(netns) as links:
+            link = links.need(name)
+            if not link.up:
+                links.set_up(link, up=True)
+            for address in addresses:
+                links.add_address(link, address)
+            for route in routes:
+                links.add_route(link, route)
+
+    # ---- its RDMA device
+
+    def rdma_mode(self) -> RdmaMode:
+        with _rdma() as exchange:
+            if exchange is None:
+                return RdmaMode.NONE
+            with attempting("read the RDMA network namespace mode"):
+                return read_mode(exchange)
+
+    def rdma_move_in(self, ibdev: str, netns: str, netns_id: NetnsId) -> None:
+        with opened(netns, netns_id) as pod_fd, _rdma() as host, _rdma(pod_fd) as pod:
+            _move_rdma(ibdev, source=host, target=pod, target_fd=pod_fd, doing=f"move RDMA device {ibdev} to {netns}")
+
+    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: str) -> None:
+        with opened(netns, netns_id) as pod_fd, own() as host_fd, _rdma() as host, _rdma(pod_fd) as pod:
+            doing = f"move RDMA device {ibdev} of {netns} to {_HOST}"
+            _move_rdma(ibdev, source=pod, target=host, target_fd=host_fd, doing=doing)
+
+    def rdma_devices(self, netns: str | None) -> frozenset[str]:
+        with contextlib.ExitStack() as stack:
+            netns_fd = None if netns is None else stack.enter_context(opened(netns))
+            exchange = stack.enter_context(_rdma(netns_fd))
+            with attempting(f"list the RDMA devices of {netns or _HOST}"):
+                return frozenset() if exchange is None else frozenset(list_devices(exchange))
+
+
+def _set_down(links: Links, link: Link) -> None:
+    if link.up:
+        links.set_up(link, up=False)
+
+
+def _finish_move_in(pod: Links, name: str, to: str) -> None:
+    """What is no longer the host's was moved before: all the way, or without its new name."""
+    if pod.find(to) is None:
+        stranded = pod.need(name)
+        _set_down(pod, stranded)
+        pod.rename(stranded, to)
+
+
+def _take_back(host: Links, pod: Links, link: Link) -> None:
+    there = host.find(link.name)
+    if there is None or there.index != link.index:
+        with own() as host_fd:
+            pod.move(pod.need(link.name), host_fd, link.name, _HOST)
+
+
+def _move_rdma(ibdev: str, *, source: Exchange | None, target: Exchange | None, target_fd: int, doing: str) -> None:
+    if source is None or target is None:
+        raise KernelError(f"cannot {doing}: EPROTONOSUPPORT: this kernel has no RDMA")
+    with attempting(doing):
+        devices = list_devices(source)
+        if ibdev in devices:
+            parse_answer(source(render_move_device(devices[ibdev], target_fd)))
+        elif ibdev not in list_devices(target):
+            raise RefusedError(errno.ENODEV)
+
+
+@contextlib.contextmanager
+def _links(netns: str | None = None) -> Iterator[Links]:
+    if netns is None:
+        with _socket(NETLINK_ROUTE) as socket:
+            yield Links(socket.exchange, _HOST)
+    else:
+        with opened(netns) as netns_fd, _links_by(netns_fd, netns) as links:
+            yield links
+
+
+@contextlib.contextmanager
+def _links_by(netns_fd: int, netns: str) -> Iterator[Links]:
+    with _socket(NETLINK_ROUTE, netns_fd) as socket:
+        yield Links(socket.exchange, netns)
+
+
+@contextlib.contextmanager
+def _rdma(netns_fd: int | None = None) -> Iterator[Exchange | None]:
+    """None: this kernel has no RDMA."""
+    try:
+        socket = _socket(NETLINK_RDMA, netns_fd)
+    except KernelError as e:
+        if not isinstance(e.__cause__, OSError) or e.__cause__.errno != errno.EPROTONOSUPPORT:
+            raise
+        yield None
+        return
+    with socket:
+        yield socket.exchange
+
+
+def _socket(protocol: int, netns_fd: int | None = None) -> NetlinkSocket:
+    """In the namespace of the descriptor; the calling thread's is the host's."""
+    with attempting("open a netlink socket"), contextlib.nullcontext() if netns_fd is None else inside(netns_fd):
+        return NetlinkSocket(protocol)

@@ -1,0 +1,53 @@
+"""Where a sandbox's network namespace is, from what its runtime says of it.
+
+A PodSandboxStatus response that was asked for with `verbose` enters. Its `info` is the runtime's own JSON, of no fixed form:
+containerd (1.6 to 2.x) and CRI-O both have the OCI configuration of the sandbox in it, and the process that keeps it alive.
+What has another form than expected counts as not said.
+
+Source: containerd internal/cri/server/sandbox_status.go (toCRISandboxInfo), CRI-O server/sandbox_status.go, OCI runtime-spec
+"Namespaces", CRI NamespaceMode.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+HOST: Final = ""  # the sandbox has no network namespace of its own
+
+
+def netns_path(status: cri.PodSandboxStatusResponse) -> str | None:
+    """HOST where the pod uses the host's network; None where the runtime does not say, or has closed the namespace."""
+    if status.status.linux.namespaces.options.network == cri.NamespaceMode.NODE:
+        return HOST
+    info = _parse_info(status)
+    if info.get("netNamespaceClosed") is True:
+        return None
+    pid = info.get("pid")
+    of_process = f"/proc/{pid}/ns/net" if type(pid) is int and pid > 0 else None
+    namespaces = _find_namespaces(info)
+    if namespaces is None:
+        return of_process
+    for namespace in namespaces:
+        if isinstance(namespace, dict) and namespace.get("type") == "network":
+            path = namespace.get("path")
+            # Without a path runc made the namespace, for that process.
+            return path if isinstance(path, str) and path.startswith("/") and "\0" not in path else of_process
+    return HOST
+
+
+def _parse_info(status: cri.PodSandboxStatusResponse) -> Mapping[str, object]:
+    try:
+        info = json.loads(status.info.get("info", ""))
+    except (ValueError, RecursionError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _find_namespaces(info: Mapping[str, object]) -> list[object] | None:
+    match info:
+        case {"runtimeSpec": {"linux": {"namespaces": list(namespaces)}}} if namespaces:
+            return namespaces
+        case _:
+            return None

@@ -1,0 +1,82 @@
+"""RDMA devices and network namespaces, over NETLINK_RDMA: the mode of the machine, the devices of a namespace, a move.
+
+pyroute2 has no such family. Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them; devices are
+named, and their numbers looked up in the same exchange, for a reload gives them to others. A kernel without RDMA has no such
+protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, no fault.
+
+Source: rdma/rdma_netlink.h (enum rdma_nldev_command, rdma_nldev_attr), drivers/infiniband/core/nldev.c, rdma-system(8).
+"""
+
+import errno
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from hooks.attach.messages import (
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    NLM_F_REQUEST,
+    Exchange,
+    Message,
+    RefusedError,
+    parse_answer,
+    parse_attributes,
+    render_attribute,
+    render_message,
+)
+from hooks.attach.model import RdmaMode
+
+_RDMA_NL_NLDEV: Final = 5
+_CMD_GET: Final = 1
+_CMD_SET: Final = 2
+_CMD_SYS_GET: Final = 6
+
+_ATTR_DEV_INDEX: Final = 1
+_ATTR_DEV_NAME: Final = 2
+_ATTR_SYS_NETNS_MODE: Final = 66
+_ATTR_NET_NS_FD: Final = 68
+
+_U32: Final = struct.Struct("=I")
+_MODES: Final = {0: RdmaMode.EXCLUSIVE, 1: RdmaMode.SHARED}
+
+# Kernels before 5.1 and 5.2 do not know the command, or the attribute: every device is everywhere.
+_OLDER: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
+
+
+def render_get_mode() -> bytes:
+    return _render(_CMD_SYS_GET, NLM_F_REQUEST | NLM_F_ACK)
+
+
+def render_list_devices() -> bytes:
+    return _render(_CMD_GET, NLM_F_REQUEST | NLM_F_ACK | NLM_F_DUMP)
+
+
+def render_move_device(index: int, netns_fd: int) -> bytes:
+    attributes = ((_ATTR_DEV_INDEX, index), (_ATTR_NET_NS_FD, netns_fd))
+    body = b"".join(render_attribute(kind, _U32.pack(value)) for kind, value in attributes)
+    return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
+
+
+def read_mode(exchange: Exchange) -> RdmaMode:
+    """Raises RefusedError, OSError."""
+    try:
+        (told, *_) = parse_answer(exchange(render_get_mode()))
+    except RefusedError as e:
+        if e.code in _OLDER:
+            return RdmaMode.SHARED
+        raise
+    return _MODES.get(dict(parse_attributes(told.body)).get(_ATTR_SYS_NETNS_MODE, b"\1")[0], RdmaMode.SHARED)
+
+
+def list_devices(exchange: Exchange) -> Mapping[str, int]:
+    """Name to number, of the namespace that the socket is in. Raises RefusedError, OSError."""
+    return dict(_parse_device(message) for message in parse_answer(exchange(render_list_devices())))
+
+
+def _parse_device(message: Message) -> tuple[str, int]:
+    told = dict(parse_attributes(message.body))
+    return told[_ATTR_DEV_NAME].rstrip(b"\0").decode("utf-8", "replace"), _U32.unpack(told[_ATTR_DEV_INDEX])[0]
+
+
+def _render(command: int, flags: int, body: bytes = b"") -> bytes:
+    return render_message(_RDMA_NL_NLDEV << 10 | command, flags, body)

@@ -1,0 +1,163 @@
+"""What is asked of network devices over rtnetlink, and what its answers say: links, addresses, routes. Values in and out.
+
+Requests are rendered by pyroute2, octet for octet as iproute2 sends them (tests/golden/netlink). Answers are read here:
+pyroute2 cuts the address of an InfiniBand device, twenty octets long, to six.
+
+Source: rtnetlink(7), linux/if_link.h, linux/if_addr.h, linux/rtnetlink.h.
+"""
+
+import ipaddress
+import struct
+import sys
+from typing import Final, Literal
+
+from pyroute2.netlink import nlmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from hooks.attach.messages import NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Message, parse_attributes
+from hooks.attach.model import Link, Route
+
+RTM_NEWLINK: Final = 16
+RTM_GETLINK: Final = 18
+_RTM_NEWADDR: Final = 20
+_RTM_NEWROUTE: Final = 24
+_RTM_GETROUTE: Final = 26
+
+LINK_HEADER: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change mask
+_ROUTE_HEADER: Final = struct.Struct("=8BI")  # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
+
+_IFF_UP: Final = 1
+_RTEXT_FILTER_VF: Final = 1
+_RTEXT_FILTER_SKIP_STATS: Final = 8  # counters of hundreds of VFs would not fit into one attribute
+
+_IFLA_ADDRESS: Final = 1
+_IFLA_IFNAME: Final = 3
+_IFLA_MTU: Final = 4
+_IFLA_PARENT_DEV_NAME: Final = 56
+_IFLA_PARENT_DEV_BUS_NAME: Final = 57
+
+_AF_INET: Final = 2
+_AF_INET6: Final = 10
+_RTA_DST: Final = 1
+_RTA_OIF: Final = 4
+_RTA_GATEWAY: Final = 5
+_RTN_UNICAST: Final = 1
+_RT_TABLE_MAIN: Final = 254
+_RTPROT_BOOT: Final = 3
+_RT_SCOPE_UNIVERSE: Final = 0
+_RT_SCOPE_LINK: Final = 253
+
+CHANGE: Final = NLM_F_REQUEST | NLM_F_ACK
+_ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
+
+
+def render_get_link(name: str) -> bytes:
+    """Its VFs' settings are told with it."""
+    mask = _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS
+    return _render(ifinfmsg(), RTM_GETLINK, CHANGE, ("IFLA_EXT_MASK", mask), ("IFLA_IFNAME", name))
+
+
+def render_link_message(index: int, *attributes: tuple[str, object]) -> bytes:
+    """A change of one device, by pyroute2's names of attributes."""
+    message = ifinfmsg()
+    message["index"] = index
+    return _render(message, RTM_NEWLINK, CHANGE, *attributes)
+
+
+def render_set_up(index: int, *, up: bool) -> bytes:
+    message = ifinfmsg()
+    message["index"], message["flags"], message["change"] = index, _IFF_UP if up else 0, _IFF_UP
+    return _render(message, RTM_NEWLINK, CHANGE)
+
+
+def render_set_link(index: int, *, mac: str | None = None, mtu: int | None = None) -> bytes:
+    wanted = (("IFLA_MTU", mtu), ("IFLA_ADDRESS", mac))
+    return render_link_message(index, *((name, value) for name, value in wanted if value is not None))
+
+
+def render_rename_link(index: int, name: str) -> bytes:
+    return render_link_message(index, ("IFLA_IFNAME", name))
+
+
+def render_move_link(index: int, netns_fd: int, name: str) -> bytes:
+    return render_link_message(index, ("IFLA_NET_NS_FD", netns_fd), ("IFLA_IFNAME", name))
+
+
+def render_add_address(index: int, address: str) -> bytes:
+    parsed = ipaddress.ip_interface(address)
+    message = ifaddrmsg()
+    message["family"], message["prefixlen"], message["index"] = _family(parsed.version), parsed.network.prefixlen, index
+    return _render(message, _RTM_NEWADDR, _ADD, ("IFA_LOCAL", str(parsed.ip)), ("IFA_ADDRESS", str(parsed.ip)))
+
+
+def render_add_route(index: int, route: Route) -> bytes:
+    """Into the main table. Like ip-route(8): a route without a gateway has the scope of the link in IPv4."""
+    to = ipaddress.ip_network(route.to)
+    message = rtmsg()
+    message["family"], message["dst_len"] = _family(to.version), to.prefixlen
+    message["table"], message["proto"], message["type"] = _RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST
+    message["scope"] = _RT_SCOPE_LINK if to.version == 4 and not route.via else _RT_SCOPE_UNIVERSE
+    attributes: list[tuple[str, object]] = [("RTA_DST", str(to.network_address))]
+    if route.via:
+        attributes.append(("RTA_GATEWAY", route.via))
+    attributes.append(("RTA_OIF", index))
+    return _render(message, _RTM_NEWROUTE, _ADD, *attributes)
+
+
+def render_list_routes(version: Literal[4, 6]) -> bytes:
+    message = rtmsg()
+    message["family"] = _family(version)
+    return _render(message, _RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP)
+
+
+def parse_link(message: Message) -> Link:
+    _, _, index, flags, _ = LINK_HEADER.unpack_from(message.body)
+    told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
+    on_pci = _text(told.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
+    return Link(
+        index=index,
+        name=_text(told.get(_IFLA_IFNAME, b"")),
+        mac=told.get(_IFLA_ADDRESS, b"").hex(":"),
+        mtu=int.from_bytes(told.get(_IFLA_MTU, b""), sys.byteorder),
+        up=bool(flags & _IFF_UP),
+        parent=_text(told.get(_IFLA_PARENT_DEV_NAME, b"")) if on_pci else "",
+    )
+
+
+def parse_route(message: Message) -> tuple[int, Route] | None:
+    """(index of the device, the route); None for what is no plain route of the main table."""
+    family, length, _, _, table, _, _, kind, _ = _ROUTE_HEADER.unpack_from(message.body)
+    told = dict(parse_attributes(message.body[_ROUTE_HEADER.size :]))
+    if (table, kind) != (_RT_TABLE_MAIN, _RTN_UNICAST) or _RTA_OIF not in told:
+        return None
+    to = told.get(_RTA_DST, bytes(4 if family == _AF_INET else 16))
+    via = told.get(_RTA_GATEWAY)
+    return int.from_bytes(told[_RTA_OIF], sys.byteorder), Route(
+        to=f"{ipaddress.ip_address(to)}/{length}", via=str(ipaddress.ip_address(via)) if via else ""
+    )
+
+
+def same_route(one: Route, other: Route) -> bool:
+    """However they are spelt."""
+    return ipaddress.ip_network(one.to) == ipaddress.ip_network(other.to) and _gateway(one) == _gateway(other)
+
+
+def _gateway(route: Route) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    return ipaddress.ip_address(route.via) if route.via else None
+
+
+def _render(message: nlmsg, kind: int, flags: int, *attributes: tuple[str, object]) -> bytes:
+    message["header"]["type"], message["header"]["flags"] = kind, flags
+    message["attrs"] = list(attributes)
+    message.encode()
+    return bytes(message.data)
+
+
+def _family(version: int) -> int:
+    return _AF_INET if version == 4 else _AF_INET6
+
+
+def _text(payload: bytes) -> str:
+    return payload.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,151 @@
+"""A VF's settings at its PF, as rtnetlink carries them: which requests bring about what is wanted, and what a PF tells.
+
+One request a field, in the order of `Kernel.set_vf`, for the kernel has an order of its own within one. Some fields travel
+together (VLAN id, priority and protocol; both rates): of those, what nobody asks for is sent as it is now. What is as wanted is
+not sent: some drivers reset a VF for each setting.
+
+Source: linux/if_link.h (struct ifla_vf_*), net/core/rtnetlink.c (do_setvfinfo, rtnl_fill_vfinfo), ip-link(8) "vf".
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from hooks.attach.messages import Message, parse_attributes, render_attribute, render_message
+from hooks.attach.model import VfConfig, VfLinkState, VlanProtocol
+from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, render_link_message
+
+_TOGETHER: Final = (
+    ("vlan", "vlan_qos", "vlan_proto"),
+    ("mac",),
+    ("min_tx_rate", "max_tx_rate"),
+    ("spoofchk",),
+    ("trust",),
+    ("link_state",),
+)
+_NEUTRAL: Final = VfConfig(vlan=0, vlan_qos=0, vlan_proto=VlanProtocol.DOT1Q, min_tx_rate=0, max_tx_rate=0)
+
+_IFLA_VFINFO_LIST: Final = 22
+_IFLA_VF_INFO: Final = 1
+_IFLA_VF_MAC: Final = 1
+_IFLA_VF_VLAN: Final = 2
+_IFLA_VF_SPOOFCHK: Final = 4
+_IFLA_VF_LINK_STATE: Final = 5
+_IFLA_VF_RATE: Final = 6
+_IFLA_VF_TRUST: Final = 9
+_IFLA_VF_VLAN_LIST: Final = 12
+_IFLA_VF_VLAN_INFO: Final = 1
+
+_MAC: Final = struct.Struct("=I32s")
+_SETTING: Final = struct.Struct("=II")
+_TWO_SETTINGS: Final = struct.Struct("=III")
+_VLAN_INFO: Final = struct.Struct("=III2s2x")  # with the padding at the struct's end, which pyroute2 leaves out
+
+_PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, b"\x88\xa8": VlanProtocol.DOT1AD}
+_LINK_STATES: Final = dict(enumerate((VfLinkState.AUTO, VfLinkState.ENABLE, VfLinkState.DISABLE)))  # IFLA_VF_LINK_STATE_*
+_NOT_TOLD: Final = 0xFFFFFFFF  # the kernel puts it in before it asks the driver
+
+
+def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
+    """What is to be sent, in order, each of one kind; complete where fields travel together."""
+    changes = []
+    for names in _TOGETHER:
+        asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+        if any(getattr(now, name) != value for name, value in asked.items()):
+            # A VF that gets no VLAN keeps neither the priority nor the protocol of the one that it had.
+            rest = _NEUTRAL if asked.get("vlan") == 0 else now
+            told = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
+            neutral = {name: getattr(_NEUTRAL, name) for name in names}
+            fields: dict[str, Any] = {**neutral, **told, **asked}
+            changes.append(VfConfig(**fields))
+    return tuple(changes)
+
+
+def render_change(pf_index: int, vf: int, change: VfConfig) -> bytes:
+    """The request of one change that `decide_changes` found."""
+    match change:
+        case VfConfig(vlan=int(vlan), vlan_qos=int(qos), vlan_proto=VlanProtocol.DOT1AD):
+            return _render_service_vlan(pf_index, vf, vlan, qos)
+        case VfConfig(vlan=int(vlan), vlan_qos=int(qos)):
+            return _render(pf_index, "IFLA_VF_VLAN", {"vf": vf, "vlan": vlan, "qos": qos})
+        case VfConfig(mac=str(mac)):
+            return _render(pf_index, "IFLA_VF_MAC", {"vf": vf, "mac": mac})
+        case VfConfig(min_tx_rate=int(least), max_tx_rate=int(most)):
+            return _render(pf_index, "IFLA_VF_RATE", {"vf": vf, "min_tx_rate": least, "max_tx_rate": most})
+        case VfConfig(spoofchk=bool(check)):
+            return _render(pf_index, "IFLA_VF_SPOOFCHK", {"vf": vf, "spoofchk": int(check)})
+        case VfConfig(trust=bool(trust)):
+            return _render(pf_index, "IFLA_VF_TRUST", {"vf": vf, "trust": int(trust)})
+        case VfConfig(link_state=VfLinkState() as state):
+            number = next(number for number, name in _LINK_STATES.items() if name is state)
+            return _render(pf_index, "IFLA_VF_LINK_STATE", {"vf": vf, "link_state": number})
+        case _:
+            raise ValueError(f"no change of one kind: {change}")
+
+
+def describe_change(change: VfConfig) -> str:
+    """`vlan 100, qos 5, 802.1q`, as somebody would say it to ip-link(8)."""
+    match change:
+        case VfConfig(vlan=int(vlan)):
+            return f"VLAN {vlan}, priority {change.vlan_qos}, {change.vlan_proto}"
+        case VfConfig(mac=str(mac)):
+            return f"MAC {mac}"
+        case VfConfig(max_tx_rate=int(most)):
+            return f"transmit rates {change.min_tx_rate} to {most} Mbit/s"
+        case VfConfig(spoofchk=bool(check)):
+            return f"spoof check {'on' if check else 'off'}"
+        case VfConfig(trust=bool(trust)):
+            return f"trust {'on' if trust else 'off'}"
+        case _:
+            return f"link state {change.link_state}"
+
+
+def parse_vfs(message: Message) -> Mapping[int, VfConfig]:
+    """The VFs that a link message tells of, by index; none where its driver has none, or tells nothing."""
+    told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
+    found = {}
+    for _, info in parse_attributes(told.get(_IFLA_VFINFO_LIST, b"")):
+        attributes = dict(parse_attributes(info))
+        if _IFLA_VF_MAC in attributes:
+            found[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
+    return found
+
+
+def _parse_vf(told: Mapping[int, bytes]) -> VfConfig:
+    config = VfConfig(
+        mac=_MAC.unpack_from(told[_IFLA_VF_MAC])[1][:6].hex(":"),
+        spoofchk=_parse_flag(told.get(_IFLA_VF_SPOOFCHK)),
+        trust=_parse_flag(told.get(_IFLA_VF_TRUST)),
+    )
+    if _IFLA_VF_VLAN in told:
+        _, vlan, qos = _TWO_SETTINGS.unpack_from(told[_IFLA_VF_VLAN])
+        config = replace(config, vlan=vlan, vlan_qos=qos)
+    for _, info in parse_attributes(told.get(_IFLA_VF_VLAN_LIST, b"")):
+        config = replace(config, vlan_proto=_PROTOCOLS.get(_VLAN_INFO.unpack_from(info)[3]))
+    if _IFLA_VF_RATE in told:
+        _, least, most = _TWO_SETTINGS.unpack_from(told[_IFLA_VF_RATE])
+        config = replace(config, min_tx_rate=least, max_tx_rate=most)
+    if _IFLA_VF_LINK_STATE in told:
+        config = replace(config, link_state=_LINK_STATES.get(_SETTING.unpack_from(told[_IFLA_VF_LINK_STATE])[1]))
+    return config
+
+
+def _parse_flag(payload: bytes | None) -> bool | None:
+    if payload is None or (value := _SETTING.unpack_from(payload)[1]) == _NOT_TOLD:
+        return None
+    return bool(value)
+
+
+def _render(pf_index: int, kind: str, value: Mapping[str, object]) -> bytes:
+    info = ("IFLA_VF_INFO", {"attrs": [(kind, dict(value))]})  # a copy: pyroute2 changes what it renders
+    return render_link_message(pf_index, ("IFLA_VFINFO_LIST", {"attrs": [info]}))
+
+
+def _render_service_vlan(pf_index: int, vf: int, vlan: int, qos: int) -> bytes:
+    """802.1ad goes as a list of one, without pyroute2: the kernel takes no struct that is two octets short."""
+    octets = next(octets for octets, protocol in _PROTOCOLS.items() if protocol is VlanProtocol.DOT1AD)
+    attribute = render_attribute(_IFLA_VF_VLAN_INFO, _VLAN_INFO.pack(vf, vlan, qos, octets))
+    for kind in (_IFLA_VF_VLAN_LIST, _IFLA_VF_INFO, _IFLA_VFINFO_LIST):
+        attribute = render_attribute(kind, attribute)
+    return render_message(RTM_NEWLINK, CHANGE, LINK_HEADER.pack(0, 0, pf_index, 0, 0) + attribute)

@@ -1,0 +1,397 @@
+"""The real kernel: devices that stand in for VFs (veth, macvlan), in network namespaces made for each test.
+
+The host's namespace is one of these too, so nothing of the machine is touched. The PF's side is in
+tests/unit/hooks/attach/test_netlink.py.
+"""
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.links import Links, refused
+from hooks.attach.model import Link, NetnsId, Route
+from hooks.attach.netlink import HostKernel
+from hooks.attach.sockets import NetlinkSocket
+from lading.vocabulary import PciAddress
+from tests.fakes.namespaces import Netns, id_of_thread
+from tests.fakes.needs import need
+
+pytestmark = pytest.mark.node
+
+_VF = PciAddress("0000:18:00.2")
+_MAC = "02:00:5e:10:00:01"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _machine() -> None:
+    need(os.geteuid() == 0, "root")
+    need(shutil.which("ip") is not None and shutil.which("nsenter") is not None, "ip and nsenter")
+
+
+@pytest.fixture
+def host() -> Iterator[Netns]:
+    """With a device `vf0` that is up, as a driver's is."""
+    with Netns() as host:
+        host.ip("link add vf0 type veth peer name peer0")
+        host.ip("link set vf0 up")
+        host.ip("link set peer0 up")
+        yield host
+
+
+@pytest.fixture
+def pod() -> Iterator[Netns]:
+    with Netns() as pod:
+        yield pod
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return HostKernel(tmp_path)
+
+
+# ---- namespaces
+
+
+def test_a_namespace_is_told_by_its_file(pod: Netns, kernel: Kernel) -> None:
+    found = Path(pod.path).stat()
+    assert kernel.netns_id(pod.path) == NetnsId(device=found.st_dev, inode=found.st_ino) == pod.id
+
+
+def test_what_is_no_network_namespace_is_none(tmp_path: Path, kernel: Kernel) -> None:
+    left = tmp_path / "cni-1"
+    left.touch()  # what an unmount leaves
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    paths = (
+        left,
+        pipe,
+        loop,
+        tmp_path,
+        tmp_path / "absent",
+        left / "below",
+        "/dev/null",
+        "/proc/self/ns/mnt",
+        "/proc/0/ns/net",
+    )
+    assert {str(path): kernel.netns_id(str(path)) for path in paths} == {str(path): None for path in paths}
+
+
+def test_a_namespace_that_is_gone(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    path, netns_id = pod.path, pod.id
+    pod.close()
+    assert kernel.netns_id(path) is None
+    for call in (
+        partial(kernel.link, path, "rdma0"),
+        partial(kernel.set_link, path, "rdma0", up=True),
+        partial(kernel.move_in, "vf0", path, netns_id, "rdma0"),
+        partial(kernel.move_out, path, netns_id, "rdma0", "vf0"),
+        partial(kernel.configure, path, "rdma0", addresses=(), routes=()),
+        partial(kernel.rdma_devices, path),
+    ):
+        with pytest.raises(NetnsGoneError):
+            host.run(call)
+    assert host.links()["vf0"]["flags"].count("UP") == 1
+
+
+def test_another_namespace_at_the_path(host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path) -> None:
+    path = tmp_path / "cni-1"
+    path.symlink_to(pod.path)
+    wanted = kernel.netns_id(str(path))
+    assert wanted == pod.id
+    with Netns() as other:
+        path.unlink()
+        path.symlink_to(other.path)
+        with pytest.raises(NetnsGoneError):
+            host.run(lambda: kernel.move_in("vf0", str(path), pod.id, "rdma0"))
+        assert (other.links(), pod.links()) == ({}, {})
+    assert "vf0" in host.links()
+
+
+def test_the_hosts_own_namespace_is_no_pods(host: Netns, kernel: Kernel) -> None:
+    with pytest.raises(KernelError) as caught:
+        host.run(lambda: kernel.move_in("vf0", host.path, host.id, "rdma0"))
+    assert not isinstance(caught.value, NetnsGoneError)
+    assert "vf0" in host.links()
+
+
+# ---- in and out
+
+
+@pytest.mark.parametrize("kind", ["veth", "macvlan"])
+def test_a_device_goes_in_and_comes_back(host: Netns, pod: Netns, kernel: Kernel, kind: str) -> None:
+    if kind == "macvlan":
+        host.ip("link add link peer0 name vf1 type macvlan")
+    name = "vf0" if kind == "veth" else "vf1"
+    before = host.links()[name]
+    for _ in range(2):  # the second time finds it done
+        host.run(lambda: kernel.move_in(name, pod.path, pod.id, "rdma0"))
+        assert name not in host.links()
+        assert list(pod.links()) == ["rdma0"]
+    inside = pod.links()["rdma0"]
+    assert (inside["address"], inside["mtu"]) == (before["address"], before["mtu"])
+    assert "UP" not in inside["flags"]
+    pod.ip("link set rdma0 up")
+    for _ in range(2):
+        host.run(lambda: kernel.move_out(pod.path, pod.id, "rdma0", "ld0000180002"))
+        assert pod.links() == {}
+    assert "UP" not in host.links()["ld0000180002"]["flags"]
+    assert host.links()["ld0000180002"]["address"] == before["address"]
+
+
+def test_a_name_that_the_pod_has_is_refused_and_the_device_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    pod.ip("link add rdma0 type veth peer name other")
+    stranger = pod.links()["rdma0"]
+    with pytest.raises(KernelError, match="EEXIST"):
+        host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    assert "UP" in host.links()["vf0"]["flags"]
+    assert pod.links()["rdma0"]["address"] == stranger["address"]
+    assert "vf0" not in pod.links()
+
+
+@pytest.mark.parametrize("old_name_taken", [False, True])
+def test_a_name_that_is_taken_meanwhile_strands_no_device(
+    host: Netns, pod: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch, old_name_taken: bool
+) -> None:
+    """Linux moves first and renames then where the old name is free there; where it is not, it refuses as a whole."""
+    pod.ip(f"link add rdma0 type veth peer name {'vf0' if old_name_taken else 'other'}")
+    address = host.links()["vf0"]["address"]
+    find = Links.find
+
+    def blind(self: Links, name: str) -> Link | None:
+        return None if name == "rdma0" else find(self, name)
+
+    monkeypatch.setattr(Links, "find", blind)
+    with pytest.raises(KernelError) as caught:
+        host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    assert refused(caught.value, errno.EEXIST)
+    assert host.links()["vf0"]["address"] == address
+    assert address not in {link["address"] for link in pod.links().values()}
+
+
+def test_a_move_that_got_half_way_is_finished(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    host.ip(f"link set vf0 netns {pod.path}")
+    pod.ip("link set vf0 up")
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    assert list(pod.links()) == ["rdma0"]
+
+
+def test_a_name_that_the_host_has_is_refused_and_the_device_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    host.ip("link add vf0 type veth peer name other")
+    with pytest.raises(KernelError, match="EEXIST"):
+        host.run(lambda: kernel.move_out(pod.path, pod.id, "rdma0", "vf0"))
+    assert list(pod.links()) == ["rdma0"]
+
+
+def test_a_device_that_is_nowhere_is_an_error(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    with pytest.raises(KernelError, match="ENODEV"):
+        host.run(lambda: kernel.move_in("vf9", pod.path, pod.id, "rdma0"))
+    with pytest.raises(KernelError, match="ENODEV"):
+        host.run(lambda: kernel.move_out(pod.path, pod.id, "rdma0", "vf9"))
+
+
+# ---- one device
+
+
+def test_links_are_found_by_their_whole_name(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    host.ip("link property add dev vf0 altname first-vf")
+    there = host.links()["vf0"]
+    assert host.run(lambda: kernel.link(None, "vf0")) == Link(
+        index=there["ifindex"], name="vf0", mac=there["address"], mtu=1500, up=True
+    )
+    assert host.run(lambda: kernel.link(None, "first-vf")) is None
+    assert host.run(lambda: kernel.link(pod.path, "vf0")) is None
+    lo = host.run(lambda: kernel.link(pod.path, "lo"))
+    assert lo is not None
+    assert not lo.up
+
+
+def test_a_functions_device_is_found_by_whatever_name(host: Netns, kernel: Kernel, tmp_path: Path) -> None:
+    folder = tmp_path / "sys/bus/pci/devices" / _VF / "net"
+    assert host.run(lambda: kernel.host_link(_VF)) is None
+    (folder / "vf0").mkdir(parents=True)
+    link = host.run(lambda: kernel.host_link(_VF))
+    assert link is not None
+    assert link.name == "vf0"
+    (folder / "vf0").rename(folder / "gone")  # sysfs was read, then it left
+    assert host.run(lambda: kernel.host_link(_VF)) is None
+
+
+def test_a_sysfs_that_can_not_be_read_is_no_absence(host: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> tuple[str, ...]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("hooks.attach.netlink.read_names", fail)
+    with pytest.raises(KernelError, match="EIO"):
+        host.run(lambda: kernel.host_link(_VF))
+
+
+def test_a_link_is_set_and_set_again(host: Netns, kernel: Kernel) -> None:
+    for _ in range(2):
+        host.run(lambda: kernel.set_link(None, "vf0", mac=_MAC, mtu=1400))
+        there = host.links()["vf0"]
+        assert (there["address"], there["mtu"], "UP" in there["flags"]) == (_MAC, 1400, True)
+    host.run(lambda: kernel.set_link(None, "vf0", up=False))
+    assert "UP" not in host.links()["vf0"]["flags"]
+    host.run(lambda: kernel.set_link(None, "vf0", mtu=1500))
+    assert "UP" not in host.links()["vf0"]["flags"]
+    host.run(lambda: kernel.set_link(None, "vf0", mac="02:00:5e:10:00:02", up=True))
+    there = host.links()["vf0"]
+    assert (there["address"], "UP" in there["flags"]) == ("02:00:5e:10:00:02", True)
+
+
+def test_a_refusal_names_what_was_asked_of_which_device_and_the_kernels_words(host: Netns, kernel: Kernel) -> None:
+    with pytest.raises(KernelError) as caught:
+        host.run(lambda: kernel.set_link(None, "vf0", mtu=99_999_999))
+    assert refused(caught.value, errno.EINVAL)
+    assert all(word in caught.value.message for word in ("99999999", "vf0", "EINVAL", "mtu greater than device maximum"))
+
+
+def test_a_device_that_is_not_there_is_not_set(host: Netns, kernel: Kernel) -> None:
+    with pytest.raises(KernelError, match="vf9"):
+        host.run(lambda: kernel.set_link(None, "vf9", up=True))
+
+
+def test_a_device_is_renamed_once(host: Netns, kernel: Kernel) -> None:
+    for _ in range(2):
+        host.run(lambda: kernel.rename("vf0", "ens1f0v0"))
+        assert sorted(host.links()) == ["ens1f0v0", "peer0"]
+    host.run(lambda: kernel.rename("ens1f0v0", "ens1f0v0"))
+    with pytest.raises(KernelError) as caught:
+        host.run(lambda: kernel.rename("ens1f0v0", "peer0"))
+    assert refused(caught.value, errno.EEXIST)
+    assert sorted(host.links()) == ["ens1f0v0", "peer0"]
+    with pytest.raises(KernelError, match="ENODEV"):
+        host.run(lambda: kernel.rename("vf0", "vf1"))
+
+
+# ---- addresses and routes
+
+
+def addresses_of(netns: Netns, name: str) -> set[str]:
+    (device,) = netns.show(f"address show dev {name}")
+    return {f"{each['local']}/{each['prefixlen']}" for each in device["addr_info"] if each["scope"] == "global"}
+
+
+def routes_of(netns: Netns, name: str) -> set[tuple[str, str]]:
+    found: list[dict[str, Any]] = netns.show(f"route show dev {name}") + netns.show(f"-6 route show dev {name}")
+    return {(route["dst"], route.get("gateway", "")) for route in found if route.get("protocol", "boot") == "boot"}
+
+
+def test_addresses_and_routes_of_both_families(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    addresses = ("10.0.0.2/24", "fd00::2/64")
+    routes = (
+        Route("10.1.0.0/16", "10.0.0.1"),
+        Route("10.2.0.0/16"),
+        Route("0.0.0.0/0", "10.0.0.1"),
+        Route("fd01::/64", "fd00::1"),
+        Route("fd02::/64"),
+        Route("::/0", "fd00::1"),
+    )
+    for _ in range(2):
+        host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=addresses, routes=routes))
+        assert "UP" in pod.links()["rdma0"]["flags"]
+        assert addresses_of(pod, "rdma0") == set(addresses)
+        default = {("default", "10.0.0.1"), ("default", "fd00::1")}
+        assert routes_of(pod, "rdma0") == {tuple(route) for route in routes if not route.to.endswith("/0")} | default
+
+
+def test_what_somebody_else_configured_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    pod.ip("address add 192.168.7.7/32 dev rdma0")
+    host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("10.0.0.2/24",), routes=()))
+    assert addresses_of(pod, "rdma0") == {"192.168.7.7/32", "10.0.0.2/24"}
+
+
+@pytest.mark.parametrize("route", [Route("0.0.0.0/0", "10.0.0.1"), Route("::/0", "fd00::1")])
+def test_a_route_that_goes_another_way_is_an_error(host: Netns, pod: Netns, kernel: Kernel, route: Route) -> None:
+    """The pod's own default route, say, though by the same gateway: ours beside it would never be used."""
+    pod.ip("link add eth0 type veth peer name other")
+    for words in (
+        "address add 10.0.0.9/24 dev eth0",
+        "address add fd00::9/64 dev eth0",
+        "link set eth0 up",
+        "link set other up",
+    ):
+        pod.ip(words)
+    pod.ip("route add default via 10.0.0.1")
+    pod.ip("route add default via fd00::1")
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    configure = partial(kernel.configure, pod.path, "rdma0", addresses=("10.0.0.2/24", "fd00::2/64"))
+    with pytest.raises(KernelError, match=route.to) as caught:
+        host.run(lambda: configure(routes=(route,)))
+    assert refused(caught.value, errno.EEXIST)
+    assert routes_of(pod, "rdma0") == set()
+
+
+def test_a_gateway_that_is_not_reached_is_an_error(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    with pytest.raises(KernelError, match="invalid gateway") as caught:
+        host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=(), routes=(Route("10.1.0.0/16", "10.0.0.1"),)))
+    assert refused(caught.value, errno.ENETUNREACH)
+
+
+# ---- what stays behind
+
+
+def open_files() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+def test_many_at_once_leave_nothing_and_no_thread_elsewhere(host: Netns, kernel: Kernel) -> None:
+    count = 16
+    for number in range(1, count):
+        host.ip(f"link add vf{number} type veth peer name peer{number}")
+    descriptors, threads = open_files(), threading.active_count()
+
+    def live(number: int) -> None:
+        with Netns() as pod:
+            name, path, netns_id = f"vf{number}", pod.path, pod.id
+
+            def once() -> NetnsId:
+                kernel.move_in(name, path, netns_id, "rdma0")
+                kernel.configure(path, "rdma0", addresses=(f"10.0.{number}.2/24",), routes=(Route("10.200.0.0/16"),))
+                with pytest.raises(KernelError):
+                    kernel.set_link(path, "rdma9", up=True)
+                kernel.move_out(path, netns_id, "rdma0", name)
+                with pytest.raises(KernelError):
+                    kernel.rename(name, "peer0")
+                return id_of_thread()
+
+            for _ in range(3):
+                assert host.run(once) == host.id
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(live, range(count)))
+    assert sorted(host.links()) == sorted(f"{kind}{number}" for kind in ("vf", "peer") for number in range(count))
+    assert open_files() == descriptors
+    assert threading.active_count() == threads
+
+
+def test_an_error_on_the_way_in_leaves_the_thread_where_it_was(
+    host: Netns, pod: Netns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> NetlinkSocket:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    kernel = HostKernel(Path("/"))
+    monkeypatch.setattr("hooks.attach.netlink.NetlinkSocket", refuse)
+
+    def once() -> NetnsId:
+        with pytest.raises(KernelError, match="EMFILE"):
+            kernel.link(pod.path, "lo")
+        return id_of_thread()
+
+    assert host.run(once) == host.id

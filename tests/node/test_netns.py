@@ -1,0 +1,60 @@
+"""Where containerd says that a sandbox's network namespace is, it is: this machine's version, and those unpacked beside it."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hooks.attach.netlink import HostKernel
+from hooks.attach.netns import HOST, netns_path
+from protos.cri.runtime.v1 import api_pb2 as cri_pb
+from simnode import leftovers
+from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked
+from simnode.cri import Cri, Pod
+from simnode.images import default_cache
+from tests.logs import LOGS
+
+pytestmark = pytest.mark.node
+
+_FOUND = [find_containerd(), *(find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))]
+
+
+@pytest.fixture(params=[each for each in _FOUND if each], ids=lambda each: each.version)
+def client(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Cri]:
+    """`binaries` is asked for what it checks: root and runc."""
+    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
+    runtime = PrivateContainerd(folder, request.param)
+    logs = pytestconfig.stash.setdefault(LOGS, [])
+    logs.append(runtime.log)
+    with runtime, runtime.client() as client:
+        yield client
+    logs.remove(runtime.log)
+    leftovers.remove_tree(folder)
+
+
+def test_the_namespace_is_where_the_runtime_says(client: Cri) -> None:
+    kernel = HostKernel(Path("/"))
+    with client.pod("with-network") as pod:
+        path = netns_path(verbose_status(client, pod))
+        assert path
+        found = kernel.netns_id(path)
+        assert found is not None
+        container = pod.run_container("main")
+        assert container.sh("readlink /proc/self/ns/net").strip() == f"net:[{found.inode}]"
+        pod.stop()
+        assert netns_path(verbose_status(client, pod)) is None
+        assert kernel.netns_id(path) is None
+
+
+def test_a_pod_of_the_hosts_network_has_none(client: Cri) -> None:
+    with client.pod("without-network", host_network=True) as pod:
+        status = verbose_status(client, pod)
+        assert netns_path(status) == HOST
+        status.status.ClearField("linux")  # the runtime's own words agree
+        assert netns_path(status) == HOST
+
+
+def verbose_status(client: Cri, pod: Pod) -> cri_pb.PodSandboxStatusResponse:
+    request = cri_pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
+    return client.call("PodSandboxStatus", request, cri_pb.PodSandboxStatusResponse)

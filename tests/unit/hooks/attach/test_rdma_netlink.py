@@ -1,0 +1,72 @@
+"""Requests are compared octet for octet with literals worked out from rdma/rdma_netlink.h, and with what rdma(8) sends."""
+
+import errno
+import struct
+
+import pytest
+
+from hooks.attach.messages import RefusedError, render_attribute, render_message
+from hooks.attach.model import RdmaMode
+from hooks.attach.rdma_netlink import list_devices, read_mode, render_get_mode, render_list_devices, render_move_device
+from tests.golden.netlink.capture import NETNS_FD, RDMA_INDEX, sent
+
+_ACK = render_message(2, 0, bytes(20))
+
+
+def refusal(code: int) -> bytes:
+    return render_message(2, 0, struct.pack("=i", -code) + bytes(16))
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "literal"),
+    [
+        # nlmsghdr: length 16, type 5 << 10 | 6, NLM_F_REQUEST | NLM_F_ACK, sequence 0, port 0
+        ("rdma-mode", render_get_mode(), "10000000 0614 0500 00000000 00000000"),
+        # … | 1, and NLM_F_DUMP
+        ("rdma-list", render_list_devices(), "10000000 0114 0503 00000000 00000000"),
+        # length 32, … | 2; DEV_INDEX (1) 7, NET_NS_FD (68) 9
+        (
+            "rdma-move",
+            render_move_device(RDMA_INDEX, NETNS_FD),
+            "20000000 0214 0500 00000000 00000000  0800 0100 07000000  0800 4400 09000000",
+        ),
+    ],
+)
+def test_a_request_is_what_the_kernel_defines_and_rdma_sends(name: str, request_: bytes, literal: str) -> None:
+    assert request_ == bytes.fromhex(literal.replace(" ", ""))
+    assert request_ == sent()[name]
+
+
+@pytest.mark.parametrize(("number", "mode"), [(0, RdmaMode.EXCLUSIVE), (1, RdmaMode.SHARED)])
+def test_the_mode_is_read(number: int, mode: RdmaMode) -> None:
+    told = render_attribute(66, bytes([number]))
+    assert read_mode(lambda _: render_message(5 << 10 | 6, 0, told) + _ACK) is mode
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [refusal(errno.EINVAL), refusal(errno.EOPNOTSUPP), render_message(5 << 10 | 6, 0) + _ACK],
+    ids=["no such command", "not supported", "no such attribute"],
+)
+def test_an_older_kernel_shares_every_device(answer: bytes) -> None:
+    assert read_mode(lambda _: answer) is RdmaMode.SHARED
+
+
+def test_another_refusal_is_no_mode() -> None:
+    with pytest.raises(RefusedError) as caught:
+        read_mode(lambda _: refusal(errno.EPERM))
+    assert caught.value.code == errno.EPERM
+
+
+def test_devices_are_listed_by_name_whole() -> None:
+    devices = b"".join(
+        render_message(
+            5 << 10 | 1,
+            2,
+            render_attribute(1, struct.pack("=I", index)) + render_attribute(2, name) + render_attribute(3, bytes(4)),
+        )
+        for index, name in ((3, b"mlx5_1\0"), (12, b"mlx5_10\0"))
+    )
+    answer = devices + render_message(3, 2, bytes(4))
+    assert list_devices(lambda _: answer) == {"mlx5_1": 3, "mlx5_10": 12}
+    assert list_devices(lambda _: render_message(3, 2, bytes(4))) == {}
