@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from watchdog.observers.api import ObservedWatch
 
 from hooks.inventory.model import Inventory
 from lading.errors import HostError
+from lading.threads import in_thread
 
 # Nodes come in bursts (a PF makes its VFs one by one): read once they are there.
 SETTLE_S: Final = 0.2
@@ -119,6 +119,10 @@ class InventoryWatch:
             raise HostError(f"cannot refresh the inventory: {result}") from result
         return result
 
+    def look_soon(self) -> None:
+        """Somebody did something that will show."""
+        self._wake.set()
+
     async def _poll(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
@@ -140,7 +144,7 @@ class InventoryWatch:
 
     async def _refresh(self) -> Inventory | Exception:
         try:
-            new = await _in_thread(self._read)
+            new = await in_thread(self._read)
             old, self._current, self._read_at = self._current or Inventory(), new, time.monotonic()
             if new != old:
                 self._on_change(old, new)
@@ -170,29 +174,3 @@ class _Waker(FileSystemEventHandler):
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: an event between close() and the observer's end
             self._loop.call_soon_threadsafe(self._wake.set)
-
-
-async def _in_thread(read: Callable[[], Inventory]) -> Inventory:
-    """Like asyncio.to_thread, but in a daemon thread: an executor's thread that hangs would hold the process's exit up."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Inventory] = loop.create_future()
-
-    def settle(result: Inventory | None, error: Exception | None) -> None:
-        if done.done():  # cancelled meanwhile
-            return
-        if error is not None:
-            done.set_exception(error)
-        elif result is not None:
-            done.set_result(result)
-
-    def work() -> None:
-        result, error = None, None
-        try:
-            result = read()
-        except Exception as e:  # noqa: BLE001 - goes to whoever awaits
-            error = e
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=work, name="inventory", daemon=True).start()
-    return await done

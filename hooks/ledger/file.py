@@ -85,7 +85,7 @@ def connect(path: Path) -> sqlite3.Connection:
             raise StateError(f"cannot open ledger {path}: this file system can not hold SQLite's WAL", hint="use a local one")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
-        _apply_migrations(db, _pragma(db, "user_version"))
+        _apply_migrations(db, version(db))
         on_failure.pop_all()
     return db
 
@@ -107,6 +107,11 @@ def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:
         f"cannot write ledger {path}: it was removed or replaced under the daemon",
         hint="stop lading-hooks, then lading-hooks rebuild-ledger",
     )
+
+
+def version(db: sqlite3.Connection) -> int:
+    """How many steps of the schema this file has seen."""
+    return _pragma(db, "user_version")
 
 
 def set_aside(path: Path) -> Path | None:
@@ -156,16 +161,15 @@ def _refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise StateError(f"cannot open ledger {path}: damaged: {verdict}", hint=_REBUILD)
-    version = _pragma(db, "user_version")
-    if version > len(MIGRATIONS):
+    if (seen := version(db)) > len(MIGRATIONS):
         raise StateError(
-            f"cannot open ledger {path}: schema {version} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
+            f"cannot open ledger {path}: schema {seen} of a newer Lading, this one knows up to {len(MIGRATIONS)}",
             hint=f"run the newer version, or {_REBUILD}",
         )
 
 
-def _apply_migrations(db: sqlite3.Connection, version: int) -> None:
-    for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+def _apply_migrations(db: sqlite3.Connection, seen: int) -> None:
+    for number, statements in enumerate(MIGRATIONS[seen:], seen + 1):
         db.execute("BEGIN IMMEDIATE")
         for statement in statements:
             db.execute(statement)

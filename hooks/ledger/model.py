@@ -5,7 +5,6 @@ carries the identity too, so that a lost ledger can be rebuilt from the runtime.
 read back is still checked as if anybody had: exactly the bytes that we would write for these values, or StateError.
 """
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -14,10 +13,11 @@ import msgspec
 
 from hooks.assignment.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
 from hooks.assignment.model import ContainerRequest, Devices, Form, GrantedGpu, GrantedVf
+from hooks.grant.holding import Holding
+from hooks.ledger.canonical import decode, defaults, render_canonical
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
-_LARGEST: Final = 64 * 1024  # characters; sixteen GPUs and sixty-four VFs with their request take about 12,000
 _LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
 
 
@@ -72,6 +72,15 @@ class Annotation:
 
 
 T = TypeVar("T")
+
+
+def holding_of(grant: Grant) -> Holding:
+    return Holding(
+        pod=grant.pod,
+        pod_name=f"{grant.namespace}/{grant.pod_name}",
+        container=grant.container,
+        devices=grant.devices,
+    )
 
 
 def render_json(value: ContainerRequest | Devices | Annotation) -> str:
@@ -129,49 +138,24 @@ def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id:
 
 
 def _parse_canonical(text: str, kind: type[T]) -> T:
-    value = _decode(text, kind)
+    value = decode(text, kind)
     if _render(value).decode() != text:
         raise StateError(f"cannot read {kind.__name__}: not the bytes that this node writes")
     return value
-
-
-def _decode(text: str, kind: type[T]) -> T:
-    """Typed JSON. Depth is bounded by msgspec, length here; numbers, types and names by `kind`."""
-    if len(text) > _LARGEST:
-        raise StateError(f"cannot read {kind.__name__}: {len(text)} characters, more than {_LARGEST}")
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
-        raise StateError(f"cannot read {kind.__name__}: {e}") from e
 
 
 def _render(value: Any) -> bytes:
     if not isinstance(value, Annotation):
         return _rendered(value)
     parts = {"request": msgspec.Raw(_rendered(value.request)), "devices": msgspec.Raw(_rendered(value.devices))}
-    fields = ((name, getattr(value, name), default) for name, default in _fields(Annotation) or () if name not in parts)
+    fields = ((name, getattr(value, name), default) for name, default in defaults(Annotation) or () if name not in parts)
     return msgspec.json.encode({**parts, **{name: item for name, item, default in fields if item != default}}, order="sorted")
 
 
 @functools.lru_cache(maxsize=16)
 def _rendered(value: ContainerRequest | Devices) -> bytes:
     """One decision writes the same request and devices several times: for the ledger, for the container, and to check both."""
-    return msgspec.json.encode(_without_defaults(value), order="sorted")
-
-
-def _without_defaults(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_without_defaults(item) for item in value]
-    fields = _fields(value.__class__)
-    if fields is None:
-        return value
-    return {name: _without_defaults(item) for name, default in fields if (item := getattr(value, name)) != default}
-
-
-@functools.cache
-def _fields(kind: type) -> tuple[tuple[str, object], ...] | None:
-    """A dataclass's fields with their defaults; None for any other type."""
-    return tuple((f.name, f.default) for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+    return render_canonical(value)
 
 
 def _misnamed(devices: Devices) -> list[str]:

@@ -5,10 +5,14 @@ be applied as they are, and problems. A list that failed, or an empty list of sa
 stop, releases nothing. (The last container of a node must be able to end: of containers an empty list is believed.)
 
 A grant goes when no sandbox of its pod is ready and no container of its name in that pod is created or running: a restart, of
-the container or of the sandbox, keeps it. Left alone altogether are `busy` pods (a call of theirs is being answered, or was
-since the lists were begun: the lists can not know) and, against a caller that forgets one, grants younger than GRACE_S. That
-grace ends with an end that was asked for: the pod was seen to stop, or its sandbox has a tombstone (which survives us).
-What contradicts itself (two pods on one device, an annotation that says otherwise than the ledger) is never settled here.
+the container or of the sandbox, keeps it, and so does a VF of it that is not back from its pod yet. Left alone altogether are
+`busy` pods (a call of theirs is being answered, or was since the lists were begun: the lists can not know) and, against a
+caller that forgets one, grants younger than GRACE_S. That grace ends with an end that was asked for: the pod was seen to stop,
+or its sandbox has a tombstone (which survives us).
+
+What a container's annotations say of attached VFs is believed with the grant that they bring back, and only then: of most of
+what old annotations say the journal has seen the end. What contradicts itself (two pods on one device, an annotation that says
+otherwise than the ledger) is never settled here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +22,15 @@ from itertools import combinations
 from typing import Final
 
 from hooks.assignment.model import Devices, GrantedGpu
+from hooks.attach.model import Attachment
+from hooks.ledger.attachment import parse_attachments
 from hooks.ledger.model import Grant, GrantKey, HeldBy, parse_annotation
 from lading.errors import StateError
-from lading.vocabulary import GRANT, ContainerId, PodUid, SandboxId
+from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 GRACE_S: Final = 60  # kubelet gives up a CreateContainer after two minutes at most; its sandbox is ready meanwhile anyway
-_POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
+POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
 _LIVE: Final = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
 
 
@@ -49,6 +55,7 @@ class Actions:
     reconciled: bool  # both lists were there: the ledger is as complete as the runtime can make it
     release: tuple[GrantKey, ...] = ()
     adopt: tuple[Grant, ...] = ()
+    restore: tuple[Attachment, ...] = ()  # of VFs of what is adopted
     add_containers: tuple[tuple[GrantKey, HeldBy], ...] = ()
     forget: tuple[SandboxId, ...] = ()  # tombstones of sandboxes that the runtime removed
     forget_containers: tuple[ContainerId, ...] = ()  # recorded ones that it removed
@@ -64,6 +71,7 @@ class _Found:
     live: bool
     created_at: int  # nanoseconds
     annotation: str
+    attachments: str  # of the VFs of the grant
 
 
 def reconcile(
@@ -76,10 +84,11 @@ def reconcile(
     boot_id: str,
     busy: Collection[PodUid] = frozenset(),
     stopped: Collection[PodUid] = frozenset(),
+    attached: Collection[tuple[PodUid, PciAddress]] = frozenset(),
 ) -> Actions:
     """`now` in Unix seconds; `boot_id` is for what is adopted; `stopped`: pods of which a sandbox was seen to stop before the
-    lists were begun, for which no grace is needed. Applying the answer and asking again with the same lists answers
-    the same problems and no action.
+    lists were begun, for which no grace is needed; `attached`: pods with VFs that are in their namespaces, or not back yet.
+    Applying the answer and asking again with the same lists answers the same problems and no action.
     """
     if sandboxes is None or containers is None:
         failed = "sandboxes" if sandboxes is None else "containers"
@@ -93,28 +102,32 @@ def reconcile(
     live = {f.key for f in found if f.live}
     ended = {g.key for g in grants if g.pod in stopped or g.sandbox in tombstones}
     settled = [g for g in grants if g.pod not in busy and (g.key in ended or abs(now - g.granted_at) >= GRACE_S)]
-    release = {g.key for g in settled if g.pod not in ready and g.key not in live}
+    over = (g for g in settled if g.pod not in ready and g.key not in live)
+    release = {g.key for g in over if not any((g.pod, vf.bdf) in attached for vf in g.devices.vfs)}
     kept = {g.key: g for g in grants if g.key not in release}
 
     said, unreadable = _read_annotations((f for f in found if f.annotation and f.key.pod not in busy), boot_id)
     wanted = [s for s in said if s[0].key not in release and (s[0].key.pod in ready or s[0].key in live)]
     adopted, add, differs = _compare(kept, wanted)
+    restored, misplaced = _read_attachments(wanted, adopted)
     listed = {f.held_by.id for f in found}
     return Actions(
         reconciled=True,
         release=tuple(g.key for g in grants if g.key in release),
         adopt=adopted,
+        restore=restored,
         add_containers=add,
         forget=_removed(tombstones, sandboxes, now),
         forget_containers=tuple(c.id for g in kept.values() if g.pod not in busy for c in g.containers if c.id not in listed),
-        problems=(*unreadable, *differs, *held_twice((*kept.values(), *adopted))),
+        problems=(*unreadable, *misplaced, *differs, *held_twice((*kept.values(), *adopted))),
     )
 
 
 def rebuild(
     sandboxes: Sequence[cri.PodSandbox] | None, containers: Sequence[cri.Container] | None, *, now: int, boot_id: str
 ) -> Actions:
-    """What a ledger that is lost should hold: everything that is in use is in `adopt`. Nothing of it where a list failed."""
+    """What a ledger that is lost should hold: everything that is in use is in `adopt`, what of it is in a pod's namespace in
+    `restore`. Nothing of it where a list failed."""
     return reconcile((), {}, sandboxes, containers, now=now, boot_id=boot_id)
 
 
@@ -155,7 +168,7 @@ def _identify(sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Cont
     pods = {s.id: s.metadata.uid for s in sandboxes}
     found = []
     for c in containers:
-        pod = PodUid(pods.get(c.pod_sandbox_id) or c.labels.get(_POD_UID_LABEL, ""))
+        pod = PodUid(pods.get(c.pod_sandbox_id) or c.labels.get(POD_UID_LABEL, ""))
         found.append(
             _Found(
                 key=GrantKey(pod, c.metadata.name),
@@ -163,6 +176,7 @@ def _identify(sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Cont
                 live=c.state in _LIVE,
                 created_at=c.created_at,
                 annotation=c.annotations.get(GRANT, ""),
+                attachments=c.annotations.get(ATTACHMENTS, ""),
             )
         )
     return found
@@ -185,6 +199,32 @@ def _read_annotations(found: Iterable[_Found], boot_id: str) -> tuple[list[tuple
             continue
         said.append((f, grant))
     return said, problems
+
+
+def _read_attachments(
+    said: Iterable[tuple[_Found, Grant]], adopted: Collection[Grant]
+) -> tuple[tuple[Attachment, ...], list[Problem]]:
+    """What the containers of adopted grants say of their VFs. Of a VF that several say something of, the journal takes what was
+    begun last."""
+    devices = {grant.key: grant.devices for grant in adopted}
+    restored: list[Attachment] = []
+    problems = []
+    for f, grant in said:
+        if not f.attachments or devices.get(f.key) != grant.devices:
+            continue
+        where = f"container {f.key.container} ({f.held_by.id}) of pod {f.key.pod}"
+        try:
+            found = parse_attachments(f.attachments)
+        except StateError as e:
+            problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{where}: {e.message}", f.key.pod))
+            continue
+        own = {vf.bdf for vf in grant.devices.vfs}
+        if all(one.pod == f.key.pod and one.sandbox == f.held_by.sandbox and one.bdf in own for one in found):
+            restored += found
+        else:
+            text = f"{where} carries the attachment of a VF that is not of its grant, or of another sandbox"
+            problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, f.key.pod))
+    return tuple(restored), problems
 
 
 def _compare(

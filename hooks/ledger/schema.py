@@ -37,4 +37,12 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             stopped_at INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID""",
     ),
+    (
+        # AUTOINCREMENT: the number of an attachment that is over is not used again.
+        """CREATE TABLE attachments (
+            generation INTEGER PRIMARY KEY AUTOINCREMENT,
+            bdf TEXT NOT NULL UNIQUE,
+            attachment TEXT NOT NULL
+        ) STRICT""",
+    ),
 )

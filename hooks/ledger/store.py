@@ -9,18 +9,22 @@ import contextlib
 import dataclasses
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from hooks.assignment.model import Form
-from hooks.grant.choose import Holding
+from hooks.attach.model import Attachment
+from hooks.grant.holding import Holding
 from hooks.ledger import file
+from hooks.ledger.attachment import newest_of_each
+from hooks.ledger.journal import Journal, read_rows, write_rows
 from hooks.ledger.model import (
     Grant,
     GrantKey,
     HeldBy,
+    holding_of,
     parse_annotation,
     parse_devices,
     parse_request,
@@ -42,6 +46,8 @@ _UPSERT: Final = (
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM grants ORDER BY granted_at, pod_uid, container"  # noqa: S608
 _SEE: Final = "INSERT OR IGNORE INTO grant_containers (container_id, pod_uid, container, sandbox_id) VALUES (?, ?, ?, ?)"
 
+T = TypeVar("T")
+
 
 class Ledger:
     """Reads answer from memory; writes raise StateError and change nothing when the disk does not take them."""
@@ -59,6 +65,7 @@ class Ledger:
         for grant in _read_grants(connection):
             self._remember(grant)
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
+        self.journal = Journal(read_rows(connection), self._transaction)  # of the VFs that sandboxes have
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -204,29 +211,39 @@ class Ledger:
         return error
 
 
-def holding_of(grant: Grant) -> Holding:
-    return Holding(
-        pod=grant.pod,
-        pod_name=f"{grant.namespace}/{grant.pod_name}",
-        container=grant.container,
-        devices=grant.devices,
-    )
-
-
 def read_ledger(path: Path) -> tuple[Grant, ...]:
     """What a ledger says at this moment, also beside the daemon that keeps it. Nothing where there is none yet; StateError for
     one that can not be read."""
-    if not os.path.lexists(path):
+    return _read(path, lambda db: tuple(_read_grants(db)))
+
+
+def read_journal(path: Path) -> tuple[Attachment, ...]:
+    """The same of its journal. One of an older version has none."""
+    return _read(path, lambda db: read_rows(db) if file.version(db) > 1 else ())
+
+
+def read_tombstones(path: Path) -> tuple[tuple[SandboxId, int], ...]:
+    """The same of sandboxes that were asked to stop, and when, in Unix seconds."""
+    return _read(path, lambda db: tuple((SandboxId(i), int(at)) for i, at in db.execute("SELECT * FROM stopped_sandboxes")))
+
+
+def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tuple[T, ...]:
+    try:
+        path.lstat()
+    except FileNotFoundError:
         return ()
+    except OSError as e:
+        raise StateError(f"cannot open ledger {path}: {e.strerror}", hint="only its owner may, as a rule root") from e
     with (
         file.damage_explained(path),
         contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
     ):
-        return tuple(_read_grants(db))
+        return read(db)
 
 
-def replace_ledger(path: Path, grants: Collection[Grant]) -> Path | None:
-    """A new ledger with these grants at `path`; the old one, if any, is set aside, and where is answered. No daemon may run.
+def replace_ledger(path: Path, grants: Collection[Grant], attachments: Collection[Attachment] = ()) -> Path | None:
+    """A new ledger with these at `path`; the old one, if any, is set aside, and where is answered. No daemon may run. Of
+    several attachments of one VF the newest counts.
 
     At no moment is there no ledger where one was: a start in between must not begin with an empty one.
     """
@@ -237,6 +254,7 @@ def replace_ledger(path: Path, grants: Collection[Grant]) -> Path | None:
                 db.execute("BEGIN")
                 for grant in grants:
                     _write(db, grant)
+                write_rows(db, newest_of_each(attachments))
                 db.execute("COMMIT")
         except sqlite3.Error as e:
             raise file.state_error("rebuild", path, e) from e

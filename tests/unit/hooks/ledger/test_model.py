@@ -11,11 +11,29 @@ from hooks.assignment.model import (
     GrantedVf,
     VfRequest,
 )
+from hooks.attach.model import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
+from hooks.ledger.canonical import defaults
 from hooks.ledger.model import Grant, parse_annotation, parse_devices, parse_request, render_annotation, render_json
 from lading.errors import StateError
 from lading.vocabulary import PciAddress
 from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf
 
+SETTINGS = VfSettings(
+    config=VfConfig(
+        mac="02:00:5e:10:00:01",
+        vlan=100,
+        vlan_qos=3,
+        vlan_proto=VlanProtocol.DOT1AD,
+        min_tx_rate=1,
+        max_tx_rate=100,
+        spoofchk=False,
+        trust=True,
+        link_state=VfLinkState.ENABLE,
+    ),
+    mtu=9000,
+    addresses=("10.0.0.2/24", "fd00::2/64"),
+    routes=(Route(to="10.1.0.0/16", via="10.0.0.1"), Route(to="10.2.0.0/16")),
+)
 FULL = dataclasses.replace(
     grant(),
     form=Form.SIGNED,
@@ -32,7 +50,7 @@ FULL = dataclasses.replace(
                 pod_core_percent=40,
             ),
         ),
-        vfs=(VfRequest(name="mlx5_7", pf=PciAddress("0000:18:00.0"), ifname="rdma0"),),
+        vfs=(VfRequest(name="mlx5_7", pf=PciAddress("0000:18:00.0"), ifname="rdma0", netdev=True, settings=SETTINGS),),
         any_vfs=2,
         any_vfs_pod_wide=True,
     ),
@@ -61,10 +79,12 @@ def test_both_written_forms_are_read_back(value: Grant) -> None:
 
 def test_every_field_of_request_and_devices_is_written() -> None:
     """A field that somebody adds to these types is covered above only if FULL sets it."""
-    items: list[ContainerRequest | GpuRequest | VfRequest | GrantedVf | Devices] = [FULL.request, FULL.devices]
+    items: list[ContainerRequest | GpuRequest | VfRequest | VfSettings | VfConfig | GrantedVf | Devices]
+    items = [FULL.request, FULL.devices, SETTINGS, SETTINGS.config]
     for item in (*items, *FULL.request.gpus, *FULL.request.vfs, *FULL.devices.vfs):
-        for field in dataclasses.fields(item):
-            assert getattr(item, field.name) != field.default, field.name
+        kind: type = type(item)
+        for name, default in defaults(kind) or ():
+            assert getattr(item, name) != default, name
     said = {f.name for gpu in FULL.devices.gpus for f in dataclasses.fields(gpu) if getattr(gpu, f.name) != f.default}
     assert said == {f.name for f in dataclasses.fields(GrantedGpu)}
 

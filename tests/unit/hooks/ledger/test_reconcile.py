@@ -3,11 +3,12 @@ from dataclasses import replace
 
 import pytest
 
+from hooks.attach.model import Attachment
 from hooks.ledger.model import Grant, HeldBy, render_annotation
 from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, rebuild, reconcile
-from lading.vocabulary import PodUid, SandboxId
+from lading.vocabulary import PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
-from tests.fakes.holders import BOOT, LONG_AGO, NOW, container, grant, sandbox, share, vfs, whole
+from tests.fakes.holders import BOOT, LONG_AGO, NOW, container, grant, row, sandbox, share, vf_bdf, vfs, whole
 
 EXITED = cri.CONTAINER_EXITED
 ENDED = sandbox(ready=False)
@@ -22,9 +23,12 @@ def settle(
     tombstones: Mapping[SandboxId, int] | None = None,
     busy: Collection[PodUid] = (),
     stopped: Collection[PodUid] = (),
+    attached: Collection[tuple[PodUid, PciAddress]] = (),
     now: int = NOW,
 ) -> Actions:
-    return reconcile(grants, tombstones or {}, sandboxes, containers, now=now, boot_id=BOOT, busy=busy, stopped=stopped)
+    return reconcile(
+        grants, tombstones or {}, sandboxes, containers, now=now, boot_id=BOOT, busy=busy, stopped=stopped, attached=attached
+    )
 
 
 def kinds(actions: Actions) -> list[ProblemKind]:
@@ -283,3 +287,51 @@ def test_rebuild_is_what_the_containers_say() -> None:
     actions = rebuild([sandbox(), sandbox("pod-2")], containers, now=NOW, boot_id=BOOT)
     assert {(g.key, g.devices) for g in actions.adopt} == {(g.key, g.devices) for g in (one, two)}
     assert not rebuild(None, containers, now=NOW, boot_id=BOOT).reconciled
+
+
+# VFs in pods' network namespaces
+
+
+@pytest.mark.parametrize(("whose", "kept"), [("pod-1", True), ("pod-2", False)])
+def test_a_grant_stays_while_a_vf_of_it_is_not_back(whose: str, kept: bool) -> None:
+    """Also where the stop was seen: the kernel has not given it back yet. Another pod's VF of that address is no reason."""
+    over = grant(devices=vfs(1, 2))
+    away = {(PodUid(whose), vf_bdf(2))}
+    actions = settle([over], [ENDED, OTHER], [], stopped={over.pod}, attached=away)
+    assert actions.release == (() if kept else (over.key,))
+
+
+def test_what_is_adopted_brings_its_vfs_back() -> None:
+    held = grant(devices=vfs(1, 2))
+    rows = (row(1, generation=7), row(2, generation=8))
+    actions = settle([], [sandbox()], [container(wears=held, attached=rows)])
+    assert [g.key for g in actions.adopt] == [held.key]
+    assert actions.restore == rows
+    assert rebuild([sandbox()], [container(wears=held, attached=rows)], now=NOW, boot_id=BOOT).restore == rows
+    assert is_quiet(settle(actions.adopt, [sandbox()], [container(wears=held, attached=rows)]))
+
+
+def test_old_annotations_of_what_the_ledger_knows_bring_nothing_back() -> None:
+    """A person released the VF by force, or the pod gave it up: the container still says what it was made with."""
+    held = grant(devices=vfs(1), containers={"c0": "pod-1-s0"})
+    assert settle([held], [sandbox()], [container(wears=held, attached=[row(1)])]).restore == ()
+    now = grant(devices=vfs(2))
+    before = container("c0", wears=grant(devices=vfs(1)), attached=[row(1)], state=EXITED)
+    actions = settle([], [sandbox()], [before, container("c1", wears=now, attached=[row(2)], created_at=LONG_AGO + 9)])
+    assert actions.restore == (row(2),)
+
+
+@pytest.mark.parametrize(
+    "wrong", [row(3), row(1, sandbox="another"), row(1, "pod-2", sandbox="pod-1-s0")], ids=["vf", "sandbox", "pod"]
+)
+def test_an_attachment_of_something_else_is_not_believed(wrong: Attachment) -> None:
+    actions = settle([], [sandbox()], [container(wears=grant(devices=vfs(1)), attached=[wrong])])
+    assert actions.restore == ()
+    assert kinds(actions) == [ProblemKind.ANNOTATION_MISPLACED]
+    assert len(actions.adopt) == 1
+
+
+def test_attachments_that_can_not_be_read_do_not_hide_the_grant() -> None:
+    actions = settle([], [sandbox()], [container(wears=grant(devices=vfs(1)), attached="[{}]")])
+    assert kinds(actions) == [ProblemKind.ANNOTATION_UNREADABLE]
+    assert len(actions.adopt) == 1

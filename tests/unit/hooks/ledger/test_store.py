@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.model import HeldBy
+from hooks.ledger.model import HeldBy, holding_of
 from hooks.ledger.schema import MIGRATIONS
-from hooks.ledger.store import Ledger, holding_of, read_ledger, replace_ledger
+from hooks.ledger.store import Ledger, read_ledger, replace_ledger
 from lading.errors import HostError, StateError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
 from tests.fakes.holders import grant, vfs, whole

@@ -1,0 +1,350 @@
+"""Brings VFs into sandboxes and back: each step journaled, then looked at, then done.
+
+`plan` decides what is next, `steps` carries it out. An attach and a release of one VF never run at the same time (a lock a VF);
+different VFs go in parallel. Each attach is a task of its own: it outlives the call that began it, and a retry for the same
+sandbox awaits the same one. Where it fails, takes too long, or its sandbox is stopped meanwhile, what it did is undone as by a
+release. A kernel call that hangs holds its VF, a thread and nothing else: the journal says so, and who waits is told.
+
+What can not be released is journaled with the reason, and tried again at each `reconcile`. All methods on the loop's thread.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from hooks.assignment.model import Refusal
+from hooks.attach import plan
+from hooks.attach.kernel import Kernel, KernelError
+from hooks.attach.model import Attachment, Netdev, PodOf, RdmaMode, Step, VfConfig, VfSettings, WantedVf
+from hooks.attach.steps import InThread, Steps, Work
+from hooks.ledger.journal import Journal
+from lading.errors import LadingError, StateError
+from lading.log import Event, Log
+from lading.reasons import Reason
+from lading.threads import in_thread as fresh_thread
+from lading.vocabulary import PciAddress, SandboxId
+
+# How long `reconcile` waits for what it began: one VF that hangs must not keep the ledger from its next comparison.
+RECONCILE_WAIT_S: Final = 5.0
+
+_INFINIBAND: Final = "InfiniBand"  # where a VF may have no network device (no IPoIB)
+
+Outcome = Attachment | Refusal | None
+
+
+class _AbandonedError(LadingError):
+    """An attach that must not go on."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attaching(Work):
+    wanted: WantedVf
+    ifname: str
+    pod: PodOf
+    deadline: float  # on time.monotonic()
+
+
+class Attacher:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        kernel: Kernel,
+        netns_of: Callable[[SandboxId], Awaitable[str | None]],
+        stopped: Callable[[SandboxId], bool],
+        boot_id: str,
+        log: Log,
+        deadline_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+        in_thread: InThread = fresh_thread,
+    ) -> None:
+        """`netns_of`: the path of a sandbox's network namespace; empty where it is the host's, None where the runtime does not
+        tell; may raise LadingError. `stopped`: whether a sandbox was stopped, or is about to be."""
+        self._journal = journal
+        self._kernel = kernel
+        self._steps = Steps(kernel, in_thread, deadline_s=deadline_s, hangs=self._hangs)
+        self._netns_of = netns_of
+        self._stopped = stopped
+        self._boot_id = boot_id
+        self._log = log
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._locks: defaultdict[PciAddress, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._attaching: dict[tuple[PciAddress, SandboxId], tuple[_Attaching, asyncio.Task[Outcome]]] = {}
+        self._releasing: dict[int, asyncio.Task[None]] = {}  # by generation
+        self._alive: plan.Alive | None = None
+
+    # ---- what is asked
+
+    async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal:
+        """Those of which something is brought into the pod, in order. Or the first reason why one is not; the others stay as
+        they are, for the retry. Again is fine."""
+        names = [one.ifname for one in wanted]
+        begun = []
+        for one in wanted:
+            work, task = self._attaching.get((one.vf.bdf, pod.sandbox)) or self._begin_attaching(one, pod, names)
+            begun.append(self._outcome(work, task))
+        outcomes = await asyncio.gather(*begun)
+        refusal = next((outcome for outcome in outcomes if isinstance(outcome, Refusal)), None)
+        return refusal or tuple(outcome for outcome in outcomes if isinstance(outcome, Attachment))
+
+    async def detach_sandbox(self, sandbox: SandboxId) -> None:
+        """The sandbox is about to be stopped, and `stopped` says so already. Returns when all of its VFs are back, or failed to
+        be and are in the journal with the reason; a caller that does not wait so long leaves it running."""
+        if tasks := [self._begin_releasing(row) for row in self._journal.of_sandbox(sandbox)]:
+            await asyncio.wait(tasks)
+
+    async def reconcile(
+        self,
+        *,
+        ready: frozenset[SandboxId],
+        live: frozenset[SandboxId],
+        known: frozenset[int] = frozenset(),
+        unheld: frozenset[int] = frozenset(),
+    ) -> None:
+        """Of the runtime's lists, the sandboxes that are ready and those with a live container; not to be called with lists
+        that failed, or were empty beside attachments. Releases what has lost its sandbox, or is of a generation that its pod
+        gave up (`unheld`), and tries again what failed. `known`: generations from before the lists were asked for."""
+        self._alive = plan.Alive(ready=ready, live=live, at=int(self._clock()), known=known)
+        rows = self._journal.rows()
+        orphans = plan.find_orphans(rows, self._alive, stopped=self._stopped, unheld=unheld, boot_id=self._boot_id)
+        # An attach that is under way looks itself whether it may go on.
+        if tasks := [self._begin_releasing(row) for row in orphans if (row.bdf, row.sandbox) not in self._attaching]:
+            await asyncio.wait(tasks, timeout=RECONCILE_WAIT_S)
+
+    async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
+        """What was done, in words; nothing where it is another's by now. What fails is tried again as any release; but where
+        the pod's namespace is gone and the device with it, the VF is given up: reset at its PF, and forgotten."""
+        async with self._locks[vf]:
+            row = self._journal.find(vf)
+            if row is None or row.generation != generation:
+                return []
+            words = plan.describe_release(row)
+            why = await self._release(row)
+            return [f"cannot release VF {vf}: {why}", *await self._give_up(row)] if why else words
+
+    # ---- attaching
+
+    def _begin_attaching(self, one: WantedVf, pod: PodOf, names: Sequence[str]) -> tuple[_Attaching, asyncio.Task[Outcome]]:
+        """`names`: those that are asked for together with it."""
+        rows = self._journal.of_sandbox(pod.sandbox)
+        known = next((row.ifname for row in rows if row.bdf == one.vf.bdf), one.ifname)
+        begun = [work.ifname for work, _ in self._attaching.values() if work.pod.sandbox == pod.sandbox]
+        work = _Attaching(
+            vf=one.vf.bdf,
+            wanted=one,
+            ifname=known or plan.choose_ifname([*names, *begun, *(row.ifname for row in rows)]),
+            pod=pod,
+            deadline=time.monotonic() + self._deadline_s,
+        )
+        key = (one.vf.bdf, pod.sandbox)
+        task = asyncio.create_task(self._attach(work))
+        self._attaching[key] = work, task
+        task.add_done_callback(lambda done: self._ended(done, self._attaching, key))
+        return work, task
+
+    async def _outcome(self, work: _Attaching, task: asyncio.Task[Outcome]) -> Outcome:
+        await asyncio.wait({task}, timeout=max(0.0, work.deadline - time.monotonic()))
+        if task.done():
+            return task.result()
+        return _refusal(work, Reason.ATTACH_FAILED, f"more than {self._deadline_s:g} s are over, and it is still {work.doing}")
+
+    async def _attach(self, work: _Attaching) -> Outcome:
+        async with self._locks[work.vf]:
+            try:
+                return await self._bring_in(work)
+            except _AbandonedError as e:
+                refusal = _refusal(work, e.reason, e.message)
+            except StateError as e:
+                refusal = _refusal(work, Reason.LEDGER_UNAVAILABLE, str(e))
+            except LadingError as e:
+                refusal = _refusal(work, Reason.ATTACH_FAILED, str(e))
+            self._log.warning(Event.VF_ATTACH_FAILED, refusal.message, reason=refusal.reason, **_fields(work.pod, work.vf))
+            row = self._journal.find(work.vf)
+            if row is not None and row.generation == work.generation:
+                await self._release(row)
+            return refusal
+
+    async def _bring_in(self, work: _Attaching) -> Outcome:
+        self._check(work)
+        row = self._journal.find(work.vf)
+        if row is not None and (row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id):
+            if refusal := self._decide_held(work, row):
+                return refusal
+            if why := await self._release(row):
+                return _refusal(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {why}")
+            row = None
+        if row is None:
+            prepared = await self._prepare(work)
+            if not isinstance(prepared, Attachment):
+                return prepared
+            row = self._journal.begin(prepared)
+        work.generation = row.generation
+        if row.step is not Step.ATTACHED:
+            row = await self._advance(work, row)
+            self._log.info(Event.VF_ATTACHED, **_fields(row, row.bdf), ifname=row.ifname)
+        return row
+
+    async def _advance(self, work: _Attaching, row: Attachment) -> Attachment:
+        """From the step that the row names, which may be done, half done or not begun."""
+        while row.step is not Step.ATTACHED:
+            self._check(work)
+            await self._steps.act(work, row)
+            row = self._journal.reach(row.bdf, row.generation, plan.next_in(row))
+        return row
+
+    def _check(self, work: _Attaching) -> None:
+        if self._stopped(work.pod.sandbox):
+            raise _AbandonedError(Reason.SANDBOX_STOPPED, "its sandbox is stopped, or about to be")
+        if time.monotonic() >= work.deadline:
+            raise _AbandonedError(Reason.ATTACH_FAILED, f"it took more than {self._deadline_s:g} s; the last was {work.doing}")
+
+    def _decide_held(self, work: _Attaching, row: Attachment) -> Refusal | None:
+        """Whether somebody may keep it from this sandbox. In the same pod's older one nothing may live, by the newest lists."""
+        if row.boot_id != self._boot_id or row.sandbox == work.pod.sandbox:
+            return None
+        if row.pod != work.pod.pod:
+            return _refusal(work, Reason.DEVICE_HELD, f"it has not come back from pod {row.namespace}/{row.pod_name}")
+        if plan.has_ended(row, self._alive, stopped=self._stopped(row.sandbox)):
+            return None
+        return _refusal(work, Reason.DEVICE_HELD, f"the pod's sandbox {row.sandbox} has it, and is not known to have ended")
+
+    async def _prepare(self, work: _Attaching) -> Outcome:
+        """The attachment to begin: where it is to go, and the original, while nothing is changed. None: nothing is to do."""
+        wanted, vf, pod = work.wanted, work.wanted.vf, work.pod
+        settings = wanted.settings if wanted.netdev else VfSettings()
+        mode = await self._steps.call(work, "reading the RDMA mode", self._kernel.rdma_mode) if vf.ibdev else RdmaMode.NONE
+        rdma = mode is RdmaMode.EXCLUSIVE
+        if not wanted.netdev and not rdma:
+            return None
+        work.doing = "asking the runtime for the pod's network namespace"
+        netns = await self._netns_of(pod.sandbox)
+        if netns == "":
+            return _refusal(work, Reason.HOST_NETWORK, "it is in the host's network already, which the pod uses (hostNetwork)")
+        find = partial(self._kernel.netns_id, netns or "")
+        netns_id = await self._steps.call(work, "finding the pod's network namespace", find) if netns else None
+        if netns is None or netns_id is None:
+            raise KernelError("the runtime names no network namespace of the pod that is there")
+        config = VfConfig()
+        if not settings.config.empty:
+            read = partial(self._kernel.read_vf, vf.pf, vf.index)
+            config = await self._steps.call(work, "reading its settings at its PF", read)
+        netdev = await self._find_netdev(work) if wanted.netdev else None
+        return Attachment(
+            vf=vf,
+            generation=0,  # the journal's to give
+            pod=pod.pod,
+            namespace=pod.namespace,
+            pod_name=pod.pod_name,
+            sandbox=pod.sandbox,
+            netns=netns,
+            netns_id=netns_id,
+            boot_id=self._boot_id,
+            ifname=work.ifname,
+            settings=settings,
+            netdev=netdev,
+            config=config,
+            rdma=rdma,
+            step=Step.RECORDED,
+            since=int(self._clock()),
+        )
+
+    async def _find_netdev(self, work: _Attaching) -> Netdev | None:
+        find = partial(self._kernel.host_link, work.vf)
+        link = await self._steps.call(work, "looking for its network device", find)
+        if link is not None:
+            return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent)
+        if work.wanted.vf.link_layer == _INFINIBAND:
+            return None
+        raise KernelError("its network device is in another namespace, and nobody of ours put it there")
+
+    # ---- releasing
+
+    def _begin_releasing(self, row: Attachment) -> asyncio.Task[None]:
+        task = self._releasing.get(row.generation)
+        if task is None:
+            task = self._releasing[row.generation] = asyncio.create_task(self._release_own(row.bdf, row.generation))
+            task.add_done_callback(lambda done: self._ended(done, self._releasing, row.generation))
+        return task
+
+    async def _release_own(self, vf: PciAddress, generation: int) -> None:
+        """Nothing where the VF is free by now, or another's."""
+        async with self._locks[vf]:
+            row = self._journal.find(vf)
+            if row is not None and row.generation == generation:
+                await self._release(row)
+
+    async def _release(self, row: Attachment) -> str:
+        """With the VF's lock held. Empty, and the VF is free; or why it failed, which is in the journal too."""
+        work = Work(vf=row.bdf, generation=row.generation)
+        try:
+            step = plan.first_return(row) if row.boot_id == self._boot_id else None  # what was done before a boot, it undid
+            while step is not None:
+                if step is not row.step:
+                    row = self._journal.reach(row.bdf, row.generation, step)
+                await self._steps.act(work, row)
+                step = plan.next_out(row)
+            self._journal.forget(row.bdf, row.generation)
+        except LadingError as e:
+            self._note_failure(work, Event.VF_RELEASE_FAILED, str(e))
+            return str(e)
+        self._log.info(Event.VF_RELEASED, **_fields(row, row.bdf))
+        return ""
+
+    async def _give_up(self, row: Attachment) -> list[str]:
+        work = Work(vf=row.bdf, generation=row.generation)
+        find = partial(self._kernel.netns_id, row.netns)
+        if await self._steps.call(work, "finding the pod's network namespace", find) == row.netns_id:
+            return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
+        reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_of(row)
+        try:
+            await self._steps.call(work, reset, partial(self._kernel.set_vf, row.vf.pf, row.vf.index, config))
+        except KernelError as e:
+            reset = f"could not {reset}: {e}"
+        self._journal.forget(row.bdf, row.generation)
+        return [reset, f"forget that it is attached: {row.netns} is gone, and the device did not come back from it"]
+
+    # ---- what went wrong
+
+    def _hangs(self, work: Work) -> None:
+        event = Event.VF_ATTACH_FAILED if isinstance(work, _Attaching) else Event.VF_RELEASE_FAILED
+        self._note_failure(work, event, f"{work.doing}: no answer from the kernel for {self._deadline_s:g} s")
+
+    def _note_failure(self, work: Work, event: Event, why: str) -> None:
+        row = self._journal.find(work.vf)
+        if row is None or row.generation != work.generation or row.failure == why:
+            return
+        self._log.error(event, why, **_fields(row, row.bdf))
+        try:
+            self._journal.reach(row.bdf, row.generation, row.step, failure=why)
+        except StateError as e:
+            self._log.error(Event.LEDGER_FAILED, str(e))
+
+    def _ended(self, task: asyncio.Task[Any], begun: dict[Any, Any], key: object) -> None:
+        del begun[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            event = Event.VF_RELEASE_FAILED if begun is self._releasing else Event.VF_ATTACH_FAILED
+            self._log.error(event, f"an error of ours: {type(error).__name__}", reason=Reason.INTERNAL)
+
+
+def _refusal(work: _Attaching, reason: Reason, cause: str) -> Refusal:
+    pod = f"{work.pod.namespace}/{work.pod.pod_name}"
+    return Refusal(reason=reason, message=f"cannot attach VF {work.vf} to pod {pod}: {cause}")
+
+
+def _fields(owner: PodOf | Attachment, vf: PciAddress) -> dict[str, Any]:
+    return {
+        "pod_uid": owner.pod,
+        "namespace": owner.namespace,
+        "pod": owner.pod_name,
+        "sandbox": owner.sandbox,
+        "device": vf,
+    }

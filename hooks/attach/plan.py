@@ -1,0 +1,233 @@
+"""What is next for an attachment, from its row in the journal and what is seen of its devices.
+
+The order of steps is here, for both ways; which act brings a step about, given where the devices are now, or why none can;
+where a release begins; what is reset to what; which rows have lost their sandbox. Nothing is remembered between two questions:
+after a crash at any moment the same row and a fresh look lead on.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum, auto
+from typing import Any, Final, assert_never
+
+from hooks.attach.model import Attachment, Link, Step, VfConfig, VfLinkState, VlanProtocol
+from hooks.ledger.reconcile import GRACE_S
+from lading.vocabulary import PciAddress, SandboxId
+
+_OUT: Final = tuple(step for step in Step if step.releasing)
+_IN: Final = tuple(step for step in Step if not step.releasing)
+_RDMA: Final = frozenset({Step.RDMA_MOVING, Step.RDMA_RETURNING})  # in exclusive mode only
+_NETDEV: Final = frozenset({Step.MOVING, Step.RAISING, Step.RETURNING})  # of a VF that has a network device
+
+_ABSENT: Final = "its network device is not in the host's network namespace"
+_NOT_BACK: Final = "its network device has not come back"
+
+# What a field is set to that a driver takes and does not tell.
+_NEUTRAL: Final = VfConfig(
+    mac="00:00:00:00:00:00",  # none from the PF
+    vlan=0,
+    vlan_qos=0,
+    vlan_proto=VlanProtocol.DOT1Q,
+    min_tx_rate=0,
+    max_tx_rate=0,
+    spoofchk=True,
+    trust=False,
+    link_state=VfLinkState.AUTO,
+)
+
+
+class Act(StrEnum):
+    NOTHING = auto()  # it is as the step wants it
+    CONFIGURE = auto()
+    MOVE_IN = auto()
+    RDMA_MOVE_IN = auto()
+    RAISE = auto()
+    RDMA_MOVE_OUT = auto()
+    MOVE_OUT = auto()
+    RESTORE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Where a row's devices are at this moment."""
+
+    netns: bool = False  # the namespace of the row is still there
+    host: Link | None = None  # the VF's network device in the host's namespace
+    pod: Link | None = None  # it is in the pod's, by one of `names_in_pod`
+    rdma_host: bool = False  # the host sees the ibdev
+    rdma_pod: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """What the runtime's newest lists said."""
+
+    ready: frozenset[SandboxId]
+    live: frozenset[SandboxId]  # with a container that is created or running
+    at: int  # Unix time, seconds; the lists may be somewhat older
+    known: frozenset[int] = frozenset()  # generations of the rows that were there before the lists were asked for
+
+
+def next_in(row: Attachment) -> Step:
+    """The one after the row's, on the way to ATTACHED."""
+    return next(step for step in _IN[_IN.index(row.step) + 1 :] if _concerns(row, step))
+
+
+def next_out(row: Attachment) -> Step | None:
+    """The one after the row's, on the way back; None after the last."""
+    return next((step for step in _OUT[_OUT.index(row.step) + 1 :] if _concerns(row, step)), None)
+
+
+def _concerns(row: Attachment, step: Step) -> bool:
+    return (row.rdma or step not in _RDMA) and (row.netdev is not None or step not in _NETDEV)
+
+
+def first_return(row: Attachment) -> Step | None:
+    """Where a release of it begins, or goes on. None: nothing was changed yet."""
+    match row.step:
+        case Step.RECORDED:
+            return None
+        case Step.CONFIGURING:
+            return Step.RESTORING
+        case Step.MOVING:
+            return Step.RETURNING
+        case Step.RDMA_MOVING | Step.RAISING | Step.ATTACHED:
+            if row.rdma:
+                return Step.RDMA_RETURNING
+            return Step.RETURNING if row.netdev is not None else Step.RESTORING
+        case Step.RDMA_RETURNING | Step.RETURNING | Step.RESTORING:
+            return row.step
+        case _:
+            assert_never(row.step)
+
+
+def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
+    """What brings the row's step about."""
+    attaching = not row.step.releasing and row.step is not Step.RECORDED
+    if attaching and not seen.netns:
+        return Stuck(why="the pod's network namespace is gone")
+    home = seen.host is not None
+    away = seen.pod is not None
+    match row.step:
+        case Step.RECORDED | Step.ATTACHED:
+            return Act.NOTHING
+        case Step.CONFIGURING:
+            return Act.CONFIGURE if home or row.netdev is None else Stuck(why=_ABSENT)
+        case Step.MOVING:
+            if not home and seen.pod is not None and seen.pod.name == row.ifname:
+                return Act.NOTHING
+            return Act.MOVE_IN if home or away else Stuck(why=_ABSENT)
+        case Step.RDMA_MOVING:
+            if seen.rdma_host:
+                return Act.RDMA_MOVE_IN
+            return Act.NOTHING if seen.rdma_pod else Stuck(why=f"{row.vf.ibdev} is not in the host's network namespace")
+        case Step.RAISING:
+            return Act.RAISE if away else Stuck(why=f"the pod's namespace has no {row.ifname} that is this VF's")
+        case Step.RDMA_RETURNING:
+            if seen.rdma_host:
+                return Act.NOTHING
+            return Act.RDMA_MOVE_OUT if seen.rdma_pod else Stuck(why="its RDMA device has not come back")
+        case Step.RETURNING:
+            if home:
+                return Act.NOTHING
+            if seen.netns and not away:
+                return Stuck(why=f"the pod's namespace has no {row.ifname} that is this VF's (any more)")
+            return Act.MOVE_OUT if away else Stuck(why=_NOT_BACK)
+        case Step.RESTORING:
+            return Act.RESTORE if home or row.netdev is None else Stuck(why=_NOT_BACK)
+        case _:
+            assert_never(row.step)
+
+
+def find_orphans(
+    rows: Iterable[Attachment],
+    alive: Alive,
+    *,
+    stopped: Callable[[SandboxId], bool],
+    unheld: Collection[int] = frozenset(),
+    boot_id: str,
+) -> tuple[Attachment, ...]:
+    """Those to be released: begun to be; of another boot; of a sandbox that was stopped; `unheld`, by generation; and, once
+    GRACE_S old (the lists may be from before), of a sandbox that is neither ready nor has a live container, or to which nobody
+    came back after a crash."""
+    found = []
+    for row in rows:
+        ended = row.step.releasing or row.boot_id != boot_id or stopped(row.sandbox) or row.generation in unheld
+        lost = row.step is not Step.ATTACHED or row.sandbox not in alive.ready | alive.live
+        if ended or (lost and abs(alive.at - row.since) >= GRACE_S):
+            found.append(row)
+    return tuple(found)
+
+
+def has_ended(row: Attachment, alive: Alive | None, *, stopped: bool) -> bool:
+    """Whether nothing of the row's sandbox can be left that uses the VF. Lists from before it are no witness."""
+    if alive is None or (row.generation not in alive.known and abs(alive.at - row.since) < GRACE_S):
+        return False
+    return (stopped or row.sandbox not in alive.ready) and row.sandbox not in alive.live
+
+
+def names_in_pod(row: Attachment) -> tuple[str, ...]:
+    """What the VF's network device can be called there: Linux moves a device first and renames it then, so that one which was
+    to have a name that is taken may be there under the host's."""
+    return (row.ifname, row.netdev.name) if row.netdev is not None else ()
+
+
+def is_own(row: Attachment, link: Link) -> bool:
+    """Whether this is the VF's: a pod may rename its devices and make others. Where the kernel does not tell a device's parent
+    (before 5.14), the name has to do; one that is not the row's, only with the MAC."""
+    original = row.netdev
+    if original is None or link.parent != original.parent:
+        return False
+    return bool(link.parent) or link.name == row.ifname or link.mac in {original.mac, row.settings.config.mac}
+
+
+def parking_name(vf: PciAddress) -> str:
+    """Of a device that comes back from a pod, until it has its own name again: no other VF's, and no pod's choice."""
+    return "ld" + vf.replace(":", "").replace(".", "")
+
+
+def reset_of(row: Attachment) -> VfConfig:
+    """The fields that the settings changed at the PF, as they were; what was not told becomes neutral."""
+    changed = (f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is not None)
+    values: dict[str, Any] = {}
+    for name in changed:
+        original = getattr(row.config, name)
+        values[name] = getattr(_NEUTRAL, name) if original is None else original
+    return VfConfig(**values)
+
+
+def choose_ifname(taken: Iterable[str]) -> str:
+    """The lowest `rdma<N>` that is free."""
+    names = frozenset(taken)
+    number = 0
+    while f"rdma{number}" in names:
+        number += 1
+    return f"rdma{number}"
+
+
+def describe_release(row: Attachment) -> list[str]:
+    """What a release would do, in words, in order."""
+    words = []
+    step = first_return(row)
+    if step is None:
+        return [f"forget the attachment of {row.bdf}: nothing was changed yet"]
+    if step is Step.RDMA_RETURNING:
+        words.append(f"move RDMA device {row.vf.ibdev} from {row.netns} to the host's network namespace")
+    if step in {Step.RDMA_RETURNING, Step.RETURNING} and row.netdev is not None:
+        words.append(f"move {row.ifname} from {row.netns} to the host's network namespace")
+    if changes := _words(reset_of(row)):
+        words.append(f"set VF {row.vf.index} of PF {row.vf.pf} back to {changes}")
+    if row.netdev is not None:
+        address = f", MAC {row.netdev.mac}" if row.netdev.mac else ""
+        words.append(f"name it {row.netdev.name} again, with MTU {row.netdev.mtu}{address}")
+    words.append(f"forget that {row.bdf} is attached to pod {row.namespace}/{row.pod_name} (sandbox {row.sandbox})")
+    return words
+
+
+def _words(config: VfConfig) -> str:
+    return ", ".join(f"{f.name} {value}" for f in fields(config) if (value := getattr(config, f.name)) is not None)

@@ -1,0 +1,88 @@
+"""One step of an attachment, carried out: look where its devices are, let `plan` decide, do that; each kernel call in a thread.
+
+A call that does not return is said after a while, and waited for all the same: what it is about to change must not be changed
+beside it. Every failure is a KernelError.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from hooks.attach import plan
+from hooks.attach.acts import calls_of
+from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.model import Attachment, Link, Step
+from hooks.attach.plan import Seen, Stuck
+from lading.errors import LadingError
+from lading.vocabulary import PciAddress
+
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    async def __call__(self, do: Callable[[], T]) -> T: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """One attach or release that is under way."""
+
+    vf: PciAddress
+    doing: str = "waiting for what was begun with it before"  # what it hangs at, if it does
+    generation: int | None = None  # of its row, once it has one
+
+
+class Steps:
+    def __init__(self, kernel: Kernel, in_thread: InThread, *, deadline_s: float, hangs: Callable[[Work], None]) -> None:
+        """`hangs` is told of a call that takes longer than `deadline_s`, on the loop."""
+        self.kernel = kernel
+        self._in_thread = in_thread
+        self._deadline_s = deadline_s
+        self._hangs = hangs
+
+    async def call(self, work: Work, doing: str, do: Callable[[], T]) -> T:
+        work.doing = doing
+        call = asyncio.ensure_future(self._in_thread(do))
+        await asyncio.wait({call}, timeout=self._deadline_s)
+        if not call.done():
+            self._hangs(work)
+        try:
+            return await call
+        except LadingError:
+            raise
+        except Exception as e:
+            raise KernelError(f"{doing}: {type(e).__name__}: {e}") from e
+
+    async def act(self, work: Work, row: Attachment) -> None:
+        """Brings about what the row's step names, or is there already."""
+        if row.step in {Step.RECORDED, Step.ATTACHED}:
+            return
+        seen = await self._look(work, row)
+        act = plan.decide_act(row, seen)
+        if isinstance(act, Stuck):
+            raise KernelError(act.why)
+        for doing, do in calls_of(act, row, seen, self.kernel):
+            await self.call(work, doing, do)
+
+    async def _look(self, work: Work, row: Attachment) -> Seen:
+        look = partial(self.call, work, "looking where its devices are")
+        netns = await look(partial(self.kernel.netns_id, row.netns)) == row.netns_id
+        host, pod, rdma_host, rdma_pod = None, None, False, False
+        if row.netdev is not None:
+            host = await look(partial(self.kernel.host_link, row.bdf))
+            pod = await look(partial(_find_in_pod, self.kernel, row)) if netns else None
+        if row.rdma:
+            rdma_host = row.vf.ibdev in await look(partial(self.kernel.rdma_devices, None))
+            rdma_pod = netns and row.vf.ibdev in await look(partial(self.kernel.rdma_devices, row.netns))
+        return Seen(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
+
+
+def _find_in_pod(kernel: Kernel, row: Attachment) -> Link | None:
+    """The VF's network device in the pod's namespace, by one of the names under which it can be there."""
+    try:
+        links = (kernel.link(row.netns, name) for name in plan.names_in_pod(row))
+        return next((link for link in links if link is not None and plan.is_own(row, link)), None)
+    except NetnsGoneError:
+        return None

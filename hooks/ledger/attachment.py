@@ -1,0 +1,160 @@
+"""An attachment in its one written form: in the journal's table, and in a container's annotation (`lading.dev/attachments`).
+
+Canonical JSON, read back strictly (`canonical`). Every name in it is checked too, because what is read is acted on: a release
+renames devices and sets up a PF by it, and a container is given the nodes of the VF that it says. Refused, as StateError: what
+is no address, interface name, MAC or path of ours; numbers out of range.
+
+Source: linux/if_link.h, dev_valid_name (net/core/dev.c), infiniband's device nodes (drivers/infiniband/core).
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from hooks.assignment.identity import is_ibdev, is_ifname, parse_pci_address
+from hooks.attach.model import Attachment, Netdev, VfConfig, VfSettings
+from hooks.inventory.model import CharDevice, Vf
+from hooks.ledger.canonical import LARGEST, decode, render_canonical
+from lading.errors import StateError
+from lading.vocabulary import PciAddress
+
+_LARGEST_LIST: Final = 4 * LARGEST  # Kubernetes' limit for all annotations of an object together
+_LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
+_LARGEST_U32: Final = 2**32 - 1
+_LARGEST_GENERATION: Final = 2**53  # after it are as many as a node can ever use
+
+_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_HARDWARE: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){0,31}")  # twenty octets on InfiniBand, 32 at most (MAX_ADDR_LEN)
+_NETDEV: Final = re.compile(r"(?!\.{1,2}$)[^\s/:\x00-\x20\x7f]{1,15}")
+_NODE: Final = re.compile(r"/dev/infiniband/(uverbs|umad|issm)[0-9]{1,6}")
+_PATH: Final = re.compile(r"(/[^/\x00-\x1f]+)+")
+
+
+def render_attachment(attachment: Attachment) -> str:
+    return render_canonical(attachment).decode()
+
+
+def render_attachments(attachments: Iterable[Attachment]) -> str:
+    """The annotation: what one container was given."""
+    return render_canonical(tuple(attachments)).decode()
+
+
+def parse_attachment(text: str) -> Attachment:
+    found = decode(text, Attachment)
+    _check(text, (found,), render_attachment(found))
+    return found
+
+
+def parse_attachments(text: str) -> tuple[Attachment, ...]:
+    found = decode(text, tuple[Attachment, ...], name="attachments", largest=_LARGEST_LIST)
+    _check(text, found, render_attachments(found))
+    return found
+
+
+def newest_of_each(attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
+    """Of each VF the one that was begun last: several containers say the same, and one that has exited an older one. No two of
+    the answer have one generation."""
+    newest: dict[PciAddress, Attachment] = {}
+    for one in sorted(attachments, key=lambda a: (a.generation, a.bdf)):
+        newest[one.bdf] = one
+    distinct: dict[int, Attachment] = {}
+    for one in newest.values():
+        number = max(distinct) + 1 if one.generation in distinct else one.generation
+        distinct[number] = replace(one, generation=number)
+    return tuple(distinct.values())
+
+
+def check_attachment(attachment: Attachment) -> None:
+    """StateError where what was written could not be read back."""
+    for problem in _problems(attachment):
+        raise StateError(f"cannot keep an attachment: {problem}")
+
+
+def _check(text: str, found: tuple[Attachment, ...], rendered: str) -> None:
+    if rendered != text:
+        raise StateError("cannot read an attachment: not the bytes that this node writes")
+    for one in found:
+        for problem in _problems(one):
+            raise StateError(f"cannot read an attachment: {problem}")
+
+
+def _problems(a: Attachment) -> Iterator[str]:
+    yield from _vf_problems(a.vf)
+    yield from _config_problems(a.config)
+    yield from _settings_problems(a.settings)
+    if a.netdev is not None:
+        yield from _netdev_problems(a.netdev)
+    yield from _unless(is_ifname(a.ifname), a.ifname, "no interface name")
+    yield from _unless(_is_path(a.netns), a.netns, "no path of a namespace")
+    yield from (f"{name} is empty" for name in ("pod", "sandbox", "boot_id") if not getattr(a, name))
+    yield from _unless(0 <= a.generation <= _LARGEST_GENERATION, a.generation, "no generation")
+    numbers = {"since": a.since, "device": a.netns_id.device, "inode": a.netns_id.inode}
+    for name, number in numbers.items():
+        yield from _unless(0 <= number <= _LARGEST_INTEGER, number, f"out of range for {name}")
+
+
+def _vf_problems(vf: Vf) -> Iterator[str]:
+    for address in (vf.bdf, vf.pf):
+        yield from _unless(parse_pci_address(address) == address, address, "no PCI address")
+    yield from _unless(0 <= vf.index <= 0xFFFF, vf.index, "no number of a VF")
+    yield from _unless(not vf.ibdev or is_ibdev(vf.ibdev), vf.ibdev, "no RDMA device's name")
+    yield from _unless(not vf.netdev or _is_netdev(vf.netdev), vf.netdev, "no network device's name")
+    for node in (*((vf.uverbs,) if vf.uverbs else ()), *vf.umad):
+        yield from _node_problems(node)
+
+
+def _node_problems(node: CharDevice) -> Iterator[str]:
+    """A container is given this node: it must not be able to be another one, as a disk's."""
+    yield from _unless(_NODE.fullmatch(node.path) is not None, node.path, "no RDMA device node")
+    yield from _unless(_is_path(node.host_path) and node.host_path.endswith(node.path), node.host_path, "another node")
+    yield from _unless(0 < node.major <= _LARGEST_U32 and 0 <= node.minor <= _LARGEST_U32, node.path, "without its number")
+
+
+def _netdev_problems(netdev: Netdev) -> Iterator[str]:
+    yield from _unless(_is_netdev(netdev.name), netdev.name, "no network device's name")
+    yield from _unless(not netdev.mac or _HARDWARE.fullmatch(netdev.mac) is not None, netdev.mac, "no hardware address")
+    yield from _unless(0 <= netdev.mtu <= _LARGEST_U32, netdev.mtu, "no MTU")
+
+
+def _config_problems(config: VfConfig) -> Iterator[str]:
+    yield from _unless(config.mac is None or _MAC.fullmatch(config.mac) is not None, config.mac, "no MAC")
+    for value, largest in (
+        (config.vlan, 4094),
+        (config.vlan_qos, 7),
+        (config.min_tx_rate, _LARGEST_U32),
+        (config.max_tx_rate, _LARGEST_U32),
+    ):
+        yield from _unless(value is None or 0 <= value <= largest, value, f"not from 0 to {largest}")
+
+
+def _settings_problems(settings: VfSettings) -> Iterator[str]:
+    yield from _config_problems(settings.config)
+    yield from _unless(settings.mtu is None or 0 < settings.mtu <= _LARGEST_U32, settings.mtu, "no MTU")
+    for address in settings.addresses:
+        yield from _unless(_parses(ipaddress.ip_interface, address), address, "no address")
+    for route in settings.routes:
+        yield from _unless(_parses(ipaddress.ip_network, route.to), route.to, "no network")
+        yield from _unless(not route.via or _parses(ipaddress.ip_address, route.via), route.via, "no gateway")
+
+
+def _unless(ok: bool, value: object, problem: str) -> Iterator[str]:
+    if not ok:
+        yield f"{value!r:.80}: {problem}"
+
+
+def _is_netdev(name: str) -> bool:
+    return _NETDEV.fullmatch(name) is not None
+
+
+def _is_path(path: str) -> bool:
+    return len(path) <= 4096 and _PATH.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
+
+
+def _parses(parse: Callable[[str], object], text: str) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""Values as JSON in one way only: compact, keys sorted, defaults left out.
+
+What this node wrote is read back as if anybody had written it: exactly the bytes that we would write for these values, typed
+and bounded, or StateError. Defaults are left out so that a field added later does not change what is written for older values.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from lading.errors import StateError
+
+LARGEST: Final = 64 * 1024  # characters; sixteen GPUs and sixty-four VFs with their request take about 12,000
+
+T = TypeVar("T")
+
+
+def render_canonical(value: Any) -> bytes:
+    """Of a dataclass, or a tuple of them."""
+    return msgspec.json.encode(without_defaults(value), order="sorted")
+
+
+def decode(text: str, kind: type[T], *, name: str = "", largest: int = LARGEST) -> T:
+    """Typed JSON. Depth is bounded by msgspec, length here; numbers, types and names by `kind`."""
+    name = name or kind.__name__
+    if len(text) > largest:
+        raise StateError(f"cannot read {name}: {len(text)} characters, more than {largest}")
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
+        raise StateError(f"cannot read {name}: {e}") from e
+
+
+def without_defaults(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [without_defaults(item) for item in value]
+    fields = defaults(value.__class__)
+    if fields is None:
+        return value
+    return {name: without_defaults(item) for name, default in fields if (item := getattr(value, name)) != default}
+
+
+@functools.cache
+def defaults(kind: type) -> tuple[tuple[str, object], ...] | None:
+    """A dataclass's fields with their defaults; None for any other type."""
+    return tuple((f.name, _default(f)) for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -1,0 +1,227 @@
+"""Who holds which device of the node, since when, and why what is not free is not.
+
+Enters: the inventory (with what is away in pods, `attach.overlay`), the ledger's grants, journal and tombstones, and which
+processes use cards. Leaves: one entry for every GPU, MIG instance and VF, and for what somebody holds that the node does not
+have any more. `table` shows them.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from hooks.assignment.model import GrantedGpu
+from hooks.attach.model import Attachment, Step
+from hooks.grant.vfs import vf_problem
+from hooks.inventory.model import Gpu, Inventory, Vf
+from hooks.ledger.foreign import Foreign
+from hooks.ledger.model import Grant
+from lading.vocabulary import GpuUuid, PciAddress, SandboxId
+
+_SHORT: Final = 12  # characters of a sandbox's id, as crictl shows it
+_GONE: Final = "the node does not have it (any more)"
+_STOPPED: Final = "its sandbox is stopped: free once its containers have exited and its VFs are back"
+
+
+class Kind(StrEnum):
+    GPU = "gpu"
+    MIG = "mig"
+    VF = "vf"
+
+
+class State(StrEnum):
+    """In `lading-hooks ledger -o json`, and explained in docs/reference.md."""
+
+    FREE = "free"
+    HELD = "held"
+    SHARED = "shared"  # of a card, shares are held
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    RETURNING = "returning"  # on its way back from a pod, or not able to come back
+    DIVIDED = "divided"  # a card in MIG mode: given by its instances only
+    FOREIGN = "foreign"  # a pod uses the card without a grant
+    UNKNOWN_HOLDER = "unknown-holder"  # a VF's network device is in a namespace into which we did not put it
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the ledger says."""
+
+    grants: Sequence[Grant] = ()
+    attachments: Sequence[Attachment] = ()
+    stopped: Mapping[SandboxId, int] = field(default_factory=dict)  # when, Unix time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One container's grant of a device."""
+
+    grant: Grant
+    gpu: GrantedGpu | None = None  # None: a VF
+    stopped_at: int | None = None  # when its sandbox was asked to stop, Unix time
+
+    @property
+    def name(self) -> str:
+        return f"{self.grant.namespace}/{self.grant.pod_name} {self.grant.container}"
+
+    @property
+    def note(self) -> str:
+        return "" if self.stopped_at is None else _STOPPED
+
+    @property
+    def mig_uuid(self) -> str:
+        return self.gpu.mig_uuid if self.gpu else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    kind: Kind
+    device: str  # UUID or PCI address
+    bdf: PciAddress | None  # None: of a card that is gone
+    name: str = ""  # the GPU's index, the instance's profile, the VF's ibdev: for people, they change
+    state: State
+    holders: tuple[Holder, ...] = ()
+    attachment: Attachment | None = None
+    notes: tuple[str, ...] = ()  # what there is to say beside whose it is
+
+    @property
+    def why(self) -> str:
+        """Never empty of what is not free."""
+        granted = [f"granted to {holder.name}" + (f" ({holder.note})" if holder.note else "") for holder in self.holders]
+        row = [f"in pod {self.attachment.namespace}/{self.attachment.pod_name}"] if self.attachment else []
+        return "; ".join([*granted, *row, *self.notes])
+
+    @property
+    def since(self) -> int | None:
+        if self.attachment is not None:
+            return self.attachment.since
+        return min((holder.grant.granted_at for holder in self.holders), default=None)
+
+
+def list_devices(
+    inventory: Inventory, said: Said, *, foreign: Foreign, strays: Collection[PciAddress] = frozenset()
+) -> tuple[Entry, ...]:
+    """Cards with their instances, then VFs, as the inventory has them; after each kind what is gone. `strays`: VFs whose
+    network device is away with nobody of ours knowing."""
+    cards, vfs = _holders(said)
+    rows = {row.bdf: row for row in said.attachments}
+    known = {vf.bdf for vf in inventory.vfs}
+    gone = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
+    return (
+        *(entry for gpu in inventory.gpus for entry in _card(gpu, cards.pop(gpu.uuid, []), foreign)),
+        *(entry for uuid, holders in cards.items() for entry in _gone_card(uuid, holders)),
+        *(_vf(vf, vfs.get(vf.bdf, []), rows.get(vf.bdf), stray=vf.bdf in strays) for vf in inventory.vfs),
+        *(_gone_vf(bdf, vfs.get(bdf, []), rows.get(bdf)) for bdf in gone),
+    )
+
+
+def _holders(said: Said) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
+    cards: dict[GpuUuid, list[Holder]] = {}
+    vfs: dict[PciAddress, list[Holder]] = {}
+    for grant in said.grants:
+        stopped_at = said.stopped.get(grant.sandbox)
+        for gpu in grant.devices.gpus:
+            cards.setdefault(gpu.uuid, []).append(Holder(grant=grant, gpu=gpu, stopped_at=stopped_at))
+        for vf in grant.devices.vfs:
+            vfs.setdefault(vf.bdf, []).append(Holder(grant=grant, stopped_at=stopped_at))
+    return cards, vfs
+
+
+def _card(gpu: Gpu, holders: Sequence[Holder], foreign: Foreign) -> Iterator[Entry]:
+    own = tuple(holder for holder in holders if not holder.mig_uuid)
+    used = foreign.held.get(gpu.uuid, "")
+    notes = [gpu.unhealthy, f"used by {used}" if used else ""]
+    if gpu.mig_enabled:
+        notes.append("in MIG mode: its instances are given" if gpu.mig else "in MIG mode, without instances")
+    notes += [f"used by process {pid}, which is of no pod" for pid in foreign.host.get(gpu.uuid, ())]
+    if own:
+        state = State.HELD if any(holder.gpu and holder.gpu.whole for holder in own) else State.SHARED
+    else:
+        state = _unheld(gpu.unhealthy, used, otherwise=State.DIVIDED if gpu.mig_enabled else State.FREE)
+    name = str(gpu.index) if gpu.index >= 0 else ""
+    yield Entry(kind=Kind.GPU, device=gpu.uuid, bdf=gpu.bdf, name=name, state=state, holders=own, notes=_said(notes))
+    for instance in gpu.mig:
+        those = tuple(holder for holder in holders if holder.mig_uuid in {"", instance.uuid})
+        yield Entry(
+            kind=Kind.MIG,
+            device=instance.uuid,
+            bdf=gpu.bdf,
+            name=instance.profile,
+            state=State.HELD if those else _unheld(gpu.unhealthy, used, otherwise=State.FREE),
+            holders=those,
+            notes=_said([gpu.unhealthy, f"its card is used by {used}" if used else ""]),
+        )
+    known = {instance.uuid for instance in gpu.mig}
+    yield from _gone_instances([holder for holder in holders if holder.mig_uuid not in known], gpu.bdf)
+
+
+def _unheld(unhealthy: str, used: str, *, otherwise: State) -> State:
+    return State.UNHEALTHY if unhealthy else State.FOREIGN if used else otherwise
+
+
+def _gone_card(uuid: GpuUuid, holders: Sequence[Holder]) -> Iterator[Entry]:
+    if whole := tuple(holder for holder in holders if not holder.mig_uuid):
+        yield Entry(kind=Kind.GPU, device=uuid, bdf=None, state=State.HELD, holders=whole, notes=(_GONE,))
+    yield from _gone_instances(holders, None)
+
+
+def _gone_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterator[Entry]:
+    for uuid in dict.fromkeys(holder.mig_uuid for holder in holders if holder.mig_uuid):
+        those = tuple(holder for holder in holders if holder.mig_uuid == uuid)
+        yield Entry(kind=Kind.MIG, device=uuid, bdf=bdf, state=State.HELD, holders=those, notes=(_GONE,))
+
+
+def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: bool) -> Entry:
+    told = row is not None and vf.unhealthy == row.failure  # the overlay has it from the row
+    problem = "" if told else vf_problem(vf)
+    if row is not None:
+        state = _state_of(row)
+    elif holders:
+        state = State.HELD
+    elif problem:
+        state = State.UNKNOWN_HOLDER if stray else State.UNHEALTHY
+    else:
+        state = State.FREE
+    notes = [_journaled(row, holders) if row else "", problem]
+    return Entry(
+        kind=Kind.VF,
+        device=vf.bdf,
+        bdf=vf.bdf,
+        name=vf.ibdev,
+        state=state,
+        holders=tuple(holders),
+        attachment=row,
+        notes=_said(notes),
+    )
+
+
+def _gone_vf(bdf: PciAddress, holders: Sequence[Holder], row: Attachment | None) -> Entry:
+    return Entry(
+        kind=Kind.VF,
+        device=bdf,
+        bdf=bdf,
+        state=_state_of(row) if row else State.HELD,
+        holders=tuple(holders),
+        attachment=row,
+        notes=_said([_journaled(row, holders) if row else "", _GONE]),
+    )
+
+
+def _state_of(row: Attachment) -> State:
+    if row.step.releasing:
+        return State.RETURNING
+    return State.ATTACHED if row.step is Step.ATTACHED else State.ATTACHING
+
+
+def _journaled(row: Attachment, holders: Sequence[Holder]) -> str:
+    """In which sandbox, how far, and what it hangs at."""
+    others = all(holder.grant.pod != row.pod for holder in holders)
+    pod = f" of pod {row.namespace}/{row.pod_name}" if holders and others else ""
+    step = "" if row.step is Step.ATTACHED else f", step {row.step}"
+    failure = f": {row.failure}" if row.failure else ""
+    return f"{row.ifname} in sandbox {row.sandbox[:_SHORT]}{pod} (generation {row.generation}){step}{failure}"
+
+
+def _said(notes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(filter(None, notes))

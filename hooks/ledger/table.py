@@ -1,0 +1,132 @@
+"""A listing of devices as it is shown: a table for a person, JSON for a program.
+
+The JSON's keys are those of docs/reference.md, all of them always; times are ISO 8601 in UTC. In the table they are ages, one
+line is a device, and one more each further holder of it. What pods and the kernel named is harmless on a terminal.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hooks.assignment.model import Form
+from hooks.attach.model import Attachment
+from hooks.ledger.listing import Entry, Holder, Kind
+from lading.log import printable
+
+_LAST_SECOND: Final = 253402300799  # of the year 9999, where Python's dates end
+_HEAD: Final = ("DEVICE", "STATE", "AGE", "HELD BY", "WHY")
+
+
+def as_json(entries: Iterable[Entry], *, ledger: str, now: int) -> dict[str, Any]:
+    """The keys are those of docs/reference.md, all of them always; what is not known or not so is null."""
+    return {"ledger": ledger, "at": _iso(now), "devices": [_entry_json(entry) for entry in entries]}
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "kind": entry.kind.value,
+        "device": entry.device,
+        "bdf": entry.bdf,
+        "name": entry.name or None,
+        "state": entry.state.value,
+        "why": entry.why or None,
+        "since": _iso(entry.since),
+        "holders": [_holder_json(holder) for holder in entry.holders],
+        "attachment": _attachment_json(entry.attachment) if entry.attachment else None,
+    }
+
+
+def _holder_json(holder: Holder) -> dict[str, Any]:
+    grant, gpu = holder.grant, holder.gpu
+    return {
+        "pod_uid": grant.pod,
+        "namespace": grant.namespace,
+        "pod": grant.pod_name,
+        "container": grant.container,
+        "sandbox": grant.sandbox,
+        "form": grant.form.value,
+        "gen": grant.gen,
+        "since": _iso(grant.granted_at),
+        "memory_mib": gpu.memory_mib if gpu else None,
+        "core_percent": gpu.core_percent if gpu else None,
+        "stopped_at": _iso(holder.stopped_at),
+    }
+
+
+def _attachment_json(row: Attachment) -> dict[str, Any]:
+    return {
+        "pod_uid": row.pod,
+        "namespace": row.namespace,
+        "pod": row.pod_name,
+        "sandbox": row.sandbox,
+        "netns": row.netns,
+        "ifname": row.ifname,
+        "step": row.step.value,
+        "generation": row.generation,
+        "since": _iso(row.since),
+        "failure": row.failure or None,
+    }
+
+
+def _iso(seconds: int | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(max(0, min(seconds, _LAST_SECOND)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def as_text(entries: Sequence[Entry], *, now: int) -> str:
+    """One line a device, and one more for each further holder of it; the times are ages."""
+    rows = [_HEAD, *(row for entry in entries for row in _rows(entry, now))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    lines = ("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def _rows(entry: Entry, now: int) -> Iterator[tuple[str, ...]]:
+    title, row = (_title(entry), entry.state.value), entry.attachment
+    if not entry.holders:
+        holder = f"{row.namespace}/{row.pod_name}" if row else ""
+        yield _cells(*title, _age(entry.since, now), holder, "; ".join(entry.notes))
+    for number, one in enumerate(entry.holders):
+        since = row.since if row else one.grant.granted_at
+        why = "; ".join(filter(None, [_terms(one), one.note, *(entry.notes if number == 0 else ())]))
+        yield _cells(*(title if number == 0 else ("", "")), _age(since, now), one.name, why)
+
+
+def _cells(*texts: str) -> tuple[str, ...]:
+    """Names of pods and devices, and what the kernel said, harmless on a terminal."""
+    return tuple(map(printable, texts))
+
+
+def _title(entry: Entry) -> str:
+    match entry.kind:
+        case Kind.GPU:
+            return " ".join(filter(None, ["GPU", entry.name, entry.bdf or entry.device]))
+        case Kind.MIG:
+            return f"  {entry.device}"
+        case Kind.VF:
+            return " ".join(filter(None, ["VF", entry.device, entry.name]))
+
+
+def _terms(holder: Holder) -> str:
+    """How much of it, and by whose word."""
+    gpu = holder.gpu
+    shares = []
+    if gpu is not None and gpu.memory_mib is not None:
+        shares.append(f"{gpu.memory_mib} MiB")
+    if gpu is not None and gpu.core_percent is not None:
+        shares.append(f"{gpu.core_percent} %")
+    form = holder.grant.form
+    whose = "by hand" if form is Form.MANUAL else f"by central ({form.value}, gen {holder.grant.gen})"
+    return ", ".join([*shares, whose])
+
+
+def _age(since: int | None, now: int) -> str:
+    """Seconds up to two minutes, minutes up to two hours, hours up to two days."""
+    if since is None:
+        return ""
+    seconds = max(0, now - since)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

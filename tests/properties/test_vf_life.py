@@ -1,0 +1,241 @@
+"""The life of VFs by random schedules, on the model of a kernel: pods come, stop and come again, the daemon is killed between
+any two steps, the kernel fails, namespaces vanish, the machine is booted anew.
+
+At every moment `tests.vfs.invariants` holds: whoever reads the journal then finds each VF as it says, and a VF without a row is
+as it was at first. At the end of each schedule, once nothing fails any more and all pods are gone, so is every row.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from hooks.attach.model import RdmaMode, Step
+from hooks.ledger.reconcile import GRACE_S
+from lading.vocabulary import PciAddress, SandboxId
+from tests.vfs.life import Node, path_of
+from tests.vfs.model import Crash, When
+
+PODS = ("p1", "p2", "p3")
+METHODS = (
+    *("netns_id", "host_link", "link", "read_vf", "set_vf", "set_link", "rename", "move_in", "move_out", "configure"),
+    *("rdma_mode", "rdma_devices", "rdma_move_in", "rdma_move_out"),
+)
+ENOUGH = 400  # turns of the loop in which an attach and a release are done
+
+pods = st.sampled_from(PODS)
+numbers = st.integers(0, 1)
+turns = st.one_of(st.just(ENOUGH), st.integers(0, 80))
+
+
+class VfLife(RuleBasedStateMachine):
+    @initialize(mode=st.sampled_from([RdmaMode.SHARED, RdmaMode.EXCLUSIVE]), parents=st.booleans())
+    def begin(self, mode: RdmaMode, parents: bool) -> None:
+        self.node = Node(2, mode=mode, parents=parents)
+        self.node.kernel.point = self.passed
+        self.loop = new_loop()
+        self.sandboxes: list[str] = []
+        self.owners: dict[int, tuple[PciAddress, SandboxId]] = {}  # of every generation
+        self.attached: set[int] = set()  # generations that were seen to be
+        self.die_in = 0
+
+    # ---- the daemon, and time
+
+    def passed(self, _: str) -> None:
+        self.die_in -= 1
+        if self.die_in == 0:
+            self.node.kernel.die()
+
+    def call(self, do: Coroutine[Any, Any, Any], turns: int) -> None:
+        """Begins it, and lets so much happen of everything that was begun."""
+        task = self.loop.create_task(do)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.turn(turns)
+
+    @rule(turns=turns)
+    def turn(self, turns: int) -> None:
+        self.loop.run_until_complete(pass_time(turns))
+        if self.node.kernel.dead:
+            self.restart()
+
+    def restart(self) -> None:
+        """What the daemon had begun is gone, wherever it was."""
+        self.node.kernel.dead = True
+        self.die_in = 0
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(pass_time(5))
+        self.loop.close()
+        self.loop = new_loop()
+        self.node.start()
+
+    # ---- kubelet and the runtime
+
+    @rule(pod=pods, number=numbers, turns=turns)
+    def live_on(self, pod: str, number: int, turns: int) -> None:
+        """What comes next for a pod: a sandbox, a container in it (again and again), its stop, its end."""
+        sandbox = self.newest(pod)
+        if sandbox is None or SandboxId(sandbox) not in self.node.ready:
+            self.node.run(self.add(pod))
+        elif SandboxId(sandbox) in self.node.stopped:
+            self.node.end(sandbox)
+        elif SandboxId(sandbox) in self.node.live:
+            self.call(self.node.stopping(sandbox), turns)
+        else:
+            self.call(self.create_container(sandbox, number), turns)
+
+    @rule(pod=pods, number=numbers, turns=turns)
+    def create_anew(self, pod: str, number: int, turns: int) -> None:
+        """In a newer sandbox, beside what is left of the older ones."""
+        sandbox = self.add(pod)
+        self.node.run(sandbox)
+        self.call(self.create_container(sandbox, number), turns)
+
+    @rule(pod=pods, number=numbers, meanwhile=turns, turns=turns, failing=st.sampled_from(["", "netns_id", "set_vf"]))
+    def take_over(self, pod: str, number: int, meanwhile: int, turns: int, failing: str) -> None:
+        """The newest sandbox dies with what it has; a newer one is made; and only then the old one is stopped."""
+        if old := self.newest(pod):
+            self.node.end(old)
+            if failing:
+                self.node.kernel.fail(failing)
+            self.reconcile(GRACE_S, meanwhile)
+            self.create_anew(pod, number, meanwhile)
+            self.call(self.node.stopping(old), turns)
+
+    @rule(data=st.data(), number=numbers, turns=turns)
+    def create(self, data: st.DataObject, number: int, turns: int) -> None:
+        """In any sandbox that there ever was. Who asked may have given up long before the answer."""
+        if self.sandboxes:
+            self.call(self.create_container(data.draw(st.sampled_from(self.sandboxes)), number), turns)
+
+    async def create_container(self, sandbox: str, number: int) -> None:
+        rows = await self.node.attach(sandbox, number)
+        if isinstance(rows, tuple) and SandboxId(sandbox) in self.node.ready:
+            self.node.live.add(SandboxId(sandbox))
+            self.attached |= {row.generation for row in rows}
+            self.owners |= {row.generation: (row.bdf, row.sandbox) for row in rows}
+
+    @rule(data=st.data(), turns=turns)
+    def stop(self, data: st.DataObject, turns: int) -> None:
+        """Any of them, perhaps late."""
+        if self.sandboxes:
+            self.call(self.node.stopping(data.draw(st.sampled_from(self.sandboxes))), turns)
+
+    @rule(data=st.data(), failed_kill=st.booleans())
+    def end(self, data: st.DataObject, failed_kill: bool) -> None:
+        """It is not ready any more and its namespace is gone, as after a stop or by itself; not always its containers."""
+        if self.sandboxes:
+            sandbox = SandboxId(data.draw(st.sampled_from(self.sandboxes)))
+            live = sandbox in self.node.live
+            self.node.end(sandbox)
+            if live and failed_kill:
+                self.node.live.add(sandbox)
+
+    @rule(later=st.sampled_from([0, GRACE_S]), turns=turns)
+    def reconcile(self, later: int, turns: int) -> None:
+        self.node.now += later
+        self.call(self.node.reconcile(), turns)
+
+    def add(self, pod: str) -> str:
+        self.sandboxes.append(f"{pod}-s{sum(one.startswith(pod) for one in self.sandboxes)}")
+        return self.sandboxes[-1]
+
+    def newest(self, pod: str) -> str | None:
+        return next((one for one in reversed(self.sandboxes) if one.startswith(pod)), None)
+
+    # ---- what goes wrong
+
+    @rule(moments=st.integers(0, 60))
+    def crash(self, moments: int) -> None:
+        """Now, or between any two steps of what follows."""
+        self.die_in = moments
+        if not moments:
+            self.restart()
+
+    @rule(method=st.sampled_from(METHODS), when=st.sampled_from(When), count=st.sampled_from([0, 1, 2, 50]))
+    def fail(self, method: str, when: When, count: int) -> None:
+        self.node.kernel.heal()
+        if count:
+            self.node.kernel.fail(method, when=when, count=count)
+
+    @rule(late=st.booleans())
+    def come_late(self, late: bool) -> None:
+        """What was in a namespace that ends is nowhere for a while."""
+        self.node.kernel.late = late
+        if not late:
+            self.node.kernel.arrive()
+
+    @rule(data=st.data(), what=st.integers(0, 3))
+    def break_down(self, data: st.DataObject, what: int) -> None:
+        """The machine is booted anew; or a namespace vanishes, which the runtime has not noticed yet."""
+        if what == 0:
+            self.restart()
+            self.node.reboot()
+        elif self.sandboxes:
+            self.node.kernel.end_netns(path_of(data.draw(st.sampled_from(self.sandboxes))))
+
+    # ---- what has to hold
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        assert self.node.problems() == []
+        rows = {row.generation: row for row in self.node.journal.rows()}
+        for generation in self.attached:
+            if self.node.may_keep(self.owners[generation][1]):
+                assert rows[generation].step is Step.ATTACHED, "it was taken from its owner"
+        self.attached = {row.generation for row in rows.values() if row.step is Step.ATTACHED}
+        for row in rows.values():
+            assert self.owners.setdefault(row.generation, (row.bdf, row.sandbox)) == (row.bdf, row.sandbox)
+
+    def teardown(self) -> None:
+        self.die_in = 0
+        self.node.kernel.heal()
+        self.node.kernel.late = False
+        self.node.kernel.arrive()
+        self.loop.run_until_complete(self.empty(orderly=len(self.sandboxes) % 2 == 0))
+        self.loop.close()
+        assert self.node.problems() == []
+        assert self.node.journal.rows() == ()
+
+    async def empty(self, *, orderly: bool) -> None:
+        """Every pod goes: stopped, while its namespace lives; or by itself, and what is left is reconciliation's."""
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        if orderly:
+            await asyncio.gather(*map(self.node.stopping, self.sandboxes))
+            return
+        for sandbox in self.sandboxes:
+            self.node.end(sandbox)
+        self.node.now += GRACE_S
+        await self.node.reconcile()
+
+
+async def pass_time(turns: int) -> None:
+    for turn in range(turns):
+        if turn % 20 == 0 and len(asyncio.all_tasks()) == 1:
+            return  # nothing else is begun
+        await asyncio.sleep(0)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # what a daemon that was killed did not hear any more
+    return loop
+
+
+VfLife.TestCase.settings = settings(
+    max_examples=1000,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestVfLife = pytest.mark.timeout(600)(VfLife.TestCase)  # half a minute, on a machine that does nothing else
+
+
+def test_a_crash_is_no_exception() -> None:
+    """Nothing of the daemon that catches errors may survive its own end."""
+    assert not issubclass(Crash, Exception)

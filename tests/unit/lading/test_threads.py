@@ -1,0 +1,57 @@
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from lading.threads import in_thread
+
+
+def test_it_answers_what_the_work_does_also_none() -> None:
+    answers: list[int | None] = [7, None]
+
+    async def ask() -> list[int | None]:
+        return [await in_thread(partial(next, iter([answer]))) for answer in answers]
+
+    assert asyncio.run(ask()) == answers
+
+
+def test_an_error_goes_to_whoever_awaits_with_its_cause() -> None:
+    class GoneError(BaseException):
+        pass
+
+    def work() -> None:
+        raise GoneError from OSError(5, "the cause")
+
+    with pytest.raises(GoneError) as e:
+        asyncio.run(in_thread(work))
+    assert isinstance(e.value.__cause__, OSError)
+
+
+def test_each_piece_of_work_has_a_daemon_thread_of_its_own() -> None:
+    async def ask() -> list[threading.Thread]:
+        return [await in_thread(threading.current_thread) for _ in range(3)]
+
+    threads = asyncio.run(ask())
+    assert len(set(threads)) == 3
+    assert all(thread.daemon and thread is not threading.main_thread() for thread in threads)
+
+
+def test_work_that_hangs_holds_neither_the_loop_nor_its_end() -> None:
+    """Nor does anybody hear of what it does once nobody waits."""
+    gate, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        gate.wait(30)
+        ended.set()
+        raise OSError
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await in_thread(work)
+        assert await in_thread(lambda: 1) == 1
+
+    asyncio.run(give_up())
+    gate.set()
+    assert ended.wait(30)

@@ -1,0 +1,106 @@
+"""What has to hold of a node's VFs at every moment at which nobody is changing them: one checker, for model and real kernels.
+
+Enter: the journal's rows, each VF as it was at first (`before`) and as it is shown now (`now`). Leave: what is wrong, in words;
+nothing where all is well. A VF whose row says so (a step of a release, one of an attach that was interrupted) may be half-way;
+one without a row is free, and has to be exactly as it was.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from hooks.attach.model import Attachment, Link, Step, VfConfig
+from lading.vocabulary import PciAddress
+
+HOST = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One VF as the kernel shows it."""
+
+    netns: str | None  # of its network device: HOST, a path, None where it is nowhere (for the moment)
+    link: Link | None
+    config: VfConfig
+    rdma_netns: str | None = HOST  # of its ibdev
+
+
+def check(
+    rows: Iterable[Attachment],
+    *,
+    before: Mapping[PciAddress, Shown],
+    now: Mapping[PciAddress, Shown],
+    namespaces: Iterable[str],
+) -> list[str]:
+    """`namespaces`: the paths of those that are there."""
+    there = set(namespaces)
+    held: dict[PciAddress, Attachment] = {}
+    problems = []
+    for row in rows:
+        if row.bdf in held:
+            problems.append(f"{row.bdf} has two owners: {held[row.bdf].sandbox} and {row.sandbox}")
+        held[row.bdf] = row
+    generations = [row.generation for row in held.values()]
+    if len(set(generations)) < len(generations):
+        problems.append(f"generations are not distinct: {sorted(generations)}")
+    for bdf, original in before.items():
+        found = now[bdf]
+        if (owner := held.get(bdf)) is None:
+            problems += [f"{bdf} is free, and {text}" for text in _differences(original, found)]
+        else:
+            problems += [f"{bdf} ({owner.sandbox}, {owner.step}) {text}" for text in _of_owner(owner, original, found, there)]
+    return problems
+
+
+def _differences(original: Shown, found: Shown) -> Iterator[str]:
+    if found.link is None or original.link is None:
+        if found.link is not original.link:
+            yield "its network device is lost"
+    else:
+        for name in ("name", "mac", "mtu", "up"):
+            was, now = getattr(original.link, name), getattr(found.link, name)
+            if was != now:
+                yield f"its device's {name} is {now}, not {was}"
+    if found.netns != original.netns:
+        yield f"its device is in {found.netns!r}"
+    if found.rdma_netns != original.rdma_netns:
+        yield f"its RDMA device is in {found.rdma_netns!r}"
+    if found.config != original.config:
+        yield f"its PF keeps {_said(found.config)}, not {_said(original.config)}"
+
+
+def _of_owner(row: Attachment, original: Shown, found: Shown, there: set[str]) -> Iterator[str]:
+    if row.netdev is not None and original.link is not None:
+        was, kept = original.link, row.netdev
+        if (kept.name, kept.mac, kept.mtu, kept.up) != (was.name, was.mac, was.mtu, was.up):
+            yield f"has a half-configured original: {kept}"
+    elsewhere = {found.netns, found.rdma_netns} - {None, HOST, row.netns}
+    if elsewhere:
+        yield f"is in a namespace that is not its owner's: {elsewhere}"
+    untold = {f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is None}
+    for name in untold:
+        if getattr(found.config, name) != getattr(original.config, name):
+            yield f"has {name} {getattr(found.config, name)}, which nobody asked for"
+    if row.step is Step.ATTACHED and row.netns in there:
+        yield from _of_attached(row, found)
+
+
+def _of_attached(row: Attachment, found: Shown) -> Iterator[str]:
+    if row.netdev is not None:
+        if found.netns != row.netns or found.link is None:
+            yield f"is not with its owner, but in {found.netns!r}"
+        else:
+            wanted = {"name": row.ifname, "mac": row.settings.config.mac or row.netdev.mac, "up": True}
+            wanted["mtu"] = row.settings.mtu or row.netdev.mtu
+            for name, value in wanted.items():
+                if getattr(found.link, name) != value:
+                    yield f"has {name} {getattr(found.link, name)}, not {value}"
+    if row.rdma and found.rdma_netns != row.netns:
+        yield f"has its RDMA device in {found.rdma_netns!r}"
+    for f in fields(VfConfig):
+        value = getattr(row.settings.config, f.name)
+        if value is not None and getattr(found.config, f.name) != value:
+            yield f"has {f.name} {getattr(found.config, f.name)} at its PF, not {value}"
+
+
+def _said(config: VfConfig) -> str:
+    return ", ".join(f"{f.name} {getattr(config, f.name)}" for f in fields(config) if getattr(config, f.name) is not None)

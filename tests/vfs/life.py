@@ -1,0 +1,173 @@
+"""A node whose VFs are a model: its journal, its kernel, and one daemon's `Attacher` after another."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from hooks.assignment.model import Refusal
+from hooks.attach.attacher import Attacher
+from hooks.attach.model import Attachment, PodOf, RdmaMode, Route, VfConfig, VfSettings, WantedVf
+from hooks.attach.steps import InThread
+from hooks.inventory.model import Vf
+from hooks.ledger.journal import Journal, read_rows
+from hooks.ledger.schema import MIGRATIONS
+from lading.errors import StateError
+from lading.log import Level, Log
+from lading.vocabulary import PciAddress, PodUid, SandboxId
+from tests.unit.runtimeproxy.conftest import Records
+from tests.vfs.invariants import HOST, Shown, check
+from tests.vfs.model import ModelKernel, vf
+
+T = TypeVar("T")
+
+SETTINGS: Final = VfSettings(
+    config=VfConfig(mac="02:00:5e:10:00:01", vlan=100, max_tx_rate=1000, trust=True),
+    mtu=9000,
+    addresses=("10.0.0.2/24",),
+    routes=(Route("10.1.0.0/16", "10.0.0.1"),),
+)
+
+
+def pod_of(sandbox: str) -> PodOf:
+    """`p1-s0` is the first sandbox of pod p1."""
+    pod = sandbox.partition("-")[0]
+    return PodOf(pod=PodUid(pod), namespace="default", pod_name=f"name-of-{pod}", sandbox=SandboxId(sandbox))
+
+
+def path_of(sandbox: str) -> str:
+    return f"/run/netns/{sandbox}"
+
+
+async def inline(do: Callable[[], T]) -> T:
+    """In place of a thread: the loop turns once, so that others may come in between."""
+    await asyncio.sleep(0)
+    return do()
+
+
+class Node:
+    """What outlives a daemon, and the newest daemon."""
+
+    def __init__(self, vfs: int = 2, *, mode: RdmaMode = RdmaMode.SHARED, parents: bool = True, ethernet: bool = True) -> None:
+        self.vfs: list[Vf] = [vf(number, ethernet=ethernet) for number in range(vfs)]
+        self.kernel = ModelKernel(self.vfs, mode=mode, parents=parents)
+        self.before = self.shown()
+        self.stopped: set[SandboxId] = set()
+        self.ready: set[SandboxId] = set()
+        self.live: set[SandboxId] = set()
+        self.boot_id = "boot-1"
+        self.now = 1_000_000
+        self.disk_full = False
+        self.records = Records()
+        self.db = sqlite3.connect(":memory:", isolation_level=None)
+        for statement in MIGRATIONS[1]:
+            self.db.execute(statement)
+        self.start()
+
+    # ---- the daemon
+
+    def start(self, *, deadline_s: float = 30.0, in_thread: InThread = inline) -> None:
+        """A daemon, after the one before died."""
+        self.kernel.dead = False
+        self.journal = Journal(read_rows(self.db), self._transaction)
+        self.attacher = Attacher(
+            journal=self.journal,
+            kernel=self.kernel,
+            netns_of=self._netns_of,
+            stopped=self.stopped.__contains__,
+            boot_id=self.boot_id,
+            log=Log(self.records, Level.DEBUG),
+            clock=lambda: self.now,
+            deadline_s=deadline_s,
+            in_thread=in_thread,
+        )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self.kernel.dead:
+            self.kernel.die()
+        if self.disk_full:
+            raise StateError("cannot write ledger: as the test wants it")
+        self.kernel.point("before commit")
+        self.db.execute("BEGIN")
+        try:
+            yield self.db
+            self.db.execute("COMMIT")
+        finally:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+        self.kernel.point("after commit")
+
+    async def _netns_of(self, sandbox: SandboxId) -> str | None:
+        return path_of(sandbox) if path_of(sandbox) in self.kernel.pods else None
+
+    # ---- what kubelet and the runtime do
+
+    def run(self, sandbox: str) -> PodOf:
+        self.ready.add(SandboxId(sandbox))
+        self.kernel.add_netns(path_of(sandbox))
+        return pod_of(sandbox)
+
+    def wanted(self, *numbers: int, settings: VfSettings = SETTINGS, ifname: str = "", netdev: bool = True) -> list[WantedVf]:
+        return [WantedVf(vf=self.vfs[n], ifname=ifname, settings=settings, netdev=netdev) for n in numbers]
+
+    async def attach(self, sandbox: str, *numbers: int) -> tuple[Attachment, ...] | Refusal:
+        return await self.attacher.attach(self.wanted(*numbers), pod_of(sandbox))
+
+    async def attached(self, sandbox: str, *numbers: int) -> tuple[Attachment, ...]:
+        rows = await self.attach(sandbox, *numbers)
+        assert not isinstance(rows, Refusal), rows
+        return rows
+
+    async def stopping(self, sandbox: str) -> None:
+        self.stopped.add(SandboxId(sandbox))
+        await self.attacher.detach_sandbox(SandboxId(sandbox))
+
+    def end(self, sandbox: str) -> None:
+        """It has stopped: its namespace goes."""
+        self.ready.discard(SandboxId(sandbox))
+        self.live.discard(SandboxId(sandbox))
+        self.kernel.end_netns(path_of(sandbox))
+
+    async def reconcile(self) -> None:
+        await self.attacher.reconcile(ready=frozenset(self.ready), live=frozenset(self.live))
+
+    def reboot(self) -> None:
+        self.kernel.boot()
+        self.boot_id += "+"
+        self.ready.clear()
+        self.live.clear()
+        self.start()
+
+    def may_keep(self, sandbox: SandboxId) -> bool:
+        """Nobody may take from it what it has."""
+        return sandbox in self.ready and sandbox not in self.stopped
+
+    # ---- what is seen
+
+    def row(self, number: int = 0) -> Attachment | None:
+        return self.journal.find(self.vfs[number].bdf)
+
+    def shown(self) -> dict[PciAddress, Shown]:
+        shown = {}
+        for one in self.vfs:
+            where = self.kernel.where(one.bdf)
+            shown[one.bdf] = Shown(
+                netns=where[0] if where else None,
+                link=where[1] if where else None,
+                config=self.kernel.table[one.pf, one.index],
+                rdma_netns=self.kernel.where_ibdev(one.ibdev),
+            )
+        return shown
+
+    def problems(self) -> list[str]:
+        """By the journal on disk, which memory has to agree with."""
+        rows = read_rows(self.db)
+        problems = check(rows, before=self.before, now=self.shown(), namespaces=[HOST, *self.kernel.pods])
+        if sorted(self.journal.rows(), key=lambda row: row.generation) != list(rows):
+            problems.append(f"memory says {self.journal.rows()}, disk {rows}")
+        return problems
+
+    def all_free(self) -> bool:
+        return not self.journal.rows() and not self.problems()

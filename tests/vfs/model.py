@@ -1,0 +1,345 @@
+"""A kernel with VFs, as `hooks.attach.kernel` asks of it: namespaces with links, PFs' tables, ibdevs. All in memory, no thread.
+
+It is as strict as Linux where that matters: a name is taken once in a namespace, a MAC is not changed while a device is up, a
+rename needs it down, a namespace is told from a later one at its path. A device whose namespace ends comes back to the host's,
+down, under the name that it had there or as dev<N>; its ibdev comes back too. `late` keeps them out of sight until `arrive`.
+
+Faults are by method: `fail` makes the next calls raise before or after they take effect, `hold` makes them wait. `point` is
+told of every moment at which a daemon may be killed; whoever wants it killed there calls `die`. `changes` is what took effect.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, auto
+from typing import Any, Final
+
+from hooks.attach.kernel import KernelError, NetnsGoneError
+from hooks.attach.model import Link, NetnsId, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
+from hooks.inventory.model import CharDevice, Vf
+from lading.vocabulary import PciAddress
+
+# What a VF's PF keeps of it at first: not what one would guess.
+UNTOUCHED: Final = VfConfig(
+    mac="02:00:5e:aa:00:01",
+    vlan=7,
+    vlan_qos=2,
+    vlan_proto=VlanProtocol.DOT1Q,
+    min_tx_rate=0,
+    max_tx_rate=25000,
+    spoofchk=False,
+    trust=False,
+    link_state=VfLinkState.ENABLE,
+)
+
+
+class Crash(BaseException):
+    """The daemon was killed here. No Exception: nothing of it may run on."""
+
+
+class When(Enum):
+    BEFORE = auto()
+    AFTER = auto()  # it took effect, and failed or never answered
+
+
+def vf(number: int, *, ethernet: bool = True) -> Vf:
+    """VF `number` of PF 0000:3b:00.0."""
+    return Vf(
+        bdf=PciAddress(f"0000:3b:{(number + 1) // 8:02x}.{(number + 1) % 8}"),
+        pf=PciAddress("0000:3b:00.0"),
+        index=number,
+        driver="mlx5_core",
+        numa=0,
+        ibdev=f"mlx5_{number + 1}",
+        netdev=f"ens1v{number}" if ethernet else "",
+        link_layer="Ethernet" if ethernet else "InfiniBand",
+        uverbs=CharDevice(
+            path=f"/dev/infiniband/uverbs{number}", host_path=f"/dev/infiniband/uverbs{number}", major=231, minor=number
+        ),
+    )
+
+
+@dataclass(slots=True)
+class Namespace:
+    id: NetnsId
+    links: dict[str, Link] = field(default_factory=dict)
+    ibdevs: set[str] = field(default_factory=set)
+    addresses: dict[str, set[str]] = field(default_factory=dict)  # by link
+    routes: dict[str, set[Route]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Fault:
+    when: When
+    count: int
+
+
+class ModelKernel:
+    def __init__(self, vfs: Iterable[Vf], *, mode: RdmaMode = RdmaMode.SHARED, parents: bool = True) -> None:
+        """`parents`: whether it tells the PCI address of a link's device."""
+        self.vfs = {one.bdf: one for one in vfs}
+        self.mode = mode
+        self.parents = parents
+        self.late = False
+        self.dead = False
+        self.changes: list[str] = []
+        self.point: Callable[[str], None] = lambda _: None  # told of the moments before and after each call
+        self._faults: dict[str, Fault] = {}
+        self._gates: dict[str, threading.Event] = {}
+        self._inodes = 4026532000
+        self.boot()
+
+    # ---- what happens to a machine
+
+    def boot(self) -> None:
+        """All is as after power-on: VFs made anew, in the host's namespace, and no other namespace there."""
+        self.host = self._namespace()
+        self.pods: dict[str, Namespace] = {}
+        self.arriving: list[tuple[str, Link]] = []
+        self.arriving_ibdevs: set[str] = set()
+        self.table = {(one.pf, one.index): UNTOUCHED for one in self.vfs.values()}
+        self.indexes = {one.bdf: number for number, one in enumerate(self.vfs.values(), start=10)}
+        for one in self.vfs.values():
+            self.host.ibdevs.add(one.ibdev)
+            if one.netdev:
+                self._place(self.host, self._original(one))
+
+    def add_netns(self, path: str) -> NetnsId:
+        self.pods[path] = self._namespace()
+        return self.pods[path].id
+
+    def end_netns(self, path: str) -> None:
+        gone = self.pods.pop(path, None)
+        if gone is None:
+            return
+        self.arriving += [(link.name, link) for link in gone.links.values() if link.index in self.indexes.values()]
+        self.arriving_ibdevs |= gone.ibdevs
+        if not self.late:
+            self.arrive()
+
+    def arrive(self) -> None:
+        """What was in namespaces that ended is in the host's (default_device_exit_net)."""
+        for name, link in self.arriving:
+            free = name if name not in self.host.links else f"dev{link.index}"
+            self._place(self.host, replace(link, name=free, up=False))
+        self.host.ibdevs |= self.arriving_ibdevs
+        self.arriving, self.arriving_ibdevs = [], set()
+
+    def where(self, bdf: PciAddress) -> tuple[str, Link] | None:
+        """("" for the host, or the path of the pod's namespace; the link) of a VF's network device."""
+        for path, namespace in self._everywhere():
+            for link in namespace.links.values():
+                if link.index == self.indexes[bdf]:
+                    return path, link
+        return None
+
+    def where_ibdev(self, ibdev: str) -> str | None:
+        return next((path for path, namespace in self._everywhere() if ibdev in namespace.ibdevs), None)
+
+    # ---- faults
+
+    def fail(self, method: str, *, when: When = When.BEFORE, count: int = 1) -> None:
+        """The next `count` calls."""
+        self._faults[method] = Fault(when, count)
+
+    def die(self) -> None:
+        """Nothing that the daemon does from now on takes effect, until `dead` is False again: a new one was started."""
+        self.dead = True
+        raise Crash
+
+    def heal(self) -> None:
+        self._faults.clear()
+
+    def hold(self, method: str) -> threading.Event:
+        """Calls of it wait until the event is set."""
+        gate = self._gates[method] = threading.Event()
+        return gate
+
+    # ---- Kernel
+
+    def netns_id(self, netns: str) -> NetnsId | None:
+        with self._call("netns_id"):
+            return self.pods[netns].id if netns in self.pods else None
+
+    def read_vf(self, pf: PciAddress, index: int) -> VfConfig:
+        with self._call("read_vf"):
+            if (pf, index) not in self.table:
+                raise KernelError(f"PF {pf} has no VF {index}")
+            return self.table[pf, index]
+
+    def set_vf(self, pf: PciAddress, index: int, config: VfConfig) -> None:
+        with self._call("set_vf"):
+            if (pf, index) not in self.table:
+                raise KernelError(f"PF {pf} has no VF {index}")
+            said = {f.name: value for f in fields(config) if (value := getattr(config, f.name)) is not None}
+            self.table[pf, index] = replace(self.table[pf, index], **said)
+            self.changes.append(f"set_vf {index} {' '.join(said)}")
+
+    def host_link(self, vf: PciAddress) -> Link | None:
+        with self._call("host_link"):
+            return next((link for link in self.host.links.values() if link.index == self.indexes.get(vf)), None)
+
+    def link(self, netns: str | None, name: str) -> Link | None:
+        with self._call("link"):
+            return self._find(netns).links.get(name)
+
+    def set_link(
+        self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
+    ) -> None:
+        with self._call("set_link"):
+            link = self._need(netns, name)
+            if up is False:
+                link = replace(link, up=False)
+            if mac is not None and mac != link.mac and link.up:
+                raise KernelError(f"cannot change the MAC of {name}: it is up")
+            said: dict[str, Any] = {"mac": mac, "mtu": mtu, "up": up}
+            self._place(self._find(netns), replace(link, **{key: value for key, value in said.items() if value is not None}))
+            self.changes.append(f"set_link {name}")
+
+    def rename(self, name: str, to: str) -> None:
+        with self._call("rename"):
+            if name not in self.host.links and to in self.host.links:
+                return
+            link = self._need(None, name)
+            if to in self.host.links and to != name:
+                raise KernelError(f"cannot rename {name}: {to} is there")
+            if link.up:
+                raise KernelError(f"cannot rename {name}: it is up")
+            del self.host.links[name]
+            self._place(self.host, replace(link, name=to))
+            self.changes.append(f"rename {name} {to}")
+
+    def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
+        with self._call("move_in"):
+            pod = self._find(netns, netns_id)
+            if name not in self.host.links and to in pod.links:
+                return
+            self._move(self.host if name in self.host.links else pod, pod, name, to)
+
+    def move_out(self, netns: str, netns_id: NetnsId, name: str, to: str) -> None:
+        with self._call("move_out"):
+            pod = self._find(netns, netns_id)
+            if name not in pod.links and to in self.host.links:
+                return
+            self._move(pod, self.host, name, to)
+
+    def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
+        with self._call("configure"):
+            pod = self._find(netns)
+            self._place(pod, replace(self._need(netns, name), up=True))
+            pod.addresses.setdefault(name, set()).update(addresses)
+            pod.routes.setdefault(name, set()).update(routes)
+            self.changes.append(f"configure {name}")
+
+    def rdma_mode(self) -> RdmaMode:
+        with self._call("rdma_mode"):
+            return self.mode
+
+    def rdma_move_in(self, ibdev: str, netns: str, netns_id: NetnsId) -> None:
+        with self._call("rdma_move_in"):
+            self._move_ibdev(self.host, self._find(netns, netns_id), ibdev)
+
+    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: str) -> None:
+        with self._call("rdma_move_out"):
+            self._move_ibdev(self._find(netns, netns_id), self.host, ibdev)
+
+    def rdma_devices(self, netns: str | None) -> frozenset[str]:
+        with self._call("rdma_devices"):
+            return frozenset(self._find(netns).ibdevs if self.mode is RdmaMode.EXCLUSIVE else self._all_ibdevs())
+
+    # ---- inside
+
+    def _call(self, method: str) -> "_Call":
+        return _Call(self, method)
+
+    def enter(self, method: str) -> None:
+        if gate := self._gates.get(method):
+            gate.wait(30)
+        if self.dead:
+            raise Crash
+        self.point(f"before {method}")
+        self._strike(method, When.BEFORE)
+
+    def leave(self, method: str) -> None:
+        self.point(f"after {method}")
+        self._strike(method, When.AFTER)
+
+    def _strike(self, method: str, when: When) -> None:
+        fault = self._faults.get(method)
+        if fault is None or fault.when is not when:
+            return
+        fault.count -= 1
+        if fault.count == 0:
+            del self._faults[method]
+        raise KernelError(f"cannot {method}: as the test wants it")
+
+    def _namespace(self) -> Namespace:
+        self._inodes += 1
+        return Namespace(NetnsId(4, self._inodes))
+
+    def _everywhere(self) -> list[tuple[str, Namespace]]:
+        return [("", self.host), *self.pods.items()]
+
+    def _all_ibdevs(self) -> set[str]:
+        return {ibdev for _, namespace in self._everywhere() for ibdev in namespace.ibdevs}
+
+    def _original(self, one: Vf) -> Link:
+        return Link(
+            index=self.indexes[one.bdf],
+            name=one.netdev,
+            mac=f"02:00:5e:00:00:{one.index:02x}",
+            mtu=1500,
+            up=True,
+            parent=one.bdf if self.parents else "",
+        )
+
+    def _place(self, namespace: Namespace, link: Link) -> None:
+        namespace.links[link.name] = link
+
+    def _find(self, netns: str | None, netns_id: NetnsId | None = None) -> Namespace:
+        if netns is None:
+            return self.host
+        found = self.pods.get(netns)
+        if found is None or (netns_id is not None and found.id != netns_id):
+            raise NetnsGoneError(f"no namespace at {netns}")
+        return found
+
+    def _need(self, netns: str | None, name: str) -> Link:
+        with suppress(KeyError):
+            return self._find(netns).links[name]
+        raise KernelError(f"no link {name} in {netns or 'the host'}")
+
+    def _move(self, source: Namespace, target: Namespace, name: str, to: str) -> None:
+        if name not in source.links:
+            raise KernelError(f"no link {name} to move")
+        if to in target.links:
+            raise KernelError(f"cannot move {name}: {to} is there")
+        self._place(target, replace(source.links.pop(name), name=to, up=False))
+        source.addresses.pop(name, None)
+        source.routes.pop(name, None)
+        self.changes.append(f"move {name} {to}")
+
+    def _move_ibdev(self, source: Namespace, target: Namespace, ibdev: str) -> None:
+        if ibdev in target.ibdevs:
+            return
+        if ibdev not in source.ibdevs:
+            raise KernelError(f"no {ibdev} to move")
+        source.ibdevs.discard(ibdev)
+        target.ibdevs.add(ibdev)
+        self.changes.append(f"move {ibdev}")
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call: faults before it, and, where it succeeded, after it."""
+
+    kernel: ModelKernel
+    method: str
+
+    def __enter__(self) -> None:
+        self.kernel.enter(self.method)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.kernel.leave(self.method)
