@@ -6,6 +6,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
+from hooks.attach.attacher import Attacher
+from hooks.attach.cni import DeviceInfoFiles, keep_device_info
+from hooks.attach.kernel import Kernel
+from hooks.attach.netlink import HostKernel
+from hooks.attach.netns import netns_path
 from hooks.boot import read_boot_id
 from hooks.grant.gpu import GpuMode
 from hooks.inventory.model import Inventory, Partition
@@ -13,13 +18,14 @@ from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
+from hooks.ledger_service import LedgerService
 from hooks.memlock import memlock_warning
 from hooks.metrics import Metrics
 from hooks.node import Node
 from hooks.readiness import decide_ready
 from hooks.report.reporter import Reporter, connect
 from hooks.service import HookServer, HookService
-from hooks.settings import Settings, ledger_path, read_configured_partitions, read_trust, rules
+from hooks.settings import AttachBy, Settings, attaches, ledger_path, read_configured_partitions, read_trust, rules
 from lading import __version__
 from lading.errors import RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
@@ -29,11 +35,13 @@ from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
+from lading.vocabulary import SandboxId
 
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
 
 
-async def run(settings: Settings, log: Log) -> None:
+async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> None:
+    """Until a signal. `kernel` is the host's, but where other devices stand in for VFs."""
     host_root = Path(settings.host_root)
     runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
     find_silence = partial(find_own_silence, listen_path, hello=HELLO)
@@ -50,12 +58,15 @@ async def run(settings: Settings, log: Log) -> None:
             cdi = RuntimeCdi()
             trust = read_trust(settings)
             ruled = lru_cache(maxsize=1)(lambda cdi_refusal: rules(settings, trust, cdi_refusal=cdi_refusal))
+            boot_id = read_boot_id(host_root)
+            attacher = make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log)
             node = Node(
                 ledger=ledger,
                 runtime=runtime,
                 host_root=host_root,
-                boot_id=read_boot_id(host_root),
+                boot_id=boot_id,
                 log=log,
+                attacher=attacher,
                 rules=lambda: ruled(cdi.refusal),
                 reconcile_interval_s=settings.reconcile_interval,
                 soon=loop.call_soon,
@@ -68,13 +79,14 @@ async def run(settings: Settings, log: Log) -> None:
                 on_failure=node.inventory_failed,
             )
             await node.watch.start()
-            background = [asyncio.create_task(node.keep_reconciled())]
+            background = [asyncio.create_task(node.keep_reconciled()), *_device_info(settings, node, log)]
             if settings.gpu_mode is GpuMode.CDI:
                 background.append(asyncio.create_task(cdi.keep_asking(runtime, settings.inventory_interval)))
             reporter = _reporter(settings, node, log)
             if reporter is not None:
                 background.append(asyncio.create_task(reporter.keep_reporting()))
             metrics = Metrics(node, reporter)
+            node.vfs.told = metrics.moved
             health = HealthServer(
                 parse_address(settings.metrics),
                 registry=metrics.registry,
@@ -83,7 +95,7 @@ async def run(settings: Settings, log: Log) -> None:
                 log=log,
             )
             service = HookService(node, answered=lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds))
-            server = HookServer(service, log)
+            server = HookServer(service, log, LedgerService(node, attacher, log))
             stop = stop_asked()  # before the first question can come, so that none is cut off
             await server.start(listener)
             await health.start()
@@ -91,7 +103,7 @@ async def run(settings: Settings, log: Log) -> None:
                 log.warning(Event.SOCKET_ACCESS, problem)
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, node=settings.node_name)
             if not settings.rdma_ipc_lock:
-                _warn_of_memlock(log, host_root, runtime_path, node.watch.current)
+                _warn_of_memlock(log, host_root, runtime_path, node.inventory)
             notify("READY=1")
             feeding = asyncio.create_task(keep_fed(find_silence, log))
             try:
@@ -137,6 +149,36 @@ def read_configured(settings: Settings, partitions: tuple[Partition, ...] = ()) 
     )
 
 
+def make_attacher(
+    settings: Settings, kernel: Kernel, runtime: RuntimeClient, ledger: Ledger, boot_id: str, log: Log
+) -> Attacher | None:
+    """Also where none is to be attached any more, as long as there are some to be given back."""
+    if not attaches(settings) and not ledger.journal.rows():
+        return None
+
+    async def netns_of(sandbox: SandboxId) -> str | None:
+        status = await runtime.sandbox_status(sandbox, verbose=True)
+        return None if status is None else netns_path(status)
+
+    return Attacher(
+        journal=ledger.journal,
+        kernel=kernel,
+        netns_of=netns_of,
+        stopped=ledger.is_stopped,
+        boot_id=boot_id,
+        log=log,
+        deadline_s=settings.attach_deadline,
+    )
+
+
+def _device_info(settings: Settings, node: Node, log: Log) -> list[asyncio.Task[None]]:
+    if settings.attach is not AttachBy.CNI:
+        return []
+    files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
+    keeping = keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
+    return [asyncio.create_task(keeping)]
+
+
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
     if not settings.report:
         return None
@@ -152,6 +194,7 @@ def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tu
         ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
+        unwell=node.unwell,
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",
     )

@@ -4,8 +4,9 @@ Enters: the hook's projection of a CreateContainer request, the node's rules (co
 moment. Leaves: an adjustment, with the grant that must be in the ledger before it is answered; or a refusal.
 
 An existing grant wins: a restarted container gets the devices it had, an annotation changed since is refused, and an assignment
-older than what the pod was granted is stale. It does not win over another pod's grant of the same device: one of the two was
-adopted from a container's annotations, which a checkpoint can bring along, and nobody knows which is true.
+older than what the pod was granted is stale. A device that fell ill meanwhile it gets when that is well, or another one, as the
+node's configuration has it. It does not win over another pod's grant of the same device: one of the two was adopted from a
+container's annotations, which a checkpoint can bring along, and nobody knows which is true.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,17 @@ from dataclasses import dataclass, field, replace
 
 from hooks.assignment.annotations import Trust, parse_assignment
 from hooks.assignment.model import Assignment, ContainerRequest, Form, Refusal
-from hooks.grant.choose import Holding, choose
+from hooks.attach.model import WantedVf
+from hooks.grant.choose import choose
 from hooks.grant.gpu import GpuInjection, adjust_gpus
+from hooks.grant.holding import Holding
+from hooks.grant.netdev import NetdevPolicy, decide_netdevs
 from hooks.grant.pod import PodPolicy, check_pod
 from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unassigned import UnassignedPolicy, adjust_unassigned
+from hooks.grant.unwell import Unhealthy, choose_again, find_unwell
 from hooks.inventory.model import Inventory
-from hooks.ledger.model import Grant, render_annotation
+from hooks.ledger.model import Grant, holding_of, render_annotation
 from hooks.ledger.reconcile import both_hold
 from lading.reasons import Reason
 from lading.vocabulary import GRANT, GpuUuid, PodUid, SandboxId
@@ -36,16 +41,18 @@ class Rules:
     unassigned: UnassignedPolicy
     gpu: GpuInjection
     rdma: RdmaInjection
+    netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
+    unhealthy: Unhealthy = Unhealthy.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The node at the moment of the decision."""
 
-    inventory: Inventory
+    inventory: Inventory  # with what is away in pods (attach.overlay)
     own: Grant | None = None  # what this container holds already
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
-    held: Sequence[Holding] = ()  # what all other containers hold
+    held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
     foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
     stopped: bool = False  # the sandbox was stopped, or is being stopped
     may_grant: bool = True  # the ledger was reconciled with the runtime
@@ -57,6 +64,7 @@ class View:
 class Answer:
     adjustment: hook_pb2.Adjustment
     grant: Grant | None = None  # to be recorded before the adjustment is answered
+    attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
     reused: bool = False
 
 
@@ -73,7 +81,7 @@ def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: R
     refusal = _check_moment(assignment, view) or check_pod(sandbox, container, request, rules.pod)
     if refusal:
         return refusal
-    grant = _grant(sandbox, container, assignment, request, view)
+    grant = _grant(sandbox, container, assignment, request, rules, view)
     return grant if isinstance(grant, Refusal) else _adjust(sandbox, container, grant, rules, view)
 
 
@@ -108,12 +116,13 @@ def _grant(
     container: hook_pb2.Container,
     assignment: Assignment,
     request: ContainerRequest,
+    rules: Rules,
     view: View,
 ) -> Grant | Refusal:
     pod = PodUid(sandbox.uid)
     if view.own:
         twice = _held_twice(view.own, view.held)
-        return twice or replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen)
+        return twice or _again(replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen), rules, view)
     devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign)
     if isinstance(devices, Refusal):
         return devices
@@ -132,13 +141,23 @@ def _grant(
     )
 
 
+def _again(own: Grant, rules: Rules, view: View) -> Grant | Refusal:
+    """What it holds; or, where the node does not wait for what fell ill, something else."""
+    if rules.unhealthy is Unhealthy.KEEP or not (unwell := find_unwell(own.devices, view.inventory)):
+        return own
+    devices = choose_again(holding_of(own), own.request, unwell, view.inventory, view.held)
+    if isinstance(devices, Refusal):
+        return devices
+    return replace(own, devices=devices, granted_at=view.now, boot_id=view.boot_id, containers=())
+
+
 def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
     for other in held:
         for device in both_hold(own.devices, other.devices) if other.pod != own.pod else ():
             return Refusal(
                 reason=Reason.DEVICE_HELD,
-                message=f"cannot give {device} again: this container's grant says so, and so does that of container "
-                f"{other.container} of pod {other.pod_name}; delete the pod that should not have it",
+                message=f"cannot give {device} again: this container's grant says so, and {other.holds('it')}; delete the pod "
+                "that should not have it",
             )
     return None
 
@@ -158,4 +177,8 @@ def _adjust(
         if isinstance(part, Refusal):
             return part
         adjustment.MergeFrom(part)
-    return Answer(adjustment=adjustment, grant=grant, reused=view.own is not None)
+    attach = decide_netdevs(sandbox, grant.request, grant.devices, view.inventory, rules.netdev)
+    if isinstance(attach, Refusal):
+        return attach
+    reused = view.own is not None and view.own.devices == grant.devices
+    return Answer(adjustment=adjustment, grant=grant, attach=attach, reused=reused)

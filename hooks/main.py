@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from hooks import render
+from hooks import ledger_commands, render
 from hooks.assignment.model import Refusal
+from hooks.attach.overlay import holdings_of, with_attached
 from hooks.boot import read_boot_id
 from hooks.daemon import read_configured, run
 from hooks.decide import Rules, View
 from hooks.ledger.foreign import find_foreign
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import rebuild
-from hooks.ledger.store import read_ledger, replace_ledger
+from hooks.ledger.store import read_journal, read_ledger, replace_ledger
 from hooks.registration import render_registration
 from hooks.settings import CONFIG, Settings, check, ledger_path, read_trust, rules
 from lading import __version__
@@ -46,7 +47,8 @@ def serve(argv: Sequence[str]) -> None:
         prog="lading-hooks",
         description="The hook server: knows this node's GPUs and RDMA VFs and who holds them, and tells the CRI proxy what a "
         "container gets.",
-        epilog="other commands: lading-hooks render -f pod.yaml | registration | rebuild-ledger (each has --help).  "
+        epilog="other commands: lading-hooks ledger | release DEVICE | render -f pod.yaml | registration | rebuild-ledger "
+        "(each has --help).  "
         "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused and why",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -89,7 +91,9 @@ def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
     host_root = Path(settings.host_root)
     inventory = read_configured(settings)
     grants = read_ledger(ledger_path(settings))
-    view = View(inventory=inventory, foreign=find_foreign(host_root, inventory, grants))
+    rows = read_journal(ledger_path(settings))
+    inventory = with_attached(inventory, rows)
+    view = View(inventory=inventory, held=holdings_of(rows), foreign=find_foreign(host_root, inventory, grants))
     return rules(settings, read_trust(settings), cdi_refusal=""), view, grants
 
 
@@ -128,11 +132,13 @@ async def _rebuild(settings: Settings) -> None:
         print(f"problem: {problem.message}", file=sys.stderr)
     if not actions.reconciled:
         die("cannot rebuild the ledger from an incomplete list", hint="is the runtime up?")
-    aside = replace_ledger(path, actions.adopt)
+    aside = replace_ledger(path, actions.adopt, actions.restore)
     print(f"{path}: {len(actions.adopt)} grants" + (f"; the old ledger is {aside}" if aside else ""))
 
 
 _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
+    "ledger": ledger_commands.list_ledger,
+    "release": ledger_commands.release,
     "render": _render,
     "registration": _registration,
     "rebuild-ledger": _rebuild_ledger,

@@ -15,6 +15,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from hooks.assignment.model import Form, Refusal
+from hooks.attach.model import Attachment, Step
+from hooks.attaching import Operation
 from hooks.decide import Answer
 from hooks.inventory.model import Inventory
 from hooks.ledger.model import Grant
@@ -23,6 +25,7 @@ from hooks.report.reporter import Reporter
 from lading import __version__
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
+_MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _HELD, _PENDING = "held", "pending"  # a container was created with the grant, or not yet
 
 
@@ -39,6 +42,22 @@ class Metrics:
         self._decision = Histogram(
             "lading_hooks_decision_seconds", "Deciding and recording.", buckets=_BUCKETS, registry=self.registry
         )
+        self._moves = Histogram(
+            "lading_hooks_vf_move_seconds",
+            "The VFs of a container into its pod (attach), of a sandbox back before it is stopped (release).",
+            ["operation"],
+            buckets=_MOVE_BUCKETS,
+            registry=self.registry,
+        )
+        self._failed_moves = Counter(
+            "lading_hooks_vf_move_failures",
+            "Of these, what failed or was not done in time.",
+            ["operation"],
+            registry=self.registry,
+        )
+        for operation in Operation:
+            self._moves.labels(operation)
+            self._failed_moves.labels(operation)
         ProcessCollector(registry=self.registry)
         self.registry.register(_State(node))
         if reporter is not None:
@@ -54,6 +73,11 @@ class Metrics:
             case Answer(reused=reused):
                 self._outcomes.labels("reused" if reused else "created", "").inc()
 
+    def moved(self, operation: Operation, seconds: float, succeeded: bool) -> None:
+        self._moves.labels(operation).observe(seconds)
+        if not succeeded:
+            self._failed_moves.labels(operation).inc()
+
 
 class _State(Collector):
     def __init__(self, node: Node) -> None:
@@ -64,12 +88,15 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         node = self._node
-        inventory = node.watch.current if node.watch else None
+        inventory = node.inventory
         build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield _grants(node.ledger.grants())
         yield _devices(inventory or Inventory())
+        rows = node.ledger.journal.rows()
+        yield _attachments(rows)
+        yield GaugeMetricFamily("lading_hooks_vfs_stuck", "Of them, at a step that failed.", sum(bool(r.failure) for r in rows))
         yield GaugeMetricFamily("lading_bypassed_containers", "Run without their pod's devices.", len(node.bypassed))
         age_s = node.watch.age_s if node.watch else float("inf")
         yield GaugeMetricFamily("lading_hooks_inventory_age_seconds", "Since the last good look at the devices.", age_s)
@@ -101,6 +128,14 @@ def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
     for form in Form:
         for state in (_HELD, _PENDING):
             family.add_metric([form.value, state], tally[form.value, state])
+    return family
+
+
+def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:
+    tally = Tally(row.step for row in rows)
+    family = GaugeMetricFamily("lading_hooks_vfs_attached", "VFs in pods, or on the way, by step.", labels=["step"])
+    for step in Step:
+        family.add_metric([step], tally[step])
     return family
 
 

@@ -1,7 +1,8 @@
 """The node at work: inventory, ledger and runtime joined, one decision at a time.
 
 Deciding and recording a grant happen without giving up the loop in between, so two requests never see one device free. What
-takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the background.
+takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the background; VFs are brought into a pod after its
+grant is recorded and before it is answered (`attaching`).
 """
 
 import asyncio
@@ -11,11 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from hooks.assignment.model import Refusal
+from hooks.attaching import Attacher, Attaching
 from hooks.decide import Answer, Rules, View, decide
-from hooks.inventory.changes import ChangeKind, decide_changes
+from hooks.grant.unwell import find_unwell
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.bypass import Bypassed, find_bypassed
@@ -23,6 +25,7 @@ from hooks.ledger.foreign import decide_foreign, find_foreign, read_cgroups
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.store import Ledger
+from hooks.telling import Telling, device_names, owner_fields
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -36,11 +39,6 @@ RETRY_S: Final = 1.0
 RELEASE_RETRY_S: Final = 2.0
 
 _NOT_RECONCILED: Final = "not reconciled"
-
-_CHANGE_EVENT: Final = {
-    ChangeKind.UNHEALTHY: Event.DEVICE_UNHEALTHY,
-    ChangeKind.HEALTHY: Event.DEVICE_HEALTHY,
-}
 
 
 class Lists(Protocol):
@@ -65,6 +63,8 @@ class Node:
     clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
     soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
     watch: InventoryWatch | None = None
+    attacher: Attacher | None = None  # of a node that brings VFs into pods
+    vfs: Attaching = field(init=False)
     reconciled: bool = False
     reconcile_failures: int = 0
     bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
@@ -72,12 +72,36 @@ class Node:
     _touched: dict[PodUid, float] = field(default_factory=dict)  # pods with a call since, on time.monotonic()
     _stopped_pods: dict[PodUid, float] = field(default_factory=dict)  # a sandbox was seen to stop, and not released yet
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _said: set[str] = field(default_factory=set)  # problems that were logged
+    _telling: Telling = field(init=False)
+    _told: Inventory = field(default_factory=Inventory)  # the one of which the log knows
+
+    def __post_init__(self) -> None:
+        self.vfs = Attaching(journal=self.ledger.journal, attacher=self.attacher)
+        self._telling = Telling(self.log)
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The newest, with what is in pods by our hand as if it were at home. None before the first."""
+        current = self.watch.current if self.watch else None
+        return None if current is None else self.vfs.shown(current)
+
+    @property
+    def unwell(self) -> tuple[str, ...]:
+        """Containers with a device that can not be used any more, in words."""
+        inventory = self.inventory
+        if inventory is None:
+            return ()
+        return tuple(
+            f"{device}, of {grant.namespace}/{grant.pod_name}/{grant.container}: {why}"
+            for grant in self.ledger.grants()
+            for device, why in find_unwell(grant.devices, inventory).items()
+        )
 
     # ---- what the hook API asks
 
     def adjust_container(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Answer | Refusal:
-        inventory = self.watch.current if self.watch else None
+        """What `attach` of the answer names has to be brought into the pod by `attach_vfs` before it is answered."""
+        inventory = self.inventory
         if inventory is None:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="cannot give devices yet: they have not been read")
         pod = PodUid(sandbox.uid)
@@ -92,13 +116,40 @@ class Node:
             return answer
         if answer.grant:
             try:
-                self.ledger.record(answer.grant)
+                self._record(answer.grant)
             except StateError as e:
                 self.log.error(Event.LEDGER_FAILED, str(e), **fields)
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=str(e))
             event = Event.GRANT_REUSED if answer.reused else Event.GRANT_CREATED
             self.soon(partial(self.log.info, event, **fields, devices=",".join(device_names(answer.grant))))
         return answer
+
+    def _record(self, grant: Grant) -> None:
+        """Other devices than it had are a decision to give those up."""
+        held = self.ledger.find(grant.pod, grant.container)
+        if held is not None and held.devices != grant.devices:
+            self.ledger.release(grant.pod, grant.container)
+            self.log.warning(Event.GRANT_RELEASED, "a device fell ill", **_fields(held))
+        self.ledger.record(grant)
+
+    async def attach_vfs(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
+        """Outlives its call: the retry waits for the same."""
+        try:
+            attached = await self.vfs.attach(sandbox, answer)
+        finally:
+            self._touched[PodUid(sandbox.uid)] = time.monotonic()
+        if isinstance(attached, Refusal):
+            self._wake.set()  # what could not be undone is tried again soon
+        return attached
+
+    def has_vfs(self, sandbox: hook_pb2.PodSandbox) -> bool:
+        return self.vfs.has(sandbox)
+
+    async def give_back_vfs(self, sandbox: hook_pb2.PodSandbox) -> None:
+        """After `stopping`, while the sandbox's namespace lives; a bounded time."""
+        await self.vfs.give_back(sandbox)
+        if self.watch is not None:
+            self.watch.look_soon()
 
     def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
         """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more. From now on it is looked
@@ -135,7 +186,7 @@ class Node:
             inventory=inventory,
             own=own,
             pod_gen=self.ledger.newest_gen(pod),
-            held=self.ledger.held_by_others(pod, container.name),
+            held=(*self.ledger.held_by_others(pod, container.name), *self.vfs.holdings()),
             foreign={} if own else find_foreign(self.host_root, inventory, self.ledger.grants()),
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
             may_grant=self.reconciled,
@@ -169,18 +220,20 @@ class Node:
     @property
     def _ending(self) -> bool:
         """Somebody holds devices whose sandbox was, or was to be, stopped."""
-        return bool(self._stopped_pods) or any(self.ledger.is_stopped(grant.sandbox) for grant in self.ledger.grants())
+        grants, is_stopped = self.ledger.grants(), self.ledger.is_stopped
+        stopped = bool(self._stopped_pods) or any(is_stopped(grant.sandbox) for grant in grants)
+        return stopped or self.vfs.ending(is_stopped, grants)
 
     async def _reconcile(self) -> bool:
         began = time.monotonic()
         stopped = frozenset(self._stopped_pods)
-        grants, tombstones = self.ledger.grants(), dict(self.ledger.tombstones())
+        grants, tombstones, generations = self.ledger.grants(), dict(self.ledger.tombstones()), self.vfs.generations()
         try:
             sandboxes, containers = await self.runtime.list_sandboxes(), await self.runtime.list_containers()
         except RuntimeUnavailableError as e:
-            self._say_once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
+            self._telling.once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
             return False
-        self._said = {said for said in self._said if not said.startswith(f"{Event.LEDGER_FAILED} {_NOT_RECONCILED}")}
+        self._telling.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
         actions = reconcile(
             grants,
             tombstones,
@@ -190,34 +243,41 @@ class Node:
             boot_id=self.boot_id,
             busy={pod for pod, at in self._touched.items() if at >= began},
             stopped=stopped,
+            attached=self.vfs.held(),
         )
         for problem in actions.problems:
-            self._say_once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
-        self._look_for_bypassed(sandboxes, containers)
+            self._telling.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
+        rules = self.rules()
+        self.bypassed = find_bypassed(sandboxes, containers, node=rules.node_name, trust=rules.trust)
+        self._telling.bypassed(self.bypassed)
         try:
             self._apply(actions)
         except StateError as e:  # the ledger may lack what somebody holds: nothing new is given before it has that
-            self._say_once(Event.LEDGER_FAILED, str(e))
+            self._telling.once(Event.LEDGER_FAILED, str(e))
             return False
+        await self._reconcile_vfs(sandboxes, containers, stopped, generations)
         self._forget_settled(began, {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY})
         if actions.reconciled and not self.reconciled:
             self.reconciled = True
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
         return actions.reconciled
 
-    def _look_for_bypassed(self, sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> None:
-        rules = self.rules()
-        self.bypassed = find_bypassed(sandboxes, containers, node=rules.node_name, trust=rules.trust)
-        for one in self.bypassed:
-            self._say_once(
-                Event.CONTAINER_BYPASSED,
-                f"container {one.id[:12]} was made past the proxy and runs without the devices of its pod's annotations; is "
-                "kubelet's --container-runtime-endpoint still the proxy's socket?",
-                pod_uid=one.pod,
-                namespace=one.namespace,
-                pod=one.pod_name,
-                container=one.container,
-            )
+    async def _reconcile_vfs(
+        self,
+        sandboxes: Sequence[cri.PodSandbox],
+        containers: Sequence[cri.Container],
+        stopped: Collection[PodUid],
+        known: frozenset[int],
+    ) -> None:
+        """After the grants: one of which a VF is not back yet stays, and is looked at again as soon as it is."""
+        grants = self.ledger.grants()
+        if await self.vfs.reconcile(sandboxes, containers, known=known, stopped=stopped, grants=grants):
+            self._wake.set()
+            if self.watch is not None:
+                self.watch.look_soon()
+        if self.watch is not None and self.rules().netdev.expected:
+            await self.vfs.look_for_strays(self.watch)
+            self._telling.strays(self.vfs.strays)
 
     def _forget_settled(self, began: float, ready: Collection[PodUid]) -> None:
         """Of what happened before the lists were begun, they told everything. A pod with a newer sandbox keeps its grants."""
@@ -226,6 +286,7 @@ class Node:
         self._touched = {pod: at for pod, at in self._touched.items() if at >= began}
 
     def _apply(self, actions: Actions) -> None:
+        self.ledger.journal.restore(actions.restore)
         for grant in actions.adopt:
             self.ledger.record(grant)
             self.log.warning(Event.GRANT_ADOPTED, **_fields(grant))
@@ -239,36 +300,20 @@ class Node:
             for grant in self.ledger.release(key.pod, key.container):
                 self.log.info(Event.GRANT_RELEASED, **_fields(grant))
 
-    def inventory_changed(self, old: Inventory, new: Inventory) -> None:
-        first = old == Inventory()
-        if first:
-            self.log.info(Event.INVENTORY_CHANGED, gpus=len(new.gpus), pfs=len(new.pfs), vfs=len(new.vfs))
-        for change in decide_changes(old, new):
-            if first and change.kind is ChangeKind.ADDED:
-                continue
-            event = _CHANGE_EVENT.get(change.kind, Event.INVENTORY_CHANGED)
-            write = self.log.warning if change.kind in {ChangeKind.UNHEALTHY, ChangeKind.PROBLEM} else self.log.info
-            write(event, change.reason, device=change.device, change=change.kind)
+    def inventory_changed(self, _: Inventory, new: Inventory) -> None:
+        shown = self.vfs.shown(new)
+        self._telling.changes(self._told, shown, self.ledger.grants())
+        self._told = shown
         try:
             processes = read_cgroups(self.host_root, [pid for gpu in new.gpus for pid in gpu.process_ids])
         except HostError as e:
             self.log.error(Event.INVENTORY_FAILED, str(e))
             return
         for device, words in decide_foreign(new.gpus, processes, self.ledger.grants()).held.items():
-            self._say_once(Event.HOLDER_FOREIGN, words, device=device)
+            self._telling.once(Event.HOLDER_FOREIGN, words, device=device)
 
     def inventory_failed(self, error: Exception) -> None:
-        self._say_once(Event.INVENTORY_FAILED, str(error))
-
-    # ---- the log
-
-    def _say_once(self, event: Event, message: str, **fields: object) -> None:
-        said = f"{event} {message}"
-        if said not in self._said:
-            if len(self._said) > 1000:
-                self._said.clear()
-            self._said.add(said)
-            self.log.error(event, message, **fields)
+        self._telling.once(Event.INVENTORY_FAILED, str(error))
 
     @contextlib.contextmanager
     def _ledger_failure(self) -> Iterator[None]:
@@ -276,18 +321,8 @@ class Node:
         try:
             yield
         except StateError as e:
-            self._say_once(Event.LEDGER_FAILED, str(e))
+            self._telling.once(Event.LEDGER_FAILED, str(e))
 
 
-def device_names(grant: Grant) -> list[str]:
-    return [gpu.mig_uuid or gpu.uuid for gpu in grant.devices.gpus] + [vf.bdf for vf in grant.devices.vfs]
-
-
-def _fields(grant: Grant) -> dict[str, Any]:
-    return {
-        "pod_uid": grant.pod,
-        "namespace": grant.namespace,
-        "pod": grant.pod_name,
-        "container": grant.container,
-        "devices": ",".join(device_names(grant)),
-    }
+def _fields(grant: Grant) -> dict[str, str]:
+    return {**owner_fields(grant), "devices": ",".join(device_names(grant))}

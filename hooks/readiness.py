@@ -1,8 +1,9 @@
 """When the hook server can do all of its work: what `/readyz` says, condition by condition.
 
 Enters: how old inventory and comparison are, how the ledger's last write went, what was bypassed. Leaves: conditions; 200 only
-if all hold that are required. A device that is unhealthy is a metric, not a condition: the others are still given out. A report
-that central does not get is a condition and not required: what is bound here already is served without it.
+if all hold that are required. A device that is unhealthy and free is a metric, not a condition: the others are still given out.
+One that fell ill under a container, and a report that central does not get, are conditions and not required: the rest of the
+node is served as before.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from lading.health import Condition
 # An age may be three intervals, and a slow driver's or runtime's answer.
 _INTERVALS = 3
 _SLACK_S = 30.0
-_NAMED = 3  # of the bypassed containers
+_NAMED = 3  # of the bypassed containers, of the devices that fell ill
 _STALE_S = 60.0  # an API server that is upgraded is away for less
 
 
@@ -26,13 +27,13 @@ def decide_ready(
     ledger: str,
     socket: str,
     bypassed: Sequence[Bypassed],
+    unwell: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
 ) -> tuple[Condition, ...]:
     """`ledger` and `socket` say what is wrong with them, or nothing. `report_stale_s` is None where nothing is reported."""
-    names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed[:_NAMED]]
-    more = f" and {len(bypassed) - _NAMED} more" if len(bypassed) > _NAMED else ""
-    went_past = f"made past the proxy, without their devices: {', '.join(names)}{more}" if bypassed else ""
+    names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
+    went_past = f"made past the proxy, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
         Condition.unless(_too_old(inventory_age_s, inventory_interval_s, "devices were last read"), name="inventory"),
         Condition.unless(
@@ -41,8 +42,14 @@ def decide_ready(
         Condition.unless(ledger, name="ledger"),
         Condition.unless(socket, name="socket"),
         Condition.unless(went_past, name="no-bypass"),
+        Condition.unless(_some(unwell, "; "), name="held-devices", required=False),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
+
+
+def _some(names: Sequence[str], between: str) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return between.join(names[:_NAMED]) + more
 
 
 def _reported(stale_s: float, failure: str) -> Condition:

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from hooks.grant.gpu import VISIBLE_DEVICES, VOID
-from hooks.settings import Settings
+from hooks.settings import STOP_WAIT_S, Settings, attaches
 from lading.sockets import parse_endpoint
 from lading.vocabulary import PREFIX
 
@@ -15,6 +15,7 @@ _HOOKS: Final = (
     "PostStopPodSandbox",
     "PostRemovePodSandbox",
 )
+_MARGIN_S: Final = 2.0  # for what is not waiting; else a refusal in words would come as a timeout
 
 
 def render_registration(settings: Settings) -> dict[str, Any]:
@@ -27,6 +28,11 @@ def render_registration(settings: Settings) -> dict[str, Any]:
         "annotation-prefixes": [PREFIX],
         "env-values": [VISIBLE_DEVICES],
     }
+    if attaches(settings):
+        registration["deadlines"] = {
+            "PreCreateContainer": settings.attach_deadline + _MARGIN_S,
+            "PreStopPodSandbox": STOP_WAIT_S + _MARGIN_S,
+        }
     if settings.hide_unassigned:
         hide = {
             "env": {VISIBLE_DEVICES: VOID},

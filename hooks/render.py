@@ -6,6 +6,7 @@ given while the next is decided; a pod that the ledger knows by its uid keeps wh
 know (device plugins, runtime handlers, whether CDI names are honoured) is not in a manifest.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ from google.protobuf.json_format import MessageToDict
 
 from hooks.assignment.manual import is_manual
 from hooks.assignment.model import Refusal
+from hooks.attach.model import WantedVf
 from hooks.decide import Answer, Rules, View, decide
-from hooks.ledger.model import Grant, GrantKey
-from hooks.ledger.store import holding_of
+from hooks.ledger.canonical import without_defaults
+from hooks.ledger.model import Grant, GrantKey, holding_of
 from lading.errors import ConfigError
 from lading.log import printable
 from lading.vocabulary import GRANT, PREFIX, PodUid
@@ -133,7 +135,7 @@ def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> l
             view,
             own=ledger.get(key),
             pod_gen=max((grant.gen for grant in ledger.values() if grant.pod == sandbox.uid), default=0),
-            held=tuple(holding_of(grant) for grant in ledger.values() if grant.key != key),
+            held=(*view.held, *(holding_of(grant) for grant in ledger.values() if grant.key != key)),
         )
         result = decide(sandbox, container, rules, moment)
         out.append(Rendered(container.name, result))
@@ -169,7 +171,8 @@ def as_json(rendered: Sequence[Rendered]) -> list[dict[str, Any]]:
             out.append({"container": one.container, "refused": refusal})
         else:
             adjustment = MessageToDict(one.result.adjustment, preserving_proto_field_name=True)
-            out.append({"container": one.container, "adjustment": adjustment})
+            attach = [_attached(wanted) for wanted in one.result.attach if wanted.netdev]
+            out.append({"container": one.container, "adjustment": adjustment, **({"attach": attach} if attach else {})})
     return out
 
 
@@ -191,10 +194,24 @@ def _lines(one: Rendered) -> Iterator[str]:
     ]
     rows += [("mount", f"{m.container_path} ro" + _from(m.host_path, m.container_path)) for m in adjustment.mounts]
     rows += [("cdi", name) for name in adjustment.cdi_devices]
+    rows += [("netdev", _netdev(wanted)) for wanted in one.result.attach if wanted.netdev]
     rows += [("capability", name) for name in adjustment.add_capabilities]
     rows += [("annotation", f"{key} = {value}") for key, value in adjustment.annotations.items() if key != GRANT]
     for kind, text in rows:
         yield f"  {kind:<11}{text}"
+
+
+def _netdev(wanted: WantedVf) -> str:
+    said = {name: value for name, value in _attached(wanted).items() if name not in {"vf", "ifname"}}
+    settings = "".join(f" {name}={json.dumps(value)}" for name, value in said.items())
+    return f"{wanted.ifname or 'rdma<n>'}  (of {wanted.vf.bdf}){settings}"
+
+
+def _attached(wanted: WantedVf) -> dict[str, Any]:
+    """With the settings that the node adds."""
+    settings: dict[str, Any] = msgspec.to_builtins(without_defaults(wanted.settings))
+    config = settings.pop("config", {})
+    return {"vf": wanted.vf.bdf, **({"ifname": wanted.ifname} if wanted.ifname else {}), **config, **settings}
 
 
 def _from(host_path: str, container_path: str) -> str:

@@ -1,31 +1,36 @@
 """The hook API (`lading.hook.v1.Hook`) over a Unix socket: one request in, one decision out.
 
-`wire` speaks gRPC on each connection; here are its methods and the connections. The listening socket is systemd's, or one made
-with care, which drops peers that are not trusted (lading.sockets).
+`wire` speaks gRPC on each connection; here are its methods and the connections. What needs no waiting is answered at once; a
+container whose VFs have to be attached, and a sandbox that may have some to give back, are answered by a task of their own.
+The listening socket is systemd's, or one made with care, which drops peers that are not trusted (lading.sockets).
 """
 
 import asyncio
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Final, cast
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
 from hooks.assignment.model import Refusal
 from hooks.decide import Answer
 from hooks.node import Node
-from hooks.wire import CallError, Conversation, Method
+from hooks.wire import CallError, Conversation, Later, Method
 from lading.http2.frames import MalformedError
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
-from lading.sockets import Listener
+from lading.sockets import Listener, Peer, peer_credentials
 from protos.hook.v1 import hook_pb2
 
 SERVICE: Final = "lading.hook.v1.Hook"
 # Bytes that wait for a client that does not read; then it is not read either.
 _HIGH_WATER: Final = 1 << 20
+# At the end, for answers that are under way; systemd waits for 30 s.
+DRAIN_S: Final = 5.0
+
+_NOTHING: Final = hook_pb2.AdjustResponse(adjustment=hook_pb2.Adjustment())
 
 
 class HookService:
@@ -38,12 +43,15 @@ class HookService:
         """By path: bytes in, bytes out."""
         return {f"/{SERVICE}/Adjust".encode(): self._adjust, f"/{SERVICE}/Observe".encode(): self._observe}
 
-    def _adjust(self, message: bytes) -> bytes:
+    def _adjust(self, message: bytes) -> bytes | Later:
         try:
             request = hook_pb2.AdjustRequest.FromString(message)
         except DecodeError as e:
             raise CallError(Status.INVALID_ARGUMENT, "the message is no AdjustRequest") from e
-        return self.adjust(request).SerializeToString()
+        response = self.adjust(request)
+        if isinstance(response, hook_pb2.AdjustResponse):
+            return response.SerializeToString()
+        return _serialized(response)
 
     def _observe(self, message: bytes) -> bytes:
         try:
@@ -53,20 +61,32 @@ class HookService:
         self.observe(request)
         return b""
 
-    def adjust(self, request: hook_pb2.AdjustRequest) -> hook_pb2.AdjustResponse:
+    def adjust(self, request: hook_pb2.AdjustRequest) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
         match request.stage:
             case hook_pb2.CREATE_CONTAINER:
                 began = time.monotonic()
                 answer = self._node.adjust_container(request.sandbox, request.container)
-                self._answered(answer, time.monotonic() - began)
-                if isinstance(answer, Refusal):
-                    return hook_pb2.AdjustResponse(refusal=hook_pb2.Refusal(reason=answer.reason, message=answer.message))
-                return hook_pb2.AdjustResponse(adjustment=answer.adjustment)
+                if isinstance(answer, Answer) and answer.attach:
+                    return self._attach(request.sandbox, answer, began)
+                return self._respond(answer, began)
             case hook_pb2.STOP_POD_SANDBOX:
                 self._node.stopping(request.sandbox)
+                return self._give_back(request.sandbox) if self._node.has_vfs(request.sandbox) else _NOTHING
             case _:
-                pass  # nothing of ours depends on the other stages
-        return hook_pb2.AdjustResponse(adjustment=hook_pb2.Adjustment())
+                return _NOTHING  # nothing of ours depends on the other stages
+
+    async def _attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer, began: float) -> hook_pb2.AdjustResponse:
+        return self._respond(await self._node.attach_vfs(sandbox, answer), began)
+
+    async def _give_back(self, sandbox: hook_pb2.PodSandbox) -> hook_pb2.AdjustResponse:
+        await self._node.give_back_vfs(sandbox)
+        return _NOTHING
+
+    def _respond(self, answer: Answer | Refusal, began: float) -> hook_pb2.AdjustResponse:
+        self._answered(answer, time.monotonic() - began)
+        if isinstance(answer, Refusal):
+            return hook_pb2.AdjustResponse(refusal=hook_pb2.Refusal(reason=answer.reason, message=answer.message))
+        return hook_pb2.AdjustResponse(adjustment=answer.adjustment)
 
     def observe(self, request: hook_pb2.ObserveRequest) -> None:
         if request.grpc_status != Status.OK:
@@ -84,18 +104,32 @@ class HookService:
                 pass
 
 
-class HookServer:
-    """The connections. `close` ends them: what was asked is answered already, and what is asked after is not taken."""
+async def _serialized(later: Coroutine[Any, Any, hook_pb2.AdjustResponse]) -> bytes:
+    return (await later).SerializeToString()
 
-    def __init__(self, service: HookService, log: Log) -> None:
+
+class PeerService(Protocol):
+    """A service that is told who connected."""
+
+    def methods(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]: ...
+
+
+class HookServer:
+    """The connections. `close` ends them: what was asked is answered, a little later if it must be, and what is asked after is
+    not taken."""
+
+    def __init__(self, service: HookService, log: Log, *others: PeerService) -> None:
+        """`others` are served on the same socket."""
         self._methods = service.methods()
+        self._others = others
         self._log = log
         self._open: set[_Connection] = set()
+        self._running: set[asyncio.Task[None]] = set()  # calls that are answered later
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: Listener) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _Connection(Conversation(self._methods, failed=self._failed), self._open), sock=listener
+            lambda: _Connection(self._methods_for, self._open, self._running, failed=self._failed), sock=listener
         )
 
     async def close(self) -> None:
@@ -104,7 +138,18 @@ class HookServer:
             self._server.close()
         for connection in list(self._open):
             connection.close()
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=DRAIN_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await asyncio.sleep(0)  # they hear that they are gone
+
+    def _methods_for(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
+        methods = dict(self._methods)
+        for service in self._others:
+            methods.update(service.methods(peer))
+        return methods
 
     def _failed(self, error: Exception) -> None:
         """Type and place, not its text, which may quote what a pod says."""
@@ -114,10 +159,19 @@ class HookServer:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, conversation: Conversation, others: "set[_Connection]") -> None:
-        self._conversation = conversation
+    def __init__(
+        self,
+        methods: Callable[[Callable[[], Peer]], Mapping[bytes, Method]],
+        others: "set[_Connection]",
+        running: set[asyncio.Task[None]],
+        *,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._conversation = Conversation(methods(self._peer), failed=failed, later=self._later)
         self._others = others
+        self._running = running
         self._transport: asyncio.Transport | None = None
+        self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -126,7 +180,7 @@ class _Connection(asyncio.Protocol):
         self._others.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._closing:
             return
         try:
             answer = self._conversation.receive(data)
@@ -149,6 +203,37 @@ class _Connection(asyncio.Protocol):
         self._others.discard(self)
 
     def close(self) -> None:
+        """At once, or when the last of what was asked is answered."""
+        if self._transport is None or self._transport.is_closing() or self._closing:
+            return
+        self._closing = True
+        self._transport.write(self._conversation.farewell())
+        self._close_answered()
+
+    def _peer(self) -> Peer:
+        assert self._transport is not None  # noqa: S101  a call came by it
+        return peer_credentials(self._transport.get_extra_info("socket"))
+
+    def _later(self, stream: int, work: Later) -> None:
+        """Goes on to its end also when the caller, or the connection, is gone."""
+        task = asyncio.get_running_loop().create_task(self._answer(stream, work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _answer(self, stream: int, work: Later) -> None:
+        result: bytes | Exception
+        try:
+            result = await work
+        except asyncio.CancelledError:
+            result = CallError(Status.UNAVAILABLE, "the hook server is stopping")
+        except Exception as e:  # noqa: BLE001  as of a method that answers at once
+            result = e
+        answer = self._conversation.answer_later(stream, result)
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self._conversation.farewell())
+            self._transport.write(answer)
+            if self._closing:
+                self._close_answered()
+
+    def _close_answered(self) -> None:
+        if self._transport is not None and not self._conversation.waiting:
             self._transport.close()

@@ -1,17 +1,23 @@
 """Every setting of the hook server: configuration key, flag, default, help; and the rules that they make."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import Form
+from hooks.assignment.netdev import WrongSettingError, parse_settings, settings_conflict
+from hooks.attach.cni import resource_problem
+from hooks.attach.model import VfSettings
 from hooks.decide import Rules
 from hooks.grant.gpu import GpuInjection, GpuMode
+from hooks.grant.netdev import NetdevPolicy
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
+from hooks.grant.unwell import Unhealthy
 from hooks.inventory.model import Partition
 from hooks.inventory.nvswitch import read_partitions
 from lading.errors import ConfigError
@@ -22,6 +28,19 @@ from lading.signature import load_public_keys
 from lading.sockets import parse_endpoint
 
 CONFIG: Final = Path("/etc/lading/hooks.toml")
+
+# A stop goes on after so many seconds, whatever of its VFs is back: the rest is in the journal, and tried again.
+STOP_WAIT_S: Final = 5.0
+
+# Of a VF, in [vf]. A MAC, an address and what goes by it are one VF's, so an assignment's.
+_VF_KEYS: Final = frozenset(
+    {"vlan", "vlan_qos", "vlan_proto", "min_tx_rate", "max_tx_rate", "spoofchk", "trust", "link_state", "mtu"}
+)
+
+
+class AttachBy(StrEnum):
+    HOOKS = "hooks"
+    CNI = "cni"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +74,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
     rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False
     rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
+    netdev: Annotated[
+        bool | None,
+        Setting("a VF's network device goes into its pod; by default where host_root is /, else not"),
+    ] = None
+    attach: Annotated[AttachBy, Setting("who brings VFs into pods: hooks, or cni (Multus with sriov-cni)")] = AttachBy.HOOKS
+    attach_deadline: Annotated[
+        float, msgspec.Meta(ge=1, le=300), Setting("seconds after which a VF that is not in its pod yet is a refusal")
+    ] = 30.0
+    vf: Annotated[
+        dict[str, Any],
+        Setting("every VF's settings, where its assignment leaves them open: vlan, spoofchk, trust, mtu, …", flag=False),
+    ] = {}
+    unhealthy: Annotated[
+        Unhealthy,
+        Setting("a container made again whose device fell ill: keep waits for it, give-up takes another free VF"),
+    ] = Unhealthy.KEEP
     inventory_interval: Annotated[float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two looks at the devices")] = (
         10.0
     )
@@ -75,6 +110,8 @@ def check(settings: Settings) -> None:
         except ConfigError as e:
             raise ConfigError(f"{key}: {e.message}", hint=e.hint) from e
     parse_address(settings.metrics)
+    read_vf_settings(settings)
+    _check_cni(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)
     if trust.accepted & {Form.SIGNED, Form.UNSIGNED} and not settings.node_name:
@@ -92,6 +129,23 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "keys is empty, and assignments = signed are checked with them",
             hint='[keys]\n       k1 = "/etc/lading/keys/k1.pem"   (or assignments = ["manual"], for testing)',
+        )
+
+
+def _check_cni(settings: Settings) -> None:
+    """With attach = cni we bring no VF anywhere: a setting of how we do would be one that nobody follows."""
+    if settings.attach is not AttachBy.CNI:
+        return
+    for key in ("vf", "netdev", "attach_deadline"):
+        if getattr(settings, key) != getattr(Settings(), key):
+            raise ConfigError(
+                f"{key} is set, and with attach = cni it is the cluster's CNI that brings VFs into pods",
+                hint=f"leave {key} out: how a VF is set is up to the NetworkAttachmentDefinition (or attach = hooks)",
+            )
+    if problem := resource_problem(settings.rdma_resource):
+        raise ConfigError(
+            f"rdma_resource: {settings.rdma_resource!r} {problem}, and with attach = cni files about VFs are named after it",
+            hint="rdma_resource = lading.dev/rdma",
         )
 
 
@@ -116,6 +170,25 @@ def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
         raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
 
 
+def attaches(settings: Settings) -> bool:
+    """Whether VFs are brought into pods by us: their network devices, and in exclusive mode their RDMA devices."""
+    return settings.attach is AttachBy.HOOKS and (Path(settings.host_root) == Path("/") or settings.netdev is True)
+
+
+def read_vf_settings(settings: Settings) -> VfSettings:
+    """`[vf]`. Raises ConfigError."""
+    for key in settings.vf:
+        if key not in _VF_KEYS:
+            raise ConfigError(f"vf.{key}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
+    try:
+        found = parse_settings(settings.vf)
+    except WrongSettingError as e:
+        raise ConfigError(f"vf.{e.key} {e.cause}") from e
+    if conflict := settings_conflict(found):
+        raise ConfigError(f"vf: {conflict}")
+    return found
+
+
 def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
     """`cdi_refusal`: why the runtime does not honour CDI names, or empty."""
     return Rules(
@@ -133,4 +206,8 @@ def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
         ),
         gpu=GpuInjection(mode=settings.gpu_mode, driver_files=bool(settings.driver_root), cdi_refusal=cdi_refusal),
         rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
+        netdev=NetdevPolicy(
+            attaches=attaches(settings), by_default=settings.netdev is not False, settings=read_vf_settings(settings)
+        ),
+        unhealthy=settings.unhealthy,
     )

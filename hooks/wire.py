@@ -1,18 +1,19 @@
-"""gRPC's unary calls as their server speaks them, on one HTTP/2 connection: bytes in; bytes out, and methods called in between.
+"""gRPC's unary calls as their server speaks them, on one HTTP/2 connection: bytes in; bytes out, methods called between.
 
-Enters: bytes as the client sent them. Leaves: bytes for it. A method takes a message and answers one, at once; what it raises
-is an error for its caller, with the status of a `CallError`. Refuses: frames and header blocks that are none (MalformedError
-ends the connection), messages over 16 MiB, compressed ones (none is announced), more than 256 calls at a time.
+Enters: bytes as the client sent them. Leaves: bytes for it. A method takes a message and answers one: at once, or later, by a
+coroutine that somebody else runs, while other calls of the connection are answered. What it raises is an error for its caller,
+with the status of a `CallError`. Refuses: frames and header blocks that are none (MalformedError ends the connection), messages
+over 16 MiB, compressed ones (none is announced), more than 256 calls at a time.
 
 Written because a container waits while its hook is asked: general servers take twice as long for a question as the decision.
 
 Source: RFC 9113; gRPC's PROTOCOL-HTTP2.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from lading.http2 import frames, messages
 from lading.http2.blocks import BlockReader
@@ -29,7 +30,8 @@ _TWO_SETTINGS: Final = Struct(">HLHL")
 _BEGIN: Final = HeaderLane().render(messages.REPLY_BEGINS)
 _OK: Final = HeaderLane().render(((b"grpc-status", b"0"),))
 
-Method = Callable[[bytes], bytes]
+Later = Coroutine[Any, Any, bytes]
+Method = Callable[[bytes], bytes | Later]
 
 
 class CallError(Exception):
@@ -46,15 +48,24 @@ class _Call:
     fields: Fields
     reply: Outgoing
     content: bytearray = field(default_factory=bytearray)
+    asked: bool = False  # the request is whole
     answered: bool = False  # some of the reply may still have to be sent
 
 
 class Conversation:
-    def __init__(self, methods: Mapping[bytes, Method], *, failed: Callable[[Exception], None]) -> None:
-        """`methods` by path; `failed` is told of what a method raised that is no CallError."""
+    def __init__(
+        self,
+        methods: Mapping[bytes, Method],
+        *,
+        failed: Callable[[Exception], None],
+        later: Callable[[int, Later], object],
+    ) -> None:
+        """`methods` by path; `failed` is told of what a method raised that is no CallError. `later` gets the stream of a call
+        that is not answered at once, and the coroutine to be run: what came of it is for `answer_later`."""
         self.last_stream = 0
         self._methods = methods
         self._failed = failed
+        self._later = later
         self._preface = frames.PREFACE
         self._reader = FrameReader()
         self._blocks = BlockReader(cached_block=_CACHED_BLOCK)
@@ -80,12 +91,29 @@ class Conversation:
         if self._uncredited:
             self._out.append(frames.window_update(0, self._uncredited))
             self._uncredited = 0
-        out = b"".join(self._out)
-        self._out.clear()
-        return out
+        return self._taken()
+
+    def answer_later(self, stream: int, result: bytes | Exception) -> bytes:
+        """What is to be sent, once a call's coroutine has ended. Nothing where its caller gave it up meanwhile."""
+        call = self._calls.get(stream)
+        if isinstance(result, Exception):
+            self._answer_error(stream, result, given_up=call is None)
+        elif call is not None:
+            self._answer(stream, call, result)
+        return self._taken()
+
+    @property
+    def waiting(self) -> bool:
+        """Some call is to be answered later."""
+        return any(call.asked and not call.answered for call in self._calls.values())
 
     def farewell(self, code: ErrorCode = ErrorCode.NO_ERROR) -> bytes:
         return frames.goaway(self.last_stream, code)
+
+    def _taken(self) -> bytes:
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
 
     # ---- frames
 
@@ -115,14 +143,14 @@ class Conversation:
     def _data(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> None:
         self._uncredited += end - start
         call = self._calls.get(stream)
-        if call is None or call.answered:
+        if call is None or call.asked:
             if stream == 0 or stream > self.last_stream:
                 raise MalformedError(ErrorCode.PROTOCOL_ERROR, "DATA of no call")
             return  # of one that is over
         start, end = frames.unpadded(buffer, flags, start, end)
         call.content += memoryview(buffer)[start:end]
         if flags & frames.END_STREAM:
-            self._answer(stream, call)
+            self._ask(stream, call)
         elif len(call.content) > MAX_MESSAGE + messages.PREFIX_LENGTH:
             self._error(stream, Status.RESOURCE_EXHAUSTED, messages.too_large(len(call.content), MAX_MESSAGE))
             self._out.append(frames.rst_stream(stream, ErrorCode.NO_ERROR))
@@ -137,25 +165,37 @@ class Conversation:
                 self._out.append(frames.rst_stream(stream, ErrorCode.REFUSED_STREAM))
                 return
             call = self._calls[stream] = _Call(fields, self._sender.opened(stream))
-        if self._blocks.ends_stream and not call.answered:
-            self._answer(stream, call)
+        if self._blocks.ends_stream and not call.asked:
+            self._ask(stream, call)
 
     # ---- calls
 
-    def _answer(self, stream: int, call: _Call) -> None:
+    def _ask(self, stream: int, call: _Call) -> None:
         """The request is whole."""
+        call.asked = True
         try:
-            message = self._method(dict(call.fields))(self._message(call.content))
-        except CallError as e:
-            self._error(stream, e.status, e.message)
+            result = self._method(dict(call.fields))(self._message(call.content))
         except Exception as e:  # noqa: BLE001  a bug in a method must not end the connection, on which others are answered
-            self._failed(e)
-            self._error(stream, Status.UNKNOWN, "an error in the hook server, see its log")
+            self._answer_error(stream, e)
+            return
+        if isinstance(result, bytes):
+            self._answer(stream, call, result)
         else:
-            call.answered = True
-            call.reply.left = memoryview(messages.prefixed(message))
-            self._out.append(self._sender.headers(stream, _BEGIN, end_stream=False))
-            self._send(call)
+            call.content.clear()
+            self._later(stream, result)
+
+    def _answer(self, stream: int, call: _Call, message: bytes) -> None:
+        call.answered = True
+        call.reply.left = memoryview(messages.prefixed(message))
+        self._out.append(self._sender.headers(stream, _BEGIN, end_stream=False))
+        self._send(call)
+
+    def _answer_error(self, stream: int, error: Exception, *, given_up: bool = False) -> None:
+        if not isinstance(error, CallError):
+            self._failed(error)
+            error = CallError(Status.UNKNOWN, "an error in the hook server, see its log")
+        if not given_up:
+            self._error(stream, error.status, error.message)
 
     def _method(self, fields: Mapping[bytes, bytes]) -> Method:
         path = fields.get(b":path", b"")

@@ -52,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
         name = "--" + key.replace("_", "-")
         shown = setting.help if default is msgspec.NODEFAULT else f"{setting.help} [{_toml(default)}]"
         shown = shown.replace("%", "%%")
-        if kind is bool:
+        if kind is bool or kind == bool | None:
             parser.add_argument(name, dest=f"set_{key}", action=argparse.BooleanOptionalAction, default=None, help=shown)
         else:
             parser.add_argument(name, dest=f"set_{key}", default=None, metavar=key.upper(), help=shown)

@@ -32,9 +32,13 @@ class Runtime(Protocol):
 class Daemon(Child):
     """A daemon of ours, ready when its socket answers."""
 
-    def __init__(self, command: str, *, config: Path, socket: Path, env: Mapping[str, str] | None = None) -> None:
-        program = Path(sys.executable).with_name(command)  # beside this Python: .venv/bin
-        super().__init__([str(program), "--config", str(config)], log=config.with_suffix(".log"), env=env)
+    def __init__(
+        self, command: str, *, config: Path, socket: Path, env: Mapping[str, str] | None = None, module: str = ""
+    ) -> None:
+        """`module` serves in place of the command, with the same arguments."""
+        self.program = str(Path(sys.executable).with_name(command))  # beside this Python: .venv/bin
+        serve = [sys.executable, "-m", module] if module else [self.program]
+        super().__init__([*serve, "--config", str(config)], log=config.with_suffix(".log"), env=env)
         self.config = config
         self.socket = socket
 
@@ -58,6 +62,8 @@ class LadingNode:
         runtime: Runtime,
         hooks_settings: Mapping[str, object] | None = None,
         proxy_settings: Mapping[str, object] | None = None,
+        hooks_module: str = "",
+        hooks_env: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.node = node
@@ -66,8 +72,10 @@ class LadingNode:
         self._proxy_settings = proxy_settings or {}
         self.hooks_dir = folder / "hooks.d"
         self.cri_socket = folder / "cri.sock"
-        env = {"FAKE_NVML_STATE": str(node.nvml_state)}
-        self.hooks = Daemon("lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env)
+        env = {"FAKE_NVML_STATE": str(node.nvml_state), **(hooks_env or {})}
+        self.hooks = Daemon(
+            "lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env, module=hooks_module
+        )
         self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket)
 
     def __enter__(self) -> Self:
@@ -120,7 +128,7 @@ class LadingNode:
 
     def register(self) -> Path:
         """Writes what the hook server says of itself into the proxy's folder of registrations."""
-        command = [self.hooks.argv[0], "registration", "--config", str(self.hooks.config)]
+        command = [self.hooks.program, "registration", "--config", str(self.hooks.config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
             raise HostError(f"cannot register the hooks: {done.stderr.strip()}")

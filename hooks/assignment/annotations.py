@@ -22,7 +22,7 @@ from hooks.assignment.model import Assignment, Form, Refusal
 from hooks.assignment.signature import check_signature
 from lading.errors import ConfigError
 from lading.reasons import Reason
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, PREFIX, REQUEST_ANNOTATIONS, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, PREFIX, REQUEST_ANNOTATIONS, PodUid
 
 # Singular for plural, another separator before the container, another case: gpu, vf.train, gpus-train, VFs.
 _NEAR_MISS: Final = re.compile(r"(gpu|vf)s?(?:\.(.*))?|(gpu|vf)s[-_](.*)", re.IGNORECASE | re.DOTALL)
@@ -66,10 +66,10 @@ def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, 
 
 def _check_keys(ours: list[str]) -> Refusal | None:
     """What the keys alone say, whatever their values."""
-    if GRANT in ours:
+    if reserved := [key for key in (GRANT, ATTACHMENTS) if key in ours]:
         return Refusal(
             reason=Reason.ANNOTATION_RESERVED,
-            message=f"cannot use {GRANT}: only the node writes it, into the container; remove it from the pod",
+            message=f"cannot use {reserved[0]}: only the node writes it, into the container; remove it from the pod",
         )
     for key in ours:
         meant = _meant(key)

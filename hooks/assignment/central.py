@@ -21,8 +21,11 @@ from hooks.assignment.identity import (
     parse_mig_uuid,
     parse_pci_address,
     shown,
+    shown_value,
 )
 from hooks.assignment.model import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
+from hooks.assignment.netdev import WrongSettingError, parse_flag, parse_settings, settings_conflict
+from hooks.attach.model import VfSettings
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, PciAddress, PodUid
 
@@ -125,7 +128,8 @@ def _check_addressee(root: dict[str, Any], pod: PodUid, node: str) -> None:
     version = root.get("v")
     if type(version) is not int or version != VERSION:
         raise _WrongError(
-            f"v is {_value(version)} and this node reads v {VERSION}; bring lading-hooks and central to versions that agree",
+            f"v is {shown_value(version)} and this node reads v {VERSION}; "
+            "bring lading-hooks and central to versions that agree",
             Reason.ASSIGNMENT_VERSION,
         )
     for_pod = _text(_required(root, "pod", "pod"), "pod")
@@ -190,7 +194,15 @@ def _vf(value: object, path: str) -> VfRequest:
     ifname = _text(entry["ifname"], f"{path}.ifname") if entry.get("ifname") is not None else ""
     if ifname and not is_ifname(ifname):
         raise _WrongError(f"{path}.ifname is {shown(ifname)}, no interface name (1 to 15 letters, digits, dots, dashes)")
-    return VfRequest(name=bdf, pf=_optional_address(entry, "pf", path), ifname=ifname)
+    try:
+        netdev, settings = parse_flag(entry, "netdev"), parse_settings(entry)
+    except WrongSettingError as e:
+        raise _WrongError(f"{path}.{e.key} {e.cause}") from e
+    if netdev is False and settings != VfSettings():
+        raise _WrongError(f"{path}.netdev is false, and its other keys set a network device; keep one of the two")
+    if conflict := settings_conflict(settings):
+        raise _WrongError(f"{path}: {conflict}")
+    return VfRequest(name=bdf, pf=_optional_address(entry, "pf", path), ifname=ifname, netdev=netdev, settings=settings)
 
 
 def _optional_address(entry: dict[str, Any], key: str, path: str) -> PciAddress | None:
@@ -222,40 +234,23 @@ def _required(entry: dict[str, Any], key: str, path: str) -> object:
 
 def _object(value: object, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _WrongError(f"{path} is {_value(value)}, not an object")
+        raise _WrongError(f"{path} is {shown_value(value)}, not an object")
     return value
 
 
 def _array(value: object, path: str) -> list[Any]:
     if not isinstance(value, list):
-        raise _WrongError(f"{path} is {_value(value)}, not an array")
+        raise _WrongError(f"{path} is {shown_value(value)}, not an array")
     return value
 
 
 def _text(value: object, path: str) -> str:
     if not isinstance(value, str) or not value:
-        raise _WrongError(f"{path} is {_value(value)}, not a text")
+        raise _WrongError(f"{path} is {shown_value(value)}, not a text")
     return value
 
 
 def _whole_number(value: object, path: str, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:  # bool is an int to Python, and 1.0 equals 1
-        raise _WrongError(f"{path} is {_value(value)}, not a whole number from {low} to {high}")
+        raise _WrongError(f"{path} is {shown_value(value)}, not a whole number from {low} to {high}")
     return value
-
-
-def _value(value: object) -> str:
-    """A JSON value in words: short, whatever it holds."""
-    match value:
-        case None:
-            return "missing or null"
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return shown(value)
-        case int() | float():
-            return repr(value)
-        case list():
-            return "an array"
-        case _:
-            return "an object"

@@ -57,6 +57,23 @@ def is_ifname(text: str) -> bool:
     return _IFNAME.fullmatch(text) is not None
 
 
+def shown_value(value: object) -> str:
+    """A JSON value in words: short, whatever it holds."""
+    match value:
+        case None:
+            return "missing or null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return shown(value)
+        case int() | float():
+            return repr(value)
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
 def shown(text: str) -> str:
     """The value quoted for a message: bounded, on one line, control characters and lone surrogates escaped."""
     return repr(text) if len(text) <= _SHOWN else repr(text[:_SHOWN]) + "…"

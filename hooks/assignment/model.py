@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hooks.attach.model import VfSettings
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -44,6 +45,8 @@ class VfRequest:
     name: str  # PCI address or ibdev
     pf: PciAddress | None = None
     ifname: str = ""
+    netdev: bool | None = None  # whether its network device goes into the pod; None: as on this node
+    settings: VfSettings = field(default_factory=VfSettings)  # what is None is as on this node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,40 +3,29 @@
 Names are resolved here, at the moment of use: an index, PCI address or ibdev becomes the UUID or PCI address that the grant
 keeps. One bad entry refuses the whole request. The rules of holding:
 
-- A card held whole by a pod, a MIG instance or a VF held by a pod is not given to another pod. Containers of one pod may share.
+- A card or a MIG instance that a pod holds whole is not given to another pod. Containers of one pod may share. (VFs: `vfs`.)
 - Shares of one card never add up to more than its usable memory or 100 percent of its cores, over every container that holds
   one; a share that an unsuffixed annotation gives to a pod (`pod_wide`) counts once, however many of its containers use it.
   Where central says what a pod takes of a card at one time (`pod_memory_mib`, `pod_core_percent`: its init containers and the
   containers after them take turns), that counts, once, instead of the pod's shares.
-- VFs asked for by number are the free ones with the lowest addresses. An unsuffixed number is the pod's: its containers use the
-  same VFs. A number with a suffix gives that container VFs of its own, which no other container holds.
 - A card that a pod uses without a grant of ours (`foreign`) counts as held: nobody knows how much of it.
 
 Pure, and deterministic: the same arguments give the same devices. An existing grant is not asked again; the caller looks first.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
-from hooks.inventory.model import Gpu, Inventory, MigInstance, Vf
+from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
+from hooks.grant.holding import Holding, listed
+from hooks.grant.vfs import choose_vfs
+from hooks.inventory.model import Gpu, Inventory, MigInstance
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
-_LISTED: Final = 16  # devices in one message
 _INDEX: Final = re.compile(r"[0-9]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """What one live container holds."""
-
-    pod: PodUid
-    pod_name: str  # namespace/name, for messages
-    container: str
-    devices: Devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +44,10 @@ def choose(
     pod: PodUid,
     held: Sequence[Holding],
     foreign: Mapping[GpuUuid, str],
+    kept: Collection[PciAddress] = frozenset(),
 ) -> Devices | Refusal:
-    """The devices for one container of `pod`. `held` is every live grant of the node but this container's own."""
+    """The devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept` are VFs
+    that it had by number, and that are taken again before others."""
     wanted = _find_gpus(request.gpus, inventory)
     if isinstance(wanted, Refusal):
         return wanted
@@ -66,7 +57,7 @@ def choose(
         refusal = _check_gpu(one, pod, holders.get(one.gpu.uuid, ()), foreign)
         if refusal is not None:
             return refusal
-    vfs = _choose_vfs(request, inventory, pod, held)
+    vfs = choose_vfs(request, inventory, pod, held, kept)
     if isinstance(vfs, Refusal):
         return vfs
     return Devices(gpus=tuple(_granted(one) for one in wanted), vfs=vfs)
@@ -82,9 +73,6 @@ def _granted(one: _Wanted) -> GrantedGpu:
         pod_memory_mib=one.request.pod_memory_mib,
         pod_core_percent=one.request.pod_core_percent,
     )
-
-
-# GPUs
 
 
 def _find_gpus(requests: Sequence[GpuRequest], inventory: Inventory) -> list[_Wanted] | Refusal:
@@ -136,7 +124,7 @@ def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
         has = [gpu.bdf for gpu in inventory.gpus]
     else:
         has = [gpu.uuid for gpu in inventory.gpus]
-    return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {_listed(has)}")
+    return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {listed(has)}")
 
 
 _Holders = Sequence[tuple[Holding, GrantedGpu]]  # of one card
@@ -147,7 +135,7 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
     if gpu.unhealthy:
         return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: it is not healthy: {gpu.unhealthy}")
     if gpu.mig_enabled and one.mig is None:
-        has = _listed([instance.uuid for instance in gpu.mig])
+        has = listed([instance.uuid for instance in gpu.mig])
         return Refusal(
             reason=Reason.DEVICE_UNKNOWN,
             message=f"cannot give {words}: it is in MIG mode, where only its instances can be given; it has {has}",
@@ -216,7 +204,7 @@ def _check_capacity(one: _Wanted, pod: PodUid, holders: _Holders) -> Refusal | N
     own_mib, own_core = own.pod_memory_mib or own.memory_mib, own.pod_core_percent or own.core_percent
     taken_mib, taken_core = all_mib - own_mib, all_core - own_core
     names = {f"{holding.pod_name}/{holding.container}" for holding, _ in holders}
-    by_whom = f" by {_listed(sorted(names))}" if names else ""
+    by_whom = f" by {listed(sorted(names))}" if names else ""
     return Refusal(
         reason=Reason.CAPACITY_EXCEEDED,
         message=f"cannot give {own_mib} MiB and {own_core} % of {_words(gpu, None)}: "
@@ -235,107 +223,8 @@ def _holders(held: Sequence[Holding]) -> Mapping[GpuUuid, _Holders]:
 
 def _holder(holding: Holding, granted: GrantedGpu) -> str:
     what = "it" if granted.whole else granted.mig_uuid or "a share of it"
-    return f"container {holding.container} of pod {holding.pod_name} holds {what}"
+    return holding.holds(what)
 
 
 def _words(gpu: Gpu, mig: MigInstance | None) -> str:
     return f"{mig.uuid} on GPU {gpu.index} ({gpu.uuid})" if mig else f"GPU {gpu.index} ({gpu.uuid})"
-
-
-# VFs
-
-
-def _choose_vfs(
-    request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding]
-) -> tuple[GrantedVf, ...] | Refusal:
-    chosen: dict[PciAddress, GrantedVf] = {}
-    for wanted in request.vfs:
-        vf = _find_vf(wanted, inventory)
-        if isinstance(vf, Refusal):
-            return vf
-        refusal = _check_vf(vf, wanted.name, pod, held)
-        if refusal is not None:
-            return refusal
-        if vf.bdf in chosen:
-            return Refusal(
-                reason=Reason.ANNOTATION_MALFORMED,
-                message=f"cannot give VF {vf.bdf} twice to one container: {wanted.name} is another name of it",
-            )
-        chosen[vf.bdf] = GrantedVf(bdf=vf.bdf, ifname=wanted.ifname)
-    if request.any_vfs == 0:
-        return tuple(chosen.values())
-    free = [vf for vf in _free_vfs(request, inventory, pod, held) if vf.bdf not in chosen][: request.any_vfs]
-    if len(free) < request.any_vfs:
-        return _too_few_vfs(request.any_vfs, len(free), inventory)
-    return (*chosen.values(), *(GrantedVf(bdf=vf.bdf, pod_wide=request.any_vfs_pod_wide) for vf in free))
-
-
-def _find_vf(wanted: VfRequest, inventory: Inventory) -> Vf | Refusal:
-    cause = "no such VF"
-    for pf in inventory.pfs:
-        if wanted.name in {pf.bdf, pf.ibdev}:
-            cause = f"it is a PF, which serves the host, with {len(pf.vfs)} VFs"
-        for vf in pf.vfs:
-            if wanted.name not in {vf.bdf, vf.ibdev}:
-                continue
-            if wanted.pf is None or wanted.pf == vf.pf:
-                return vf
-            cause = f"no such VF of PF {wanted.pf}; it is one of {vf.pf}"
-    has = [f"{vf.bdf} ({vf.ibdev or 'no ibdev'})" for vf in inventory.vfs]
-    return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find VF {wanted.name}: {cause}; this node has {_listed(has)}")
-
-
-def _check_vf(vf: Vf, name: str, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
-    words = f"VF {vf.bdf}" if name == vf.bdf else f"VF {vf.bdf} ({name})"
-    problem = vf_problem(vf)
-    if problem:
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: {problem}")
-    for holding in held:
-        if holding.pod != pod and any(granted.bdf == vf.bdf for granted in holding.devices.vfs):
-            return Refusal(
-                reason=Reason.DEVICE_HELD,
-                message=f"cannot give {words}: container {holding.container} of pod {holding.pod_name} holds it",
-            )
-    return None
-
-
-def vf_problem(vf: Vf) -> str:
-    """Why no container can use RDMA through this VF now; empty if one can."""
-    if vf.unhealthy:
-        return f"it is not healthy: {vf.unhealthy}"
-    if vf.uverbs is None or not vf.ibdev:
-        return f"it has no RDMA device (driver: {vf.driver or 'none'}); bind it to its RDMA driver, as mlx5_core"
-    return ""
-
-
-def _free_vfs(request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding]) -> list[Vf]:
-    """In the order in which they are given: what the pod chose by number before, then by address."""
-    by_pod: set[PciAddress] = set()
-    taken: set[PciAddress] = set()
-    for holding in held:
-        for granted in holding.devices.vfs:
-            shared = request.any_vfs_pod_wide and granted.pod_wide and holding.pod == pod
-            (by_pod if shared else taken).add(granted.bdf)
-    usable = [vf for vf in inventory.vfs if vf.bdf not in taken - by_pod and not vf_problem(vf)]
-    return sorted(usable, key=lambda vf: (vf.bdf not in by_pod, _pci_order(vf.bdf)))
-
-
-def _pci_order(bdf: PciAddress) -> tuple[int, str]:
-    """Sorts as numbers do: a domain of five digits comes after those of four."""
-    return len(bdf), bdf
-
-
-def _too_few_vfs(asked: int, free: int, inventory: Inventory) -> Refusal:
-    broken = sum(1 for vf in inventory.vfs if vf_problem(vf))
-    has = len(inventory.vfs)
-    return Refusal(
-        reason=Reason.CAPACITY_EXCEEDED,
-        message=f"cannot give {asked} VFs: of the node's {has}, {has - broken - free} are held, {broken} unusable, {free} free",
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "none"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

@@ -2,7 +2,8 @@
 
 In the kernel's shared mode (the default) every ibdev is visible in every network namespace, so the device cgroup is what keeps
 containers apart: nodes are given `rw`, never with `m`. A VF is in the grant by PCI address; ibdev and uverbs are looked up in
-the inventory at this moment. Refused: a VF that is gone or can not be used any more.
+the inventory at this moment. Refused: a VF that is gone or can not be used any more, a host without rdma_cm, which librdmacm
+and what is built on it look for first.
 
 Environment: `PCIDEVICE_<resource>` (what SR-IOV device plugins set; ours wins, as it says what was given) and `NCCL_IB_HCA` in
 its exact form, `=mlx5_1,mlx5_10`, because without the `=` NCCL takes names as prefixes. A user's own NCCL_* wins: it is tuning.
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hooks.assignment.model import Devices, GrantedVf, Refusal
-from hooks.grant.choose import vf_problem
 from hooks.grant.gpu import devices_of
+from hooks.grant.vfs import vf_problem
 from hooks.inventory.model import CharDevice, Inventory, Vf
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
@@ -39,9 +40,13 @@ def adjust_vfs(
     vfs = _find_vfs(devices.vfs, inventory)
     if isinstance(vfs, Refusal):
         return vfs
+    if inventory.rdma_cm is None:
+        return Refusal(
+            reason=Reason.DEVICE_NODE_INVALID,
+            message=f"cannot give VF {vfs[0].bdf}: the node has no /dev/infiniband/rdma_cm that can be used; modprobe rdma_ucm",
+        )
     nodes: list[CharDevice] = [vf.uverbs for vf in vfs if vf.uverbs is not None]
-    if inventory.rdma_cm is not None:
-        nodes.append(inventory.rdma_cm)
+    nodes.append(inventory.rdma_cm)
     if injection.mad:
         nodes += [node for vf in vfs for node in vf.umad]
     env = [hook_pb2.EnvUpsert(name=pcidevice_name(injection.resource), value=",".join(vf.bdf for vf in vfs))]

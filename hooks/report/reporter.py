@@ -142,7 +142,7 @@ class Reporter:
 
     async def _report(self, api: Api) -> None:
         node = self._node
-        inventory = node.watch.current if node.watch else None
+        inventory = node.inventory
         if inventory is None:
             return
         due = self._clock() >= self._renew_at

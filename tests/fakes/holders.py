@@ -1,11 +1,14 @@
-"""Grants and the runtime's lists, as short as a test wants to say them."""
+"""Grants, the rows of a journal and the runtime's lists, as short as a test wants to say them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from hooks.assignment.model import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf
+from hooks.attach.model import Attachment, Netdev, NetnsId, Step, VfConfig, VfSettings
+from hooks.inventory.model import CharDevice, Vf
+from hooks.ledger.attachment import render_attachments
 from hooks.ledger.model import Grant, HeldBy, render_annotation
-from lading.vocabulary import GRANT, ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
+from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 BOOT = "00000000-0000-4000-8000-000000000001"
@@ -59,6 +62,49 @@ def grant(
     )
 
 
+def row(
+    number: int = 1,
+    pod: str = "pod-1",
+    *,
+    sandbox: str = "",
+    generation: int = 1,
+    step: Step = Step.ATTACHED,
+    rdma: bool = False,
+    failure: str = "",
+) -> Attachment:
+    """Of a VF that was eth<number>, with ibdev mlx5_<number>."""
+    path = f"/dev/infiniband/uverbs{number}"
+    return Attachment(
+        vf=Vf(
+            bdf=vf_bdf(number),
+            pf=vf_bdf(0),
+            index=number - 1,
+            driver="mlx5_core",
+            numa=0,
+            ibdev=f"mlx5_{number}",
+            netdev=f"eth{number}",
+            link_layer="Ethernet",
+            uverbs=CharDevice(path=path, host_path=path, major=231, minor=number),
+        ),
+        generation=generation,
+        pod=PodUid(pod),
+        namespace="default",
+        pod_name=f"name-of-{pod}",
+        sandbox=SandboxId(sandbox or f"{pod}-s0"),
+        netns=f"/run/netns/{pod}",
+        netns_id=NetnsId(4, 4026532000 + number),
+        boot_id=BOOT,
+        ifname=f"rdma{number}",
+        settings=VfSettings(),
+        netdev=Netdev(name=f"eth{number}", mac=f"02:00:00:00:00:{number:02x}", mtu=1500, up=False),
+        config=VfConfig(),
+        rdma=rdma,
+        step=step,
+        since=LONG_AGO,
+        failure=failure,
+    )
+
+
 def sandbox(pod: str = "pod-1", *, id: str = "", ready: bool = True) -> cri.PodSandbox:  # noqa: A002  CRI's name
     return cri.PodSandbox(
         id=id or f"{pod}-s0",
@@ -75,9 +121,11 @@ def container(
     sandbox: str = "",
     state: cri.ContainerState = cri.CONTAINER_RUNNING,
     wears: Grant | str | None = None,
+    attached: Sequence[Attachment] | str = (),
     created_at: int = LONG_AGO,
 ) -> cri.Container:
     annotation = render_annotation(wears) if isinstance(wears, Grant) else wears
+    said = {GRANT: annotation or "", ATTACHMENTS: attached if isinstance(attached, str) else render_attachments(attached)}
     return cri.Container(
         id=id,
         pod_sandbox_id=sandbox or f"{pod}-s0",
@@ -85,5 +133,5 @@ def container(
         state=state,
         created_at=created_at * 1_000_000_000,
         labels={"io.kubernetes.pod.uid": pod},
-        annotations={} if annotation is None else {GRANT: annotation},
+        annotations={key: said[key] for key, there in ((GRANT, annotation is not None), (ATTACHMENTS, attached)) if there},
     )

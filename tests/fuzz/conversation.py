@@ -6,10 +6,11 @@ one that was asked whole, once the client gives room, exactly the right one. Wha
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.wire import CallError, Conversation
+from hooks.wire import CallError, Conversation, Later, Method
 from lading.http2 import frames
 from lading.http2.frames import MalformedError
 from lading.http2.messages import Status, prefixed
@@ -17,7 +18,7 @@ from tests.fuzz.peer import SIZES, Peer
 from tests.fuzz.reading import Reading, unpadded
 from tests.fuzz.tape import Tape
 
-ECHO, FAIL, BREAK, NONE = b"/test/Echo", b"/test/Fail", b"/test/Break", b"/test/None"
+ECHO, FAIL, BREAK, NONE, SLOW = b"/test/Echo", b"/test/Fail", b"/test/Break", b"/test/None", b"/test/Slow"
 KINDS: Final = (b"application/grpc", b"application/grpc", b"application/grpc+proto", b"text/html")
 
 
@@ -29,7 +30,11 @@ def break_(message: bytes) -> bytes:
     raise RuntimeError
 
 
-METHODS = {ECHO: lambda message: message, FAIL: fail, BREAK: break_}
+async def slowly(message: bytes) -> bytes:
+    return message
+
+
+METHODS: Mapping[bytes, Method] = {ECHO: lambda message: message, FAIL: fail, BREAK: break_, SLOW: slowly}
 
 
 @dataclass(slots=True)
@@ -47,13 +52,17 @@ class Call:
 class Play:
     def __init__(self, data: bytes) -> None:
         self.client = Peer(Tape(data))
-        self.server = Conversation(METHODS, failed=lambda error: None)
+        self.later: dict[int, Later] = {}
+        self.server = Conversation(METHODS, failed=lambda error: None, later=self.later.__setitem__)
         self.heard = Reading(0)
         self.calls: dict[int, Call] = defaultdict(Call)
         self.acknowledged = 0
         self.broken = False
         self.taken = self.given = 0
-        self._steps = (self._ask, self._ask, self._ask, self._open, self._open, self._send, self._send, self._end, self._crowd)
+        self._steps = (
+            *(self._ask, self._ask, self._ask, self._open, self._open, self._send, self._send, self._end, self._crowd),
+            self._answer,
+        )
 
     def run(self) -> None:
         client, tape = self.client, self.client.tape
@@ -63,6 +72,7 @@ class Play:
             step = tape.pick((*self._steps, *client.anything))
             for piece in client.pieces(step()):
                 self.say(piece)
+        self._answer_all()  # also on a connection that is over
         if not self.broken and client.said.between_frames:
             self.finish()
         assert self.given <= 2000 + 25 * self.taken
@@ -132,6 +142,7 @@ class Play:
             if has < frames.LARGEST_WINDOW:
                 self.say(frames.window_update(stream, min(frames.LARGEST_WINDOW, frames.LARGEST_WINDOW - has)))
         assert not self.broken
+        self._answer_all()
         assert self.acknowledged == room.said
         for stream in self.client.said.blocks:
             call = self.calls[stream]
@@ -157,7 +168,7 @@ class Play:
 
     def _open(self, *, end_stream: bool = False) -> bytes:
         self.client.newest += 2
-        path, kind = self.client.tape.pick((ECHO, ECHO, ECHO, FAIL, BREAK, NONE)), self.client.tape.pick(KINDS)
+        path, kind = self.client.tape.pick((ECHO, ECHO, ECHO, FAIL, BREAK, NONE, SLOW)), self.client.tape.pick(KINDS)
         fields = {b":method": b"POST", b":path": path, b"content-type": kind}
         return self.client.headers(self.client.newest, fields, end_stream=end_stream)
 
@@ -175,6 +186,24 @@ class Play:
 
     def _crowd(self) -> bytes:
         return b"".join(self._open() for _ in range(self.client.tape.byte() % 100))
+
+    # ---- what the server's methods take their time for
+
+    def _answer(self) -> bytes:
+        """One of them has ended; the client says nothing meanwhile."""
+        if self.later:
+            stream = self.client.tape.pick(sorted(self.later))
+            try:
+                self.later.pop(stream).send(None)
+            except StopIteration as e:
+                out = self.server.answer_later(stream, e.value)
+                if not self.broken:
+                    self.hear(out)
+        return b""
+
+    def _answer_all(self) -> None:
+        while self.later:
+            self._answer()
 
 
 def play(data: bytes) -> None:

@@ -22,9 +22,12 @@ from simnode.containerd import Binaries, PrivateContainerd, find_containerd
 from simnode.cri import Cri
 from simnode.daemons import LadingNode
 from simnode.install import missing_packages
+from simnode.vf_folder import FOLDER
+from simnode.vf_rig import VfRig, vf_profile
 from tests.fakes.needs import need
 from tests.logs import LOGS
 from tests.node.site import Site, eventually, open_site
+from tests.node.vf_site import NODE, VfNode
 
 _NO_PORT: Mapping[str, object] = {"metrics": ""}  # several nodes run on this machine at a time
 
@@ -39,6 +42,19 @@ class StartLading(Protocol):
         runtime: PrivateContainerd | None = None,
     ) -> LadingNode:
         """Both daemons on a new simulated node, in front of the session's containerd, or of another one."""
+
+
+class StartVfs(Protocol):
+    def __call__(
+        self,
+        *,
+        pfs: int = 2,
+        vfs: int = 2,
+        exclusive: bool = False,
+        old_kernel: bool = False,
+        hooks: Mapping[str, object] | None = None,
+    ) -> VfNode:
+        """The same on a node whose VFs are network devices; assignments are central's, without a signature."""
 
 
 @pytest.fixture
@@ -109,6 +125,42 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
 
 start_lading = pytest.fixture(_starter)
 share_lading = pytest.fixture(scope="module")(_starter)
+
+
+@pytest.fixture(scope="module")
+def share_vfs(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iterator[StartVfs]:
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            *,
+            pfs: int = 2,
+            vfs: int = 2,
+            exclusive: bool = False,
+            old_kernel: bool = False,
+            hooks: Mapping[str, object] | None = None,
+        ) -> VfNode:
+            folder = Path(tempfile.mkdtemp(prefix="lading-"))
+            stack.callback(leftovers.remove_tree, folder)
+            node = build(vf_profile(pfs=pfs, vfs=vfs), folder / "node")
+            rig = stack.enter_context(VfRig(node, folder / "rig", exclusive=exclusive, old_kernel=old_kernel))
+            settings = {"assignments": ["unsigned"], "node_name": NODE, "netdev": True, "reconcile_interval": 1}
+            settings["nvml_library"] = ""  # there is no GPU
+            lading = LadingNode(
+                folder,
+                node=node,
+                runtime=containerd,
+                hooks_settings={**_NO_PORT, **settings, **(hooks or {})},
+                proxy_settings=_NO_PORT,
+                hooks_module="simnode.vf_daemon",
+                hooks_env={FOLDER: str(rig.folder.path)},
+            )
+            logs = pytestconfig.stash[LOGS]
+            for log in lading.logs:
+                logs.append(log)
+                stack.callback(logs.remove, log)
+            return VfNode(stack.enter_context(lading), rig)
+
+        yield start
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hooks.assignment.annotations import Trust, parse_assignment
 from hooks.assignment.model import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal, VfRequest
-from hooks.grant.choose import Holding, choose
+from hooks.grant.choose import choose
+from hooks.grant.holding import Holding
 from hooks.inventory.model import Inventory
 from lading.signature import sign
 from lading.vocabulary import PciAddress, PodUid

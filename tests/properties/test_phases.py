@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from central.ask.model import Role, Sharing
 from central.ask.parse import LABEL
-from central.assignment.annotation import OwnAssignment, parse_own, render_assignment
+from central.assignment.annotation import OwnAssignment, name_vfs, parse_own, render_assignment
 from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take
 from hooks.assignment.central import parse_central
 from hooks.assignment.model import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
-from hooks.grant.choose import Holding, choose
+from hooks.grant.choose import choose
+from hooks.grant.holding import Holding
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 from tests.unit.central.placed import instance, share, uuid, vf, whole
@@ -101,14 +102,14 @@ def test_the_node_and_central_read_what_central_wrote(pod: tuple[Roles, Placed],
     assert isinstance(read, Assignment), read
     assert read.gen == gen
     assert list(read.containers) == [name for name, _ in roles if name in something]
+    named = name_vfs(placed, roles)
+    assert len(set(named.values())) == len(named)
     for name, container in something.items():
         request = read.containers[name]
         assert [(gpu.name, gpu.bdf, gpu.memory_mib, gpu.core_percent) for gpu in request.gpus] == [
             requested(gpu) for gpu in container.gpus
         ]
-        assert [(vf.name, vf.pf, vf.ifname) for vf in request.vfs] == [
-            (vf.bdf, vf.pf, f"rdma{number}") for number, vf in enumerate(container.vfs)
-        ]
+        assert [(vf.name, vf.pf, vf.ifname) for vf in request.vfs] == [(vf.bdf, vf.pf, named[vf.bdf]) for vf in container.vfs]
 
 
 CARD = replace(gpu_of(0), uuid=uuid("A"), bdf=share("A", 1).bdf)

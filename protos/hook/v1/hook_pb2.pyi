@@ -256,3 +256,23 @@ class ObserveRequest(_message.Message):
 class ObserveResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("device", "force")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    force: bool
+    def __init__(self, device: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class ReleaseResponse(_message.Message):
+    __slots__ = ("device", "steps", "in_use", "failed")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    steps: _containers.RepeatedScalarFieldContainer[str]
+    in_use: _containers.RepeatedScalarFieldContainer[str]
+    failed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, device: _Optional[str] = ..., steps: _Optional[_Iterable[str]] = ..., in_use: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[str]] = ...) -> None: ...

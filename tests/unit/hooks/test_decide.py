@@ -8,15 +8,18 @@ import pytest
 
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.attach.model import VfConfig, VfSettings, WantedVf
 from hooks.decide import Answer, Rules, View, decide
-from hooks.grant.choose import Holding
 from hooks.grant.gpu import VISIBLE_DEVICES, VOID, GpuInjection, GpuMode
+from hooks.grant.holding import Holding
+from hooks.grant.netdev import NetdevPolicy
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import NCCL_IB_HCA, RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
-from hooks.ledger.model import Grant, parse_annotation
+from hooks.grant.unwell import Unhealthy
+from hooks.ledger.model import Grant, HeldBy, parse_annotation
 from lading.reasons import Reason
-from lading.vocabulary import GRANT, PodUid, SandboxId
+from lading.vocabulary import GRANT, ContainerId, PodUid, SandboxId
 from protos.hook.v1 import hook_pb2
 from tests.fakes.holders import BOOT, NOW
 from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
@@ -241,3 +244,66 @@ def test_adjusting_twice_gives_the_same_answer(annotations: dict[str, str]) -> N
     others = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=Devices(vfs=(GrantedVf(bdf=vf(2).bdf),)))
     second = answered(annotations, replace(VIEW, own=first.grant, held=(others,), now=NOW + 9))
     assert (second.adjustment, second.grant) == (first.adjustment, first.grant)
+
+
+# network devices
+
+
+def central_vf(**entry: object) -> dict[str, str]:
+    assigned = {"train": {"vfs": [{"bdf": vf(0).bdf, **entry}]}}
+    return {"lading.dev/assignment": json.dumps({"v": 1, "pod": POD, "node": "n1", "gen": 1, "containers": assigned})}
+
+
+ATTACHES = replace(CENTRAL, netdev=NetdevPolicy(attaches=True, by_default=True))
+
+
+def test_what_is_to_be_attached_stands_beside_the_grant() -> None:
+    answer = answered(central_vf(ifname="net1", vlan=7), rules=ATTACHES)
+    settings = VfSettings(config=VfConfig(vlan=7))
+    assert answer.attach == (WantedVf(vf=vf(0), ifname="net1", settings=settings),)
+    assert answer.grant is not None
+    assert answer.grant.request.vfs[0].settings == settings
+
+
+def test_a_restarted_container_has_its_vfs_attached_as_they_were_granted() -> None:
+    own = granted(central_vf(vlan=7), rules=ATTACHES)
+    again = answered(central_vf(vlan=7), replace(VIEW, own=own), rules=ATTACHES)
+    assert [one.settings.config.vlan for one in again.attach] == [7]
+    assert reason(central_vf(vlan=8), replace(VIEW, own=own), rules=ATTACHES) is Reason.ASSIGNMENT_CHANGED
+
+
+def test_what_can_not_be_attached_is_no_grant() -> None:
+    """The choice was possible and nodes could be injected: nothing may be recorded."""
+    assert reason(central_vf(netdev=True), rules=CENTRAL) is Reason.ATTACH_FAILED
+
+
+def test_a_container_without_vfs_has_nothing_to_wait_for() -> None:
+    assert answered(central(train=0), rules=ATTACHES).attach == ()
+
+
+# a device that fell ill
+
+ILL = replace(VIEW, inventory=inventory(gpus=NODE.gpus, vfs=(vf(0, unhealthy="ill"), vf(1), vf(2))))
+
+
+def test_by_default_it_is_waited_for() -> None:
+    own = granted({"lading.dev/vfs": "1"})
+    assert reason({"lading.dev/vfs": "1"}, replace(ILL, own=own)) is Reason.DEVICE_UNHEALTHY
+
+
+def test_where_it_is_given_up_a_free_one_takes_its_place() -> None:
+    gives_up = replace(RULES, unhealthy=Unhealthy.GIVE_UP)
+    own = granted({"lading.dev/vfs": "1"})
+    view = replace(ILL, own=replace(own, containers=(HeldBy(id=ContainerId("c0"), sandbox=own.sandbox),)), now=NOW + 100)
+    answer = answered({"lading.dev/vfs": "1"}, view, rules=gives_up)
+    assert answer.grant == replace(
+        own, devices=Devices(vfs=(GrantedVf(bdf=vf(1).bdf, pod_wide=True),)), granted_at=NOW + 100, containers=()
+    )
+    assert not answer.reused
+    assert answered({"lading.dev/vfs": "1"}, replace(ILL, own=answer.grant), rules=gives_up).reused
+
+
+def test_a_named_one_can_not_become_another() -> None:
+    gives_up = replace(RULES, unhealthy=Unhealthy.GIVE_UP)
+    own = granted({"lading.dev/vfs": "mlx5_1"})
+    assert reason({"lading.dev/vfs": "mlx5_1"}, replace(ILL, own=own), rules=gives_up) is Reason.DEVICE_UNHEALTHY

@@ -8,6 +8,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hooks.assignment.model import Refusal
+from hooks.attach.model import Step
+from hooks.attaching import Operation
 from hooks.decide import Answer
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
@@ -22,7 +24,7 @@ from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2
-from tests.fakes.holders import BOOT, grant, whole
+from tests.fakes.holders import BOOT, grant, row, whole
 from tests.unit.hooks.inventories import gpu, inventory, vf
 from tests.unit.hooks.test_node import RULES
 
@@ -137,6 +139,35 @@ class Watch(InventoryWatch):
     @property
     def age_s(self) -> float:
         return 7.0
+
+
+def test_attachments_are_those_of_the_journal_by_step(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        for number in (1, 2, 3):
+            node.ledger.journal.begin(row(number))
+        stuck = node.ledger.journal.rows()[0]
+        node.ledger.journal.reach(stuck.bdf, stuck.generation, Step.RETURNING, failure="it hangs")
+        found = samples(metrics)
+        assert found["lading_hooks_vfs_attached{step=attached}"] == 2
+        assert found["lading_hooks_vfs_attached{step=returning}"] == 1
+        assert found["lading_hooks_vfs_attached{step=moving}"] == 0
+        assert found["lading_hooks_vfs_stuck"] == 1
+
+    play(scenario)
+
+
+def test_moves_are_timed_and_failures_counted(play: Play) -> None:
+    def scenario(_: Node, metrics: Metrics) -> None:
+        assert samples(metrics)["lading_hooks_vf_move_failures_total{operation=release}"] == 0
+        metrics.moved(Operation.ATTACH, 0.2, succeeded=True)
+        metrics.moved(Operation.RELEASE, 5.0, succeeded=False)
+        found = samples(metrics)
+        assert found["lading_hooks_vf_move_seconds_count{operation=attach}"] == 1
+        assert found["lading_hooks_vf_move_seconds_sum{operation=release}"] == 5
+        assert found["lading_hooks_vf_move_failures_total{operation=attach}"] == 0
+        assert found["lading_hooks_vf_move_failures_total{operation=release}"] == 1
+
+    play(scenario)
 
 
 def test_reports_are_told_of_where_the_node_reports(play: Play) -> None:

@@ -28,7 +28,8 @@ def failed(**changed: Any) -> dict[str, str]:
 
 def test_ready() -> None:
     assert failed() == {}
-    assert [c.name for c in decide_ready(**READY)] == ["inventory", "reconciled", "ledger", "socket", "no-bypass"]
+    names = [c.name for c in decide_ready(**READY) if c.required]
+    assert names == ["inventory", "reconciled", "ledger", "socket", "no-bypass"]
 
 
 @pytest.mark.parametrize(
@@ -52,11 +53,17 @@ def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> N
 def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:
     (*others, reported) = decide_ready(**READY, report_stale_s=61.0, report_failure="connection refused")
     assert [c.name for c in others] == [c.name for c in decide_ready(**READY)]
-    assert all(c.required for c in others)
     assert (reported.name, reported.ok, reported.required) == ("reported", False, False)
     assert "connection refused" in reported.why
     assert decide_ready(**READY, report_stale_s=59.0, report_failure="connection refused")[-1].ok
     assert decide_ready(**READY, report_stale_s=0.0)[-1].ok
+
+
+def test_a_device_that_fell_ill_under_a_container_is_shown_and_not_required() -> None:
+    (*_, held) = decide_ready(**READY, unwell=["0000:3b:00.2, of ns/p/train: no driver is bound to it"])
+    assert (held.name, held.ok, held.required) == ("held-devices", False, False)
+    assert "ns/p/train" in held.why
+    assert decide_ready(**READY)[-1].ok
 
 
 def test_many_bypassed_containers_are_counted_not_listed() -> None:

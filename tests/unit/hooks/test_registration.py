@@ -5,7 +5,7 @@ import pytest
 
 from hooks.main import main
 from hooks.registration import render_registration
-from hooks.settings import Settings
+from hooks.settings import STOP_WAIT_S, AttachBy, Settings
 from lading.errors import ConfigError
 from runtimeproxy.call.calls import Stage
 from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration
@@ -45,6 +45,18 @@ def test_what_hides_cards_is_in_it_as_configured() -> None:
     assert hide.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
     assert hide.exempt_namespaces == {"monitoring"}
     assert hide.keep_kubelet_devices
+
+
+@pytest.mark.parametrize("settings", [Settings(attach=AttachBy.CNI), Settings(host_root="/node")])
+def test_what_waits_for_nothing_has_the_proxys_deadlines(settings: Settings) -> None:
+    assert registered(settings).deadlines_s == {}
+
+
+@pytest.mark.parametrize("deadline_s", [1, 30, 300])
+def test_what_waits_for_vfs_has_time_to_say_that_they_did_not_come(deadline_s: float) -> None:
+    made = registered(Settings(attach_deadline=deadline_s))
+    assert made.deadline_s(Stage.CREATE_CONTAINER.pre) > deadline_s
+    assert made.deadline_s(Stage.STOP_POD_SANDBOX.pre) > STOP_WAIT_S
 
 
 def test_a_listen_that_is_no_socket_is_not_registered() -> None:

@@ -10,7 +10,10 @@ import pytest
 
 from hooks import render
 from hooks.assignment.model import Devices, GrantedGpu, Refusal
+from hooks.attach.model import VfConfig, VfSettings
+from hooks.attach.overlay import holdings_of
 from hooks.decide import Answer, View
+from hooks.grant.netdev import NetdevPolicy
 from hooks.ledger.model import Grant
 from hooks.ledger.store import Ledger
 from hooks.main import main
@@ -18,6 +21,7 @@ from lading.errors import ConfigError
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid
 from tests.conftest import BuildNode
+from tests.fakes.holders import row
 from tests.unit.hooks.inventories import gpu, inventory, vf
 from tests.unit.hooks.test_decide import RULES, VIEW
 
@@ -171,6 +175,22 @@ def test_json_is_the_adjustment() -> None:
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in shown[1]["adjustment"]["env"]
     assert shown[2]["refused"]["reason"] == "device-unknown"
     json.dumps(shown)
+
+
+def test_network_devices_are_shown_with_their_settings_as_the_node_adds_them() -> None:
+    policy = NetdevPolicy(attaches=True, by_default=True, settings=VfSettings(config=VfConfig(vlan=7), mtu=9000))
+    attaches = replace(RULES, netdev=policy)
+    one = render.render_pod(pod("lading.dev/vfs.train: '1'"), attaches, VIEW, ())
+    assert f"  netdev     rdma<n>  (of {vf(0).bdf}) vlan=7 mtu=9000\n" in render.as_text(one)
+    assert render.as_json(one)[1]["attach"] == [{"vf": vf(0).bdf, "vlan": 7, "mtu": 9000}]
+    nodes_only = render.render_pod(pod("lading.dev/vfs.train: '1'"), RULES, VIEW, ())
+    assert "netdev" not in render.as_text(nodes_only)
+    assert "attach" not in render.as_json(nodes_only)[1]
+
+
+def test_a_vf_that_is_not_back_is_held() -> None:
+    (away,) = holdings_of([replace(row(pod="other"), vf=vf(0))])
+    assert given(rendered(pod("lading.dev/vfs.train: '1'"), replace(VIEW, held=(away,)))["train"]) == [vf(1).bdf]
 
 
 # the command

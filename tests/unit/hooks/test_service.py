@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from hooks.assignment.model import Refusal
+from hooks.attach.model import WantedVf
 from hooks.decide import Answer
 from hooks.service import SERVICE, HookServer, HookService
 from lading.log import Log, LogfmtSink
@@ -19,6 +20,7 @@ from lading.reasons import Reason
 from lading.sockets import Peer, listen
 from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.needs import need
+from tests.unit.hooks.inventories import vf
 
 NOBODY = 65534
 
@@ -29,12 +31,29 @@ class Node:
     def __init__(self) -> None:
         self.answer: Answer | Refusal | Exception = Answer(adjustment=hook.Adjustment(env_remove=["X"]))
         self.asked: list[tuple[str, ...]] = []
+        self.may_end = asyncio.Event()  # what is answered later
+        self.vfs_in: set[str] = set()  # sandboxes
 
     def adjust_container(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
         self.asked.append(("adjust", sandbox.id, container.name))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    async def attach_vfs(self, sandbox: hook.PodSandbox, answer: Answer) -> Answer | Refusal:
+        self.asked.append(("attach", sandbox.id))
+        await self.may_end.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        self.asked.append(("attached", sandbox.id))
+        return answer
+
+    def has_vfs(self, sandbox: hook.PodSandbox) -> bool:
+        return sandbox.id in self.vfs_in
+
+    async def give_back_vfs(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("give back", sandbox.id))
+        await self.may_end.wait()
 
     def stopping(self, sandbox: hook.PodSandbox) -> None:
         self.asked.append(("stopping", sandbox.id))
@@ -53,7 +72,10 @@ class Node:
 
 
 class Client:
+    server: HookServer
+
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.channel = grpc.aio.insecure_channel(f"unix://{path}")
 
     async def adjust(self, request: hook.AdjustRequest) -> hook.AdjustResponse:
@@ -74,6 +96,7 @@ async def serving(path: Path, node: Node, rejected: Callable[[Peer], None] = lam
         server = HookServer(HookService(node), Log(LogfmtSink()))  # type: ignore[arg-type]
         await server.start(listener)
         client = Client(path)
+        client.server = server
         try:
             yield client
         finally:
@@ -86,7 +109,7 @@ def ask(sockets: Path, node: Node, questions: Callable[[Client], Awaitable[None]
         async with serving(sockets / "h" / "hooks.sock", node) as client:
             await questions(client)
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 20))
 
 
 SANDBOX, CONTAINER = hook.PodSandbox(id="s1"), hook.Container(id="c1", name="train")
@@ -171,6 +194,125 @@ def test_an_unknown_method(sockets: Path) -> None:
         assert e.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     ask(sockets, Node(), questions)
+
+
+# answers that come later
+
+
+def a_vf_to_attach() -> Answer:
+    return Answer(adjustment=hook.Adjustment(env_remove=["X"]), attach=(WantedVf(vf=vf(0)),))
+
+
+CREATE = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  the fake node has no event to wait for, and the time is bounded by `ask`
+        await asyncio.sleep(0)
+
+
+def test_a_container_is_answered_when_its_vfs_are_attached_and_others_meanwhile(sockets: Path) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        node.answer = a_vf_to_attach()
+        slow = asyncio.create_task(client.adjust(CREATE))
+        await until(lambda: ("attach", "s1") in node.asked)
+        node.answer = Answer(adjustment=hook.Adjustment(env_remove=["Y"]))
+        assert (await client.adjust(CREATE)).adjustment.env_remove == ["Y"]
+        assert not slow.done()
+        node.may_end.set()
+        assert (await slow).adjustment.env_remove == ["X"]
+
+    ask(sockets, node, questions)
+
+
+def test_what_has_no_vf_is_answered_without_a_task() -> None:
+    """A container that waits for nothing must not wait for the loop's next turn either."""
+    node = Node()
+    service = HookService(node)  # type: ignore[arg-type]
+    assert isinstance(service.adjust(CREATE), hook.AdjustResponse)
+    stop = hook.AdjustRequest(stage=hook.STOP_POD_SANDBOX, sandbox=SANDBOX)
+    assert isinstance(service.adjust(stop), hook.AdjustResponse)
+
+
+def test_a_stop_waits_for_its_vfs_and_is_told_of_at_once(sockets: Path) -> None:
+    """A CreateContainer that comes right behind must not find the sandbox alive."""
+    node = Node()
+    node.vfs_in.add("s1")
+
+    async def questions(client: Client) -> None:
+        stop = hook.AdjustRequest(stage=hook.STOP_POD_SANDBOX, sandbox=SANDBOX)
+        slow = asyncio.create_task(client.adjust(stop))
+        await until(lambda: ("give back", "s1") in node.asked)
+        assert node.asked == [("stopping", "s1"), ("give back", "s1")]
+        assert not slow.done()
+        node.may_end.set()
+        assert (await slow).WhichOneof("result") == "adjustment"
+
+    ask(sockets, node, questions)
+
+
+@pytest.mark.parametrize("gone", ["the call", "the connection"])
+def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str) -> None:
+    node = Node()
+    node.answer = a_vf_to_attach()
+
+    async def questions(client: Client) -> None:
+        other = Client(client.path)
+        slow = asyncio.create_task(other.adjust(CREATE))
+        await until(lambda: ("attach", "s1") in node.asked)
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        if gone == "the connection":
+            await other.channel.close(None)
+        node.may_end.set()
+        await until(lambda: ("attached", "s1") in node.asked)
+        assert (await client.adjust(CREATE)).adjustment.env_remove == ["X"]
+        await other.channel.close(None)
+
+    ask(sockets, node, questions)
+
+
+def test_a_later_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
+    node = Node()
+    node.answer = a_vf_to_attach()
+
+    async def questions(client: Client) -> None:
+        slow = asyncio.create_task(client.adjust(CREATE))
+        await until(lambda: ("attach", "s1") in node.asked)
+        node.answer = RuntimeError("a bug")
+        node.may_end.set()
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await slow
+        assert e.value.code() is grpc.StatusCode.UNKNOWN
+
+    ask(sockets, node, questions)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_what_was_asked_before_the_end_is_answered(sockets: Path, monkeypatch: pytest.MonkeyPatch, in_time: bool) -> None:
+    monkeypatch.setattr("hooks.service.DRAIN_S", 5.0 if in_time else 0.0)
+    node = Node()
+    node.answer = a_vf_to_attach()
+    left: list[asyncio.Task[hook.AdjustResponse]] = []
+
+    async def questions(client: Client) -> None:
+        left.append(asyncio.create_task(client.adjust(CREATE)))
+        await until(lambda: ("attach", "s1") in node.asked)
+        if in_time:
+            asyncio.get_running_loop().call_soon(node.may_end.set)
+        await client.server.close()
+        await client.server.close()
+        if in_time:
+            assert (await left[0]).adjustment.env_remove == ["X"]
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as e:
+                await left[0]
+            assert e.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    ask(sockets, node, questions)
 
 
 # Dials as another user, says the preface of HTTP/2, and prints what comes back: nothing, if it is cut off.

@@ -1,13 +1,17 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from hooks.assignment.annotations import Trust
 from hooks.assignment.model import Form
+from hooks.attach.model import VfConfig, VfSettings
 from hooks.grant.gpu import GpuInjection, GpuMode
+from hooks.grant.unwell import Unhealthy
 from hooks.main import serve
-from hooks.settings import Settings, check, read_configured_partitions, read_trust, rules
+from hooks.settings import AttachBy, Settings, attaches, check, read_configured_partitions, read_trust, rules
 from lading.errors import ConfigError
 
 
@@ -53,6 +57,10 @@ def test_a_report_needs_a_name() -> None:
         (Settings(assignments=(Form.MANUAL,), keys={"k1": "/absent.pem"}), ("keys.k1", "/absent.pem")),
         (Settings(assignments=(Form.MANUAL,), listen="tcp://0.0.0.0:1"), ("listen", "tcp://0.0.0.0:1")),
         (Settings(assignments=(Form.MANUAL,), runtime_endpoint="run/x.sock"), ("runtime_endpoint", "run/x.sock")),
+        (Settings(assignments=(Form.MANUAL,), vf={"vlan": 4095}), ("vf.vlan", "4095")),
+        (Settings(assignments=(Form.MANUAL,), vf={"mac": "02:00:00:00:00:01"}), ("vf.mac",)),  # one VF's, not all's
+        (Settings(assignments=(Form.MANUAL,), vf={"addresses": []}), ("vf.addresses",)),
+        (Settings(assignments=(Form.MANUAL,), vf={"min_tx_rate": 9, "max_tx_rate": 1}), ("vf", "min_tx_rate")),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
     ],
@@ -95,9 +103,60 @@ def test_rules_are_the_settings() -> None:
     assert (made.rdma.resource, made.rdma.mad, made.rdma.ipc_lock) == ("example.com/vf", True, True)
 
 
+@pytest.mark.parametrize(
+    ("settings", "attaches", "by_default"),
+    [
+        (Settings(), True, True),
+        (Settings(netdev=False), True, False),  # in exclusive mode RDMA devices go all the same
+        (Settings(attach=AttachBy.CNI), False, False),
+        (Settings(host_root="/node"), False, False),  # a simulated node's network devices are files
+        (Settings(host_root="/node", netdev=True), True, True),
+    ],
+)
+def test_who_brings_vfs_into_pods(settings: Settings, attaches: bool, by_default: bool) -> None:
+    made = rules(settings, Trust(accepted=frozenset()), cdi_refusal="").netdev
+    assert (made.attaches, made.attaches and made.by_default) == (attaches, by_default)
+
+
+def test_what_every_vf_has() -> None:
+    settings = Settings(vf={"vlan": 7, "trust": True, "mtu": 9000}, unhealthy=Unhealthy.GIVE_UP)
+    made = rules(settings, Trust(accepted=frozenset()), cdi_refusal="")
+    assert made.netdev.settings == VfSettings(config=VfConfig(vlan=7, trust=True), mtu=9000)
+    assert made.unhealthy is Unhealthy.GIVE_UP
+
+
 def test_the_board_is_that_of_the_configuration() -> None:
     assert read_configured_partitions(Settings()) == ()
     assert read_configured_partitions(Settings(nvswitch_partitions="h100"))[3].modules == (1, 3)
+
+
+# ---- attach = "cni"
+
+
+def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
+    settings = Settings(assignments=(Form.MANUAL,), attach=AttachBy.CNI)
+    check(settings)
+    assert not attaches(settings)
+    assert not rules(settings, read_trust(settings), cdi_refusal="").netdev.attaches
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vf", {"vlan": 100}),
+        ("vf", {"mtu": 9000}),
+        ("netdev", True),
+        ("netdev", False),
+        ("attach_deadline", 60.0),
+        ("rdma_resource", "rdma"),
+        ("rdma_resource", "lading.dev/rdma/x"),
+    ],
+)
+def test_settings_that_nobody_would_follow_are_refused_with_cni(key: str, value: object) -> None:
+    ours = msgspec.structs.replace(Settings(assignments=(Form.MANUAL,)), **{key: value})
+    check(ours)
+    with pytest.raises(ConfigError, match=key):
+        check(msgspec.structs.replace(ours, attach=AttachBy.CNI))
 
 
 # lading-hooks --check-config, --print-config
@@ -123,6 +182,11 @@ def test_check_config_accepts(tmp_path: Path) -> None:
         ('lissten = "/x"', ("lissten",)),
         ('node_name = "n1"', ("keys",)),
         ('assignments = ["manual"]\nlisten = "x.sock"', ("listen", "x.sock")),
+        ('attach = "multus"', ("attach", "'multus'", "cni")),
+        ('unhealthy = "drop"', ("unhealthy", "'drop'", "give-up")),
+        ("netdev = 1", ("netdev", "1")),
+        ("attach_deadline = 0", ("attach_deadline", "0")),
+        ('assignments = ["manual"]\n[vf]\nvlan = "7"', ("vf.vlan", "'7'")),
         ('assignments = ["manual"]\n[keys]\nk1 = "/absent.pem"', ("keys.k1", "/absent.pem")),
     ],
 )
@@ -135,7 +199,7 @@ def test_check_config_names_file_key_and_value(tmp_path: Path, text: str, words:
 
 
 def test_print_config_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = config(tmp_path, 'assignments = ["manual"]\nrdma_mad = true\n')
+    path = config(tmp_path, 'assignments = ["manual"]\nrdma_mad = true\nnetdev = false\n[vf]\nvlan = 7\n')
     printed = []
     for _ in range(2):
         with pytest.raises(SystemExit):
@@ -144,3 +208,11 @@ def test_print_config_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture
         path.write_text(printed[-1])
     assert printed[0] == printed[1]
     assert "rdma_mad = true" in printed[0]
+    assert "netdev = false" in printed[0]
+
+
+@pytest.mark.parametrize(("flag", "netdev"), [("--netdev", "true"), ("--no-netdev", "false")])
+def test_a_flag_that_may_be_open_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, netdev: str) -> None:
+    with pytest.raises(SystemExit):
+        serve(["--print-config", flag, "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
+    assert f"netdev = {netdev}" in capsys.readouterr().out

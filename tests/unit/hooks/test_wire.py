@@ -9,8 +9,10 @@ import h2.events
 import h2.exceptions
 import h2.settings
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hooks.wire import MAX_MESSAGE, CallError, Conversation, Method
+from hooks.wire import MAX_MESSAGE, CallError, Conversation, Later, Method
 from lading.http2.frames import (
     CONTINUATION,
     HEADERS,
@@ -44,7 +46,22 @@ def break_(message: bytes) -> bytes:
     raise RuntimeError("a bug")
 
 
-METHODS: Mapping[bytes, Method] = {ECHO.encode(): lambda message: message, b"/test/Fail": fail, b"/test/Break": break_}
+async def slowly(message: bytes) -> bytes:
+    return message
+
+
+LATER = "/test/Slow"
+METHODS: Mapping[bytes, Method] = {
+    ECHO.encode(): lambda message: message,
+    b"/test/Fail": fail,
+    b"/test/Break": break_,
+    LATER.encode(): slowly,
+}
+
+
+def never(stream: int, work: Later) -> None:
+    work.close()
+    raise AssertionError(f"stream {stream} was to be answered at once")
 
 
 class Peer:
@@ -52,7 +69,8 @@ class Peer:
 
     def __init__(self, settings: Mapping[int, int] | None = None, *, credit: bool = True) -> None:
         self.failures: list[Exception] = []
-        self.server = Conversation(METHODS, failed=self.failures.append)
+        self.later: dict[int, Later] = {}
+        self.server = Conversation(METHODS, failed=self.failures.append, later=self.later.__setitem__)
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.fields: dict[int, dict[str, str]] = {}
         self.content: dict[int, bytes] = {}
@@ -68,6 +86,21 @@ class Peer:
         stream = self.starts(path)
         self.sends(stream, prefixed(message), end=True)
         return stream
+
+    def answers(self, stream: int, error: Exception | None = None) -> None:
+        """What a call waits for has come to its end; nobody awaits in between."""
+        work = self.later.pop(stream)
+        result: bytes | Exception
+        try:
+            if error is not None:
+                work.throw(error)
+            work.send(None)
+        except StopIteration as e:
+            result = e.value
+        except Exception as e:  # noqa: BLE001  as the service hands it on
+            result = e
+        self.hears(self.server.answer_later(stream, result))
+        self.talk()
 
     def starts(self, path: str = ECHO, *more: tuple[str, str]) -> int:
         stream: int = self.h2.get_next_available_stream_id()
@@ -162,7 +195,7 @@ def test_a_client_without_a_header_table() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_however_the_bytes_are_cut(size: int) -> None:
-    whole, cut = Peer(), Conversation(METHODS, failed=print)
+    whole, cut = Peer(), Conversation(METHODS, failed=print, later=never)
     whole.h2 = h2.connection.H2Connection()
     whole.h2.initiate_connection()
     for stream in (1, 3):
@@ -233,6 +266,96 @@ def test_more_calls_than_are_taken_are_refused() -> None:
     assert said == frame(RST_STREAM, 0, 2 * 257 - 1, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))
 
 
+# answers that come later
+
+
+def test_a_call_is_answered_later_and_others_meanwhile() -> None:
+    peer = Peer()
+    slow, other = peer.calls(b"slow", LATER), peer.calls(b"other")
+    assert peer.ended == [other]
+    assert slow not in peer.fields
+    assert peer.server.waiting
+    peer.answers(slow)
+    assert peer.content[slow] == prefixed(b"slow")
+    assert peer.fields[slow] == {":status": "200", "content-type": "application/grpc", "grpc-status": "0"}
+    assert peer.ended == [other, slow]
+    assert not peer.server.waiting
+
+
+@pytest.mark.parametrize(("error", "code", "told"), [(CallError(Status.UNAVAILABLE, "no"), 14, 0), (RuntimeError(), 2, 1)])
+def test_a_later_error_is_its_calls_own(error: Exception, code: int, told: int) -> None:
+    peer = Peer()
+    stream = peer.calls(b"", LATER)
+    peer.answers(stream, error)
+    assert peer.fields[stream]["grpc-status"] == str(code)
+    assert len(peer.failures) == told
+    assert peer.fields[peer.calls(b"")]["grpc-status"] == "0"
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("a bug")])
+def test_the_answer_of_a_call_that_was_given_up_goes_nowhere(error: Exception | None) -> None:
+    peer = Peer()
+    stream = peer.calls(b"slow", LATER)
+    peer.h2.reset_stream(stream)
+    peer.talk()
+    assert not peer.server.waiting
+    work = peer.later[stream]
+    assert peer.server.answer_later(stream, error or b"slow") == b""
+    assert peer.failures == ([error] if error else [])  # what went wrong is told all the same
+    work.close()
+
+
+def test_what_comes_behind_a_whole_request_is_not_part_of_it() -> None:
+    """A client may send no more; one that does must not have its call asked twice."""
+    peer = Peer()
+    stream = peer.calls(b"slow", LATER)
+    assert peer.server.receive(frame(0, 1, stream, prefixed(b"more"))) == frame(WINDOW_UPDATE, 0, 0, (9).to_bytes(4, "big"))
+    assert list(peer.later) == [stream]
+    peer.answers(stream)
+    assert peer.content[stream] == prefixed(b"slow")
+
+
+def test_a_later_answer_waits_for_credit_too() -> None:
+    peer = Peer(credit=False)
+    stream = peer.calls(b"x" * 100_000, LATER)
+    peer.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 70_000})
+    peer.talk()
+    peer.answers(stream)
+    assert len(peer.content[stream]) == 65_535  # what the connection has
+    assert not peer.server.waiting  # for anything but its client
+    peer.h2.increment_flow_control_window(1 << 20)
+    peer.h2.increment_flow_control_window(1 << 20, stream)
+    peer.talk()
+    assert peer.content[stream] == prefixed(b"x" * 100_000)
+    assert peer.ended == [stream]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["at once", "later", "end", "give up"]), st.integers(0, 99)), max_size=30))
+def test_calls_answered_at_once_later_or_never_do_not_disturb_each_other(steps: list[tuple[str, int]]) -> None:
+    peer = Peer()
+    asked: dict[int, bytes] = {}
+    given_up: set[int] = set()
+    for step, number in steps:
+        match step:
+            case "at once":
+                asked[peer.calls(b"%d" % number)] = b"%d" % number
+            case "later":
+                asked[peer.calls(b"x" * 1000 * number, LATER)] = b"x" * 1000 * number
+            case "end" if peer.later:
+                peer.answers(sorted(peer.later)[number % len(peer.later)])
+            case "give up" if open_ := sorted(peer.later.keys() - given_up):
+                stream = open_[number % len(open_)]
+                given_up.add(stream)
+                peer.h2.reset_stream(stream)
+                peer.talk()
+    assert peer.server.waiting == bool(peer.later.keys() - given_up)
+    for stream in sorted(peer.later):
+        peer.answers(stream)
+    assert peer.content == {stream: prefixed(message) for stream, message in asked.items() if stream not in given_up}
+    assert sorted(peer.ended) == sorted(asked.keys() - given_up)
+    assert peer.failures == []
+
+
 def test_a_ping_is_answered() -> None:
     assert Peer().server.receive(frame(PING, 0, 0, b"12345678")) == frame(PING, 1, 0, b"12345678")
 
@@ -267,7 +390,7 @@ def test_the_end_says_what_was_taken() -> None:
     ],
 )
 def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
-    server = Conversation(METHODS, failed=print)
+    server = Conversation(METHODS, failed=print, later=never)
     server.receive(PREFACE)
     with pytest.raises(MalformedError):
         server.receive(data)
@@ -275,7 +398,7 @@ def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
 
 def test_what_does_not_begin_as_http2() -> None:
     with pytest.raises(MalformedError):
-        Conversation(METHODS, failed=print).receive(b"GET / HTTP/1.1\r\n\r\n")
+        Conversation(METHODS, failed=print, later=never).receive(b"GET / HTTP/1.1\r\n\r\n")
 
 
 def test_a_block_in_pieces_with_padding_and_priority() -> None:

@@ -248,7 +248,9 @@ def test_hooks_that_conflict_refuse(log: Log) -> None:
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.HOOK_CONFLICT
 
 
-@pytest.mark.parametrize("key", ["cdi.k8s.io/x", "org.systemd.property.ExecStart", "lading.dev/grant"])
+@pytest.mark.parametrize(
+    "key", ["cdi.k8s.io/x", "org.systemd.property.ExecStart", "lading.dev/grant", "lading.dev/attachments"]
+)
 @pytest.mark.parametrize("where", ["RunPodSandbox", "CreateContainer", "container"])
 def test_keys_that_only_the_node_writes_are_refused_on_guarded_pods(log: Log, key: str, where: str) -> None:
     message = run({**GUARDED, key: "v"}) if where == "RunPodSandbox" else create({**GUARDED, key: "v"})
@@ -263,9 +265,10 @@ def test_keys_that_only_the_node_writes_are_refused_on_guarded_pods(log: Log, ke
     assert key in outcome.message
 
 
-def test_a_forged_grant_is_refused_on_any_container(log: Log) -> None:
+@pytest.mark.parametrize("key", ["lading.dev/grant", "lading.dev/attachments"])
+def test_a_forged_grant_is_refused_on_any_container(log: Log, key: str) -> None:
     request = cri.CreateContainerRequest.FromString(create())
-    request.config.annotations["lading.dev/grant"] = "{}"
+    request.config.annotations[key] = "{}"
     assert reason(outcome_of(gate_with(log, Scripted(log)), "CreateContainer", request.SerializeToString())) == (
         Reason.ANNOTATION_RESERVED
     )

@@ -113,6 +113,7 @@ def test_both_forms_are_a_conflict_wherever_the_pod_runs(trust: Trust) -> None:
 @pytest.mark.parametrize("trust", EVERY_TRUST)
 def test_the_grant_is_the_nodes(trust: Trust) -> None:
     assert reason({".grant": "{}"}, trust) == Reason.ANNOTATION_RESERVED
+    assert reason({".attachments": "[]"}, trust) == Reason.ANNOTATION_RESERVED
     assert reason({".grant": "", **signed(), ".gpus": "0"}, trust) == Reason.ANNOTATION_RESERVED
 
 

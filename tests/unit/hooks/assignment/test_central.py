@@ -6,6 +6,7 @@ import pytest
 
 from hooks.assignment.central import MAX_BYTES, MAX_DEPTH, parse_central
 from hooks.assignment.model import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
+from hooks.attach.model import VfConfig, VfSettings
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 
@@ -71,6 +72,18 @@ def test_the_form_of_the_reference() -> None:
         },
     )
     assert result.for_container("another").empty
+
+
+def test_how_a_vf_is_to_be_set() -> None:
+    result = parse(with_vf(netdev=True, mac="02:00:5E:10:00:01", vlan=0, mtu=9000, of_a_newer_central=[]))
+    assert isinstance(result, Assignment)
+    (vf,) = result.for_container("train").vfs
+    assert vf == VfRequest(
+        name="0000:18:00.2",
+        netdev=True,
+        settings=VfSettings(config=VfConfig(mac="02:00:5e:10:00:01", vlan=0), mtu=9000),
+    )
+    assert parse(with_vf(netdev=None, mac=None)) == parse(with_vf())
 
 
 def test_what_a_pod_takes_of_a_card_at_one_time() -> None:
@@ -154,6 +167,12 @@ def test_a_node_without_a_name_is_nobodys() -> None:
         (with_vf(pf="mlx5_0"), "containers.train.vfs[0].pf"),
         (with_vf(ifname="../eth0"), "containers.train.vfs[0].ifname"),
         (with_vf(ifname=7), "containers.train.vfs[0].ifname"),
+        (with_vf(netdev=1), "containers.train.vfs[0].netdev"),
+        (with_vf(netdev=False, vlan=7), "containers.train.vfs[0].netdev"),
+        (with_vf(vlan=4095), "containers.train.vfs[0].vlan is 4095"),
+        (with_vf(addresses=["10.0.0.2"]), "containers.train.vfs[0].addresses[0]"),
+        (with_vf(routes=[{"to": "10.1.0.1/16"}]), "containers.train.vfs[0].routes[0].to"),
+        (with_vf(min_tx_rate=2, max_tx_rate=1), "containers.train.vfs[0]: min_tx_rate"),
     ],
 )
 def test_the_refusal_names_the_path(value: Any, path: str) -> None:

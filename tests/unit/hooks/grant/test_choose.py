@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
-from hooks.grant.choose import Holding, choose
+from hooks.grant.choose import choose
+from hooks.grant.holding import Holding
 from hooks.inventory.model import Inventory, Pf
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
@@ -320,3 +321,28 @@ def test_messages_are_bounded_on_a_large_node() -> None:
     result = ask(gpus("99"), node)
     assert isinstance(result, Refusal)
     assert len(result.message) < 2000
+
+
+# VFs that are not back from a pod
+
+
+def not_back(pod: PodUid, *numbers: int) -> Holding:
+    return holding(pod, Devices(vfs=tuple(GrantedVf(bdf=bdf(n)) for n in numbers)), container="")
+
+
+def test_a_vf_that_is_not_back_is_its_pods() -> None:
+    assert reason(ask(vfs(bdf(0)), held=[not_back(OTHER, 0)]), "ns/other", bdf(0)) == Reason.DEVICE_HELD
+    assert ask(vfs(bdf(0)), held=[not_back(ME, 0)]) == Devices(vfs=(GrantedVf(bdf=bdf(0)),))
+
+
+@pytest.mark.parametrize("pod", [ME, OTHER])
+def test_nor_is_it_free(pod: PodUid) -> None:
+    """Also not for its own pod: nobody of it has it any more."""
+    one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
+    assert ask(one, held=[not_back(pod, 0)]) == Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
+
+
+def test_what_a_container_of_the_pod_has_by_number_is_shared_also_while_it_is_in_the_pod() -> None:
+    one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
+    has = holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),)), "init")
+    assert ask(one, held=[has, not_back(ME, 1)]) == Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))

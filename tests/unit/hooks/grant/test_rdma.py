@@ -64,11 +64,6 @@ def test_mad_nodes_and_ipc_lock_are_options() -> None:
     assert list(adjustment.add_capabilities) == ["IPC_LOCK"]
 
 
-def test_a_host_without_rdma_cm() -> None:
-    paths = [d.container_path for d in adjust(node=replace(NODE, rdma_cm=None)).devices]
-    assert paths == ["/dev/infiniband/uverbs23", "/dev/infiniband/uverbs20"]
-
-
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
@@ -76,6 +71,7 @@ def test_a_host_without_rdma_cm() -> None:
         (inventory(vfs=(vf(0), replace(vf(3), uverbs=None))), Reason.DEVICE_UNHEALTHY),
         (inventory(vfs=(vf(0), replace(vf(3), ibdev=""))), Reason.DEVICE_UNHEALTHY),
         (inventory(vfs=(vf(0), vf(3, unhealthy="gone"))), Reason.DEVICE_UNHEALTHY),
+        (replace(NODE, rdma_cm=None), Reason.DEVICE_NODE_INVALID),
     ],
 )
 def test_a_vf_that_left_or_broke_since_it_was_granted(node: Inventory, reason: Reason) -> None:

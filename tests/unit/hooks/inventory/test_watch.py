@@ -183,7 +183,7 @@ def test_a_read_that_hangs_holds_nothing_up() -> None:
         await watch.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "inventory")
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "in_thread")
         released.set()
 
     run(scenario)

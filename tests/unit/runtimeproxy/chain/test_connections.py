@@ -29,7 +29,7 @@ class Peer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.made += 1
         self._writers.append(writer)
-        conversation = Conversation({PATH: lambda message: message}, failed=print)
+        conversation = Conversation({PATH: lambda message: message}, failed=print, later=print)
         while data := await reader.read(1 << 16):
             self.asked.set()
             if not self.hangs:

@@ -1,0 +1,143 @@
+"""Device-info files: what a VF is, for those who follow that specification, where the cluster's own CNI brings VFs into pods.
+
+One file for each VF of the node that has an RDMA device, named by resource and PCI address, from when the VF is seen until it
+is gone or the daemon stops. Not by grant: CNI runs in RunPodSandbox, before any container is created, so a file of a grant
+would come after the one who is to read it; and nothing in it depends on who has the VF. Files of another resource (a device
+plugin's) are left alone. Written whole or not at all; what is as it should be is not written again.
+
+Source: Device Information Specification 1.1.0 of the Network Plumbing Working Group, §3 (form) and §4.1 (name, whose it is).
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hooks.inventory.model import Inventory, Vf
+from lading.errors import HostError
+from lading.log import Event, Log
+from lading.vocabulary import PciAddress
+
+SPEC_VERSION: Final = "1.1.0"
+# The specification says /var/run, which is a link to this: followed below another root, it would lead out of that root.
+FOLDER: Final = Path("run/k8s.cni.cncf.io/devinfo/dp")
+
+# domain/name: what a NetworkAttachmentDefinition can say as its k8s.v1.cni.cncf.io/resourceName.
+_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_MAX_RESOURCE: Final = 200  # with the rest of the name, in 255 octets
+_ADDRESS: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
+_SUFFIX: Final = "-device.json"
+
+
+class _Pci(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
+    pci_address: str
+    rdma_device: str = ""
+    pf_pci_address: str
+
+
+class _DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    version: str
+    pci: _Pci
+
+
+def resource_problem(resource: str) -> str:
+    """Why no file can be named after it; empty where one can."""
+    if len(resource) > _MAX_RESOURCE:
+        return f"is longer than {_MAX_RESOURCE} characters"
+    return "" if _RESOURCE.fullmatch(resource) else "is no resource name as lading.dev/rdma"
+
+
+def file_name(resource: str, device: PciAddress) -> str:
+    """`lading.dev/rdma`, `0000:3b:00.2` → `lading.dev-rdma-0000:3b:00.2-device.json`."""
+    return f"{resource.replace('/', '-')}-{device}{_SUFFIX}"
+
+
+def render_device_info(vf: Vf) -> bytes:
+    pci = _Pci(pci_address=vf.bdf, rdma_device=vf.ibdev, pf_pci_address=vf.pf)
+    return msgspec.json.encode(_DeviceInfo(type="pci", version=SPEC_VERSION, pci=pci))
+
+
+def decide_files(inventory: Inventory, resource: str) -> dict[str, bytes]:
+    """By name. A VF without an RDMA device (bound to vfio-pci, say) is nobody's whom we serve."""
+    return {file_name(resource, vf.bdf): render_device_info(vf) for vf in inventory.vfs if vf.ibdev}
+
+
+class DeviceInfoFiles:
+    """One resource's files. Its methods block; each raises HostError."""
+
+    def __init__(self, host_root: Path, resource: str) -> None:
+        self._folder = host_root / FOLDER
+        self._resource = resource
+        self._ours = re.compile(f"{re.escape(resource.replace('/', '-'))}-{_ADDRESS}{re.escape(_SUFFIX)}")
+
+    def write(self, inventory: Inventory) -> None:
+        """Afterwards there are exactly these. Again is fine."""
+        wanted = decide_files(inventory, self._resource)
+        try:
+            if wanted:
+                self._make_folder()
+            self._remove(keep=wanted)
+            for name, content in wanted.items():
+                self._write(name, content)
+        except OSError as e:
+            raise HostError(f"cannot write device-info files to {self._folder}: {e.strerror or e}") from e
+
+    def clear(self) -> None:
+        try:
+            self._remove(keep={})
+        except OSError as e:
+            raise HostError(f"cannot remove device-info files from {self._folder}: {e.strerror or e}") from e
+
+    def _make_folder(self) -> None:
+        """Readable by everybody, whatever our umask; what others made stays as it is."""
+        missing = [folder for folder in (self._folder, *self._folder.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)
+
+    def _remove(self, *, keep: Mapping[str, bytes]) -> None:
+        if not self._folder.is_dir():
+            return
+        for path in self._folder.iterdir():
+            if self._ours.fullmatch(path.name) and path.name not in keep:
+                path.unlink(missing_ok=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        path, new = self._folder / name, self._folder / f".{name}.new"
+        if path.is_file() and path.read_bytes() == content:
+            return
+        new.unlink(missing_ok=True)  # of one who was killed
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o444)
+            file.write(content)
+        new.replace(path)
+
+
+async def keep_device_info(
+    files: DeviceInfoFiles, current: Callable[[], Inventory | None], *, interval_s: float, log: Log
+) -> None:
+    """Until cancelled: what another one removed comes back, and at the end all are gone, as the specification asks. A failure
+    is said once, until it is another one."""
+    said = ""
+    try:
+        while True:
+            if (inventory := current()) is not None:
+                try:
+                    files.write(inventory)  # a few small files in memory: no thread
+                    said = ""
+                except HostError as e:
+                    if str(e) != said:
+                        log.error(Event.DEVICE_INFO_FAILED, str(e))
+                    said = str(e)
+            await asyncio.sleep(interval_s)
+    finally:
+        try:
+            files.clear()
+        except HostError as e:
+            log.error(Event.DEVICE_INFO_FAILED, str(e))

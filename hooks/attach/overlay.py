@@ -1,0 +1,71 @@
+"""The inventory with what is away by our own hand: as sysfs would show it, were it still the host's.
+
+A VF whose network device is in a pod has none in the host's sysfs, and in exclusive mode no RDMA device and no port either:
+that is no illness. Enters: an inventory as it was read, the journal's rows, and the VFs whose network device is away with
+nobody of ours knowing (`find_strays`). Leaves: the inventory that decisions, the report and a person are to see. What ails a VF
+all the same stays: no driver or another one than it had; and a row that failed is an illness of its own.
+
+Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from hooks.assignment.model import Devices, GrantedVf
+from hooks.attach.model import Attachment
+from hooks.grant.holding import Holding
+from hooks.inventory.model import Inventory, Vf
+from lading.vocabulary import PciAddress
+
+ETHERNET: Final = "Ethernet"
+_STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
+
+
+def with_attached(
+    inventory: Inventory, rows: Iterable[Attachment], *, strays: Collection[PciAddress] = frozenset()
+) -> Inventory:
+    """The same inventory where there is neither row nor stray."""
+    away = {row.bdf: row for row in rows}
+    if not away and not strays:
+        return inventory
+    pfs = tuple(replace(pf, vfs=tuple(_shown(vf, away, strays) for vf in pf.vfs)) for pf in inventory.pfs)
+    return replace(inventory, pfs=pfs)
+
+
+def holdings_of(rows: Iterable[Attachment]) -> tuple[Holding, ...]:
+    """A VF is its pod's until it is back, whatever grants there are."""
+    return tuple(
+        Holding(
+            pod=row.pod,
+            pod_name=f"{row.namespace}/{row.pod_name}",
+            container="",
+            devices=Devices(vfs=(GrantedVf(bdf=row.bdf),)),
+        )
+        for row in rows
+    )
+
+
+def find_strays(inventory: Inventory, rows: Iterable[Attachment]) -> frozenset[PciAddress]:
+    """Ethernet VFs in use as RDMA devices, whose network device is not here and in no row. An inventory is older than the
+    rows are: who acts on the answer asks again with one that was read since."""
+    ours = {row.bdf for row in rows}
+    return frozenset(vf.bdf for vf in inventory.vfs if vf.bdf not in ours and _netdev_is_away(vf))
+
+
+def _netdev_is_away(vf: Vf) -> bool:
+    return vf.link_layer == ETHERNET and bool(vf.ibdev) and not vf.netdev and not vf.unhealthy
+
+
+def _shown(vf: Vf, away: Mapping[PciAddress, Attachment], strays: Collection[PciAddress]) -> Vf:
+    row = away.get(vf.bdf)
+    if row is None:
+        return replace(vf, unhealthy=_STRAY) if vf.bdf in strays and _netdev_is_away(vf) else vf
+    before = row.vf
+    if vf.driver == before.driver and not vf.ibdev and row.rdma:
+        # Its names and nodes are what they were; where it is on the PCI bus is what is read now.
+        vf = replace(before, pf=vf.pf, index=vf.index, numa=vf.numa, unhealthy="")
+    elif vf.driver == before.driver and vf.uverbs is not None:
+        # In shared mode it is seen from everywhere; only its GIDs go with the network device.
+        vf = replace(vf, netdev=vf.netdev or before.netdev, unhealthy="")
+    return replace(vf, unhealthy=row.failure) if row.failure else vf

@@ -1,0 +1,72 @@
+"""What becomes of a grant of which a device fell ill, when its container is made again.
+
+By the node's choice. `keep`: the container waits for its device, refused with the reason until it is well. `give-up`: of VFs
+that were chosen by number, others are chosen in place of the ill ones; a device that was named can not become another one, so
+the pod has to be made again, and the refusal says so. Shared with whoever tells of devices that fell ill under a running pod.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+from hooks.assignment.model import ContainerRequest, Devices, GrantedVf, Refusal
+from hooks.grant.holding import Holding
+from hooks.grant.vfs import choose_vfs, vf_problem
+from hooks.inventory.model import Gpu, Inventory, Vf
+from lading.reasons import Reason
+
+
+class Unhealthy(StrEnum):
+    KEEP = "keep"
+    GIVE_UP = "give-up"
+
+
+def find_unwell(devices: Devices, inventory: Inventory) -> Mapping[str, str]:
+    """What of it can not be used now, and why: by UUID or PCI address."""
+    gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
+    found = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
+    found |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
+    return {device: why for device, why in found.items() if why}
+
+
+def _gpu_problem(gpu: Gpu | None, mig_uuid: str) -> str:
+    if gpu is None or (mig_uuid and all(instance.uuid != mig_uuid for instance in gpu.mig)):
+        return "the node does not have it any more"
+    return f"it is not healthy: {gpu.unhealthy}" if gpu.unhealthy else ""
+
+
+def _vf_problem(vf: Vf | None) -> str:
+    return vf_problem(vf) if vf is not None else "the node does not have it any more"
+
+
+def choose_again(
+    own: Holding, request: ContainerRequest, unwell: Mapping[str, str], inventory: Inventory, held: Sequence[Holding]
+) -> Devices | Refusal:
+    """The devices of `own` with others in place of the unwell ones. `request` is what they were chosen by."""
+    named, by_number = own.devices.vfs[: len(request.vfs)], own.devices.vfs[len(request.vfs) :]
+    may_change = {vf.bdf for vf in by_number}
+    for device, why in unwell.items():
+        if device not in may_change:
+            return Refusal(
+                reason=Reason.DEVICE_UNHEALTHY,
+                message=f"cannot give {device} again: {why}; it was assigned by name, so recreate the pod for another one",
+            )
+    vfs = choose_vfs(
+        replace(request, gpus=(), vfs=()),
+        inventory,
+        own.pod,
+        (*held, replace(own, devices=Devices(vfs=named))),
+        kept=may_change - unwell.keys(),
+    )
+    if isinstance(vfs, Refusal):
+        ill = "; ".join(f"VF {device}: {why}" for device, why in unwell.items())
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {ill}; and no other: {vfs.message}")
+    return replace(own.devices, vfs=(*named, *_in_place(by_number, vfs)))
+
+
+def _in_place(before: tuple[GrantedVf, ...], chosen: tuple[GrantedVf, ...]) -> list[GrantedVf]:
+    """What is kept stays where it was: a program may know its devices by their order."""
+    addresses = {vf.bdf for vf in chosen}
+    known = {vf.bdf for vf in before}
+    new = iter([vf for vf in chosen if vf.bdf not in known])
+    return [vf if vf.bdf in addresses else next(new) for vf in before]

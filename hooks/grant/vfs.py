@@ -1,0 +1,106 @@
+"""Which VFs a container gets: its request, what the node has, who holds what → VFs, or the one reason why not.
+
+- A VF held by a pod is not given to another pod. Containers of one pod may share.
+- VFs asked for by number are the free ones with the lowest addresses. An unsuffixed number is the pod's: its containers use the
+  same VFs. A number with a suffix gives that container VFs of its own, which no other container holds.
+- A VF that was brought into a pod's network namespace is that pod's until it is back, whatever grants there are.
+
+Pure. A number is answered the same for the same arguments; what a container has already is not asked again.
+"""
+
+from collections.abc import Collection, Sequence
+
+from hooks.assignment.model import ContainerRequest, GrantedVf, Refusal, VfRequest
+from hooks.grant.holding import Holding, listed
+from hooks.inventory.model import Inventory, Vf
+from lading.reasons import Reason
+from lading.vocabulary import PciAddress, PodUid
+
+
+def choose_vfs(
+    request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding], kept: Collection[PciAddress]
+) -> tuple[GrantedVf, ...] | Refusal:
+    chosen: dict[PciAddress, GrantedVf] = {}
+    for wanted in request.vfs:
+        vf = _find_vf(wanted, inventory)
+        if isinstance(vf, Refusal):
+            return vf
+        refusal = _check_vf(vf, wanted.name, pod, held)
+        if refusal is not None:
+            return refusal
+        if vf.bdf in chosen:
+            return Refusal(
+                reason=Reason.ANNOTATION_MALFORMED,
+                message=f"cannot give VF {vf.bdf} twice to one container: {wanted.name} is another name of it",
+            )
+        chosen[vf.bdf] = GrantedVf(bdf=vf.bdf, ifname=wanted.ifname)
+    if request.any_vfs == 0:
+        return tuple(chosen.values())
+    free = [vf for vf in _free_vfs(request, inventory, pod, held, kept) if vf.bdf not in chosen][: request.any_vfs]
+    if len(free) < request.any_vfs:
+        return _too_few_vfs(request.any_vfs, len(free), inventory)
+    return (*chosen.values(), *(GrantedVf(bdf=vf.bdf, pod_wide=request.any_vfs_pod_wide) for vf in free))
+
+
+def _find_vf(wanted: VfRequest, inventory: Inventory) -> Vf | Refusal:
+    cause = "no such VF"
+    for pf in inventory.pfs:
+        if wanted.name in {pf.bdf, pf.ibdev}:
+            cause = f"it is a PF, which serves the host, with {len(pf.vfs)} VFs"
+        for vf in pf.vfs:
+            if wanted.name not in {vf.bdf, vf.ibdev}:
+                continue
+            if wanted.pf is None or wanted.pf == vf.pf:
+                return vf
+            cause = f"no such VF of PF {wanted.pf}; it is one of {vf.pf}"
+    has = [f"{vf.bdf} ({vf.ibdev or 'no ibdev'})" for vf in inventory.vfs]
+    return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find VF {wanted.name}: {cause}; this node has {listed(has)}")
+
+
+def _check_vf(vf: Vf, name: str, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
+    words = f"VF {vf.bdf}" if name == vf.bdf else f"VF {vf.bdf} ({name})"
+    problem = vf_problem(vf)
+    if problem:
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: {problem}")
+    for holding in held:
+        if holding.pod != pod and any(granted.bdf == vf.bdf for granted in holding.devices.vfs):
+            return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {holding.holds('it')}")
+    return None
+
+
+def vf_problem(vf: Vf) -> str:
+    """Why no container can use RDMA through this VF now; empty if one can."""
+    if vf.unhealthy:
+        return f"it is not healthy: {vf.unhealthy}"
+    if vf.uverbs is None or not vf.ibdev:
+        return f"it has no RDMA device (driver: {vf.driver or 'none'}); bind it to its RDMA driver, as mlx5_core"
+    return ""
+
+
+def _free_vfs(
+    request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding], kept: Collection[PciAddress]
+) -> list[Vf]:
+    """In the order in which they are given: what this container, and then what the pod chose by number before; by address."""
+    by_pod: set[PciAddress] = set()
+    taken: set[PciAddress] = set()
+    for holding in held:
+        for granted in holding.devices.vfs:
+            shared = request.any_vfs_pod_wide and granted.pod_wide and holding.pod == pod
+            if holding.container or holding.pod != pod or granted.bdf not in kept:
+                (by_pod if shared else taken).add(granted.bdf)
+    usable = [vf for vf in inventory.vfs if vf.bdf not in taken - by_pod and not vf_problem(vf)]
+    return sorted(usable, key=lambda vf: (vf.bdf not in kept, vf.bdf not in by_pod, _pci_order(vf.bdf)))
+
+
+def _pci_order(bdf: PciAddress) -> tuple[int, str]:
+    """Sorts as numbers do: a domain of five digits comes after those of four."""
+    return len(bdf), bdf
+
+
+def _too_few_vfs(asked: int, free: int, inventory: Inventory) -> Refusal:
+    broken = sum(1 for vf in inventory.vfs if vf_problem(vf))
+    has = len(inventory.vfs)
+    return Refusal(
+        reason=Reason.CAPACITY_EXCEEDED,
+        message=f"cannot give {asked} VFs: of the node's {has}, {has - broken - free} are held, {broken} unusable, {free} free",
+    )

@@ -1,0 +1,72 @@
+"""An attacher that moves nothing: VFs are in a sandbox, or not, as the journal says, and moves take as long as a test wants.
+
+Honest: a row is there from before a move until it is back, what is `stuck` stays with its failure, and whoever stops waiting
+leaves the move going on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hooks.assignment.model import Refusal
+from hooks.attach.model import Attachment, PodOf, Step, WantedVf
+from hooks.ledger.journal import Journal
+from lading.reasons import Reason
+from lading.vocabulary import PciAddress, SandboxId
+from tests.fakes import holders
+
+
+class FakeAttacher:
+    def __init__(self, journal: Journal) -> None:
+        self.refuses = False
+        self.stuck = False
+        self.asked: list[tuple[WantedVf, ...]] = []
+        self.reconciled: list[tuple[frozenset[SandboxId], frozenset[SandboxId], frozenset[int]]] = []
+        self.known: frozenset[int] = frozenset()  # in the last of them
+        self._journal = journal
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def pause(self) -> None:
+        self._free.clear()
+
+    def go_on(self) -> None:
+        self._free.set()
+
+    async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal:
+        self.asked.append(tuple(wanted))
+        if self.refuses:
+            return Refusal(reason=Reason.ATTACH_FAILED, message="cannot attach VF")
+        rows = [self._journal.find(one.vf.bdf) or self._begin(one, pod) for one in wanted if one.netdev]
+        await self._free.wait()
+        return tuple(self._journal.reach(row.bdf, row.generation, Step.ATTACHED) for row in rows)
+
+    def _begin(self, one: WantedVf, pod: PodOf) -> Attachment:
+        like = holders.row(pod=pod.pod, sandbox=pod.sandbox, step=Step.RECORDED)
+        name = one.ifname or f"rdma{len(self._journal.of_sandbox(pod.sandbox))}"
+        return self._journal.begin(replace(like, vf=one.vf, ifname=name, settings=one.settings))
+
+    async def detach_sandbox(self, sandbox: SandboxId) -> None:
+        await asyncio.shield(asyncio.gather(*(self._release(row.bdf) for row in self._journal.of_sandbox(sandbox))))
+
+    async def reconcile(
+        self,
+        *,
+        ready: frozenset[SandboxId],
+        live: frozenset[SandboxId],
+        known: frozenset[int],
+        unheld: frozenset[int],
+    ) -> None:
+        self.known = known
+        self.reconciled.append((ready, live, unheld))
+        for row in self._journal.rows():
+            if row.step.releasing or row.sandbox not in ready | live or row.generation in unheld:
+                await self._release(row.bdf)
+
+    async def _release(self, vf: PciAddress) -> None:
+        row = self._journal.find(vf)
+        assert row is not None
+        self._journal.reach(vf, row.generation, Step.RESTORING, failure="it hangs" if self.stuck else "")
+        await self._free.wait()
+        if not self.stuck:
+            self._journal.forget(vf, row.generation)
