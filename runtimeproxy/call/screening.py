@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lading.reasons import Reason
-from lading.vocabulary import GRANT
+from lading.vocabulary import ATTACHMENTS, GRANT
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS, Answers
 from runtimeproxy.adjustment.unassigned import decide_hidden
@@ -18,6 +18,8 @@ from runtimeproxy.call.subject import Subject
 from runtimeproxy.call.wire import contains
 from runtimeproxy.chain.registrations import Registration
 
+# What only the node writes, and what its ledger is rebuilt from.
+_OURS = frozenset({GRANT, ATTACHMENTS})
 # What a pod may not bring along to where we write: both make the runtime act on devices and properties past every check.
 _SMUGGLED = tuple(prefix for prefix in RESERVED_ANNOTATIONS if prefix != "io.kubernetes.")
 
@@ -72,14 +74,14 @@ class Screening:
         return [(name, adjustment) for name, adjustment in found if adjustment]
 
     def refuse_smuggled(self, subject: Subject) -> Refusal | None:
-        """Keys that only the node writes, brought along by the caller. Our grant is never taken from anybody."""
+        """Keys that only the node writes, brought along by the caller. Ours are never taken from anybody."""
         guarded = bool(self.guarded(subject.keys))
         annotations = subject.container.annotations if subject.container else {}
         for key in sorted(annotations):
-            if key == GRANT or (guarded and key.startswith(_SMUGGLED)):
+            if key in _OURS or (guarded and key.startswith(_SMUGGLED)):
                 return _reserved(key, f"container {subject.container.name!r}" if subject.container else "")
         for key in sorted(subject.sandbox.annotations) if guarded else ():
-            if key == GRANT or key.startswith(_SMUGGLED):
+            if key in _OURS or key.startswith(_SMUGGLED):
                 return _reserved(key, f"pod {subject.sandbox.namespace}/{subject.sandbox.name}")
         return None
 

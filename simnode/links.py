@@ -1,0 +1,142 @@
+"""Network devices as rtnetlink shows them, read without entering a namespace: what the rig sees, beside the code it tests.
+
+Enters: a namespace's path, once, to open a socket in it. Leaves: its links; one link of another namespace that is known there
+by number (a veth's peer says it as IFLA_LINK_NETNSID); and a wake-up whenever a link changes in any of them.
+Refuses: what the kernel refuses, as OSError. Source: rtnetlink(7), netlink(7), linux/if_link.h.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_NETLINK_ROUTE: Final = 0
+_RTMGRP_LINK: Final = 1
+_SOL_NETLINK, _LISTEN_ALL_NSID, _ADD_MEMBERSHIP = 270, 8, 1
+_NEWLINK, _GETLINK = 16, 18
+_ERROR, _DONE = 2, 3
+_REQUEST, _DUMP = 0x1, 0x300
+_HEADER: Final = struct.Struct("=LHHLL")  # nlmsghdr
+_LINK: Final = struct.Struct("=BxHiII")  # ifinfomsg
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_ADDRESS, _IFNAME, _MTU, _PEER, _IFALIAS, _PEER_NETNSID, _TARGET_NETNSID = 1, 3, 4, 5, 20, 37, 46
+_IFF_UP: Final = 1
+_CLONE_NEWNET: Final = 0x40000000
+_LARGEST: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLink:
+    index: int
+    name: str
+    mac: str
+    mtu: int
+    up: bool
+    alias: str  # goes with the device from namespace to namespace
+    peer: int  # of a veth: its other end's index
+    peer_netnsid: int | None  # in this namespace's numbers; None: the other end is here too
+
+
+def enter(netns: Path) -> None:
+    """This thread, and those that it starts, are in that namespace from now on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(fd, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {netns}: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(fd)
+
+
+def open_socket(netns: Path, *, listening: bool = False) -> socket.socket:
+    """A socket of that namespace; with `listening`, one that becomes readable when a link changes there or in a namespace that
+    has a number there. A socket keeps the namespace that it was opened in, so a thread that ends opens it."""
+    opened: list[socket.socket | OSError] = []
+
+    def work() -> None:
+        try:
+            enter(netns)
+            made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
+            if listening:
+                made.setsockopt(_SOL_NETLINK, _LISTEN_ALL_NSID, 1)
+            made.bind((0, _RTMGRP_LINK if listening else 0))
+            opened.append(made)
+        except OSError as e:
+            opened.append(e)
+
+    thread = threading.Thread(target=work, name="netns")
+    thread.start()
+    thread.join()
+    if isinstance(opened[0], OSError):
+        raise opened[0]
+    return opened[0]
+
+
+def list_links(sock: socket.socket) -> list[SeenLink]:
+    """All links of the socket's namespace."""
+    return list(_ask(sock, _DUMP, _LINK.pack(0, 0, 0, 0, 0)))
+
+
+def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) -> SeenLink | None:
+    """A link of the socket's namespace, or of another by that one's number; None where either is gone."""
+    target = b"" if netnsid is None else _ATTRIBUTE.pack(8, _TARGET_NETNSID) + struct.pack("=i", netnsid)
+    try:
+        return next(_ask(sock, 0, _LINK.pack(0, 0, index, 0, 0) + target), None)
+    except OSError:
+        return None
+
+
+def drain(sock: socket.socket) -> None:
+    """Takes what a listening socket was woken by."""
+    with contextlib.suppress(OSError):  # EAGAIN: that was all; ENOBUFS: some were lost
+        while True:
+            sock.recv(_LARGEST, socket.MSG_DONTWAIT)
+
+
+def _ask(sock: socket.socket, flags: int, content: bytes) -> Iterator[SeenLink]:
+    sock.send(_HEADER.pack(_HEADER.size + len(content), _GETLINK, _REQUEST | flags, 1, 0) + content)
+    more = True
+    while more:
+        data = sock.recv(_LARGEST)
+        while data:
+            length, kind, *_ = _HEADER.unpack_from(data)
+            body, data = data[_HEADER.size : length], data[(length + 3) & ~3 :]
+            if kind == _ERROR:
+                (error,) = struct.unpack_from("=i", body)
+                raise OSError(-error, os.strerror(-error))
+            more = kind != _DONE and bool(flags & _DUMP)
+            if kind == _NEWLINK:
+                yield _parse_link(body)
+
+
+def _parse_link(body: bytes) -> SeenLink:
+    _, _, index, flags, _ = _LINK.unpack_from(body)
+    found = dict(_attributes(body[_LINK.size :]))
+    nsid = found.get(_PEER_NETNSID)
+    return SeenLink(
+        index=index,
+        name=found[_IFNAME].rstrip(b"\0").decode(),
+        mac=found.get(_ADDRESS, b"").hex(":"),
+        mtu=_number(found[_MTU]),
+        up=bool(flags & _IFF_UP),
+        alias=found.get(_IFALIAS, b"").rstrip(b"\0").decode(),
+        peer=_number(found[_PEER]) if _PEER in found else 0,
+        peer_netnsid=None if nsid is None else _number(nsid),
+    )
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        yield kind & 0x3FFF, data[_ATTRIBUTE.size : length]
+        data = data[(length + 3) & ~3 :]
+
+
+def _number(raw: bytes) -> int:
+    return int.from_bytes(raw, "little", signed=True)

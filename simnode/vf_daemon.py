@@ -1,0 +1,92 @@
+"""`lading-hooks` in the namespace of a rig, on the rig's kernel: `python -m simnode.vf_daemon --config FILE`, else all is real.
+
+The environment says which rig it is. What is started loads everything and forks the daemon; one that is killed at a point
+(`VfRig.arm`) is there again a moment later, as systemd has it, without the half second that Python takes to load it all again.
+Any other end of the daemon is this program's too, and the daemon never outlives it. There was no thread when it was forked.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from hooks.ledger.journal import Journal
+from hooks.settings import CONFIG, Settings, check
+from lading.errors import LadingError, die
+from lading.log import open_log
+from lading.settings import add_flags, parse_args
+from simnode.links import enter
+from simnode.vf_folder import FOLDER, RigFolder, replace_text
+from simnode.vf_kernel import Points, rig_kernel
+
+_PR_SET_PDEATHSIG: Final = 1
+_LOOK_S: Final = 0.01
+_WAITED_FOR: Final = frozenset({signal.SIGCHLD, signal.SIGTERM})
+
+
+def main() -> None:
+    folder = RigFolder(Path(os.environ[FOLDER]))
+    set_clock(folder)
+    enter(folder.netns)  # before there is any other thread
+    run = importlib.import_module("hooks.daemon").run
+    parser = argparse.ArgumentParser(prog="simnode.vf_daemon", description="lading-hooks on a rig with VFs.")
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+            serve(run, folder, args)
+        replace_text(folder.pid, str(pid))
+        status = wait(pid)
+        if status != -signal.SIGKILL:
+            sys.exit(status)
+        while folder.stay_dead.exists():
+            if signal.sigtimedwait({signal.SIGTERM}, _LOOK_S) is not None:
+                sys.exit()
+
+
+def set_clock(folder: RigFolder) -> None:
+    """Wall time is the rig's. The daemon takes the clock when it is loaded, and that must be after this."""
+    now = time.time
+
+    def of_rig() -> float:
+        return now() + (int(folder.clock.read_text()) if folder.clock.exists() else 0)
+
+    time.time = of_rig
+
+
+def serve(run: Callable[..., Coroutine[Any, Any, None]], folder: RigFolder, args: argparse.Namespace) -> None:
+    """The daemon. Does not return."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        settings = parse_args(Settings, args, check)
+        points = Points(folder)
+        points.follow(Journal)
+        kernel = rig_kernel(Path(settings.host_root), folder, points)
+        asyncio.run(run(settings, open_log("lading-hooks", settings.log_level), kernel=kernel))
+    except LadingError as e:
+        die(e)
+    sys.exit()
+
+
+def wait(pid: int) -> int:
+    """The end of the daemon; who asks this program to end asks it."""
+    while True:
+        if signal.sigwait(_WAITED_FOR) == signal.SIGTERM:
+            os.kill(pid, signal.SIGTERM)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    main()

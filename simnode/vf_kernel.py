@@ -1,0 +1,148 @@
+"""The kernel under `lading-hooks` on a simulated node with VFs: the real one for all that this machine's kernel has.
+
+Namespaces, links, addresses and routes are real. What a PF keeps of its VFs goes, as the bytes that would go to the kernel, to
+a model of its VF table, whose state is a file. RDMA devices are names in a file. After a call that moves a device sysfs is
+brought in line, as on a host where the two never differ. Each call is a point, at which the daemon can be killed (`Points`).
+"""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from hooks.assignment.identity import parse_pci_address
+from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
+from hooks.attach.model import Link, NetnsId, RdmaMode
+from hooks.attach.netlink import HostKernel
+from hooks.ledger.journal import Journal
+from lading.vocabulary import PciAddress
+from simnode.links import find_link, list_links, open_socket
+from simnode.vf_folder import RigFolder, read_json, replace_text
+from simnode.vf_sysfs import mirror, netns_inode, settle_rdma
+from simnode.vf_table import VfTable
+
+_MOVES: Final = {"move_in", "move_out", "rename"}  # change what sysfs shows
+_WRITES: Final = ("begin", "reach", "forget")
+
+
+class Points:
+    """The moments at which this process may be killed: after each call to the kernel, after each write of the journal."""
+
+    def __init__(self, folder: RigFolder) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def reached(self, name: str) -> None:
+        with self._lock:
+            try:
+                kill_at = int(self._folder.kill_at.read_text())
+            except FileNotFoundError:
+                return
+            with self._folder.points.open("a+") as points:
+                points.write(f"{name}\n")
+                points.seek(0)
+                if len(points.readlines()) == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def follow(self, journal: type[Journal]) -> None:
+        """From now on each write of a journal is a point, once it is on disk."""
+        for name in _WRITES:
+            setattr(journal, name, self._after(f"journal.{name}", getattr(journal, name)))
+
+    def _after(self, name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*args: Any, **named: Any) -> Any:
+            answer = do(*args, **named)
+            self.reached(name)
+            return answer
+
+        return done
+
+
+class RigKernel(HostKernel):
+    """The real one, but for what only hardware has."""
+
+    def __init__(self, host_root: Path, folder: RigFolder) -> None:
+        super().__init__(host_root, pf_exchange=VfTable(folder.pf_table).apply)
+        self._host_root = host_root
+        self._folder = folder
+
+    def host_link(self, vf: PciAddress) -> Link | None:
+        return self._with_parent(None, super().host_link(vf))
+
+    def link(self, netns: str | None, name: str) -> Link | None:
+        return self._with_parent(netns, super().link(netns, name))
+
+    def _with_parent(self, netns: str | None, link: Link | None) -> Link | None:
+        """A veth is of no function; what stands in for one is told by its alias."""
+        if link is None or self._folder.no_parents.exists():
+            return link
+        with open_socket(Path(netns) if netns else self._folder.netns) as asking:
+            seen = find_link(asking, link.index)
+        return replace(link, parent=(parse_pci_address(seen.alias) if seen else None) or "")
+
+    def rdma_mode(self) -> RdmaMode:
+        return RdmaMode.EXCLUSIVE if self._folder.rdma.exists() else RdmaMode.SHARED
+
+    def rdma_move_in(self, ibdev: str, netns: str, netns_id: NetnsId) -> None:
+        if netns_inode(netns) != netns_id.inode:
+            raise NetnsGoneError(f"cannot move {ibdev} into {netns}: it is gone")
+        self._place(ibdev, {"netns": netns, "inode": netns_id.inode})
+
+    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: str) -> None:
+        if netns_inode(netns) != netns_id.inode:
+            raise NetnsGoneError(f"cannot move {ibdev} out of {netns}: it is gone")
+        self._place(ibdev, None)
+
+    def rdma_devices(self, netns: str | None) -> frozenset[str]:
+        with self._folder.locked():
+            settle_rdma(self._host_root, self._folder)
+            at_home = frozenset(entry.name for entry in (self._host_root / "sys/class/infiniband").iterdir())
+            if netns is None or not self._folder.rdma.exists():
+                return at_home
+            inode = netns_inode(netns)
+            return frozenset(ibdev for ibdev, at in read_json(self._folder.rdma).items() if at["inode"] == inode)
+
+    def _place(self, ibdev: str, where: dict[str, object] | None) -> None:
+        with self._folder.locked():
+            away = read_json(self._folder.rdma)
+            away.pop(ibdev, None)
+            if where is not None:
+                away[ibdev] = where
+            replace_text(self._folder.rdma, json.dumps(away))
+            settle_rdma(self._host_root, self._folder)
+
+
+class _Watched:
+    """Every call of a kernel, with what the rig does around it."""
+
+    def __init__(self, kernel: Kernel, host_root: Path, folder: RigFolder, points: Points) -> None:
+        self._kernel = kernel
+        self._host_root = host_root
+        self._folder = folder
+        self._points = points
+        self._asking = open_socket(folder.netns)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        do = getattr(self._kernel, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            if self._folder.failing.exists() and name in self._folder.failing.read_text().split():
+                raise KernelError(f"cannot {name} {args}: the rig was told to fail it")
+            try:
+                return do(*args, **named)
+            finally:
+                if name in _MOVES:
+                    with self._folder.locked():
+                        mirror(self._host_root, list_links(self._asking))
+                self._points.reached(f"kernel.{name}")
+
+        return call
+
+
+def rig_kernel(host_root: Path, folder: RigFolder, points: Points) -> Kernel:
+    """Made in the rig's namespace, once."""
+    return cast("Kernel", _Watched(RigKernel(host_root, folder), host_root, folder, points))

@@ -1,0 +1,339 @@
+"""VFs of a simulated node as network devices that really move: what a kernel with SR-IOV would do, done with veth pairs.
+
+Enters: a simulated node. Leaves: a namespace that is the node's "host" (nothing of this machine's own is touched), in it a link
+for each PF and VF, and a keeper that follows them. As with hardware, the `net` folder of a function in sysfs is empty while its
+device is in a pod; a device whose namespace dies comes back to the host's, down, under the name that it had in the pod (or
+`dev<index>` where that is taken, default_device_exit_net), a little later, with its MAC and MTU. A virtual device dies instead,
+so the keeper makes it anew.
+
+`mirror` brings sysfs in line with the links: the keeper calls it when a link changes, the daemon's kernel after each call that
+moves one, since on a real host the two never differ. What the PFs keep, the RDMA devices and what is to fail are files of the
+folder, so that they outlive a daemon that is killed.
+
+Source: net/core/dev.c (default_device_exit_net, dev_change_net_namespace), drivers/net/veth.c.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from lading.errors import HostError
+from simnode import leftovers
+from simnode.build import SimNode
+from simnode.links import SeenLink, drain, find_link, list_links, open_socket
+from simnode.vf_folder import RigFolder, read_json, replace_text
+from simnode.vf_sysfs import mirror, settle_rdma
+from simnode.vf_table import PfState, VfState, VfTable
+
+_OTHER_END: Final = "other end of "  # the alias of a pair's end that stays in the host's namespace
+_LOOK_S: Final = 0.2  # at the latest; links that change wake the keeper before
+_SETTLED_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """A function's network device as it was when the node was built."""
+
+    bdf: str
+    name: str
+    mac: str
+    mtu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Where a VF's network device is, and as what."""
+
+    name: str
+    mac: str
+    mtu: int
+    up: bool
+    at_home: bool
+
+
+def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
+    """A node without GPUs and with that many Ethernet PFs of that many VFs each."""
+
+    def pf(number: int) -> dict[str, Any]:
+        bus = f"{0x20 + number:02x}"
+
+        def vf(index: int) -> dict[str, Any]:
+            slot, function = divmod(index + 2, 8)
+            ibdev = f"mlx5_{pfs + number * vfs + index}"
+            return {"bdf": f"0000:{bus}:{slot:02x}.{function}", "ibdevs": [ibdev], "netdev": f"ens{number}v{index}"}
+
+        return {
+            "bdf": f"0000:{bus}:00.0",
+            "pf": {
+                "ibdev": f"mlx5_{number}",
+                "netdev": f"ens{number}",
+                "link_layer": "Ethernet",
+                "total_vfs": vfs,
+                "vfs": [vf(index) for index in range(vfs)],
+            },
+        }
+
+    below = [{"bdf": "0000:16:01.0", "below": [pf(number) for number in range(pfs)]}]
+    return {"name": f"{pfs}x{vfs}-vfs", "host_bridges": [{"bus": "0000:15", "socket": 0, "numa": 0, "below": below}]}
+
+
+class VfRig:
+    """The devices of one simulated node. `folder` is the rig's own, made here."""
+
+    def __init__(
+        self,
+        node: SimNode,
+        folder: Path,
+        *,
+        exclusive: bool = False,
+        old_kernel: bool = False,
+        return_after_s: float = 0.05,
+    ) -> None:
+        """`exclusive`: RDMA devices belong to one namespace each. `old_kernel`: it does not tell a network device's function.
+        `return_after_s`: what a dead namespace's devices take."""
+        self.node = node
+        self.folder = RigFolder(folder)
+        self.stand_ins = {one.bdf: one for one in _stand_ins(node)}
+        self._exclusive = exclusive
+        self._old_kernel = old_kernel
+        self._return_after_s = return_after_s
+        self._functions = {pf.netdev: [vf.bdf for vf in pf.vfs] for _, pf in node.profile.pfs}
+        self._last: dict[str, Whereabouts] = {}
+        self._missing_since: dict[str, float] = {}
+        self._keeper: threading.Thread | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self.folder.path.mkdir(parents=True)
+        self.folder.netns.touch()
+        try:
+            self._stack.callback(leftovers.remove_tree, self.folder.path)
+            _run("unshare", f"--net={self.folder.netns}", "true")
+            if self._exclusive:
+                self.folder.rdma.write_text("{}")
+            if self._old_kernel:
+                self.folder.no_parents.touch()
+            self._asking = self._stack.enter_context(open_socket(self.folder.netns))
+            self._listening = self._stack.enter_context(open_socket(self.folder.netns, listening=True))
+            self._stop, self._stopped = os.pipe2(os.O_CLOEXEC)
+            self._make(self.stand_ins.values())
+            self._fill_pf_table()
+            self._keeper = threading.Thread(target=self._keep, name="vf-rig", daemon=True)
+            self._keeper.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            os.close(self._stopped)
+            self._keeper.join()
+            os.close(self._stop)
+            self._keeper = None
+        self._stack.close()
+
+    # ---- what a test sees
+
+    @property
+    def vfs(self) -> list[str]:
+        return [bdf for bdf in self.stand_ins if (self.node.pci(bdf) / "physfn").is_symlink()]
+
+    def where(self) -> Mapping[str, Whereabouts]:
+        """Each VF's device, at this moment; not there is one whose namespace died a moment ago."""
+        with self.folder.locked():
+            return self._look()
+
+    def pf_state(self, vf: str) -> VfState:
+        """What its PF keeps of a VF."""
+        for bdf, pf in VfTable(self.folder.pf_table).read().items():
+            for function, state in zip(self._functions[bdf], pf.vfs, strict=True):
+                if function == vf:
+                    return state
+        raise KeyError(vf)
+
+    def lost_home(self) -> dict[str, Whereabouts | None]:
+        """The VFs that are not exactly as they were when the node was built: what must be empty when nobody holds any."""
+        seen = self.where()
+        out: dict[str, Whereabouts | None] = {}
+        for bdf in self.vfs:
+            was, now = self.stand_ins[bdf], seen.get(bdf)
+            if now is None or not now.at_home or (now.name, now.mac, now.mtu) != (was.name, was.mac, was.mtu):
+                out[bdf] = now
+        return out
+
+    def rdma_away(self) -> dict[str, str]:
+        """Exclusive mode: the namespaces' paths by ibdev, of those that are not the host's."""
+        with self.folder.locked():
+            settle_rdma(self.node.root, self.folder)
+            if not self._exclusive:
+                return {}
+            return {ibdev: at["netns"] for ibdev, at in read_json(self.folder.rdma).items()}
+
+    def host_links(self) -> list[SeenLink]:
+        """All of the host's namespace."""
+        with self.folder.locked():
+            return list_links(self._asking)
+
+    def links_left(self) -> int:
+        """How many links the host's namespace has that are nobody's."""
+        known = {*self.stand_ins, *(f"{_OTHER_END}{bdf}" for bdf in self.stand_ins)}
+        return sum(1 for link in self.host_links() if link.name != "lo" and link.alias not in known)
+
+    # ---- what a test does
+
+    def fail(self, *calls: str) -> None:
+        """These calls of the daemon to its kernel fail from now on; without any, none does."""
+        replace_text(self.folder.failing, "".join(f"{call}\n" for call in calls))
+
+    def arm(self, point: int, *, stay_dead: bool = False) -> None:
+        """The daemon is killed at that point from here; 0 only counts them. With `stay_dead` it is back after `disarm`."""
+        self.folder.points.unlink(missing_ok=True)
+        if stay_dead:
+            self.folder.stay_dead.touch()
+        replace_text(self.folder.kill_at, str(point))
+
+    def disarm(self) -> list[str]:
+        """The points that were passed."""
+        self.folder.kill_at.unlink(missing_ok=True)
+        self.folder.stay_dead.unlink(missing_ok=True)
+        points = self.folder.points.read_text().splitlines() if self.folder.points.exists() else []
+        self.folder.points.unlink(missing_ok=True)
+        return points
+
+    def pass_time(self, seconds: int) -> None:
+        """The daemon's clock goes ahead by that much; what it measures by a monotonic one goes on as it does."""
+        before = int(self.folder.clock.read_text()) if self.folder.clock.exists() else 0
+        replace_text(self.folder.clock, str(before + seconds))
+
+    @property
+    def daemon_pid(self) -> int:
+        return int(self.folder.pid.read_text())
+
+    def reboot(self) -> None:
+        """Everything of the kernel's is as when the node was built, under another boot id. No daemon and no pod may run."""
+        with self.folder.locked():
+            ends = {link.alias: link for link in list_links(self._asking)}
+            for bdf in self.stand_ins:
+                if end := ends.get(f"{_OTHER_END}{bdf}"):
+                    self._ip(f"link delete {end.name}")
+            if self._exclusive:
+                replace_text(self.folder.rdma, "{}")
+                settle_rdma(self.node.root, self.folder)
+            self._make(self.stand_ins.values())
+            self._fill_pf_table()
+        boot_id = self.node.root / "proc/sys/kernel/random/boot_id"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+
+    def await_returned(self, *vfs: str) -> None:
+        """Until these are in the host's namespace, under whatever name."""
+        until = time.monotonic() + _SETTLED_S
+        while not all((one := self.where().get(bdf)) and one.at_home for bdf in vfs):
+            if time.monotonic() > until:
+                raise HostError(f"cannot wait for {', '.join(vfs)}: {self.where()}")
+            time.sleep(0.01)
+
+    # ---- the keeper
+
+    def _keep(self) -> None:
+        wait_s, shown = _LOOK_S, None
+        while True:
+            ready, _, _ = select.select([self._listening.fileno(), self._stop], [], [], wait_s)
+            if self._stop in ready:
+                return
+            drain(self._listening)
+            with self.folder.locked():
+                self._look()
+                wait_s = self._bring_back()
+                links = list_links(self._asking)
+                if shown != links or not ready:  # what the daemon showed and left half-way is found by a look without cause
+                    mirror(self.node.root, links)
+                    settle_rdma(self.node.root, self.folder)
+                    shown = links
+
+    def _look(self) -> dict[str, Whereabouts]:
+        """Where each device is; what is seen of one is remembered for when it dies."""
+        links = list_links(self._asking)
+        aliased = {link.alias: link for link in links}
+        seen = {}
+        for bdf in self.stand_ins:
+            link, at_home = aliased.get(bdf), True
+            other_end = aliased.get(f"{_OTHER_END}{bdf}")
+            if link is None and other_end is not None and other_end.peer_netnsid is not None:
+                link, at_home = find_link(self._asking, other_end.peer, netnsid=other_end.peer_netnsid), False
+            if link is not None:
+                seen[bdf] = Whereabouts(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home)
+        self._last.update(seen)
+        gone = {bdf for bdf in self.stand_ins if bdf not in seen and f"{_OTHER_END}{bdf}" not in aliased}
+        now = time.monotonic()
+        self._missing_since = {bdf: self._missing_since.get(bdf, now) for bdf in gone}
+        return seen
+
+    def _bring_back(self) -> float:
+        """Makes anew what died long enough ago; answers when to look again."""
+        due = [bdf for bdf, at in self._missing_since.items() if at + self._return_after_s <= time.monotonic()]
+        self._make(StandIn(bdf=bdf, name=last.name, mac=last.mac, mtu=last.mtu) for bdf in due for last in [self._last[bdf]])
+        for bdf in due:
+            self._missing_since.pop(bdf, None)
+        return self._return_after_s if self._missing_since else _LOOK_S
+
+    def _make(self, devices: Iterable[StandIn]) -> None:
+        taken = {link.name for link in list_links(self._asking)}
+        numbers = {bdf: number for number, bdf in enumerate(self.stand_ins)}
+        for one in devices:
+            number = numbers[one.bdf]
+            name = one.name if one.name not in taken else f"dev{number + 100}"
+            taken.add(name)
+            end = f"end{number}"
+            self._ip(
+                f"link add {name} mtu {one.mtu} address {one.mac} type veth peer name {end}",
+                f"link set {name} alias {one.bdf}",
+                f"link set {end} alias '{_OTHER_END}{one.bdf}'",
+            )
+        links = list_links(self._asking)
+        self._look()
+        mirror(self.node.root, links)
+
+    def _fill_pf_table(self) -> None:
+        """Some VFs have settings of somebody else's, to which a release must go back; the others are as drivers begin them."""
+        links = {link.name: link for link in list_links(self._asking)}
+        used = VfState(mac="02:5e:ff:00:00:01", vlan=7, qos=1, max_tx_rate=5000, link_state=1)
+        states = {
+            pf.netdev: PfState(
+                index=links[pf.netdev].index,
+                vfs=tuple(used if number % 2 else VfState() for number in range(len(pf.vfs))),
+            )
+            for _, pf in self.node.profile.pfs
+        }
+        VfTable(self.folder.pf_table).write(states)
+
+    def _ip(self, *commands: str) -> None:
+        _run("nsenter", f"--net={self.folder.netns}", "ip", "-batch", "-", input_text="".join(f"{c}\n" for c in commands))
+
+
+def _stand_ins(node: SimNode) -> Iterator[StandIn]:
+    number = 0
+    for bdf, pf in node.profile.pfs:
+        for function, name in ((bdf, pf.netdev), *((vf.bdf, vf.netdev) for vf in pf.vfs)):
+            if name:
+                number += 1
+                mac = f"02:5e:00:00:{number >> 8:02x}:{number & 0xFF:02x}"
+                yield StandIn(bdf=function, name=name, mac=mac, mtu=1500 + number)
+
+
+def _run(*command: str, input_text: str = "") -> None:
+    done = subprocess.run(command, input=input_text, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise HostError(f"cannot {' '.join(command)}: {done.stderr.strip()}: {input_text}")

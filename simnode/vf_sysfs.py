@@ -1,0 +1,78 @@
+"""sysfs of a rig with VFs, kept as a kernel would show it: what is in another namespace is not there.
+
+Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from simnode.links import SeenLink
+from simnode.vf_folder import RigFolder, read_json, replace_text
+
+_AWAY: Final = ".away"  # where what is hidden of a function is kept
+_RDMA_KINDS: Final = ("infiniband", "infiniband_verbs", "infiniband_mad")
+
+
+def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:
+    """Makes the `net` folder of every function as sysfs would show it for these links of the host's namespace."""
+    at_home = {link.alias: link for link in links}
+    for function in (host_root / "sys/bus/pci/devices").iterdir():
+        folder, link = function / "net", at_home.get(function.name)
+        if link is None and not folder.is_dir():
+            continue  # it never had one
+        shown = sorted(folder.iterdir()) if folder.is_dir() else []
+        if link is not None and shown and shown[0].name != link.name:
+            shown[0].rename(folder / link.name)
+        for stale in shown if link is None else shown[1:]:
+            shutil.rmtree(stale)
+        if link is not None:
+            (folder / link.name).mkdir(parents=True, exist_ok=True)
+            index = folder / link.name / "ifindex"
+            if not index.exists() or index.read_text() != f"{link.index}\n":
+                replace_text(index, f"{link.index}\n")
+
+
+def settle_rdma(host_root: Path, folder: RigFolder) -> None:
+    """Exclusive mode: an ibdev that is in another namespace is not in the host's sysfs; the dead give theirs back."""
+    if not folder.rdma.exists():
+        return
+    away = {ibdev: at for ibdev, at in read_json(folder.rdma).items() if netns_inode(at["netns"]) == at["inode"]}
+    for function in (host_root / "sys/bus/pci/devices").iterdir():
+        hidden, at_home = function / _AWAY / "infiniband", function / "infiniband"
+        ibdevs = {entry.name for folder in (hidden, at_home) if folder.is_dir() for entry in folder.iterdir()}
+        if hidden.is_dir() and not ibdevs & away.keys():
+            _show_rdma(host_root, function)
+        elif not hidden.is_dir() and ibdevs & away.keys():
+            _hide_rdma(host_root, function)
+    replace_text(folder.rdma, json.dumps(away))
+
+
+def netns_inode(path: str) -> int:
+    """0: there is no namespace (any more)."""
+    try:
+        return Path(path).stat().st_ino
+    except OSError:
+        return 0
+
+
+def _hide_rdma(host_root: Path, function: Path) -> None:
+    function = function.resolve()
+    (function / _AWAY).mkdir()
+    for kind in _RDMA_KINDS:
+        for entry in (function / kind).iterdir():
+            (host_root / "sys/class" / kind / entry.name).unlink()
+        (function / kind).rename(function / _AWAY / kind)
+
+
+def _show_rdma(host_root: Path, function: Path) -> None:
+    function = function.resolve()
+    for kind in _RDMA_KINDS:
+        (function / _AWAY / kind).rename(function / kind)
+        for entry in (function / kind).iterdir():
+            link = host_root / "sys/class" / kind / entry.name
+            link.symlink_to(os.path.relpath(entry, link.parent))
+    (function / _AWAY).rmdir()
