@@ -82,15 +82,18 @@ class Scheduler:
         limits: Limits = DEFAULT_LIMITS,
         forecast: Forecast | None = None,
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
+        soon: Callable[[Callable[[], None]], object] = lambda do: do(),
     ) -> None:
         """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
-        nodes, where all but the devices suffices."""
+        nodes, where all but the devices suffices. `soon` does what can wait until filter's answer is on its way."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
         self.limits = limits
         self._clock = clock
         self._refused = refused
+        self._soon = soon
+        self._judged: tuple[Pending, str] | None = None  # whose room is still to be held, and where
         self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
         self.forecast = forecast or Forecast()
         followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
@@ -102,6 +105,7 @@ class Scheduler:
         return render_verdicts(self.judge(pod, names))
 
     def judge(self, pod: Pod, names: Sequence[str]) -> Verdicts:
+        self.hold_judged()
         ask, uid = parse_ask(pod), pod.metadata.uid
         if ask is None:
             return Verdicts(names=names)
@@ -122,11 +126,20 @@ class Scheduler:
         if nominated and not (nominated in names and self.placement(pending, nominated)):
             nominated = ""
         winner = nominated or ranked.best(names)
-        self._predict(pending, winner)
         if winner is None:
+            self._predict(pending, None)
             self._refused(pending, names)
+        else:
+            self._judged = pending, winner
+            self._soon(self.hold_judged)
         fits, reasons = ranked.fits, ranked.reasons
         return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
+
+    def hold_judged(self) -> None:
+        """The room of the pod that was judged last, for a moment. Nothing else is decided before."""
+        judged, self._judged = self._judged, None
+        if judged is not None:
+            self._predict(*judged)
 
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
         """For a pod whose affinity group has a card: only there, so that no standing of all nodes is kept for it."""
@@ -141,6 +154,7 @@ class Scheduler:
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         """The one node to take; None where central has no word in it."""
+        self.hold_judged()
         predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
         if predicted and predicted.node in names:
             return predicted.node
@@ -169,6 +183,7 @@ class Scheduler:
 
     def preempt(self, pod: Pod, victims: Mapping[str, MetaVictims]) -> dict[str, MetaVictims]:
         """kube-scheduler would evict these for cpu or memory: the nodes where the devices suffice once they are gone."""
+        self.hold_judged()
         ask = parse_ask(pod)
         if not isinstance(ask, Ask):
             return dict(victims)
@@ -275,6 +290,7 @@ class Scheduler:
 
     def reserve(self, uid: PodUid, node: str) -> Reservation | Bound | NotBound:
         """Takes the devices. Called again for a Binding whose outcome is not known yet, it says that."""
+        self.hold_judged()
         record = self.ledger.pod(uid)
         if record is not None and record.node:
             if record.node == node and record.taken is not None:

@@ -68,6 +68,7 @@ class Term:
             limits=limits,
             forecast=forecast,
             refused=self._make_room,
+            soon=asyncio.get_running_loop().call_soon,
         )
         self._leads = leads
         self._over = False

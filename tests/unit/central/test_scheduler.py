@@ -91,6 +91,22 @@ def test_the_winners_room_is_held_for_a_moment() -> None:
     assert made.filter("b").NodeNames == ["n1"]
 
 
+def test_what_waits_for_the_answer_to_be_on_its_way_is_held_before_anything_else_is_decided() -> None:
+    made = world(n1=1, n2=1)
+    made.later = []
+    for name in "abc":
+        made.show(name)
+    made.filter("a", "n1", "n2")
+    assert predicted(made, "a") == ""
+    made.filter("b", "n1", "n2")
+    assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n1", "n2"]) == predicted(made, "b")
+    assert {predicted(made, "a"), predicted(made, "b")} == {"n1", "n2"}
+    assert made.filter("c", "n1", "n2").NodeNames == []
+    for do in made.later:
+        do()
+    assert [predicted(made, name) != "" for name in "abc"] == [True, True, False]
+
+
 def test_a_pod_that_is_filtered_twice_is_held_once() -> None:
     made = world(n1=1, n2=1)
     made.show("a")

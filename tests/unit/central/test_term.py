@@ -74,6 +74,7 @@ def test_a_prediction_ends_by_itself(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         one.filter("a")
+        await asyncio.sleep(0)  # it is held once the answer is on its way
         assert one.free_cards() == 0
         await one.pause(6)
         assert one.free_cards() == 1
