@@ -80,7 +80,8 @@ class PrivateJournald:
         """What `journalctl` finds, once everything that was sent is written."""
         inside = ["nsenter", "--target", str(self._child.pid), "--mount", "--"]
         subprocess.run([*inside, "journalctl", "--sync"], check=True, capture_output=True)
-        argv = ["journalctl", "-D", str(self._run / "log/journal"), "--output=json", "--all", "--no-pager", *match]
+        # The last word on the form of the output is ours, whatever a recipe wants to see.
+        argv = ["journalctl", "-D", str(self._run / "log/journal"), "--all", "--no-pager", *match, "--output=json"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         with contextlib.suppress(ValueError):
             return [json.loads(line) for line in done.stdout.splitlines()]

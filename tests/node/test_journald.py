@@ -138,6 +138,9 @@ def seed(journald: PrivateJournald) -> None:
         log.warning(Event.DEVICE_UNHEALTHY, "Xid 79", device="GPU-1")
         log.error(Event.LEDGER_FAILED, "disk full")
         log.warning(Event.REPORT_FAILED, "no such resource")
+        log.info(Event.VF_ATTACHED, **pod, device="0000:3b:00.2", ifname="rdma0")
+        log.error(Event.VF_RELEASE_FAILED, "no answer", **pod, device="0000:3b:00.2")
+        log.warning(Event.RELEASE_FORCED, "freed", device="GPU-1")
     with log_of(journald, "lading-runtimeproxy") as log:
         log.warning(Event.CALL_REFUSED, "held", **pod, method="CreateContainer", reason=Reason.DEVICE_HELD)
         log.warning(Event.HOOK_TIMEOUT, "late", hook="50-lading.json")
