@@ -9,8 +9,8 @@ its thousandth parts (*milli*), of memory or of compute, whichever is scarcer. 1
 given; a card that may not be given has none left.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card h
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
 _PLANES: Final = 8
 _NEVER: Final = -2  # before everything
+REMEMBERED: Final = 32768  # states of nodes
 _DROPPED: Final = 1024  # nodes that went, which who looks now and then still has to hear of
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
@@ -66,6 +67,7 @@ class Columns:
         self.kind: Ints = np.zeros(0, np.int64)
         self.free: Ints = np.zeros(0, np.int64)  # milli of all its cards
         self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
+        self.alike: list[int] = []  # a number: rows that have the same are alike in their devices, as far as columns tell
         self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
         self.odd: Bools = np.zeros(0, np.bool_)  # who is there restricts who may be beside them: only the exact fit knows
         self.parted: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
@@ -76,6 +78,8 @@ class Columns:
         self._dropped_before = -1  # the last tick of those that are forgotten
         self._empty: list[int] = []
         self._kind_of: dict[Kind, int] = {Kind(): 0}
+        self._alike: dict[Hashable, int] = {}
+        self._fresh = count(1)
         self._order = order
         self._ranks: Ints | None = None
 
@@ -91,6 +95,7 @@ class Columns:
         self.parted[row] = bool(room.partitions)
         kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in room.cards if not card.gpu.mig_enabled), Kind())
         self.kind[row] = self._number_of(kind)
+        self._compare(row)
         self._set_load(row, room.cpu_milli, room.memory_mib, room.resources_known)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
@@ -111,6 +116,7 @@ class Columns:
         self.free[row] = self.full[row] = 0
         self.serving[row] = 1
         self.odd[row] = self.parted[row] = False
+        self._compare(row)
         self._empty.append(row)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
@@ -195,6 +201,7 @@ class Columns:
             if row == len(self.names):
                 self.names.append("")
                 self.rooms.append(None)
+                self.alike.append(-1)
             self.names[row] = name
             self.row_of[name] = row
             self._ranks = None
@@ -232,6 +239,14 @@ class Columns:
             plane[:, slot] = _NO_CARD
         self.free[row] = plane[FREE].sum()
         self.full[row] = np.count_nonzero(plane[FREE] == FULL)
+
+    def _compare(self, row: int) -> None:
+        """With all that are known: which it is alike. Those that were forgotten are like nobody any more."""
+        others = self.kind[row], self.serving[row], self.odd[row], self.parted[row]
+        key = self.cards[row].tobytes(), *map(int, others)
+        if len(self._alike) >= REMEMBERED:
+            self._alike.clear()
+        self.alike[row] = self._alike.get(key) or self._alike.setdefault(key, next(self._fresh))
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
         """Whether it is another."""

@@ -11,7 +11,7 @@ know better: such a node comes after all others, and is not refused.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -34,6 +34,7 @@ REMEMBERED_ASKS: Final = 256
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
 LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
 RENEWED: Final = 2048  # nodes that one question scores anew by a new scoring: a millisecond; until all are, the old one counts
+FEW: Final = 16  # rows that are looked up one by one: a step of vectors costs some dozens of calls, whatever their length
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
 _UNSEEN: Final = -1
@@ -70,6 +71,7 @@ class ColumnStanding:
         self._after: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the exact fit said it
         self._apart: Ints = np.zeros(0, np.int64)  # by row: how far the devices would be, where the exact fit said it
         self._by_likeness: dict[int, Missing | _Judged] = {}
+        self._counted: dict[int, tuple[int, Bools]] = {}  # by Columns.alike: why not, and which cards would do
 
     def catch_up(self) -> None:
         columns = self._columns
@@ -78,9 +80,39 @@ class ColumnStanding:
         self._make_room()
         self._forget_dropped()
         rows = columns.changed_since(self._seen, devices_only=True)
-        if len(rows):
+        if len(rows) > FEW or self.wish is None:
             self._look_at(rows)
+        elif strange := self._recall(rows.tolist()):
+            self._look_at(np.array(strange))
+            self._remember(strange)
         self._seen = columns.tick  # now that all are judged
+
+    def _recall(self, rows: Sequence[int]) -> list[int]:
+        """Sets those that are alike others that were counted; answers the rest."""
+        columns, rest = self._columns, []
+        for row in rows:
+            known = self._counted.get(columns.alike[row])
+            if known is None:
+                rest.append(row)
+                continue
+            missing, self._cards[row] = known
+            if self._missing[row] != missing:
+                self._missing[row] = missing
+                self._say(columns.names[row], missing)
+        return rest
+
+    def _remember(self, rows: Sequence[int]) -> None:
+        if len(self._counted) >= VERDICTS:
+            self._counted.clear()
+        for row in rows:
+            if not self._is_odd(row):
+                self._counted[self._columns.alike[row]] = int(self._missing[row]), self._cards[row].copy()
+
+    def outlook(self, row: int) -> Hashable:
+        """What a choice depends on there beside what columns tell."""
+        if self.wish is not None and not self._is_odd(row):
+            return None
+        return int(self._missing[row]), int(self._apart[row]), self._after[row].tobytes()
 
     def _look_at(self, rows: Ints) -> None:
         columns = self._columns
@@ -130,6 +162,10 @@ class ColumnStanding:
         odd: Bools = self._columns.odd[rows]
         return odd | self._columns.parted[rows] if self._in_partitions else odd
 
+    def _is_odd(self, row: int) -> bool:
+        columns = self._columns
+        return bool(columns.odd[row]) or (self._in_partitions and bool(columns.parted[row]))
+
     def _say(self, name: str, why: int) -> None:
         if not name:
             return
@@ -157,6 +193,7 @@ class ColumnStanding:
         if had == size and self._cards.shape[1] == slots:
             return
         missing, cards, after, apart = self._missing, self._cards, self._after, self._apart
+        self._counted.clear()
         self._missing = np.full(size, _UNSEEN)
         self._cards = np.zeros((size, slots), np.bool_)
         self._after = np.zeros((size, slots), np.int64)
@@ -205,6 +242,8 @@ class _Scores:
     seen: int = -1  # the tick to which they are caught up
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of one share: the card by which it has that score
+    known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # both, by all that they depend on
+    kinds: int = 0  # of nodes, to which that holds
 
     def make_room(self, rows: int) -> None:
         more = rows - len(self.scores)
@@ -215,7 +254,7 @@ class _Scores:
 
 class Ranking:
     """For one shape. By a new scoring all nodes are scored anew, a part of them with each question; until it has all, the one
-    before counts, and follows what changes as ever."""
+    before counts, and follows what changes as ever. Nodes that are alike are scored once, where only few are to be."""
 
     def __init__(self, shape: Shape, standing: ColumnStanding, columns: Columns, scoring: Scoring) -> None:
         self.standing = standing
@@ -240,8 +279,35 @@ class Ranking:
         now, columns = self._now, self._columns
         if now.seen != columns.tick:
             now.make_room(len(columns.changed))
-            self._score(columns.changed_since(now.seen), now)
+            rows = columns.changed_since(now.seen)
+            if len(rows) > FEW:
+                self._score(rows, now)
+            elif strange := self._recall(rows.tolist(), now):
+                self._score(np.array(strange), now)
+                self._remember(strange, now)
             now.seen = columns.tick
+
+    def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
+        """Sets those that are alike others that were scored; answers the rest."""
+        if scores.kinds != len(self._columns.kinds) or len(scores.known) >= VERDICTS:
+            scores.known.clear()
+            scores.kinds = len(self._columns.kinds)
+        rest = []
+        for row in rows:
+            known = scores.known.get(self._key(row))
+            if known is None:
+                rest.append(row)
+            else:
+                scores.scores[row], scores.slots[row] = known
+        return rest
+
+    def _remember(self, rows: Sequence[int], scores: _Scores) -> None:
+        for row in rows:
+            scores.known[self._key(row)] = int(scores.scores[row]), int(scores.slots[row])
+
+    def _key(self, row: int) -> Hashable:
+        columns = self._columns
+        return columns.alike[row], int(columns.cpu_milli[row]), int(columns.memory_mib[row]), self.standing.outlook(row)
 
     def _renew(self, scoring: Scoring) -> None:
         coming, rows = self._coming, len(self._columns.changed)
