@@ -22,13 +22,14 @@ from central.assignment.sharing import groups_of
 from central.extender.verdicts import Verdicts, render_verdicts
 from central.extender.wire import FilterResult, MetaVictims
 from central.fit.columns import Columns, Followed
+from central.fit.counted import ColumnStanding
 from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
 from central.fit.fit import fit
 from central.fit.forecast import Forecast
 from central.fit.fragmentation import Fragmentation, Scoring
 from central.fit.likeness import Likeness, likeness_for
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.ranking import ColumnStanding, Ranking, Rankings
+from central.fit.ranking import Ranking, Rankings
 from central.fit.score import Score, score_placed
 from central.fit.standing import Standing, Standings
 from central.ledger.groups import CardOf

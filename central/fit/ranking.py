@@ -1,237 +1,37 @@
 """Which node is the best for a pod's shape, under the policy fragmentation: the judged and scored columns, kept up to date.
 
-Enters: what changed in the ledger (columns.Followed), a Scoring. Leaves: for an Ask which nodes fit and why the others do not
-(`ColumnStanding`), for a Shape the node with the highest score, and on a node the card that has it (`Rankings`). What did not
-change since a shape was last asked about keeps its score; what changed is scored in one step, for all nodes together.
+Enters: what changed in the ledger (columns.Followed), a Scoring. Leaves: for an Ask which nodes fit (counted.py), for a Shape
+the node with the highest score, and on a node the card that has it (`Rankings`). What did not change since a shape was last
+asked about keeps its score; what changed is scored in one step, for all nodes together.
 
-A simple ask is judged by counting in columns (vectors.py); another one, and any ask on a node that is odd, by the exact fit,
-once for all rooms that are alike. That tells too how close the devices of one container would be: a node where they are closer
-comes first, whatever it leaves behind. That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may
-know better: such a node comes after all others, and is not refused.
+Of an ask that is not simple a node where the devices of one container would be closer comes first, whatever it leaves behind.
+That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may know better: such a node comes after
+all others, and is not refused.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from central.ask.model import Ask, PartitionPolicy, Policy, Shape
-from central.fit.columns import FREE, FULL, Bools, Columns, Followed, Ints, first_of, left_of, rows_of
-from central.fit.demand import DEFAULT_LIMITS, Limits, read_demand
+from central.ask.model import Ask, Shape
+from central.fit.columns import FREE, FULL, Columns, Followed, Ints, first_of, rows_of
+from central.fit.counted import FEW, NO_SLOT, VERDICTS, ColumnStanding, Place
+from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.fragmentation import Scoring
-from central.fit.likeness import likeness_for
-from central.fit.model import Missing, NoFit, Placement
-from central.fit.topology import Distance
-from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits, left_after, wish_of
+from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.ledger.model import NodeRoom
 
-Place = Callable[[NodeRoom, Ask], Placement | NoFit]
-
-VERDICTS: Final = 4096  # of one ask that is not simple, by likeness
 REMEMBERED_ASKS: Final = 256
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
 LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
 RENEWED: Final = 2048  # nodes that one question scores anew by a new scoring: a millisecond; until all are, the old one counts
-FEW: Final = 16  # rows that are looked up one by one: a step of vectors costs some dozens of calls, whatever their length
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
-_UNSEEN: Final = -1
-_NO_SLOT: Final = -1
-_TEXTS: Final = tuple(missing.value if missing else "" for missing in REASONS)
 _FIRST: Final = np.zeros(1, np.int64)
 _NEARER: Final = 1 << 32  # more than any difference between two scores
-
-
-class _Judged(NamedTuple):
-    """By the exact fit, of a room that fits."""
-
-    left: tuple[int, ...]  # milli of the cards, in any order: a score does not tell them apart
-    apart: int  # how far the devices of one container are from each other: the worst link, then the worst distance
-
-
-class ColumnStanding:
-    """For one ask, on all nodes. `fits`: their names, as keys: a filter looks up thousands, and a set would have four times the
-    memory to look at. `reasons`: of every node, empty where it fits."""
-
-    def __init__(self, ask: Ask, columns: Columns, place: Place, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.fits: dict[str, None] = {}
-        self.reasons: dict[str, str] = {}
-        demand = read_demand(ask, Policy.FRAGMENTATION, limits)
-        self.wish = wish_of(ask)
-        self._alike = likeness_for(demand)
-        self._in_partitions = demand.partition is PartitionPolicy.HONOR
-        self._ask = ask
-        self._columns = columns
-        self._place = place
-        self._seen = -1
-        self._missing: Ints = np.zeros(0, np.int64)  # by row: FITS or why not
-        self._cards = np.zeros((0, 0), np.bool_)  # by row: which would do, where that was counted
-        self._after: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the exact fit said it
-        self._apart: Ints = np.zeros(0, np.int64)  # by row: how far the devices would be, where the exact fit said it
-        self._by_likeness: dict[int, Missing | _Judged] = {}
-        self._counted: dict[int, tuple[int, Bools]] = {}  # by Columns.alike: why not, and which cards would do
-
-    def catch_up(self) -> None:
-        columns = self._columns
-        if self._seen == columns.tick:
-            return
-        self._make_room()
-        self._forget_dropped()
-        rows = columns.changed_since(self._seen, devices_only=True)
-        if len(rows) > FEW or self.wish is None:
-            self._look_at(rows)
-        elif strange := self._recall(rows.tolist()):
-            self._look_at(np.array(strange))
-            self._remember(strange)
-        self._seen = columns.tick  # now that all are judged
-
-    def _recall(self, rows: Sequence[int]) -> list[int]:
-        """Sets those that are alike others that were counted; answers the rest."""
-        columns, rest = self._columns, []
-        for row in rows:
-            known = self._counted.get(columns.alike[row])
-            if known is None:
-                rest.append(row)
-                continue
-            missing, self._cards[row] = known
-            if self._missing[row] != missing:
-                self._missing[row] = missing
-                self._say(columns.names[row], missing)
-        return rest
-
-    def _remember(self, rows: Sequence[int]) -> None:
-        if len(self._counted) >= VERDICTS:
-            self._counted.clear()
-        for row in rows:
-            if not self._is_odd(row):
-                self._counted[self._columns.alike[row]] = int(self._missing[row]), self._cards[row].copy()
-
-    def outlook(self, row: int) -> Hashable:
-        """What a choice depends on there beside what columns tell."""
-        if self.wish is not None and not self._is_odd(row):
-            return None
-        return int(self._missing[row]), int(self._apart[row]), self._after[row].tobytes()
-
-    def _look_at(self, rows: Ints) -> None:
-        columns = self._columns
-        if self.wish is None:
-            missing = self._judge_exactly(rows)
-        else:
-            found = fits(columns, rows, self.wish)
-            missing = found.missing
-            self._cards[rows] = found.cards
-            odd = self._odd(rows)
-            if odd.any():
-                missing[odd] = self._judge_exactly(rows[odd])
-        turned = missing != self._missing[rows]
-        self._missing[rows] = missing
-        for row, why in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
-            self._say(columns.names[row], why)
-
-    def fitting(self, rows: Ints) -> Ints:
-        fitting: Ints = rows[self._missing[rows] == FITS]
-        return fitting
-
-    def choices(self, rows: Ints) -> Choices:
-        """Of rows that fit."""
-        columns = self._columns
-        if self.wish is None:
-            return Choices(np.arange(len(rows)), self._after[rows])
-        odd = self._odd(rows)
-        if not odd.any():
-            return choices(columns, rows, self._cards[rows], self.wish)
-        plain, strange = np.flatnonzero(~odd), np.flatnonzero(odd)
-        counted = choices(columns, rows[plain], self._cards[rows[plain]], self.wish)
-        of = np.concatenate([plain[counted.of], strange])
-        free = np.concatenate([counted.free, self._after[rows[strange]]])
-        order = np.argsort(of, kind="stable")
-        if not len(counted.slots):
-            return Choices(of[order], free[order])
-        slots = np.concatenate([counted.slots, np.full(len(strange), _NO_SLOT)])
-        return Choices(of[order], free[order], slots[order])
-
-    def apart(self, rows: Ints) -> Ints:
-        """How far the devices of one container would be from each other, of an ask that is not simple."""
-        apart: Ints = self._apart[rows]
-        return apart
-
-    def _odd(self, rows: Ints) -> Bools:
-        """Where counting does not do for this ask."""
-        odd: Bools = self._columns.odd[rows]
-        return odd | self._columns.parted[rows] if self._in_partitions else odd
-
-    def _is_odd(self, row: int) -> bool:
-        columns = self._columns
-        return bool(columns.odd[row]) or (self._in_partitions and bool(columns.parted[row]))
-
-    def _say(self, name: str, why: int) -> None:
-        if not name:
-            return
-        self.reasons[name] = _TEXTS[why]
-        if why == FITS:
-            self.fits[name] = None
-        else:
-            self.fits.pop(name, None)
-
-    def _forget_dropped(self) -> None:
-        dropped = self._columns.dropped_since(self._seen)
-        if dropped is None:
-            self.fits.clear()
-            self.reasons.clear()
-            self._missing[:] = _UNSEEN
-            self._seen = -1
-            return
-        for name, row in dropped:
-            self.fits.pop(name, None)
-            self.reasons.pop(name, None)
-            self._missing[row] = _UNSEEN
-
-    def _make_room(self) -> None:
-        had, size, slots = len(self._missing), len(self._columns.changed), self._columns.slots
-        if had == size and self._cards.shape[1] == slots:
-            return
-        missing, cards, after, apart = self._missing, self._cards, self._after, self._apart
-        self._counted.clear()
-        self._missing = np.full(size, _UNSEEN)
-        self._cards = np.zeros((size, slots), np.bool_)
-        self._after = np.zeros((size, slots), np.int64)
-        self._apart = np.zeros(size, np.int64)
-        self._missing[:had] = missing
-        self._apart[:had] = apart
-        self._cards[:had, : cards.shape[1]] = cards
-        self._after[:had, : after.shape[1]] = after
-
-    def _judge_exactly(self, rows: Ints) -> Ints:
-        missing = np.empty(len(rows), np.int64)
-        for number, row in enumerate(rows.tolist()):
-            room = self._columns.rooms[row]
-            verdict = Missing.NO_REPORT if room is None else self._judge(room)
-            if isinstance(verdict, Missing):
-                missing[number] = NUMBER_OF[verdict]
-            else:
-                missing[number] = FITS
-                self._after[row] = 0
-                self._after[row, : len(verdict.left)] = verdict.left
-                self._apart[row] = verdict.apart
-        return missing
-
-    def _judge(self, room: NodeRoom) -> Missing | _Judged:
-        alike = self._alike(room)
-        verdict = self._by_likeness.get(alike)
-        if verdict is None:
-            placed = self._place(room, self._ask)
-            verdict = placed.missing if isinstance(placed, NoFit) else _judged(room, placed)
-            if len(self._by_likeness) >= VERDICTS:
-                self._by_likeness.clear()
-            self._by_likeness[alike] = verdict
-        return verdict
-
-
-def _judged(room: NodeRoom, placed: Placement) -> _Judged:
-    left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in room.cards)
-    return _Judged(left, placed.link * len(Distance) + placed.distance)
 
 
 @dataclass(slots=True)
@@ -249,7 +49,7 @@ class _Scores:
         more = rows - len(self.scores)
         if more > 0:
             self.scores = np.concatenate([self.scores, np.full(more, _NOWHERE)])
-            self.slots = np.concatenate([self.slots, np.full(more, _NO_SLOT)])
+            self.slots = np.concatenate([self.slots, np.full(more, NO_SLOT)])
 
 
 class Ranking:
@@ -346,12 +146,12 @@ class Ranking:
     def slot(self, row: int, scoring: Scoring) -> int | None:
         """The card that is the best there for one share; None where that is not known, or not any more."""
         now = self._now
-        if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == _NO_SLOT:
+        if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == NO_SLOT:
             return None
         return int(now.slots[row])
 
     def _score(self, rows: Ints, into: _Scores) -> None:
-        into.scores[rows], into.slots[rows] = _NOWHERE, _NO_SLOT
+        into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
         columns, (cpu_milli, memory_mib) = self._columns, self._shape.requests
         rows = self.standing.fitting(rows)
         enough = (columns.cpu_milli[rows] >= cpu_milli) & (columns.memory_mib[rows] >= memory_mib)
