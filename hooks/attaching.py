@@ -23,6 +23,7 @@ from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import render_attachments
 from hooks.ledger.journal import Journal
 from hooks.ledger.model import Grant
+from hooks.ledger.reconcile import LIVE
 from hooks.settings import STOP_WAIT_S
 from lading.errors import HostError
 from lading.vocabulary import ATTACHMENTS, PciAddress, PodUid, SandboxId
@@ -31,8 +32,6 @@ from protos.hook.v1 import hook_pb2
 
 # For a reading of the inventory that is asked for here; a card that hangs in its driver must not hold up the next comparison.
 LOOK_S: Final = 5.0
-
-_LIVE: Final = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
 
 
 class Attacher(Protocol):
@@ -65,11 +64,16 @@ class Attaching:
     attacher: Attacher | None
     told: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
     strays: frozenset[PciAddress] = frozenset()  # network devices that somebody else moved
+    _shown: tuple[tuple[Inventory, tuple[Attachment, ...], frozenset[PciAddress]], Inventory] | None = None
 
     # ---- what the node sees
 
     def shown(self, inventory: Inventory) -> Inventory:
-        return with_attached(inventory, self.journal.rows(), strays=self.strays)
+        """Made once for what it is made of: every container asks for it, those without a VF too."""
+        made_of = inventory, self.journal.rows(), self.strays
+        if self._shown is None or self._shown[0][0] is not inventory or self._shown[0][1:] != made_of[1:]:
+            self._shown = made_of, with_attached(inventory, made_of[1], strays=self.strays)
+        return self._shown[1]
 
     def holdings(self) -> tuple[Holding, ...]:
         return holdings_of(self.journal.rows())
@@ -123,13 +127,15 @@ class Attaching:
         stopped: Collection[PodUid],
         grants: Collection[Grant],
     ) -> bool:
-        """With lists that succeeded; `known` are the `generations` from before they were asked for. An empty list is believed
+        """With lists that succeeded; `known` are the `generations` from before they were asked for. An empty list is a witness
         only of pods that were seen to stop. Whether a VF came back."""
-        rows = self.journal.rows()
-        if self.attacher is None or not (sandboxes or all(row.pod in stopped for row in rows)):
+        if self.attacher is None:
             return False
+        rows = self.journal.rows()
+        if not sandboxes:
+            known &= {row.generation for row in rows if row.pod in stopped}
         ready = frozenset(SandboxId(s.id) for s in sandboxes if s.state == cri.SANDBOX_READY)
-        live = frozenset(SandboxId(c.pod_sandbox_id) for c in containers if c.state in _LIVE)
+        live = frozenset(SandboxId(c.pod_sandbox_id) for c in containers if c.state in LIVE)
         await self.attacher.reconcile(ready=ready, live=live, known=known, unheld=self._unheld(grants))
         left = {row.generation for row in self.journal.rows()}
         return any(row.generation not in left for row in rows)

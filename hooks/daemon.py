@@ -25,7 +25,7 @@ from hooks.node import Node
 from hooks.readiness import decide_ready
 from hooks.report.reporter import Reporter, connect
 from hooks.service import HookServer, HookService
-from hooks.settings import AttachBy, Settings, attaches, ledger_path, read_configured_partitions, read_trust, rules
+from hooks.settings import AttachBy, Settings, ledger_path, read_configured_partitions, read_trust, rules
 from lading import __version__
 from lading.errors import RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
@@ -151,10 +151,9 @@ def read_configured(settings: Settings, partitions: tuple[Partition, ...] = ()) 
 
 def make_attacher(
     settings: Settings, kernel: Kernel, runtime: RuntimeClient, ledger: Ledger, boot_id: str, log: Log
-) -> Attacher | None:
-    """Also where none is to be attached any more, as long as there are some to be given back."""
-    if not attaches(settings) and not ledger.journal.rows():
-        return None
+) -> Attacher:
+    """Also where none is to be attached (any more): there may be some to be given back, and a container that is adopted may say
+    so later."""
 
     async def netns_of(sandbox: SandboxId) -> str | None:
         status = await runtime.sandbox_status(sandbox, verbose=True)

@@ -103,11 +103,10 @@ def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
 
 
 def _changed(own: Grant) -> Refusal:
-    held = [gpu.mig_uuid or gpu.uuid for gpu in own.devices.gpus] + [vf.bdf for vf in own.devices.vfs]
     return Refusal(
         reason=Reason.ASSIGNMENT_CHANGED,
-        message=f"cannot change the devices of container {own.container}: it was granted {', '.join(held)}, and the pod's "
-        "annotations say otherwise since; recreate the pod",
+        message=f"cannot change the devices of container {own.container}: it was granted {', '.join(own.devices.names)}, and "
+        "the pod's annotations say otherwise since; recreate the pod",
     )
 
 

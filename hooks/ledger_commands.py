@@ -132,7 +132,8 @@ def _refused(path: Path, error: grpc.RpcError) -> NoReturn:
         case grpc.StatusCode.NOT_FOUND:
             raise ConfigError(said, hint="lading-hooks ledger shows what there is") from error
         case grpc.StatusCode.UNAVAILABLE:
-            raise RuntimeUnavailableError(said) from error
+            hint = f"is lading-hooks well, which listens at {path}? journalctl -t lading-hooks"
+            raise RuntimeUnavailableError(f"cannot release: {said}", hint=hint) from error
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             raise HostError(
                 f"no answer at {path} within {_ANSWER_S:g} s; what was begun goes on", hint="lading-hooks ledger shows how far"

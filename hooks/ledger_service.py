@@ -22,7 +22,7 @@ SERVICE: Final = "lading.hook.v1.Ledger"
 
 
 class LedgerService:
-    def __init__(self, node: Node, attachments: Attachments | None, log: Log) -> None:
+    def __init__(self, node: Node, attachments: Attachments, log: Log) -> None:
         self._node = node
         self._attachments = attachments
         self._log = log

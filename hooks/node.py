@@ -7,6 +7,7 @@ grant is recorded and before it is answered (`attaching`).
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from hooks.ledger.foreign import decide_foreign, find_foreign, read_cgroups
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.store import Ledger
-from hooks.telling import Telling, device_names, owner_fields
+from hooks.telling import Telling, owner_fields
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -37,6 +38,8 @@ from protos.hook.v1 import hook_pb2
 RETRY_S: Final = 1.0
 # After a sandbox was stopped: its containers have exited, unless killing one failed; then it is looked at again.
 RELEASE_RETRY_S: Final = 2.0
+# A stop that is under way for so long has no caller any more: kubelet gives up after two minutes, and asks again.
+STOPPING_S: Final = 150.0
 
 _NOT_RECONCILED: Final = "not reconciled"
 
@@ -71,6 +74,7 @@ class Node:
     _reconciled_at: float = float("-inf")  # on time.monotonic()
     _touched: dict[PodUid, float] = field(default_factory=dict)  # pods with a call since, on time.monotonic()
     _stopped_pods: dict[PodUid, float] = field(default_factory=dict)  # a sandbox was seen to stop, and not released yet
+    _stopping: dict[PodUid, float] = field(default_factory=dict)  # a sandbox is being stopped, since when on time.monotonic()
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _telling: Telling = field(init=False)
     _told: Inventory = field(default_factory=Inventory)  # the one of which the log knows
@@ -121,7 +125,7 @@ class Node:
                 self.log.error(Event.LEDGER_FAILED, str(e), **fields)
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=str(e))
             event = Event.GRANT_REUSED if answer.reused else Event.GRANT_CREATED
-            self.soon(partial(self.log.info, event, **fields, devices=",".join(device_names(answer.grant))))
+            self.soon(partial(self.log.info, event, **fields, devices=",".join(answer.grant.devices.names)))
         return answer
 
     def _record(self, grant: Grant) -> None:
@@ -134,6 +138,7 @@ class Node:
 
     async def attach_vfs(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
         """Outlives its call: the retry waits for the same."""
+        self._touched[PodUid(sandbox.uid)] = math.inf  # however often the lists are compared meanwhile
         try:
             attached = await self.vfs.attach(sandbox, answer)
         finally:
@@ -154,12 +159,14 @@ class Node:
     def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
         """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more. From now on it is looked
         at now and then whether it has stopped, since nobody may live to tell."""
+        self._stopping[PodUid(sandbox.uid)] = time.monotonic()
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
         self._wake.set()
 
     def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
         """It has: what its containers held is free once they have exited."""
+        self._stopping.pop(PodUid(sandbox.uid), None)
         self._stopped_pods[PodUid(sandbox.uid)] = time.monotonic()
         self._wake.set()
 
@@ -241,7 +248,7 @@ class Node:
             containers,
             now=int(self.clock()),
             boot_id=self.boot_id,
-            busy={pod for pod, at in self._touched.items() if at >= began},
+            busy={pod for pod, at in self._touched.items() if at >= began} | self._with_vfs_on_their_way_back(),
             stopped=stopped,
             attached=self.vfs.held(),
         )
@@ -261,6 +268,15 @@ class Node:
             self.reconciled = True
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
         return actions.reconciled
+
+    def _with_vfs_on_their_way_back(self) -> set[PodUid]:
+        """Where others bring VFs into pods and back (CNI), we have no rows of them: they are back when the stop has succeeded.
+        Runtimes list a sandbox as not ready before that, since they end its process first and run CNI's DEL then."""
+        oldest = time.monotonic() - STOPPING_S
+        self._stopping = {pod: at for pod, at in self._stopping.items() if at >= oldest}
+        if not self.rules().netdev.by_cni:
+            return set()
+        return {grant.pod for grant in self.ledger.grants() if grant.devices.vfs and grant.pod in self._stopping}
 
     async def _reconcile_vfs(
         self,
@@ -325,4 +341,4 @@ class Node:
 
 
 def _fields(grant: Grant) -> dict[str, str]:
-    return {**owner_fields(grant), "devices": ",".join(device_names(grant))}
+    return {**owner_fields(grant), "devices": ",".join(grant.devices.names)}

@@ -15,7 +15,7 @@ from hooks.ledger.listing import Said
 from hooks.ledger.release import Release, decide_release, describe_freeing, find_alive, find_device, waiting_for
 from hooks.ledger.store import Ledger
 from hooks.node import Lists
-from hooks.telling import device_names, owner_fields
+from hooks.telling import owner_fields
 from lading.errors import LadingError
 from lading.log import Event, Log
 from lading.vocabulary import PciAddress
@@ -42,7 +42,7 @@ async def look(text: str, inventory: Inventory, said: Callable[[], Said], runtim
     return decide_release(device, before, find_alive(sandboxes, await runtime.list_containers()))
 
 
-async def carry_out(release: Release, ledger: Ledger, attachments: Attachments | None, log: Log) -> Outcome:
+async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log) -> Outcome:
     done: list[str] = []
     failed: list[str] = []
     for row in release.attachments:
@@ -57,16 +57,14 @@ async def carry_out(release: Release, ledger: Ledger, attachments: Attachments |
                 failed.append(f"cannot {describe_freeing(grant)}: the pod came back meanwhile")
             else:
                 for freed in ledger.release(*grant.key):
-                    log.info(Event.GRANT_RELEASED, "by hand", **owner_fields(freed), devices=",".join(device_names(freed)))
+                    log.info(Event.GRANT_RELEASED, "by hand", **owner_fields(freed), devices=",".join(freed.devices.names))
                 done.append(describe_freeing(grant))
         except LadingError as e:
             failed.append(f"cannot {describe_freeing(grant)}: {e}")
     return Outcome(done=tuple(done), failed=tuple(failed))
 
 
-async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments | None) -> tuple[list[str], bool]:
-    if attachments is None:
-        return [f"cannot release VF {row.bdf}: this node brings VFs nowhere (netdev, attach in its configuration)"], False
+async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments) -> tuple[list[str], bool]:
     try:
         words = await attachments.force_release(row.bdf, row.generation)
     except LadingError as e:

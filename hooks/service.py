@@ -35,7 +35,7 @@ _NOTHING: Final = hook_pb2.AdjustResponse(adjustment=hook_pb2.Adjustment())
 
 class HookService:
     def __init__(self, node: Node, *, answered: Callable[[Answer | Refusal, float], object] = lambda *_: None) -> None:
-        """`answered` is told of each container that was asked about, with the seconds that it took."""
+        """`answered` is told of each container that was asked about, with the seconds that deciding and recording took."""
         self._node = node
         self._answered = answered
 
@@ -66,24 +66,25 @@ class HookService:
             case hook_pb2.CREATE_CONTAINER:
                 began = time.monotonic()
                 answer = self._node.adjust_container(request.sandbox, request.container)
+                took_s = time.monotonic() - began
                 if isinstance(answer, Answer) and answer.attach:
-                    return self._attach(request.sandbox, answer, began)
-                return self._respond(answer, began)
+                    return self._attach(request.sandbox, answer, took_s)
+                return self._respond(answer, took_s)
             case hook_pb2.STOP_POD_SANDBOX:
                 self._node.stopping(request.sandbox)
                 return self._give_back(request.sandbox) if self._node.has_vfs(request.sandbox) else _NOTHING
             case _:
                 return _NOTHING  # nothing of ours depends on the other stages
 
-    async def _attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer, began: float) -> hook_pb2.AdjustResponse:
-        return self._respond(await self._node.attach_vfs(sandbox, answer), began)
+    async def _attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer, took_s: float) -> hook_pb2.AdjustResponse:
+        return self._respond(await self._node.attach_vfs(sandbox, answer), took_s)
 
     async def _give_back(self, sandbox: hook_pb2.PodSandbox) -> hook_pb2.AdjustResponse:
         await self._node.give_back_vfs(sandbox)
         return _NOTHING
 
-    def _respond(self, answer: Answer | Refusal, began: float) -> hook_pb2.AdjustResponse:
-        self._answered(answer, time.monotonic() - began)
+    def _respond(self, answer: Answer | Refusal, took_s: float) -> hook_pb2.AdjustResponse:
+        self._answered(answer, took_s)
         if isinstance(answer, Refusal):
             return hook_pb2.AdjustResponse(refusal=hook_pb2.Refusal(reason=answer.reason, message=answer.message))
         return hook_pb2.AdjustResponse(adjustment=answer.adjustment)

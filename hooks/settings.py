@@ -207,7 +207,10 @@ def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
         gpu=GpuInjection(mode=settings.gpu_mode, driver_files=bool(settings.driver_root), cdi_refusal=cdi_refusal),
         rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
         netdev=NetdevPolicy(
-            attaches=attaches(settings), by_default=settings.netdev is not False, settings=read_vf_settings(settings)
+            attaches=attaches(settings),
+            by_cni=settings.attach is AttachBy.CNI,
+            by_default=settings.netdev is not False,
+            settings=read_vf_settings(settings),
         ),
         unhealthy=settings.unhealthy,
     )

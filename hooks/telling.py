@@ -50,7 +50,7 @@ class Telling:
         event = _CHANGE_EVENT.get(change.kind, Event.INVENTORY_CHANGED)
         write = self._log.warning if change.kind in {ChangeKind.UNHEALTHY, ChangeKind.PROBLEM} else self._log.info
         fields = {"device": change.device, "change": change.kind}
-        holders = [grant for grant in grants if change.device in device_names(grant)]
+        holders = [grant for grant in grants if change.device in grant.devices.names]
         for holder in holders:
             write(event, change.reason, **fields, **owner_fields(holder))
         if not holders:
@@ -69,13 +69,12 @@ class Telling:
             )
 
     def strays(self, vfs: Iterable[PciAddress]) -> None:
-        for vf in sorted(vfs):
-            message = f"the network device of VF {vf} is in another namespace, and nobody of ours put it there"
+        """Of one that came back it is said again, should it go again."""
+        messages = {f"VF {vf}: its network device is in another namespace, and nobody of ours put it there": vf for vf in vfs}
+        gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
+        self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
+        for message, vf in sorted(messages.items()):
             self.once(Event.VF_UNKNOWN_HOLDER, message, device=vf)
-
-
-def device_names(grant: Grant) -> list[str]:
-    return [gpu.mig_uuid or gpu.uuid for gpu in grant.devices.gpus] + [vf.bdf for vf in grant.devices.vfs]
 
 
 def owner_fields(grant: Grant) -> dict[str, Any]:

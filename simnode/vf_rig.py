@@ -36,6 +36,7 @@ from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of a pair's end that stays in the host's namespace
 _LOOK_S: Final = 0.2  # at the latest; links that change wake the keeper before
+_RETURN_AFTER_S: Final = 0.05  # what the devices of a dead namespace take
 _SETTLED_S: Final = 5.0
 
 
@@ -96,16 +97,13 @@ class VfRig:
         *,
         exclusive: bool = False,
         old_kernel: bool = False,
-        return_after_s: float = 0.05,
     ) -> None:
-        """`exclusive`: RDMA devices belong to one namespace each. `old_kernel`: it does not tell a network device's function.
-        `return_after_s`: what a dead namespace's devices take."""
+        """`exclusive`: RDMA devices are in one namespace each. `old_kernel`: it does not tell which function a device is of."""
         self.node = node
         self.folder = RigFolder(folder)
         self.stand_ins = {one.bdf: one for one in _stand_ins(node)}
         self._exclusive = exclusive
         self._old_kernel = old_kernel
-        self._return_after_s = return_after_s
         self._functions = {pf.netdev: [vf.bdf for vf in pf.vfs] for _, pf in node.profile.pfs}
         self._last: dict[str, Whereabouts] = {}
         self._missing_since: dict[str, float] = {}
@@ -283,11 +281,11 @@ class VfRig:
 
     def _bring_back(self) -> float:
         """Makes anew what died long enough ago; answers when to look again."""
-        due = [bdf for bdf, at in self._missing_since.items() if at + self._return_after_s <= time.monotonic()]
+        due = [bdf for bdf, at in self._missing_since.items() if at + _RETURN_AFTER_S <= time.monotonic()]
         self._make(StandIn(bdf=bdf, name=last.name, mac=last.mac, mtu=last.mtu) for bdf in due for last in [self._last[bdf]])
         for bdf in due:
             self._missing_since.pop(bdf, None)
-        return self._return_after_s if self._missing_since else _LOOK_S
+        return _RETURN_AFTER_S if self._missing_since else _LOOK_S
 
     def _make(self, devices: Iterable[StandIn]) -> None:
         taken = {link.name for link in list_links(self._asking)}

@@ -27,6 +27,7 @@ from lading.vocabulary import (
 )
 
 CARD_MIB: Final = 16_000
+_MOST_PODS: Final = 1000  # no constraint of the replay: more than any node gets
 CONTAINER: Final = "main"
 NAMESPACE: Final = "replay"
 
@@ -78,9 +79,8 @@ def _renamed(number: int, devices: Status) -> Status:
     return msgspec.structs.replace(devices, gpus=tuple(map(renamed, devices.gpus)))
 
 
-def render_node(node: TraceNode, *, most_pods: int = 1000) -> Manifest:
-    """`most_pods` is no constraint of the replay, so that it has to be more than any node gets."""
-    amounts = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": str(most_pods)}
+def render_node(node: TraceNode) -> Manifest:
+    amounts = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": str(_MOST_PODS)}
     return {
         "apiVersion": "v1",
         "kind": "Node",

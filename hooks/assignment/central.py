@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from hooks.assignment.identity import (
@@ -54,10 +55,12 @@ def parse_central(text: str, *, pod: PodUid, node: str, form: Form, key_id: str 
     try:
         root = _object(_load(text), "the annotation")
         _check_addressee(root, pod, node)
-        containers = _object(_required(root, "containers", "containers"), "containers")
+        entries = _object(_required(root, "containers", "containers"), "containers")
+        containers = {name: _container(name, value) for name, value in entries.items()}
+        _check_shared(containers)
         return Assignment(
             form=form,
-            containers={name: _container(name, value) for name, value in containers.items()},
+            containers=containers,
             pod=pod,
             node=node,
             gen=_whole_number(_required(root, "gen", "gen"), "gen", 0, MAX_GEN),
@@ -156,6 +159,21 @@ def _container(name: str, value: object) -> ContainerRequest:
     _check_distinct([gpu.name for gpu in gpus], f"{path}.gpus")
     _check_distinct([vf.name for vf in vfs], f"{path}.vfs")
     return ContainerRequest(gpus=gpus, vfs=vfs)
+
+
+def _check_shared(containers: Mapping[str, ContainerRequest]) -> None:
+    """A pod has one network namespace: a VF is in it once, by one name, set in one way, whichever container is made first."""
+    first: dict[str, tuple[str, VfRequest]] = {}
+    named: dict[str, tuple[str, VfRequest]] = {}
+    for name, container in containers.items():
+        for i, vf in enumerate(container.vfs):
+            path = f"containers.{name}.vfs[{i}]"
+            at, same = first.setdefault(vf.name, (path, vf))
+            if (same.ifname, same.netdev, same.settings) != (vf.ifname, vf.netdev, vf.settings):
+                raise _WrongError(f"{path} and {at} want {vf.name} differently; containers of one pod share it as it is")
+            at, other = named.setdefault(vf.ifname or vf.name, (path, vf))
+            if other.name != vf.name:
+                raise _WrongError(f"{path}.ifname is {shown(vf.ifname)}, as {at}.ifname is; a pod has a name once")
 
 
 def _gpu(value: object, path: str) -> GpuRequest:

@@ -19,6 +19,8 @@ _CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _IBDEV: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 with the NUL
 _IFNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ is 16 with the NUL
 
+_TAKEN_IFNAMES: Final = frozenset({"lo", "all", "default"})  # each namespace has the first, and sysctls of the other two
+
 _SHOWN: Final = 60  # characters of a value that a message repeats: the pod's events and gRPC's status are bounded
 
 
@@ -54,7 +56,7 @@ def is_ibdev(text: str) -> bool:
 
 
 def is_ifname(text: str) -> bool:
-    return _IFNAME.fullmatch(text) is not None
+    return _IFNAME.fullmatch(text) is not None and text not in _TAKEN_IFNAMES
 
 
 def shown_value(value: object) -> str:

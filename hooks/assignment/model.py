@@ -106,3 +106,8 @@ class Devices:
 
     gpus: tuple[GrantedGpu, ...] = ()
     vfs: tuple[GrantedVf, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """UUIDs and PCI addresses."""
+        return [gpu.mig_uuid or gpu.uuid for gpu in self.gpus] + [vf.bdf for vf in self.vfs]

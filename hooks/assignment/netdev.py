@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from hooks.assignment.identity import shown, shown_value
+from hooks.assignment.identity import shown_value
 from hooks.attach.model import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
 
 MAX_VLAN: Final = 4094
@@ -174,5 +174,5 @@ def settings_conflict(settings: VfSettings) -> str:
     if config.min_tx_rate and config.max_tx_rate and config.min_tx_rate > config.max_tx_rate:
         return f"min_tx_rate is {config.min_tx_rate} Mbit/s and max_tx_rate {config.max_tx_rate}"
     if config.vlan_proto is VlanProtocol.DOT1AD and not config.vlan:
-        return f"vlan_proto is {shown(config.vlan_proto)}, and there is no vlan"
+        return f"vlan_proto is {config.vlan_proto}, and there is no vlan"
     return ""

@@ -5,11 +5,13 @@ A call that fails ends the act; done again from its beginning it changes only wh
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from hooks.attach.kernel import Kernel
 from hooks.attach.model import Attachment, Link, Netdev
 from hooks.attach.plan import Act, Seen, parking_name, reset_of
+
+_NO_MAC: Final = "00:00:00:00:00:00"
 
 
 class Call(NamedTuple):
@@ -62,8 +64,9 @@ def _restore(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[Cal
 
 
 def _restore_link(link: Link, original: Netdev, kernel: Kernel) -> Iterator[Call]:
-    mac = original.mac if original.mac != link.mac else None  # what can not be set at all (InfiniBand's) stays unset
-    down = partial(kernel.set_link, None, link.name, mac=mac or None, mtu=original.mtu, up=False)
+    # InfiniBand's is the kernel's own: it has the number of a queue pair in it, which is another after a reload.
+    mac = original.mac if len(original.mac) == len(_NO_MAC) and original.mac != link.mac else None
+    down = partial(kernel.set_link, None, link.name, mac=mac, mtu=original.mtu, up=False)
     yield Call("restoring its MAC and MTU", down)
     if link.name != original.name:
         yield Call(f"naming it {original.name} again", partial(kernel.rename, link.name, original.name))

@@ -21,6 +21,7 @@ from hooks.attach import plan
 from hooks.attach.kernel import Kernel, KernelError
 from hooks.attach.model import Attachment, Netdev, PodOf, RdmaMode, Step, VfConfig, VfSettings, WantedVf
 from hooks.attach.steps import InThread, Steps, Work
+from hooks.inventory.model import INFINIBAND
 from hooks.ledger.journal import Journal
 from lading.errors import LadingError, StateError
 from lading.log import Event, Log
@@ -30,8 +31,6 @@ from lading.vocabulary import PciAddress, SandboxId
 
 # How long `reconcile` waits for what it began: one VF that hangs must not keep the ledger from its next comparison.
 RECONCILE_WAIT_S: Final = 5.0
-
-_INFINIBAND: Final = "InfiniBand"  # where a VF may have no network device (no IPoIB)
 
 Outcome = Attachment | Refusal | None
 
@@ -176,7 +175,7 @@ class Attacher:
     async def _bring_in(self, work: _Attaching) -> Outcome:
         self._check(work)
         row = self._journal.find(work.vf)
-        if row is not None and (row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id):
+        if row is not None and (self._is_over(work, row) or await self._steps.is_undone(work, row)):
             if refusal := self._decide_held(work, row):
                 return refusal
             if why := await self._release(row):
@@ -206,6 +205,9 @@ class Attacher:
             raise _AbandonedError(Reason.SANDBOX_STOPPED, "its sandbox is stopped, or about to be")
         if time.monotonic() >= work.deadline:
             raise _AbandonedError(Reason.ATTACH_FAILED, f"it took more than {self._deadline_s:g} s; the last was {work.doing}")
+
+    def _is_over(self, work: _Attaching, row: Attachment) -> bool:
+        return row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id
 
     def _decide_held(self, work: _Attaching, row: Attachment) -> Refusal | None:
         """Whether somebody may keep it from this sandbox. In the same pod's older one nothing may live, by the newest lists."""
@@ -262,7 +264,7 @@ class Attacher:
         link = await self._steps.call(work, "looking for its network device", find)
         if link is not None:
             return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent)
-        if work.wanted.vf.link_layer == _INFINIBAND:
+        if work.wanted.vf.link_layer == INFINIBAND:  # without IPoIB it has none
             return None
         raise KernelError("its network device is in another namespace, and nobody of ours put it there")
 
@@ -301,9 +303,11 @@ class Attacher:
 
     async def _give_up(self, row: Attachment) -> list[str]:
         work = Work(vf=row.bdf, generation=row.generation)
-        find = partial(self._kernel.netns_id, row.netns)
-        if await self._steps.call(work, "finding the pod's network namespace", find) == row.netns_id:
+        seen = await self._steps.look(work, row)
+        if seen.netns:
             return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
+        if plan.is_home(row, seen):
+            return ["it is tried again; its device is back, and is not given to anybody as that pod left it"]
         reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_of(row)
         try:
             await self._steps.call(work, reset, partial(self._kernel.set_vf, row.vf.pf, row.vf.index, config))

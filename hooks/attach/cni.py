@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from hooks.assignment.identity import is_ibdev
 from hooks.inventory.model import Inventory, Vf
 from lading.errors import HostError
 from lading.log import Event, Log
@@ -63,8 +64,9 @@ def render_device_info(vf: Vf) -> bytes:
 
 
 def decide_files(inventory: Inventory, resource: str) -> dict[str, bytes]:
-    """By name. A VF without an RDMA device (bound to vfio-pci, say) is nobody's whom we serve."""
-    return {file_name(resource, vf.bdf): render_device_info(vf) for vf in inventory.vfs if vf.ibdev}
+    """By name. A VF without an RDMA device (bound to vfio-pci, say) is nobody's whom we serve; nor is one whose RDMA device has
+    a name that no annotation can have (the kernel takes any bytes, JSON does not)."""
+    return {file_name(resource, vf.bdf): render_device_info(vf) for vf in inventory.vfs if is_ibdev(vf.ibdev)}
 
 
 class DeviceInfoFiles:

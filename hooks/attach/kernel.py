@@ -18,6 +18,10 @@ from lading.vocabulary import PciAddress
 class KernelError(HostError):
     """The kernel or a driver refused, or what was asked about is not there. Says what was asked, of which device."""
 
+    def __init__(self, message: str) -> None:
+        """Names of devices may be in it whose octets are no text: a pod chose them, and the message is journaled."""
+        super().__init__(message.encode(errors="backslashreplace").decode())
+
 
 class NetnsGoneError(KernelError):
     """No namespace at this path (any more), or another one than was meant."""
@@ -60,7 +64,7 @@ class Kernel(Protocol):
         NetnsGoneError also where another namespace is at that path now."""
 
     def move_out(self, netns: str, netns_id: NetnsId, name: str, to: str) -> None:
-        """The way back, to the host's namespace; `to` is a name that is free there."""
+        """The way back, to the host's namespace; `to` is a name that is free there. What the pod made on top of it goes."""
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
         """Up, then addresses, then routes. What is there already stays."""

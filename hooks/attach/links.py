@@ -13,10 +13,13 @@ from hooks.attach.messages import Exchange, Message, RefusedError, errno_name, p
 from hooks.attach.model import Link, Route
 from hooks.attach.rtnetlink import (
     parse_link,
+    parse_lower,
     parse_route,
     render_add_address,
     render_add_route,
+    render_delete_link,
     render_get_link,
+    render_list_links,
     render_list_routes,
     render_move_link,
     render_rename_link,
@@ -88,6 +91,13 @@ class Links:
             f"move network device {link.name} of {self._where} to {target} as {to}",
         )
 
+    def clear(self, link: Link) -> None:
+        """Removes what stands on it: a VLAN or macvlan stays where it is when the device below moves, and goes on using it."""
+        for message in self._list(render_list_links(), f"list the network devices of {self._where}"):
+            if parse_lower(message) == link.index:
+                upper = parse_link(message)
+                self._ask(render_delete_link(upper.index), f"delete {upper.name} on {link.name} of {self._where}")
+
     def add_address(self, link: Link, address: str) -> None:
         """One that the device has stays."""
         try:
@@ -106,16 +116,17 @@ class Links:
                 raise
 
     def _has_route(self, link: Link, route: Route) -> bool:
-        request = render_list_routes(6 if ":" in route.to else 4)
+        messages = self._list(render_list_routes(6 if ":" in route.to else 4), f"list the routes of {self._where}")
+        found = (parse_route(message) for message in messages)
+        return any(one is not None and one[0] == link.index and same_route(one[1], route) for one in found)
+
+    def _list(self, request: bytes, doing: str) -> list[Message]:
         for remaining in reversed(range(_TRIES)):
             try:
-                messages = self._ask(request, f"list the routes of {self._where}")
+                return self._ask(request, doing)
             except KernelError as e:
                 if not refused(e, errno.EINTR) or not remaining:
                     raise
-                continue
-            found = (parse_route(message) for message in messages)
-            return any(one is not None and one[0] == link.index and same_route(one[1], route) for one in found)
         raise AssertionError  # the last try returns or raises
 
     def _ask(self, request: bytes, doing: str) -> list[Message]:

@@ -59,8 +59,8 @@ class Message(NamedTuple):
     body: bytes
 
 
-def render_message(kind: int, flags: int, body: bytes = b"", *, sequence: int = 0) -> bytes:
-    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+def render_message(kind: int, flags: int, body: bytes = b"") -> bytes:
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, 0, 0) + body
 
 
 def stamp(request: bytes, sequence: int) -> bytes:

@@ -164,6 +164,7 @@ class HostKernel(Kernel):
             link = link or pod.need(name)
             if taken is not None:
                 raise KernelError(f"cannot move network device {name} of {netns} to the host as {to}: EEXIST: it has another")
+            pod.clear(link)
             pod.move(link, host_fd, to, _HOST)
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:

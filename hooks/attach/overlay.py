@@ -15,10 +15,9 @@ from typing import Final
 from hooks.assignment.model import Devices, GrantedVf
 from hooks.attach.model import Attachment
 from hooks.grant.holding import Holding
-from hooks.inventory.model import Inventory, Vf
+from hooks.inventory.model import ETHERNET, Inventory, Vf
 from lading.vocabulary import PciAddress
 
-ETHERNET: Final = "Ethernet"
 _STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
 
 

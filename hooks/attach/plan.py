@@ -144,6 +144,11 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
             assert_never(row.step)
 
 
+def is_home(row: Attachment, seen: Seen) -> bool:
+    """All that was taken into the pod is the host's again, if not yet as it was."""
+    return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host)
+
+
 def find_orphans(
     rows: Iterable[Attachment],
     alive: Alive,
@@ -153,20 +158,20 @@ def find_orphans(
     boot_id: str,
 ) -> tuple[Attachment, ...]:
     """Those to be released: begun to be; of another boot; of a sandbox that was stopped; `unheld`, by generation; and, once
-    GRACE_S old (the lists may be from before), of a sandbox that is neither ready nor has a live container, or to which nobody
-    came back after a crash."""
+    GRACE_S old, of a sandbox that is neither ready nor has a live container, or to which nobody came back after a crash. Lists
+    from before it are no witness, whatever a clock that was set says of its age."""
     found = []
     for row in rows:
         ended = row.step.releasing or row.boot_id != boot_id or stopped(row.sandbox) or row.generation in unheld
         lost = row.step is not Step.ATTACHED or row.sandbox not in alive.ready | alive.live
-        if ended or (lost and abs(alive.at - row.since) >= GRACE_S):
+        if ended or (lost and row.generation in alive.known and abs(alive.at - row.since) >= GRACE_S):
             found.append(row)
     return tuple(found)
 
 
 def has_ended(row: Attachment, alive: Alive | None, *, stopped: bool) -> bool:
     """Whether nothing of the row's sandbox can be left that uses the VF. Lists from before it are no witness."""
-    if alive is None or (row.generation not in alive.known and abs(alive.at - row.since) < GRACE_S):
+    if alive is None or row.generation not in alive.known:
         return False
     return (stopped or row.sandbox not in alive.ready) and row.sandbox not in alive.live
 
@@ -184,6 +189,12 @@ def is_own(row: Attachment, link: Link) -> bool:
     if original is None or link.parent != original.parent:
         return False
     return bool(link.parent) or link.name == row.ifname or link.mac in {original.mac, row.settings.config.mac}
+
+
+def is_undone(row: Attachment, seen: Seen) -> bool:
+    """Whether an attached VF's network device is the host's again, and its pod lives: the driver was reloaded, or the VF made
+    anew."""
+    return row.netdev is not None and seen.netns and seen.host is not None and seen.pod is None
 
 
 def parking_name(vf: PciAddress) -> str:

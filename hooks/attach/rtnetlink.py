@@ -20,6 +20,7 @@ from hooks.attach.messages import NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXC
 from hooks.attach.model import Link, Route
 
 RTM_NEWLINK: Final = 16
+_RTM_DELLINK: Final = 17
 RTM_GETLINK: Final = 18
 _RTM_NEWADDR: Final = 20
 _RTM_NEWROUTE: Final = 24
@@ -35,6 +36,8 @@ _RTEXT_FILTER_SKIP_STATS: Final = 8  # counters of hundreds of VFs would not fit
 _IFLA_ADDRESS: Final = 1
 _IFLA_IFNAME: Final = 3
 _IFLA_MTU: Final = 4
+_IFLA_LINK: Final = 5
+_IFLA_LINK_NETNSID: Final = 37
 _IFLA_PARENT_DEV_NAME: Final = 56
 _IFLA_PARENT_DEV_BUS_NAME: Final = 57
 
@@ -54,9 +57,21 @@ _ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
 
 
 def render_get_link(name: str) -> bytes:
-    """Its VFs' settings are told with it."""
+    """Its VFs' settings are told with it. Octets that are no text are in the name as Python has those of a file's."""
     mask = _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS
-    return _render(ifinfmsg(), RTM_GETLINK, CHANGE, ("IFLA_EXT_MASK", mask), ("IFLA_IFNAME", name))
+    return _render(
+        ifinfmsg(), RTM_GETLINK, CHANGE, ("IFLA_EXT_MASK", mask), ("IFLA_IFNAME", name.encode(errors="surrogateescape"))
+    )
+
+
+def render_list_links() -> bytes:
+    return _render(ifinfmsg(), RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, ("IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS))
+
+
+def render_delete_link(index: int) -> bytes:
+    message = ifinfmsg()
+    message["index"] = index
+    return _render(message, _RTM_DELLINK, CHANGE)
 
 
 def render_link_message(index: int, *attributes: tuple[str, object]) -> bytes:
@@ -126,6 +141,12 @@ def parse_link(message: Message) -> Link:
     )
 
 
+def parse_lower(message: Message) -> int:
+    """Number of the device on which this one stands (VLAN, macvlan); 0 where it stands on none of its own namespace."""
+    told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
+    return 0 if _IFLA_LINK_NETNSID in told else int.from_bytes(told.get(_IFLA_LINK, b""), sys.byteorder)
+
+
 def parse_route(message: Message) -> tuple[int, Route] | None:
     """(index of the device, the route); None for what is no plain route of the main table."""
     family, length, _, _, table, _, _, kind, _ = _ROUTE_HEADER.unpack_from(message.body)
@@ -160,4 +181,4 @@ def _family(version: int) -> int:
 
 
 def _text(payload: bytes) -> str:
-    return payload.rstrip(b"\0").decode("utf-8", "replace")
+    return payload.rstrip(b"\0").decode(errors="surrogateescape")

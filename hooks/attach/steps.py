@@ -59,14 +59,18 @@ class Steps:
         """Brings about what the row's step names, or is there already."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
             return
-        seen = await self._look(work, row)
+        seen = await self.look(work, row)
         act = plan.decide_act(row, seen)
         if isinstance(act, Stuck):
             raise KernelError(act.why)
         for doing, do in calls_of(act, row, seen, self.kernel):
             await self.call(work, doing, do)
 
-    async def _look(self, work: Work, row: Attachment) -> Seen:
+    async def is_undone(self, work: Work, row: Attachment) -> bool:
+        """Whether an attachment that was whole is none any more, by somebody else's hand."""
+        return row.step is Step.ATTACHED and plan.is_undone(row, await self.look(work, row))
+
+    async def look(self, work: Work, row: Attachment) -> Seen:
         look = partial(self.call, work, "looking where its devices are")
         netns = await look(partial(self.kernel.netns_id, row.netns)) == row.netns_id
         host, pod, rdma_host, rdma_pod = None, None, False, False

@@ -16,11 +16,10 @@ from typing import Any, Final
 from hooks.assignment.model import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
 from hooks.assignment.netdev import settings_conflict
 from hooks.attach.model import VfConfig, VfSettings, WantedVf
-from hooks.inventory.model import Inventory, Vf
+from hooks.inventory.model import INFINIBAND, Inventory, Vf
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 
-INFINIBAND: Final = "InfiniBand"
 # What a PF can say of an InfiniBand VF.
 _OF_BOTH: Final = frozenset({"link_state", "trust"})
 
@@ -30,6 +29,7 @@ class NetdevPolicy:
     """What the node's configuration says."""
 
     attaches: bool = False  # we bring devices into pods; False: nobody does, or a CNI plugin
+    by_cni: bool = False  # a CNI plugin does
     by_default: bool = False  # the network device of a VF whose assignment does not say
     settings: VfSettings = field(default_factory=VfSettings)  # where its assignment does not say
 
@@ -105,7 +105,8 @@ def _check(sandbox: hook_pb2.PodSandbox, one: WantedVf, asked: VfRequest, policy
         return Refusal(
             reason=Reason.HOST_NETWORK,
             message=f"cannot give the network device of {words} to a pod with hostNetwork: true: it is in the host's network "
-            'already; remove hostNetwork, or have central assign it with "netdev": false, for its RDMA device alone',
+            'already; remove hostNetwork; or, for RDMA devices alone, netdev = false in the node\'s hooks.toml, or "netdev": '
+            "false in the assignment",
         )
     if asked.netdev and not policy.attaches:
         return _not_here(f"cannot give the network device of {words} to a pod")

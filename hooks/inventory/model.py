@@ -5,8 +5,13 @@ or a driver reload, so they are looked up here at the moment of use and never st
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from lading.vocabulary import GpuUuid, PciAddress
+
+# Link layers, as sysfs has them.
+ETHERNET: Final = "Ethernet"
+INFINIBAND: Final = "InfiniBand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class Vf:
     numa: int | None
     ibdev: str = ""  # mlx5_7
     netdev: str = ""
-    link_layer: str = ""  # InfiniBand, Ethernet
+    link_layer: str = ""
     uverbs: CharDevice | None = None
     umad: tuple[CharDevice, ...] = ()  # umad and issm nodes
     unhealthy: str = ""

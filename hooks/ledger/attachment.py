@@ -9,25 +9,24 @@ Source: linux/if_link.h, dev_valid_name (net/core/dev.c), infiniband's device no
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from hooks.assignment.identity import is_ibdev, is_ifname, parse_pci_address
 from hooks.attach.model import Attachment, Netdev, VfConfig, VfSettings
 from hooks.inventory.model import CharDevice, Vf
-from hooks.ledger.canonical import LARGEST, decode, render_canonical
+from hooks.ledger.canonical import decode, render_canonical
 from lading.errors import StateError
 from lading.vocabulary import PciAddress
 
-_LARGEST_LIST: Final = 4 * LARGEST  # Kubernetes' limit for all annotations of an object together
 _LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
 _LARGEST_U32: Final = 2**32 - 1
 _LARGEST_GENERATION: Final = 2**53  # after it are as many as a node can ever use
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _HARDWARE: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){0,31}")  # twenty octets on InfiniBand, 32 at most (MAX_ADDR_LEN)
-_NETDEV: Final = re.compile(r"(?!\.{1,2}$)[^\s/:\x00-\x20\x7f]{1,15}")
+_NETDEV: Final = re.compile(r"(?!\.{1,2}$)[^\s/:\x00-\x20\x7f\ud800-\udfff]{1,15}")
 _NODE: Final = re.compile(r"/dev/infiniband/(uverbs|umad|issm)[0-9]{1,6}")
 _PATH: Final = re.compile(r"(/[^/\x00-\x1f]+)+")
 
@@ -48,22 +47,23 @@ def parse_attachment(text: str) -> Attachment:
 
 
 def parse_attachments(text: str) -> tuple[Attachment, ...]:
-    found = decode(text, tuple[Attachment, ...], name="attachments", largest=_LARGEST_LIST)
+    found = decode(text, tuple[Attachment, ...], name="attachments")
     _check(text, found, render_attachments(found))
     return found
 
 
-def newest_of_each(attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
+def newest_of_each(attachments: Iterable[Attachment], *, taken: Collection[int] = ()) -> tuple[Attachment, ...]:
     """Of each VF the one that was begun last: several containers say the same, and one that has exited an older one. No two of
-    the answer have one generation."""
+    the answer have one generation, and none has one that is `taken`."""
     newest: dict[PciAddress, Attachment] = {}
     for one in sorted(attachments, key=lambda a: (a.generation, a.bdf)):
         newest[one.bdf] = one
-    distinct: dict[int, Attachment] = {}
+    used, distinct = set(taken), []
     for one in newest.values():
-        number = max(distinct) + 1 if one.generation in distinct else one.generation
-        distinct[number] = replace(one, generation=number)
-    return tuple(distinct.values())
+        number = max(used) + 1 if one.generation in used else one.generation
+        used.add(number)
+        distinct.append(replace(one, generation=number))
+    return tuple(distinct)
 
 
 def check_attachment(attachment: Attachment) -> None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from hooks.assignment.annotations import Trust, parse_assignment
 from hooks.assignment.model import Refusal
+from hooks.ledger.reconcile import LIVE
 from lading.vocabulary import GRANT, PREFIX, ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
-
-_LIVE = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ def find_bypassed(
     found = []
     for container in containers:
         sandbox = annotated.get(container.pod_sandbox_id)
-        if sandbox is None or container.state not in _LIVE or GRANT in container.annotations:
+        if sandbox is None or container.state not in LIVE or GRANT in container.annotations:
             continue
         pod = PodUid(sandbox.metadata.uid)
         assignment = parse_assignment(sandbox.annotations, pod=pod, node=node, trust=trust)

@@ -12,7 +12,8 @@ import msgspec
 
 from lading.errors import StateError
 
-LARGEST: Final = 64 * 1024  # characters; sixteen GPUs and sixty-four VFs with their request take about 12,000
+# Characters; twice an assignment at its largest (assignment.central), with what a VF's request and attachment add to it.
+_LARGEST: Final = 512 * 1024
 
 T = TypeVar("T")
 
@@ -22,11 +23,11 @@ def render_canonical(value: Any) -> bytes:
     return msgspec.json.encode(without_defaults(value), order="sorted")
 
 
-def decode(text: str, kind: type[T], *, name: str = "", largest: int = LARGEST) -> T:
+def decode(text: str, kind: type[T], *, name: str = "") -> T:
     """Typed JSON. Depth is bounded by msgspec, length here; numbers, types and names by `kind`."""
     name = name or kind.__name__
-    if len(text) > largest:
-        raise StateError(f"cannot read {name}: {len(text)} characters, more than {largest}")
+    if len(text) > _LARGEST:
+        raise StateError(f"cannot read {name}: {len(text)} characters, more than {_LARGEST}")
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:

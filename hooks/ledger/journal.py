@@ -1,9 +1,10 @@
 """The journal: which VF is in which sandbox, and how far; in `node.db` beside the grants, all of it in memory too.
 
 A row is committed before the step that it names is begun, so that whoever starts after us knows what may have been changed. At
-most one row a VF. Each has a generation that this node never uses again: what is said of another generation is refused, so a
-late release can not touch a VF that has a new owner. Writes raise StateError and change nothing when the disk does not take
-them. One thread, as the ledger that it is opened with.
+most one row a VF. Each has a generation that this node never uses again (a rebuilt ledger goes on after the largest that a
+container tells of): what is said of another generation is refused, so a late release can not touch a VF that has a new
+owner. Writes raise StateError and change nothing when the disk does not take them. One thread, as the ledger that it is opened
+with.
 """
 
 import sqlite3
@@ -68,8 +69,10 @@ class Journal:
         del self._rows[vf]
 
     def restore(self, rows: Iterable[Attachment]) -> None:
-        """What containers say of VFs that have no row. Generations go on after the largest."""
-        new = [row for row in newest_of_each(rows) if row.bdf not in self._rows]
+        """What containers say of VFs that have no row. Generations go on after the largest; one that a row has by now, because
+        it was given again after the ledger was lost, is another's."""
+        missing = (row for row in rows if row.bdf not in self._rows)
+        new = newest_of_each(missing, taken={row.generation for row in self._rows.values()})
         with self._transaction() as db:
             write_rows(db, new)
         self._rows |= {row.bdf: row for row in new}

@@ -31,7 +31,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 
 GRACE_S: Final = 60  # kubelet gives up a CreateContainer after two minutes at most; its sandbox is ready meanwhile anyway
 POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
-_LIVE: Final = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
+LIVE: Final = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
 
 
 class ProblemKind(StrEnum):
@@ -173,7 +173,7 @@ def _identify(sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Cont
             _Found(
                 key=GrantKey(pod, c.metadata.name),
                 held_by=HeldBy(id=ContainerId(c.id), sandbox=SandboxId(c.pod_sandbox_id)),
-                live=c.state in _LIVE,
+                live=c.state in LIVE,
                 created_at=c.created_at,
                 annotation=c.annotations.get(GRANT, ""),
                 attachments=c.annotations.get(ATTACHMENTS, ""),

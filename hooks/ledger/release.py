@@ -133,8 +133,8 @@ def waiting_for(grant: Grant, rows: Iterable[Attachment]) -> Iterator[PciAddress
 
 
 def describe_freeing(grant: Grant) -> str:
-    devices = [gpu.mig_uuid or gpu.uuid for gpu in grant.devices.gpus] + [vf.bdf for vf in grant.devices.vfs]
-    return f"free what container {grant.container} of pod {grant.namespace}/{grant.pod_name} was granted: {', '.join(devices)}"
+    devices = ", ".join(grant.devices.names)
+    return f"free what container {grant.container} of pod {grant.namespace}/{grant.pod_name} was granted: {devices}"
 
 
 def _of_any(row: Attachment, grants: Iterable[Grant]) -> bool:

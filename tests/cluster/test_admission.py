@@ -14,7 +14,7 @@ import pytest
 
 from central.ask.pod import DEVICES_HEALTHY
 from central.health import UNHEALTHY
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, REQUEST_ANNOTATIONS
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, REQUEST_ANNOTATIONS
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError
 from tests.cluster.conftest import DEPLOY
@@ -122,6 +122,8 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "create-with-grant": (GRANT, lambda w: w.create({GRANT: "{}"})),
     "add-grant": (GRANT, lambda w: w.annotate("plain", {GRANT: "{}"})),
     "add-grant-where-by-hand": (GRANT, lambda w: w.create({GRANT: "{}"}, namespace=BY_HAND)),
+    "create-with-attachments": (ATTACHMENTS, lambda w: w.create({ATTACHMENTS: "[]"})),
+    "add-attachments": (ATTACHMENTS, lambda w: w.annotate("plain", {ATTACHMENTS: "[]"})),
     # Bindings
     "bind-with-assignment": (ASSIGNMENT, lambda w: w.bind(ASSIGNED, by=w.admin)),
     "bind-with-assignment-legacy": (ASSIGNMENT, lambda w: w.bind(ASSIGNED, by=w.admin, legacy=True)),

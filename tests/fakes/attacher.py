@@ -60,7 +60,8 @@ class FakeAttacher:
         self.known = known
         self.reconciled.append((ready, live, unheld))
         for row in self._journal.rows():
-            if row.step.releasing or row.sandbox not in ready | live or row.generation in unheld:
+            lost = row.sandbox not in ready | live and row.generation in known
+            if row.step.releasing or lost or row.generation in unheld:
                 await self._release(row.bdf)
 
     async def _release(self, vf: PciAddress) -> None:

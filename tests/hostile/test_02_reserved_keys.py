@@ -15,7 +15,7 @@ from hooks.ledger.model import render_annotation
 from hooks.ledger.reconcile import ProblemKind, reconcile
 from lading.http2.messages import Status
 from lading.reasons import Reason
-from lading.vocabulary import GRANT, GpuUuid
+from lading.vocabulary import ATTACHMENTS, GRANT, GpuUuid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import merge
@@ -34,6 +34,7 @@ RESERVED = {
     "org.systemd.property.DeviceAllow": "[('/dev/nvidia7', 'rwm')]",
     "org.systemd.property.": "x",
     GRANT: "{}",
+    ATTACHMENTS: "[]",
 }
 
 

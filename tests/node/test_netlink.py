@@ -228,6 +228,22 @@ def test_a_functions_device_is_found_by_whatever_name(host: Netns, kernel: Kerne
     assert host.run(lambda: kernel.host_link(_VF)) is None
 
 
+def test_a_device_comes_back_by_whatever_octets_a_pod_named_it(host: Netns, kernel: Kernel, tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xfe")
+    host.ip("link set vf0 down")
+    host.ip(f"link set vf0 name {name}")
+    (tmp_path / "sys/bus/pci/devices" / _VF / "net" / name).mkdir(parents=True)
+
+    def bring_back() -> None:
+        link = kernel.host_link(_VF)
+        assert link is not None
+        kernel.set_link(None, link.name, mac=_MAC, mtu=1400, up=False)
+        kernel.rename(link.name, "vf0")
+
+    host.run(bring_back)
+    assert host.links()["vf0"]["address"] == _MAC
+
+
 def test_a_sysfs_that_can_not_be_read_is_no_absence(host: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path) -> tuple[str, ...]:
         raise OSError(errno.EIO, "Input/output error")
@@ -261,6 +277,16 @@ def test_a_refusal_names_what_was_asked_of_which_device_and_the_kernels_words(ho
 def test_a_device_that_is_not_there_is_not_set(host: Netns, kernel: Kernel) -> None:
     with pytest.raises(KernelError, match="vf9"):
         host.run(lambda: kernel.set_link(None, "vf9", up=True))
+
+
+def test_what_a_pod_made_on_its_device_does_not_stay_on_it(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    """It would be in the traffic of the VF's next owner for as long as the namespace is kept."""
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    pod.ip("link add spy link rdma0 type macvlan mode bridge")
+    pod.ip("link add eth0 type veth peer name eth1")
+    host.run(lambda: kernel.move_out(pod.path, pod.id, "rdma0", "back0"))
+    assert sorted(host.links()) == ["back0", "peer0"]
+    assert sorted(pod.links()) == ["eth0", "eth1"]
 
 
 def test_a_device_is_renamed_once(host: Netns, kernel: Kernel) -> None:

@@ -145,12 +145,12 @@ def test_the_manual_form_reads_what_it_says(wanted: tuple[GpuRequest, ...], spac
     assert result.for_container("train") == ContainerRequest(gpus=wanted)
 
 
+ifnames = {"0000:3b:00.1": "", "0000:3b:00.2": "rdma0", "10000:e1:1f.7": "rdma1"}  # one in all of a pod's containers
 vf_requests = st.lists(
     st.builds(
-        VfRequest,
-        name=st.sampled_from(["0000:3b:00.1", "0000:3b:00.2", "10000:e1:1f.7"]),
-        pf=st.none() | st.just(PciAddress("0000:3b:00.0")),
-        ifname=st.sampled_from(["", "rdma0"]),
+        lambda name, pf: VfRequest(name=name, pf=pf, ifname=ifnames[name]),
+        st.sampled_from(sorted(ifnames)),
+        st.none() | st.just(PciAddress("0000:3b:00.0")),
     ),
     max_size=3,
     unique_by=lambda one: one.name,

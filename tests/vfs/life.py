@@ -131,7 +131,8 @@ class Node:
         self.kernel.end_netns(path_of(sandbox))
 
     async def reconcile(self) -> None:
-        await self.attacher.reconcile(ready=frozenset(self.ready), live=frozenset(self.live))
+        known = frozenset(row.generation for row in self.journal.rows())
+        await self.attacher.reconcile(ready=frozenset(self.ready), live=frozenset(self.live), known=known)
 
     def reboot(self) -> None:
         self.kernel.boot()

@@ -19,7 +19,6 @@ from lading import vocabulary
 FOLDER: Final = Path(__file__).parents[3] / "deploy/acceptance"
 SCRIPT: Final = FOLDER / "accept.sh"
 STEPS: Final = ["pods", "link", "cards", "bandwidth", "gpudirect", "nccl", "clean", "facts", "vfs", "kill"]
-HOST_STEPS: Final = {"facts", "vfs", "kill"}
 
 # ib_write_bw --report_gbits -D 10
 RESULT: Final = """ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]

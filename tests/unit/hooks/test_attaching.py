@@ -286,6 +286,9 @@ def test_what_somebody_else_moved_is_looked_at_twice_and_then_not_given(play: Pl
             await rig.look(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node._reconcile()
             assert node.vfs.strays == frozenset()
+            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await node._reconcile()
+            assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
 
     play(scenario)
 
@@ -367,12 +370,24 @@ def test_lists_that_failed_or_are_empty_release_nothing(play: Play, down: bool) 
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             await create(rig, node, "pod-1", sandbox)
-            asked = len(rig.attacher.reconciled)
             rig.runtime.down = down
             rig.runtime.remove(sandbox)
             await node._reconcile()
-            assert len(rig.attacher.reconciled) == asked
             assert set(rows(node)) == set(BDFS[:2])
+
+    play(scenario)
+
+
+def test_what_had_begun_to_be_released_needs_no_list(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await create(rig, node, "pod-1", sandbox)
+            rig.runtime.remove(sandbox)
+            begun = node.ledger.journal.rows()[0]
+            node.ledger.journal.reach(begun.bdf, begun.generation, Step.RESTORING)
+            await node._reconcile()
+            assert set(rows(node)) == set(BDFS[:2]) - {begun.bdf}
 
     play(scenario)
 
@@ -511,5 +526,108 @@ def test_the_settings_that_were_granted_are_those_that_are_attached(play: Play) 
         async with rig.node() as node:
             assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
             assert {row.settings for row in node.ledger.journal.rows()} == {VfSettings(mtu=4000)}
+
+    play(scenario)
+
+
+def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
+    """A container without a VF asks for it too, beside pods with hundreds."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            at_home = node.inventory
+            await create(rig, node, "p1", rig.runtime.run("p1"))
+            away = node.inventory
+            assert away is not at_home
+            assert node.inventory is away
+            await rig.look(node, vf(0, netdev=""), *HOME.vfs[1:])
+            assert node.inventory is not away
+            assert node.inventory == away
+
+    play(scenario)
+
+
+def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Play) -> None:
+    """The runtime lists the sandbox as ended before it runs CNI's DEL."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("p1")
+            answer = await ask(node, sandbox_of("p1", sandbox))
+            assert isinstance(answer, Answer)
+            rig.runtime.create(sandbox, "train", wears=answer.adjustment.annotations[GRANT])
+            node.stopping(sandbox_of("p1", sandbox))
+            rig.runtime.stop(sandbox)
+            await node._reconcile()
+            assert given(node, "p1")
+            node.stopped(sandbox_of("p1", sandbox))
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_a_stop_that_nobody_waits_for_any_more_holds_no_vf(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("p1")
+            assert isinstance(await ask(node, sandbox_of("p1", sandbox)), Answer)
+            node.stopping(sandbox_of("p1", sandbox))
+            rig.runtime.stop(sandbox)
+            monkeypatch.setattr("hooks.node.STOPPING_S", -1.0)
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys_stray(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        sandbox = rig.runtime.run("p1")
+        async with rig.node() as node:
+            await create(rig, node, "p1", sandbox)
+        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+        async with rig.node() as node:
+            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await node._reconcile()
+            assert (len(rows(node)), node.vfs.strays, node.unwell) == (2, frozenset(), ())
+            node.stopping(sandbox_of("p1", sandbox))
+            await node.give_back_vfs(sandbox_of("p1", sandbox))
+            assert rows(node) == {}
+            rig.runtime.stop(sandbox)
+            node.stopped(sandbox_of("p1", sandbox))
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play) -> None:
+    """The sandbox dies as a container of it is made again: what that has may not be another pod's when it is answered."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("p1")
+            container = await create(rig, node, "p1", sandbox)
+            rig.runtime.exit(container)
+            for row in node.ledger.journal.rows():
+                node.ledger.journal.forget(row.bdf, row.generation)
+            rig.attacher.pause()
+            asking = asyncio.create_task(ask(node, sandbox_of("p1", sandbox)))
+            await until(lambda: len(rig.attacher.asked) == 2)
+            for row in node.ledger.journal.rows():
+                node.ledger.journal.forget(row.bdf, row.generation)  # as before its first step
+            rig.runtime.stop(sandbox)
+            node.clock = lambda: 10**10
+            await node._reconcile()
+            await node._reconcile()
+            assert given(node, "p1")
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await node._reconcile()
+            await node._reconcile()
+            assert not given(node, "p1")
 
     play(scenario)

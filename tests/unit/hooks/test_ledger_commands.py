@@ -13,6 +13,7 @@ import pytest
 
 from hooks import ledger_commands
 from hooks.assignment.model import Devices, GrantedGpu, GrantedVf
+from hooks.attach.kernel import KernelError
 from hooks.attach.model import Attachment, Step
 from hooks.boot import read_boot_id
 from hooks.daemon import read_configured
@@ -304,6 +305,13 @@ class Node:
     watch: None = None
 
 
+class Stuck:
+    """Of hooks.attach.attacher, what the service asks."""
+
+    async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
+        raise KernelError(f"no answer about {vf}, {generation}")
+
+
 def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) -> None:
     """`work` in a thread, while the loop serves."""
 
@@ -312,7 +320,7 @@ def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) ->
         with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
             node = Node(ledger, inventory(vfs=(replace(holders.row(1).vf, bdf=VF),)), desk.runtime.lists)
             service = HookService(node)  # type: ignore[arg-type]
-            server = HookServer(service, log, LedgerService(node, None, log))  # type: ignore[arg-type]
+            server = HookServer(service, log, LedgerService(node, Stuck(), log))  # type: ignore[arg-type]
             await server.start(listener)
             try:
                 await asyncio.to_thread(work, node)
@@ -354,7 +362,6 @@ def test_the_daemon_takes_nothing_from_the_living_either(desk: Desk, records: Re
 
 
 def test_what_failed_is_status_1(desk: Desk, records: Records) -> None:
-    """This daemon brings VFs nowhere, and back from nowhere."""
     desk.remember(GRANT, row=row())
 
     def work(node: Node) -> None:

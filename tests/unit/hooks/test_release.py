@@ -209,13 +209,3 @@ def test_a_disk_that_takes_nothing_is_a_failure_that_is_told(room: Room) -> None
         assert outcome.failed
 
     asyncio.run(run())
-
-
-def test_a_node_that_attaches_nothing_says_so(room: Room) -> None:
-    async def run() -> None:
-        await room.given()
-        outcome = await carry_out(await room.look(), room.ledger, None, room.log)
-        assert any(room.vf.bdf in words for words in outcome.failed)
-
-    asyncio.run(run())
-    assert room.ledger.grants() == (room.grant,)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import grpc.aio
@@ -225,6 +226,24 @@ def test_a_container_is_answered_when_its_vfs_are_attached_and_others_meanwhile(
         assert (await slow).adjustment.env_remove == ["X"]
 
     ask(sockets, node, questions)
+
+
+def test_the_time_that_is_told_is_that_of_deciding_and_not_of_attaching(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, told, now = Node(), list[float](), [0.0]
+    node.may_end.set()
+
+    def decide(*_: object) -> Answer:
+        now[0] += 1.0
+        return a_vf_to_attach()
+
+    monkeypatch.setattr(node, "adjust_container", decide)
+    monkeypatch.setattr("hooks.service.time", SimpleNamespace(monotonic=lambda: now[0]))
+    service = HookService(node, answered=lambda _, seconds: told.append(seconds))  # type: ignore[arg-type]
+    later = service.adjust(CREATE)
+    assert not isinstance(later, hook.AdjustResponse)
+    now[0] += 7.0
+    asyncio.run(later)
+    assert told == [1.0]
 
 
 def test_what_has_no_vf_is_answered_without_a_task() -> None:

@@ -137,7 +137,9 @@ def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
     settings = Settings(assignments=(Form.MANUAL,), attach=AttachBy.CNI)
     check(settings)
     assert not attaches(settings)
-    assert not rules(settings, read_trust(settings), cdi_refusal="").netdev.attaches
+    made = rules(settings, read_trust(settings), cdi_refusal="").netdev
+    assert (made.attaches, made.by_cni) == (False, True)
+    assert not rules(Settings(assignments=(Form.MANUAL,)), Trust(accepted=frozenset()), cdi_refusal="").netdev.by_cni
 
 
 @pytest.mark.parametrize(

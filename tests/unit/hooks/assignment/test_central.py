@@ -266,6 +266,30 @@ def test_bombs_are_refused_in_bounded_time(bomb: str) -> None:
     assert time.process_time() - started < 1  # milliseconds each; seconds where something is quadratic
 
 
+def with_two_vfs(one: dict[str, Any], other: dict[str, Any], *, containers: tuple[str, str]) -> dict[str, Any]:
+    entries: dict[str, Any] = {name: {"vfs": []} for name in containers}
+    for name, vf in zip(containers, (one, other), strict=True):
+        entries[name]["vfs"].append(vf)
+    return assignment(containers=entries)
+
+
+@pytest.mark.parametrize("containers", [("train", "train"), ("init", "train")])
+def test_a_name_in_a_pod_is_one_vfs(containers: tuple[str, str]) -> None:
+    one, other = {"bdf": "0000:18:00.2", "ifname": "rdma0"}, {"bdf": "0000:18:00.3", "ifname": "rdma0"}
+    message = refused(with_two_vfs(one, other, containers=containers))
+    assert f"containers.{containers[1]}.vfs" in message
+    assert isinstance(parse(with_two_vfs(one, other | {"ifname": "rdma1"}, containers=containers)), Assignment)
+    assert isinstance(parse(with_two_vfs({"bdf": one["bdf"]}, {"bdf": other["bdf"]}, containers=containers)), Assignment)
+
+
+@pytest.mark.parametrize("otherwise", [{"ifname": "rdma1"}, {"mtu": 9000}, {"netdev": False}])
+def test_a_vf_that_containers_share_is_one_and_the_same(otherwise: dict[str, Any]) -> None:
+    """Which container is made first must not decide what the pod's device is."""
+    vf = {"bdf": "0000:18:00.2", "pf": "0000:18:00.0", "ifname": "rdma0"}
+    assert isinstance(parse(with_two_vfs(vf, dict(vf), containers=("init", "train"))), Assignment)
+    assert "containers.train.vfs[0]" in refused(with_two_vfs(vf, vf | otherwise, containers=("init", "train")))
+
+
 def test_many_devices_are_read_in_bounded_time() -> None:
     gpus = [{"uuid": f"GPU-{i:08x}-2222-3333-4444-555555555555"} for i in range(4000)]
     started = time.process_time()

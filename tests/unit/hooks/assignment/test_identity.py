@@ -49,7 +49,7 @@ def test_kernel_names() -> None:
     assert all(map(is_ibdev, ["mlx5_7", "rocep59s0f1v2", "mlx5_bond_0"]))
     assert not any(map(is_ibdev, ["", "7", "/dev", "a/b", "a" * 64]))
     assert all(map(is_ifname, ["rdma0", "eth0.100"]))
-    assert not any(map(is_ifname, ["", ".", "..", "a/b", "a b", "a" * 16]))
+    assert not any(map(is_ifname, ["", ".", "..", "a/b", "a b", "a" * 16, "lo", "all", "default"]))
 
 
 def test_what_a_message_repeats_is_bounded_and_can_be_sent() -> None:

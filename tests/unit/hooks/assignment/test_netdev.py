@@ -130,6 +130,12 @@ def test_what_does_not_go_together(settings: VfSettings, wrong: bool) -> None:
     assert bool(settings_conflict(settings)) is wrong
 
 
+def test_a_conflict_names_values_as_they_were_written() -> None:
+    conflict = settings_conflict(VfSettings(config=VfConfig(vlan_proto=VlanProtocol.DOT1AD)))
+    assert "802.1ad" in conflict
+    assert "<" not in conflict
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["to", "via"]), inner, max_size=2),

@@ -18,7 +18,7 @@ from lading.reasons import Reason
 from lading.threads import in_thread
 from lading.vocabulary import SandboxId
 from tests.vfs.life import SETTINGS, Node, path_of, pod_of
-from tests.vfs.model import Crash, When
+from tests.vfs.model import UNTOUCHED, Crash, When
 
 MODES = [RdmaMode.SHARED, RdmaMode.EXCLUSIVE]
 
@@ -643,6 +643,70 @@ def test_a_vf_that_hangs_keeps_no_other_from_its_pod() -> None:
     assert node.problems() == []
 
 
+# ---- a driver that is reloaded, or VFs that are made anew
+
+
+def make_anew(node: Node, name: str) -> None:
+    """Its device in the pod is gone, and there is another in the host's namespace; its PF has forgotten what it was set to."""
+    pod, one = node.kernel.pods[path_of("p1-s0")], node.vfs[0]
+    link = pod.links.pop("rdma0")
+    node.kernel.host.links[name] = replace(link, name=name, mac=node.before[one.bdf].link.mac, mtu=1500, up=False)  # type: ignore[union-attr]
+    node.kernel.table[one.pf, one.index] = UNTOUCHED
+
+
+@pytest.mark.parametrize("name", ["ens1v0", "eth0", "dev7"])
+def test_the_next_container_brings_in_anew_what_came_back_by_itself(name: str) -> None:
+    node = Node()
+    node.run("p1-s0")
+
+    async def live() -> None:
+        (first,) = await node.attached("p1-s0", 0)
+        make_anew(node, name)
+        (again,) = await node.attached("p1-s0", 0)
+        assert again.generation > first.generation
+        assert away(node) == path_of("p1-s0")
+        assert node.problems() == []
+        await node.stopping("p1-s0")
+
+    run(live())
+    assert node.all_free()
+
+
+def test_looking_for_what_is_attached_takes_nothing_away() -> None:
+    node = Node()
+    node.run("p1-s0")
+
+    async def live() -> None:
+        (row,) = await node.attached("p1-s0", 0)
+        node.kernel.fail("host_link")
+        assert reason(await node.attach("p1-s0", 0)) is Reason.ATTACH_FAILED
+        assert node.row() == row
+        assert away(node) == path_of("p1-s0")
+        pod = node.kernel.pods[path_of("p1-s0")]
+        pod.links["mine"] = replace(pod.links.pop("rdma0"), name="mine")  # its pod's choice
+        assert await node.attached("p1-s0", 0) == (row,)
+
+    run(live())
+
+
+def test_an_address_that_is_the_kernels_own_is_not_set() -> None:
+    """IPoIB's begins with the number of a queue pair."""
+    node = Node()
+    node.run("p1-s0")
+    address, number = "00:00:10:86:fe:80:00:00:00:00:00:00:00:11:22:33:44:55:66:77", "00:00:10:99"
+    node.kernel.host.links["ens1v0"] = replace(node.kernel.host.links["ens1v0"], mac=address)
+
+    async def live() -> None:
+        await node.attacher.attach(node.wanted(0, settings=VfSettings(mtu=2044)), pod_of("p1-s0"))
+        pod = node.kernel.pods[path_of("p1-s0")]
+        pod.links["rdma0"] = replace(pod.links["rdma0"], mac=number + address[11:])
+        await node.stopping("p1-s0")
+
+    run(live())
+    assert node.journal.rows() == ()
+    assert node.kernel.host.links["ens1v0"].mac.startswith(number)
+
+
 # ---- a namespace that is gone
 
 
@@ -974,3 +1038,22 @@ def test_what_is_gone_for_good_is_given_up_by_a_person(broken: bool) -> None:
     assert node.journal.rows() == ()
     one = node.vfs[0]
     assert (node.kernel.table[one.pf, one.index] == node.before[one.bdf].config) is not broken
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_came_back_by_itself_is_not_given_up_before_it_is_reset(mode: RdmaMode) -> None:
+    """Else the next pod would have the VLAN of the one before."""
+    node = Node(mode=mode)
+    node.run("p1-s0")
+
+    async def live() -> None:
+        (row,) = await node.attached("p1-s0", 0)
+        node.end("p1-s0")
+        node.kernel.fail("set_vf", count=2)
+        await node.attacher.force_release(row.bdf, row.generation)
+        assert node.row() is not None
+        node.kernel.heal()
+        await node.reconcile()
+
+    run(live())
+    assert node.all_free()

@@ -53,8 +53,9 @@ def test_a_file_is_named_by_resource_and_device() -> None:
     assert file_name(RESOURCE, PciAddress("0000:3b:00.2")) == "lading.dev-rdma-0000:3b:00.2-device.json"
 
 
-def test_a_vf_without_an_rdma_device_is_not_told_of() -> None:
-    given = inventory(vfs=(vf(0), replace(vf(1), driver="vfio-pci", ibdev="", unhealthy="bound to vfio-pci")))
+@pytest.mark.parametrize("ibdev", ["", "mlx5_\udcff"])  # the second is how Python has a name that is no UTF-8
+def test_a_vf_without_an_rdma_device_that_can_be_named_is_not_told_of(ibdev: str) -> None:
+    given = inventory(vfs=(vf(0), replace(vf(1), ibdev=ibdev)))
     assert set(decide_files(given, RESOURCE)) == {file_name(RESOURCE, vf(0).bdf)}
 
 

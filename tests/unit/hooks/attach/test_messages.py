@@ -21,18 +21,18 @@ from hooks.attach.messages import (
     stamp,
 )
 
-_REQUEST = render_message(16, 5, bytes(16), sequence=9)
+_REQUEST = stamp(render_message(16, 5, bytes(16)), 9)
 
 
 def ended(code: int, *, words: str = "", capped: bool = True) -> bytes:
     repeated = _REQUEST[:16] if capped else _REQUEST
     told = render_attribute(1, words.encode() + b"\0") if words else b""
     flags = (NLM_F_CAPPED if capped else 0) | (NLM_F_ACK_TLVS if words else 0)
-    return render_message(NLMSG_ERROR, flags, struct.pack("=i", -code) + repeated + told, sequence=9)
+    return stamp(render_message(NLMSG_ERROR, flags, struct.pack("=i", -code) + repeated + told), 9)
 
 
 def test_an_acknowledgement_ends_an_answer() -> None:
-    assert parse_answer(render_message(16, 0, b"link", sequence=9) + ended(0)) == [Message(16, 0, 9, b"link")]
+    assert parse_answer(stamp(render_message(16, 0, b"link"), 9) + ended(0)) == [Message(16, 0, 9, b"link")]
 
 
 @pytest.mark.parametrize("capped", [True, False])

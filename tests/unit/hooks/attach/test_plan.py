@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -209,6 +210,7 @@ def test_what_was_not_told_becomes_neutral() -> None:
 
 NOW = FULL.since + GRACE_S
 S0 = FULL.sandbox
+KNOWN = frozenset({FULL.generation})
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,7 @@ S0 = FULL.sandbox
         (at(Step.ATTACHED), {}, True),
         (at(Step.ATTACHED), {"now": NOW - 1}, False),
         (at(Step.ATTACHED), {"now": FULL.since - GRACE_S}, True),  # the clock was set back
+        (at(Step.ATTACHED), {"known": ()}, False),  # the clock was set since it was begun, which is after the lists
         (at(Step.ATTACHED), {"ready": {S0}, "stopped": {S0}, "now": NOW - 1}, True),
         (at(Step.ATTACHED), {"ready": {S0}, "unheld": {FULL.generation}, "now": NOW - 1}, True),
         (at(Step.ATTACHED), {"ready": {S0}, "boot_id": "another"}, True),
@@ -229,7 +232,8 @@ S0 = FULL.sandbox
 )
 def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool) -> None:
     stopped: set[SandboxId] = how.get("stopped", set())
-    alive = Alive(ready=frozenset(how.get("ready", ())), live=frozenset(how.get("live", ())), at=how.get("now", NOW))
+    ready, live, known = (frozenset(how.get(name, among)) for name, among in (("ready", ()), ("live", ()), ("known", KNOWN)))
+    alive = Alive(ready=ready, live=live, at=how.get("now", NOW), known=known)
     found = find_orphans(
         [row],
         alive,
@@ -241,28 +245,22 @@ def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool
 
 
 @pytest.mark.parametrize(
-    ("ready", "live", "stopped", "at", "ended"),
+    ("ready", "live", "stopped", "known", "ended"),
     [
-        (set(), set(), False, NOW, True),
-        (set(), set(), False, NOW - 1, False),  # the lists may be from before it was
-        ({S0}, set(), False, NOW, False),
-        ({S0}, set(), True, NOW, True),
-        (set(), {S0}, False, NOW, False),
-        ({S0}, {S0}, True, NOW, False),  # killing its containers failed
-        (set(), set(), True, NOW - 1, False),
+        (set(), set(), False, KNOWN, True),
+        (set(), set(), False, (), False),  # the lists may be from before it was
+        ({S0}, set(), False, KNOWN, False),
+        ({S0}, set(), True, KNOWN, True),
+        (set(), {S0}, False, KNOWN, False),
+        ({S0}, {S0}, True, KNOWN, False),  # killing its containers failed
+        (set(), set(), True, (), False),
     ],
 )
 def test_a_sandbox_has_ended_when_nothing_of_it_is_left(
-    ready: set[SandboxId], live: set[SandboxId], stopped: bool, at: int, ended: bool
+    ready: set[SandboxId], live: set[SandboxId], stopped: bool, known: Collection[int], ended: bool
 ) -> None:
-    alive = Alive(ready=frozenset(ready), live=frozenset(live), at=at)
+    alive = Alive(ready=frozenset(ready), live=frozenset(live), at=FULL.since, known=frozenset(known))
     assert has_ended(FULL, alive, stopped=stopped) is ended
-
-
-def test_lists_that_were_asked_for_after_it_are_a_witness_at_once() -> None:
-    alive = Alive(ready=frozenset(), live=frozenset(), at=NOW - 1, known=frozenset({FULL.generation}))
-    assert has_ended(FULL, alive, stopped=False)
-    assert not has_ended(replace(FULL, generation=FULL.generation + 1), alive, stopped=False)
 
 
 def test_nothing_is_known_before_the_first_lists() -> None:

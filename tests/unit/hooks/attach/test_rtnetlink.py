@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from hooks.attach.kernel import KernelError
 from hooks.attach.messages import Message, parse_messages, render_attribute
 from hooks.attach.model import Link, Route
 from hooks.attach.rtnetlink import (
@@ -75,6 +76,13 @@ def test_a_parent_on_another_bus_is_no_function() -> None:
 def test_the_address_of_an_infiniband_device_keeps_its_twenty_octets() -> None:
     octets = bytes(range(20))
     assert parse_link(link_message((3, b"ib0\0"), (1, octets))).mac == octets.hex(":")
+
+
+def test_a_name_that_is_no_text_is_asked_for_as_it_was_told() -> None:
+    """A pod that may configure its network can give its VF one, and with it the VF comes back."""
+    name = parse_link(link_message((3, b"\xff\xfe\0"))).name
+    assert render_attribute(3, b"\xff\xfe\0") in render_get_link(name)
+    str(KernelError(f"cannot rename {name}")).encode()  # goes into journal and log
 
 
 def test_a_device_without_an_address_has_none() -> None:

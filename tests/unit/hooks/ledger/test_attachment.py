@@ -138,7 +138,7 @@ def test_it_stays_as_it_is() -> None:
         lambda text: "",
         lambda text: "null",
         lambda text: "[" * 100_000,
-        lambda text: '{"x":"' + "x" * 70_000 + '"}',
+        lambda text: '{"x":"' + "x" * 700_000 + '"}',
     ],
 )
 def test_other_bytes_are_refused(spoil: Callable[[str], str]) -> None:
@@ -215,6 +215,11 @@ def test_names_and_numbers_that_are_none_are_refused(wrong: Attachment) -> None:
         parse_attachments(render_attachments([FULL, wrong]))
     with pytest.raises(StateError):
         check_attachment(wrong)
+
+
+def test_a_name_whose_octets_are_no_text_is_refused_before_it_is_written() -> None:
+    with pytest.raises(StateError):
+        check_attachment(netdev(name="\udcff"))
 
 
 def test_a_twenty_octet_address_is_infinibands() -> None:

@@ -1,8 +1,11 @@
 import dataclasses
+import json
 
 import pytest
 
+from hooks.assignment.central import MAX_BYTES, parse_central
 from hooks.assignment.model import (
+    Assignment,
     ContainerRequest,
     Devices,
     Form,
@@ -11,12 +14,13 @@ from hooks.assignment.model import (
     GrantedVf,
     VfRequest,
 )
+from hooks.assignment.netdev import MAX_ROUTES
 from hooks.attach.model import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from hooks.ledger.canonical import defaults
 from hooks.ledger.model import Grant, parse_annotation, parse_devices, parse_request, render_annotation, render_json
 from lading.errors import StateError
-from lading.vocabulary import PciAddress
-from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf
+from lading.vocabulary import PciAddress, PodUid
+from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf, vfs
 
 SETTINGS = VfSettings(
     config=VfConfig(
@@ -103,7 +107,7 @@ def test_the_annotation_of_a_released_version_stays_readable() -> None:
 
 
 TEXT = render_annotation(FULL)
-LONG = dataclasses.replace(FULL, request=ContainerRequest(gpus=(GpuRequest(name="GPU-x"),) * 4000))
+LONG = dataclasses.replace(FULL, request=ContainerRequest(gpus=(GpuRequest(name="GPU-x"),) * 40_000))
 
 
 @pytest.mark.parametrize(
@@ -151,3 +155,17 @@ def test_what_this_node_would_not_have_written_is_refused(text: str) -> None:
 def test_a_row_that_is_not_ours_is_refused(text: str) -> None:
     with pytest.raises(StateError):
         parse_devices(text)
+
+
+def test_what_an_assignment_can_say_a_ledger_can_read() -> None:
+    """50 VFs with as many routes as one may have are no more than a pod's annotations can hold."""
+    routes = [{"to": f"fd00:1111:2222:3333:4444:5555:{n:x}:0/112", "via": "fd00:1111:2222:3333::1"} for n in range(MAX_ROUTES)]
+    entries = [{"bdf": vf_bdf(n), "ifname": f"rdma{n}", "mtu": 9000, "routes": routes} for n in range(50)]
+    said = {"v": 1, "pod": "p", "node": "n", "gen": 1, "containers": {"train": {"vfs": entries}}}
+    text = json.dumps(said, separators=(",", ":"))
+    assert len(text) > MAX_BYTES * 0.75
+    assignment = parse_central(text, pod=PodUid("p"), node="n", form=Form.SIGNED)
+    assert isinstance(assignment, Assignment), assignment
+    large = dataclasses.replace(grant(devices=vfs(*range(50))), request=assignment.for_container("train"))
+    found = parse_annotation(render_annotation(large), sandbox=large.sandbox, granted_at=0, boot_id=BOOT)
+    assert found.request == large.request

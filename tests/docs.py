@@ -1,0 +1,19 @@
+"""The pages of docs/ as tests read them, to compare what they say with the code."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def section(page: str, heading: str) -> str:
+    """Up to the next heading of its level, or of a higher one."""
+    level = heading.index(" ")
+    body = (ROOT / "docs" / page).read_text().split(f"\n{heading}\n")[1]
+    return re.split(rf"\n#{{2,{level}}} ", body)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in backquotes in the first column of tables."""
+    return [name for row in re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]

@@ -1,0 +1,82 @@
+"""What the pages say of settings, metrics, modules and tests is what there is; what they link to is there."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+import central.settings
+import hooks.settings
+import runtimeproxy.settings
+from lading.settings import declared
+from tests.docs import ROOT, first_cells, section
+
+PAGES: Final = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "schema"),
+    [
+        ("central.md", "## Settings", central.settings.Settings),
+        ("operations.md", "### `/etc/lading/hooks.toml`", hooks.settings.Settings),
+        ("operations.md", "### `/etc/lading/runtimeproxy.toml`", runtimeproxy.settings.Settings),
+    ],
+)
+def test_settings_with_their_defaults(page: str, heading: str, schema: type[msgspec.Struct]) -> None:
+    shown = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| (.*) \|$", section(page, heading), re.MULTILINE)
+    assert shown == [(key, _default(default), setting.help) for key, _, setting, default in declared(schema)]
+
+
+def _default(value: object) -> str:
+    return "none" if value is None else msgspec.json.encode(msgspec.to_builtins(value)).decode()
+
+
+def test_the_metrics_of_a_node() -> None:
+    made = r'\b(Counter|Gauge|Histogram)(?:MetricFamily)?\(\s*"(lading_\w+)"'
+    sources = "".join((ROOT / daemon / "metrics.py").read_text() for daemon in ("hooks", "runtimeproxy"))
+    expected = {name + ("_total" if kind == "Counter" else "") for kind, name in re.findall(made, sources)}
+    shown = set(first_cells(section("operations.md", "## Metrics"))) - {"process_…"}
+    assert shown == expected
+
+
+@pytest.mark.parametrize("daemon", ["runtimeproxy", "hooks", "central"])
+def test_the_architecture_names_every_module(daemon: str) -> None:
+    room, named = "", set()
+    for cell in re.findall(r"^\| ([^|]+) \|", section("architecture.md", f"## `{daemon}/`"), re.MULTILINE):
+        if header := re.fullmatch(r"\*\*(?:`(\w+)/`|the daemon)\*\*", cell.strip()):
+            room = f"{header[1]}/" if header[1] else ""
+        named |= {room + name for name in re.findall(r"`(\w+\.py)`", cell)}
+    modules = {path.relative_to(ROOT / daemon).as_posix() for path in (ROOT / daemon).rglob("*.py")}
+    assert named == {module for module in modules if not module.endswith("__init__.py")}
+
+
+def test_every_bug_has_a_test_that_exists() -> None:
+    rows = re.findall(r"^\| .* \| ([^|]*) \|$", (ROOT / "docs/bugs.md").read_text(), re.MULTILINE)[1:]
+    assert rows
+    for row in rows:
+        assert "`" in row
+        source = ""
+        for path, name in re.findall(r"`([^`:]*)(?:::([^`]+))?`", row):
+            source = (ROOT / path).read_text() if path else source  # of the same file as the one before
+            assert f"def {name}(" in source if name else source, (path, name)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", _without_code(page)):
+        path, _, anchor = link.partition("#")
+        if not path.startswith("http"):
+            target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+            assert target.exists(), link
+            assert not anchor or anchor in _anchors(target), link
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", _without_code(page.relative_to(ROOT).as_posix()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _without_code(page: str) -> str:
+    return re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
