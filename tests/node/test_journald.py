@@ -135,7 +135,7 @@ def seed(journald: PrivateJournald) -> None:
         log.warning(Event.GRANT_REFUSED, "held", **pod, container="train", reason=Reason.DEVICE_HELD)
         log.info(Event.GRANT_CREATED, **pod, container="train", devices="GPU-1")
         log.error(Event.CONTAINER_BYPASSED, "went past", **pod, container="train")
-        log.warning(Event.DEVICE_UNHEALTHY, "Xid 79", device="GPU-1")
+        log.warning(Event.DEVICE_UNHEALTHY, "Xid 79", **pod, device="GPU-1")
         log.error(Event.LEDGER_FAILED, "disk full")
         log.warning(Event.REPORT_FAILED, "no such resource")
         log.info(Event.VF_ATTACHED, **pod, device="0000:3b:00.2", ifname="rdma0")
