@@ -2,7 +2,7 @@
 
 `attach.attacher` does it; here is when, and what the rest of the node is to see of it: the inventory as it would be with every
 VF at home, VFs that are not free, rows that nobody has a use for any more. An answer waits for its VFs; a stop waits as long as
-a stop may, and never fails. On a node that brings no VF anywhere there is no attacher, and nothing to wait for.
+a stop may, and never fails. On a node that brings no VF anywhere nothing is asked for, and there is nothing to wait for.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Attaching:
     """All methods on the loop's thread."""
 
     journal: Journal
-    attacher: Attacher | None
+    attacher: Attacher
     told: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
     strays: frozenset[PciAddress] = frozenset()  # network devices that somebody else moved
     _shown: tuple[tuple[Inventory, tuple[Attachment, ...], frozenset[PciAddress]], Inventory] | None = None
@@ -96,8 +96,6 @@ class Attaching:
 
     async def attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
         """The answer, when its VFs are in the pod: they are in the container's annotations too, for a ledger that is lost."""
-        if self.attacher is None:
-            return answer
         began = time.monotonic()
         pod = PodOf(pod=PodUid(sandbox.uid), namespace=sandbox.namespace, pod_name=sandbox.name, sandbox=SandboxId(sandbox.id))
         rows = await self.attacher.attach(answer.attach, pod)
@@ -110,8 +108,6 @@ class Attaching:
 
     async def give_back(self, sandbox: hook_pb2.PodSandbox) -> None:
         """While the namespace of a sandbox that is about to be stopped still lives. What takes too long goes on behind."""
-        if self.attacher is None:
-            return
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
@@ -129,8 +125,6 @@ class Attaching:
     ) -> bool:
         """With lists that succeeded; `known` are the `generations` from before they were asked for. An empty list is a witness
         only of pods that were seen to stop. Whether a VF came back."""
-        if self.attacher is None:
-            return False
         rows = self.journal.rows()
         if not sandboxes:
             known &= {row.generation for row in rows if row.pod in stopped}
@@ -148,7 +142,7 @@ class Attaching:
     async def look_for_strays(self, watch: InventoryWatch) -> None:
         """An inventory may be older than the newest row is: what looks strange is looked at again before it is believed."""
         current = watch.current
-        if self.attacher is None or current is None:
+        if current is None:
             return
         found = find_strays(current, self.journal.rows())
         if found - self.strays:

@@ -63,10 +63,10 @@ class Node:
     log: Log
     rules: Callable[[], Rules]
     reconcile_interval_s: float
+    attacher: Attacher
     clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
     soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
     watch: InventoryWatch | None = None
-    attacher: Attacher | None = None  # of a node that brings VFs into pods
     vfs: Attaching = field(init=False)
     reconciled: bool = False
     reconcile_failures: int = 0

@@ -6,6 +6,7 @@ Enters: inventories, grants, what the runtime lists. Leaves: log records. Decide
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+from hooks.attach.model import STRAY
 from hooks.inventory.changes import Change, ChangeKind, decide_changes
 from hooks.inventory.model import Inventory
 from hooks.ledger.bypass import Bypassed
@@ -70,7 +71,7 @@ class Telling:
 
     def strays(self, vfs: Iterable[PciAddress]) -> None:
         """Of one that came back it is said again, should it go again."""
-        messages = {f"VF {vf}: its network device is in another namespace, and nobody of ours put it there": vf for vf in vfs}
+        messages = {f"VF {vf}: {STRAY}": vf for vf in vfs}
         gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
         self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
         for message, vf in sorted(messages.items()):

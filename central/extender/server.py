@@ -169,7 +169,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 def _names_read(args: ExtenderArgs) -> Iterator[Names | None]:
     """None: there are none. What is wrong with them may show when they are looked at."""
     try:
-        yield None if bytes(args.NodeNames) == b"null" else Names(args.NodeNames)
+        yield Names.read(args.NodeNames)
     except msgspec.ValidationError as e:
         raise _BadBodyError(f"NodeNames: {e}") from e
 

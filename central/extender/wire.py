@@ -23,12 +23,19 @@ class Names(Sequence[str]):
     one is there, and to say them again. msgspec.ValidationError for what is no list, and then for a list of something else. A
     name of a node has no character that JSON would escape."""
 
-    def __init__(self, raw: msgspec.Raw) -> None:
+    def __init__(self, raw: msgspec.Raw, text: bytes) -> None:
+        """Use `read`."""
         self.raw = raw
-        self._text = bytes(raw)
+        self._text = text
         self._made: list[str] | None = None
-        if not self._text.startswith(b"["):
+        if not text.startswith(b"["):
             self._names()
+
+    @classmethod
+    def read(cls, raw: msgspec.Raw) -> "Names | None":
+        """None for null, which is what Go makes of no list."""
+        text = bytes(raw)
+        return None if text == b"null" else cls(raw, text)
 
     def __contains__(self, name: object) -> bool:
         return f'"{name}"'.encode() in self._text

@@ -9,14 +9,15 @@ its thousandth parts (*milli*), of memory or of compute, whichever is scarcer. 1
 given; a card that may not be given has none left.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import count, repeat
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from central.assignment.model import Part
+from central.fit.numbered import Numbers
 from central.ledger.model import CardRoom, NodeRoom
 
 Ints = NDArray[np.int64]
@@ -28,7 +29,6 @@ PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card h
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
 _PLANES: Final = 8
 _NEVER: Final = -2  # before everything
-REMEMBERED: Final = 32768  # states of nodes
 _DROPPED: Final = 1024  # nodes that went, which who looks now and then still has to hear of
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
@@ -78,8 +78,7 @@ class Columns:
         self._dropped_before = -1  # the last tick of those that are forgotten
         self._empty: list[int] = []
         self._kind_of: dict[Kind, int] = {Kind(): 0}
-        self._alike: dict[Hashable, int] = {}
-        self._fresh = count(1)
+        self._numbers = Numbers()
         self._order = order
         self._ranks: Ints | None = None
 
@@ -241,12 +240,10 @@ class Columns:
         self.full[row] = np.count_nonzero(plane[FREE] == FULL)
 
     def _compare(self, row: int) -> None:
-        """With all that are known: which it is alike. Those that were forgotten are like nobody any more."""
+        """With all that are known: which it is alike."""
         others = self.kind[row], self.serving[row], self.odd[row], self.parted[row]
         key = self.cards[row].tobytes(), *map(int, others)
-        if len(self._alike) >= REMEMBERED:
-            self._alike.clear()
-        self.alike[row] = self._alike.get(key) or self._alike.setdefault(key, next(self._fresh))
+        self.alike[row] = self._numbers.of(key)
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
         """Whether it is another."""

@@ -10,15 +10,13 @@ asks, so its number is remembered. Rooms that are alike have two numbers where t
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from itertools import count
 from typing import Final
 
 from central.assignment.sharing import Labels
 from central.fit.demand import Demand, is_placed
+from central.fit.numbered import REMEMBERED, Numbers
 from central.fit.topology import lay_out
 from central.ledger.model import CardRoom, NodeRoom
-
-REMEMBERED: Final = 32768  # nodes, and likenesses, of each kind; a cluster has 15,000 nodes
 
 _State = tuple[str, int, bool, bool, int, int, bool, int, tuple[Labels, ...], tuple[tuple[str, int, bool], ...]]
 Likeness = Callable[[NodeRoom], int]
@@ -34,16 +32,14 @@ def likeness_for(demand: Demand) -> Likeness:
 def _numbered(key: Callable[[NodeRoom], Hashable]) -> Likeness:
     """By the room itself, which is never changed: the last one of each node; and then by what it is like."""
     rooms: dict[str, tuple[NodeRoom, int]] = {}
-    numbers: dict[Hashable, int] = {}
-    fresh = count()
+    numbers = Numbers()
 
     def likeness(room: NodeRoom) -> int:
         known = rooms.get(room.name)
         if known is None or known[0] is not room:
-            for remembered in (rooms, numbers):
-                if len(remembered) >= REMEMBERED:
-                    remembered.clear()
-            known = rooms[room.name] = room, numbers.setdefault(key(room), next(fresh))
+            if len(rooms) >= REMEMBERED:
+                rooms.clear()
+            known = rooms[room.name] = room, numbers.of(key(room))
         return known[1]
 
     return likeness

@@ -19,7 +19,7 @@ from typing import Any, Final
 from hooks.assignment.model import Refusal
 from hooks.attach import plan
 from hooks.attach.kernel import Kernel, KernelError
-from hooks.attach.model import Attachment, Netdev, PodOf, RdmaMode, Step, VfConfig, VfSettings, WantedVf
+from hooks.attach.model import STRAY, Attachment, Netdev, PodOf, RdmaMode, Step, VfConfig, VfSettings, WantedVf
 from hooks.attach.steps import InThread, Steps, Work
 from hooks.inventory.model import INFINIBAND
 from hooks.ledger.journal import Journal
@@ -110,8 +110,8 @@ class Attacher:
         unheld: frozenset[int] = frozenset(),
     ) -> None:
         """Of the runtime's lists, the sandboxes that are ready and those with a live container; not to be called with lists
-        that failed, or were empty beside attachments. Releases what has lost its sandbox, or is of a generation that its pod
-        gave up (`unheld`), and tries again what failed. `known`: generations from before the lists were asked for."""
+        that failed. `known`: the generations of which they are witness. Releases what has lost its sandbox by them, or is of a
+        generation that its pod gave up (`unheld`), and tries again what failed."""
         self._alive = plan.Alive(ready=ready, live=live, at=int(self._clock()), known=known)
         rows = self._journal.rows()
         orphans = plan.find_orphans(rows, self._alive, stopped=self._stopped, unheld=unheld, boot_id=self._boot_id)
@@ -266,7 +266,7 @@ class Attacher:
             return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent)
         if work.wanted.vf.link_layer == INFINIBAND:  # without IPoIB it has none
             return None
-        raise KernelError("its network device is in another namespace, and nobody of ours put it there")
+        raise KernelError(STRAY)
 
     # ---- releasing
 

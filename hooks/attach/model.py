@@ -10,10 +10,12 @@ Source: linux/if_link.h (IFLA_VF_*), ip-link(8) "vf"; the order of steps is srio
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hooks.inventory.model import Vf
 from lading.vocabulary import PciAddress, PodUid, SandboxId
+
+STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
 
 
 class VlanProtocol(StrEnum):

@@ -10,15 +10,12 @@ Source: sysfs-class-net (a device is listed in its own namespace only), rdma-sys
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from hooks.assignment.model import Devices, GrantedVf
-from hooks.attach.model import Attachment
+from hooks.attach.model import STRAY, Attachment
 from hooks.grant.holding import Holding
 from hooks.inventory.model import ETHERNET, Inventory, Vf
 from lading.vocabulary import PciAddress
-
-_STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
 
 
 def with_attached(
@@ -59,7 +56,7 @@ def _netdev_is_away(vf: Vf) -> bool:
 def _shown(vf: Vf, away: Mapping[PciAddress, Attachment], strays: Collection[PciAddress]) -> Vf:
     row = away.get(vf.bdf)
     if row is None:
-        return replace(vf, unhealthy=_STRAY) if vf.bdf in strays and _netdev_is_away(vf) else vf
+        return replace(vf, unhealthy=STRAY) if vf.bdf in strays and _netdev_is_away(vf) else vf
     before = row.vf
     if vf.driver == before.driver and not vf.ibdev and row.rdma:
         # Its names and nodes are what they were; where it is on the PCI bus is what is read now.

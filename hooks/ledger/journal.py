@@ -73,6 +73,8 @@ class Journal:
         it was given again after the ledger was lost, is another's."""
         missing = (row for row in rows if row.bdf not in self._rows)
         new = newest_of_each(missing, taken={row.generation for row in self._rows.values()})
+        if not new:  # as with nearly every comparison with the runtime: nothing is written, on a full disk too
+            return
         with self._transaction() as db:
             write_rows(db, new)
         self._rows |= {row.bdf: row for row in new}

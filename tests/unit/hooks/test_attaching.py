@@ -507,15 +507,12 @@ def test_rows_of_a_node_that_attaches_nothing_any_more_still_hold(play: Play) ->
     async def scenario(rig: Rig) -> None:
         rig.rules = NO_NETDEVS
         async with rig.node() as node:
-            node.attacher = None
-            node.vfs.attacher = None
-            row = replace(holders.row(pod="pod-9", sandbox="s9"), vf=vf(0))
+            row = replace(holders.row(pod="pod-9", sandbox=rig.runtime.run("pod-9")), vf=vf(0))
             node.ledger.journal.begin(row)
-            rig.runtime.run("another")
-            assert await node._reconcile()
             assert reason(await ask(node, sandbox_of("pod-1", "s1", {"lading.dev/vfs": BDFS[0]}))) is Reason.DEVICE_HELD
-            await node.give_back_vfs(sandbox_of("pod-9", "s9"))
             assert rows(node) == {BDFS[0]: Step.ATTACHED}
+            await node.give_back_vfs(sandbox_of("pod-9", row.sandbox))
+            assert rows(node) == {}
 
     play(scenario)
 

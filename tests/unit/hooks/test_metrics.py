@@ -24,6 +24,7 @@ from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2
+from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, grant, row, whole
 from tests.unit.hooks.inventories import gpu, inventory, vf
 from tests.unit.hooks.test_node import RULES
@@ -61,6 +62,7 @@ def a_node(ledger: Ledger, runtime: Runtime, folder: Path, log: Log) -> Node:
         log=log,
         rules=lambda: RULES,
         reconcile_interval_s=3600.0,
+        attacher=FakeAttacher(ledger.journal),
     )
 
 

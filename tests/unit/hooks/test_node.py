@@ -23,6 +23,7 @@ from lading.log import Event, Level, Log
 from lading.reasons import Reason
 from lading.vocabulary import PodUid
 from protos.hook.v1 import hook_pb2
+from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.runtime import FakeRuntime
@@ -60,6 +61,7 @@ class Rig:
                 log=self.log,
                 rules=lambda: RULES,
                 reconcile_interval_s=3600.0,
+                attacher=FakeAttacher(ledger.journal),
             )
             watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
             node.watch = watch

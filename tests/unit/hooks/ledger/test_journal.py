@@ -174,3 +174,11 @@ def test_a_ledger_from_before_there_was_a_journal(tmp_path: Path, monkeypatch: p
 
 def test_where_there_is_no_ledger_nothing_is_attached(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "node.db") == ()
+
+
+def test_to_restore_nothing_is_no_write(ledger: Ledger) -> None:
+    there = ledger.journal.begin(NEW)
+    ledger.path.rename(ledger.path.with_suffix(".gone"))
+    ledger.journal.restore([])
+    ledger.journal.restore([there])
+    assert ledger.write_failures == 0
