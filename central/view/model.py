@@ -1,0 +1,160 @@
+"""What is where, for people and for the page: one `NodeView` a node, as JSON with these names.
+
+*Held* is what the ledger has given away, *used* is what the node's driver saw in use when it last looked. A card that is held may
+idle: the two are never added, nor shown under one name. Amounts are MiB of memory and percent of one card's compute.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class State(StrEnum):
+    """Of one device."""
+
+    FREE = "free"
+    SHARED = "shared"  # a GPU of which parts are held, and the rest may be given
+    HELD = "held"  # nothing of it is left to give
+    UNUSABLE = "unusable"  # unhealthy, cordoned, or used by somebody without a grant; it may be held all the same
+
+
+class NodeState(StrEnum):
+    READY = "ready"
+    UNREACHABLE = "unreachable"  # its Node is not Ready: what is held there stays held
+    NOT_RECONCILED = "not-reconciled"  # it does not know yet who holds its devices
+    NO_REPORT = "no-report"  # there is no NodeDevices object
+
+
+class _View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all parts have in common."""
+
+
+class Holder(_View, frozen=True):
+    """Who holds a device, and how much of it. Of a VF only who."""
+
+    uid: str  # the pod's
+    namespace: str = ""
+    pod: str = ""  # its name; empty where nobody knows it
+    claims: tuple[str, ...] = ()  # central.ledger.model.Claim: why the ledger believes so
+    containers: tuple[str, ...] = ()  # where the node reports them
+    memory_mib: int = 0
+    core_percent: int = 0
+    whole: bool = False
+    mig: tuple[str, ...] = ()  # UUIDs of instances
+
+
+class Past(_View, frozen=True):
+    """Who held a device before. Unix seconds."""
+
+    device: str
+    namespace: str = ""
+    pod: str = ""
+    uid: str = ""
+    container: str = ""
+    since: int = 0
+    until: int = 0
+    by: str = ""  # whose decision: signed, unsigned or manual
+
+
+class Use(_View, frozen=True):
+    """What the driver saw."""
+
+    memory_mib: int
+    busy_percent: int  # of the driver's last sample period
+    at: int = 0  # Unix seconds
+
+
+class MigView(_View, frozen=True):
+    uuid: str
+    profile: str = ""
+    memory_mib: int = 0
+    state: State = State.FREE
+    holders: tuple[Holder, ...] = ()
+
+
+class GpuView(_View, frozen=True):
+    uuid: str
+    bdf: str
+    index: int  # in order of PCI address, from 0
+    model: str
+    memory_mib: int  # that can be given: without the driver's own part
+    state: State
+    held_mib: int = 0
+    held_percent: int = 0
+    why: str = ""  # of an unusable one, in words
+    cordoned: bool = False
+    holders: tuple[Holder, ...] = ()
+    mig: tuple[MigView, ...] = ()
+    module_id: int | None = None
+    nvlinks: int = 0
+    use: Use | None = None
+
+
+class VfView(_View, frozen=True):
+    bdf: str
+    state: State
+    why: str = ""
+    holders: tuple[Holder, ...] = ()
+
+
+class PfView(_View, frozen=True):
+    bdf: str
+    ibdev: str = ""
+    netdev: str = ""
+    link_layer: str = ""
+    why: str = ""  # unhealthy or cordoned, in words
+    cordoned: bool = False
+    vfs: tuple[VfView, ...] = ()
+
+
+class Group(_View, frozen=True):
+    """Devices below one switch: one root port's tree, or, where a device is below none, its host bridge."""
+
+    name: str  # the bridge's PCI address
+    socket: int | None = None
+    numa: int | None = None
+    gpus: tuple[str, ...] = ()  # UUIDs
+    pfs: tuple[str, ...] = ()  # PCI addresses
+
+
+class NodeView(_View, frozen=True):
+    name: str
+    state: NodeState
+    gpus: tuple[GpuView, ...] = ()
+    pfs: tuple[PfView, ...] = ()
+    groups: tuple[Group, ...] = ()  # by socket, NUMA node and address; every GPU and PF is in one
+    problems: tuple[str, ...] = ()
+    reporter: str = ""  # version of lading-hooks
+    driver: str = ""
+    cordon: str = ""  # as a person wrote it
+    past: tuple[Past, ...] = ()  # newest first
+
+
+class PendingView(_View, frozen=True):
+    uid: str
+    namespace: str
+    pod: str
+    asks: str  # in words
+    refused_s: float | None = None  # for how long; None: not refused since it was last seen to fit, or nobody knows
+    reasons: dict[str, int] = {}  # nodes by reason code
+    making_room_on: str = ""
+
+
+class Totals(_View, frozen=True):
+    """Of a node or of a cluster. A device is in one of `free`, `shared`, `held` and `unusable`."""
+
+    gpus: int = 0
+    gpus_free: int = 0
+    gpus_shared: int = 0
+    gpus_held: int = 0
+    gpus_unusable: int = 0
+    memory_mib: int = 0  # of all GPUs
+    held_mib: int = 0
+    core_percent: int = 0  # 100 a GPU
+    held_percent: int = 0
+    vfs: int = 0
+    vfs_free: int = 0
+    vfs_held: int = 0
+    vfs_unusable: int = 0
+    nodes: int = 1
+    nodes_not_ready: int = 0
