@@ -35,6 +35,7 @@ from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
+from lading.tracing import open_tracing
 from lading.vocabulary import SandboxId
 
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
@@ -50,7 +51,8 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
         log.warning(Event.CONNECTION_REJECTED, f"peer has uid {peer.uid}", pid=peer.pid)
 
     loop = asyncio.get_running_loop()
-    async with RuntimeClient(runtime_path) as runtime:
+    tracing = open_tracing("lading-hooks", settings.otlp_endpoint, log, node=settings.node_name)
+    async with tracing, RuntimeClient(runtime_path) as runtime:
         with (
             Ledger.open(ledger_path(settings)) as ledger,
             listen(listen_path, rejected=rejected) as listener,
@@ -94,8 +96,15 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 conditions=lambda: _conditions(settings, node, reporter),
                 log=log,
             )
-            service = HookService(node, answered=lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds))
-            server = HookServer(service, log, LedgerService(node, attacher, log))
+            server = HookServer(
+                HookService(
+                    node,
+                    answered=lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds),
+                    tracing=tracing,
+                ),
+                log,
+                LedgerService(node, attacher, log),
+            )
             stop = stop_asked()  # before the first question can come, so that none is cut off
             await server.start(listener)
             await health.start()

@@ -22,6 +22,7 @@ from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.sockets import Listener, Peer, peer_credentials
+from lading.tracing import OFF, Span, Tracing
 from protos.hook.v1 import hook_pb2
 
 SERVICE: Final = "lading.hook.v1.Hook"
@@ -30,14 +31,18 @@ _HIGH_WATER: Final = 1 << 20
 # At the end, for answers that are under way; systemd waits for 30 s.
 DRAIN_S: Final = 5.0
 
+_STAGES: Final = {number: name for name, number in hook_pb2.Stage.items()}
 _NOTHING: Final = hook_pb2.AdjustResponse(adjustment=hook_pb2.Adjustment())
 
 
 class HookService:
-    def __init__(self, node: Node, *, answered: Callable[[Answer | Refusal, float], object] = lambda *_: None) -> None:
+    def __init__(
+        self, node: Node, *, answered: Callable[[Answer | Refusal, float], object] = lambda *_: None, tracing: Tracing = OFF
+    ) -> None:
         """`answered` is told of each container that was asked about, with the seconds that deciding and recording took."""
         self._node = node
         self._answered = answered
+        self._tracing = tracing
 
     def methods(self) -> Mapping[bytes, Method]:
         """By path: bytes in, bytes out."""
@@ -62,6 +67,22 @@ class HookService:
         return b""
 
     def adjust(self, request: hook_pb2.AdjustRequest) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
+        stage = _STAGES.get(request.stage, "a stage of tomorrow")
+        span = self._tracing.begin(f"Adjust {stage}", parent=request.traceparent)
+        try:
+            response = self._adjusted(request)
+        except BaseException:
+            span.end()
+            raise
+        if isinstance(response, hook_pb2.AdjustResponse):
+            with span:
+                _note_answer(span, request, response)
+            return response
+        return _traced(span, request, response)
+
+    def _adjusted(
+        self, request: hook_pb2.AdjustRequest
+    ) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
         match request.stage:
             case hook_pb2.CREATE_CONTAINER:
                 began = time.monotonic()
@@ -103,6 +124,26 @@ class HookService:
                 self._node.sandbox_removed(request.sandbox)
             case _:
                 pass
+
+
+async def _traced(
+    span: Span, request: hook_pb2.AdjustRequest, later: Coroutine[Any, Any, hook_pb2.AdjustResponse]
+) -> hook_pb2.AdjustResponse:
+    with span:
+        response = await later
+        _note_answer(span, request, response)
+        return response
+
+
+def _note_answer(span: Span, request: hook_pb2.AdjustRequest, response: hook_pb2.AdjustResponse) -> None:
+    sandbox = request.sandbox
+    span.note(
+        k8s_namespace_name=sandbox.namespace,
+        k8s_pod_name=sandbox.name,
+        k8s_pod_uid=sandbox.uid,
+        k8s_container_name=request.container.name,
+        lading_reason=response.refusal.reason,
+    )
 
 
 async def _serialized(later: Coroutine[Any, Any, hook_pb2.AdjustResponse]) -> bytes:

@@ -99,6 +99,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     report: Annotated[bool, Setting("report devices and grants to the API server, as NodeDevices, for central")] = False
     kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: the rights of the pod that this is")] = ""
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
+    otlp_endpoint: Annotated[
+        str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
+    ] = ""
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
 
 

@@ -48,6 +48,7 @@ class Event(StrEnum):
     METRICS_FAILED = "metrics.failed"
     PROBE_FAILED = "probe.failed"  # our own socket does not answer: systemd's watchdog is not fed
     LOG_DROPPED = "log.dropped"  # records that the journal did not take
+    TRACES_FAILED = "traces.failed"  # the collector of otlp_endpoint does not take them; said once a minute
     # proxy
     CONNECTION_OPENED = "connection.opened"
     CONNECTION_CLOSED = "connection.closed"

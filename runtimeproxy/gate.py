@@ -19,11 +19,12 @@ from lading.errors import RuntimeUnavailableError
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
+from lading.tracing import OFF, Span, Tracing
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import Answers, Merged, merge
-from runtimeproxy.call.calls import Forward, HeldCall, Outcome, Refusal, Stage, held_paths
+from runtimeproxy.call.calls import Forward, HeldCall, Outcome, Refusal, Refuse, Stage, held_paths
 from runtimeproxy.call.known import Known
 from runtimeproxy.call.projection import sandbox_of_list
 from runtimeproxy.call.screening import Screening
@@ -46,8 +47,11 @@ class Sandboxes(Protocol):
 
 
 class Gate:
-    def __init__(self, chain: Chain, runtime: Sandboxes, log: Log, *, guarded_prefixes: Sequence[str]) -> None:
+    def __init__(
+        self, chain: Chain, runtime: Sandboxes, log: Log, *, guarded_prefixes: Sequence[str], tracing: Tracing = OFF
+    ) -> None:
         self.known = Known()
+        self._tracing = tracing
         self._chain = chain
         self._runtime = runtime
         self._log = log
@@ -124,6 +128,17 @@ class Gate:
         return subject_of(request, self.known)  # which looks at more of `known` than another thread may
 
     async def _ask(self, call: HeldCall, stage: Stage, screening: Screening, subject: Subject) -> Outcome:
+        with self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent) as span:
+            _note_subject(span, subject)
+            outcome = await self._answer(replace(call, traceparent=span.traceparent), stage, screening, subject)
+            match outcome:
+                case Refuse():
+                    span.note(lading_outcome="refused", lading_reason=outcome.reason)
+                case Forward():
+                    span.note(lading_outcome="forwarded" if outcome.message is None else "adjusted")
+            return outcome
+
+    async def _answer(self, call: HeldCall, stage: Stage, screening: Screening, subject: Subject) -> Outcome:
         asked, questions = await _look(call, lambda: _questions(call, stage, screening, subject))
         answers = await self._chain.ask(stage, questions, call.deadline, keep_going=call.method.teardown)
         observe = await _look(call, lambda: _observes(stage, screening, subject.keys))
@@ -306,6 +321,12 @@ def _fields(call: HeldCall, subject: Subject | None) -> dict[str, Any]:
         fields |= {"namespace": sandbox.namespace, "pod": sandbox.name, "pod_uid": sandbox.uid}
         fields |= {"container": container.name} if container else {}
     return fields
+
+
+def _note_subject(span: Span, subject: Subject) -> None:
+    sandbox, container = subject.sandbox, subject.container
+    name = container.name if container else ""
+    span.note(k8s_namespace_name=sandbox.namespace, k8s_pod_name=sandbox.name, k8s_pod_uid=sandbox.uid, k8s_container_name=name)
 
 
 def _large(call: HeldCall) -> bool:

@@ -20,6 +20,7 @@ from lading.runtime import RuntimeClient
 from lading.settings import add_flags, parse_args
 from lading.sockets import access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
+from lading.tracing import open_tracing
 from runtimeproxy.call.relist import Relist
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.endpoint import Failure
@@ -86,9 +87,10 @@ async def run(settings: Settings, log: Log) -> None:
         metrics.hook_answered(hook, seconds, failure.reason if failure else None)
         hook_watch.answered(hook, failure)
 
-    async with RuntimeClient(runtime_path) as runtime:
+    tracing = open_tracing("lading-runtimeproxy", settings.otlp_endpoint, log)
+    async with tracing, RuntimeClient(runtime_path) as runtime:
         chain = Chain(log, answered=answered)
-        gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes)
+        gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes, tracing=tracing)
         server = Server(settings, runtime=runtime_path, gate=gate, metrics=metrics, log=log)
         relist = Relist(gate.known, runtime, log)
         with listen(listen_path, like=runtime_path, rejected=server.rejected) as listener:

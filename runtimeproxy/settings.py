@@ -33,4 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Setting("address and port of /metrics, /healthz and /readyz; empty for none"),
     ] = "127.0.0.1:9440"
+    otlp_endpoint: Annotated[
+        str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
+    ] = ""
     log_level: Annotated[Level, Setting("debug (every call), info, warning or error")] = Level.INFO

@@ -75,6 +75,7 @@ class Cri:
     ) -> None:
         self.api = api
         self.deadline_s = deadline_s
+        self.metadata: tuple[tuple[str, str], ...] = ()  # of every call, beside what gRPC sends itself
         self._channel = grpc.insecure_channel(f"unix://{str(socket).removeprefix('unix://')}", options=_OPTIONS)
         self._temporary = None if folder else tempfile.mkdtemp(prefix="lading-cri-")
         where = folder or Path(str(self._temporary))
@@ -110,7 +111,7 @@ class Cri:
             response_deserializer=reply.FromString,
         )
         try:
-            answer: R = rpc(request, timeout=deadline_s or self.deadline_s)
+            answer: R = rpc(request, timeout=deadline_s or self.deadline_s, metadata=self.metadata)
         except grpc.RpcError as e:
             raise CriError(method, e.code(), e.details() or "") from e
         return answer
