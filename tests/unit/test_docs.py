@@ -1,15 +1,20 @@
 """What the pages say of settings, metrics, modules and tests is what there is; what they link to is there."""
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
+import yaml
 
 import central.settings
 import hooks.settings
 import runtimeproxy.settings
+from central.ask.model import Ask
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod
 from lading.settings import declared
 from tests.docs import ROOT, first_cells, section
 
@@ -80,3 +85,24 @@ def _anchors(page: Path) -> set[str]:
 
 def _without_code(page: str) -> str:
     return re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _manifests() -> list[tuple[str, str]]:
+    """Every YAML block of a page that has containers."""
+    blocks = [
+        (page, block)
+        for page in PAGES
+        for block in re.findall(r"^ *```yaml\n(.*?)^ *```", (ROOT / page).read_text(), re.M | re.S)
+    ]
+    return [(page, textwrap.dedent(block)) for page, block in blocks if "containers:" in block and "limits:" in block]
+
+
+@pytest.mark.parametrize(("page", "manifest"), _manifests())
+def test_manifests_ask_for_something_that_has_a_meaning(page: str, manifest: str) -> None:
+    said = yaml.safe_load(manifest)
+    said["metadata"] = {"name": "shown", "namespace": "default", "uid": "u"} | said.get("metadata", {})
+    for container in said["spec"]["containers"]:
+        container.setdefault("name", "shown")
+        limits = container.get("resources", {}).get("limits", {})
+        limits.update({name: str(amount) for name, amount in limits.items()})
+    assert isinstance(parse_ask(msgspec.convert(said, Pod)), Ask)

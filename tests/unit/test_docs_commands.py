@@ -1,0 +1,95 @@
+"""Every command of ours that a page shows exists, with the flags that it is shown with; so do the files and targets named."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import pytest
+
+from kubectl_lading.main import main
+from tests.docs import ROOT
+from tests.unit.test_docs import PAGES
+
+DAEMONS: Final = ("lading-hooks", "lading-runtimeproxy", "lading-central")
+PROGRAMS: Final = ("kubectl lading", *DAEMONS, "make", "python -m", "deploy/install-node.sh")
+
+
+class Shown(NamedTuple):
+    page: str
+    program: str
+    words: tuple[str, ...]
+
+
+def _shown() -> list[Shown]:
+    found = {}
+    for page in PAGES:
+        for line in _lines((ROOT / page).read_text()):
+            for program in PROGRAMS:
+                if line == program or line.startswith(f"{program} "):
+                    words = tuple(_words(line[len(program) :]))
+                    found[page, program, words] = Shown(page, program, words)
+    return list(found.values())
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Of shell blocks, with what may stand before and behind a command cut off, and what stands in backquotes."""
+    for block in re.findall(r"^ *```(?:sh|shell|bash)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            yield from (part.strip() for part in re.split(r"&&|\||;|\$\(|>", line.split(" #")[0].strip().removeprefix("$ ")))
+    without_blocks = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from (quoted.strip() for quoted in re.findall(r"`([^`\n]+)`", without_blocks))
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line.replace("…", "").replace("<", "").replace(")", ""))
+    except ValueError:
+        return line.split()
+
+
+def _flags(words: tuple[str, ...]) -> list[str]:
+    return [word.split("=")[0] for word in words if word.startswith("--") and len(word) > 2]
+
+
+@cache
+def _help(*command: str) -> str:
+    program = str(Path(sys.executable).with_name(command[0])) if command[0] in DAEMONS else str(ROOT / command[0])
+    done = subprocess.run([program, *command[1:], "--help"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _known_flags(command: click.Command) -> set[str]:
+    own = {name for group in (main, command) for param in group.params for name in (*param.opts, *param.secondary_opts)}
+    return own | {"--help", "--version"}
+
+
+@pytest.mark.parametrize(
+    "shown", [pytest.param(one, id=f"{one.page}: {one.program} {' '.join(one.words)}") for one in _shown()]
+)
+def test_what_is_shown_exists(shown: Shown) -> None:
+    words, flags = shown.words, _flags(shown.words)
+    match shown.program:
+        case "kubectl lading":
+            name = next((word for word in words if not word.startswith("-")), "")
+            command = main.commands.get(name) if name else main
+            assert command is not None, f"no command {name}"
+            assert set(flags) <= _known_flags(command)
+        case "make":
+            assert set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)).issuperset(
+                word for word in words if "=" not in word
+            )
+        case "python -m":
+            assert importlib.util.find_spec(words[0]) is not None
+        case program:
+            named = words[:1] if words and re.fullmatch(r"[a-z][a-z-]+", words[0]) and program in DAEMONS else ()
+            said = _help(program, *named)
+            assert all(name in said.split("\n")[0] for name in named), f"no command {named[0]}"
+            assert all(flag in said for flag in flags)
