@@ -12,6 +12,7 @@ from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
 from hooks.attach.netns import netns_path
 from hooks.boot import read_boot_id
+from hooks.forgetting import keep_forgetting
 from hooks.grant.gpu import GpuMode
 from hooks.inventory.model import Inventory, Partition
 from hooks.inventory.read import read_inventory
@@ -26,8 +27,9 @@ from hooks.readiness import decide_ready
 from hooks.report.reporter import Reporter, connect
 from hooks.service import HookServer, HookService
 from hooks.settings import AttachBy, Settings, ledger_path, read_configured_partitions, read_trust, rules
+from hooks.telling import Telling
 from lading import __version__
-from lading.errors import RuntimeUnavailableError
+from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
 from lading.log import Event, Log
@@ -35,9 +37,11 @@ from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
+from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import SandboxId
 
+ANSWER_S: Final = 15.0  # a cold NVML takes some 2 s on a board of eight cards
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
 
 
@@ -81,14 +85,20 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 on_failure=node.inventory_failed,
             )
             await node.watch.start()
-            background = [asyncio.create_task(node.keep_reconciled()), *_device_info(settings, node, log)]
+            background = [
+                asyncio.create_task(node.keep_reconciled()),
+                asyncio.create_task(
+                    keep_forgetting(ledger.history, days=settings.audit_days, telling=Telling(log), clock=node.clock)
+                ),
+                *_device_info(settings, node, log),
+            ]
             if settings.gpu_mode is GpuMode.CDI:
                 background.append(asyncio.create_task(cdi.keep_asking(runtime, settings.inventory_interval)))
             reporter = _reporter(settings, node, log)
             if reporter is not None:
                 background.append(asyncio.create_task(reporter.keep_reporting()))
             metrics = Metrics(node, reporter)
-            node.vfs.told = metrics.moved
+            node.vfs.told, node.released = metrics.moved, metrics.released
             health = HealthServer(
                 parse_address(settings.metrics),
                 registry=metrics.registry,
@@ -158,6 +168,16 @@ def read_configured(settings: Settings, partitions: tuple[Partition, ...] = ()) 
     )
 
 
+async def read_in_time(settings: Settings) -> Inventory:
+    """The same for a command, which a person waits for. HostError where the driver hangs."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await in_thread(lambda: read_configured(settings))
+    except TimeoutError as e:
+        hint = "lading-hooks doctor; dmesg | grep -i xid"
+        raise HostError(f"cannot read the GPUs: the driver gave no answer within {ANSWER_S:g} s", hint=hint) from e
+
+
 def make_attacher(
     settings: Settings, kernel: Kernel, runtime: RuntimeClient, ledger: Ledger, boot_id: str, log: Log
 ) -> Attacher:
@@ -190,7 +210,13 @@ def _device_info(settings: Settings, node: Node, log: Log) -> list[asyncio.Task[
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
     if not settings.report:
         return None
-    return Reporter(node, node_name=settings.node_name, connect=partial(connect, settings.kubeconfig), log=log)
+    return Reporter(
+        node,
+        node_name=settings.node_name,
+        connect=partial(connect, settings.kubeconfig),
+        log=log,
+        use_interval_s=settings.report_use_interval,
+    )
 
 
 def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tuple[Condition, ...]:

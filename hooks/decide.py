@@ -64,6 +64,7 @@ class View:
 class Answer:
     adjustment: hook_pb2.Adjustment
     grant: Grant | None = None  # to be recorded before the adjustment is answered
+    key_id: str = ""  # of the key that signed the assignment, for the record
     attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
     reused: bool = False
 
@@ -82,7 +83,10 @@ def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: R
     if refusal:
         return refusal
     grant = _grant(sandbox, container, assignment, request, rules, view)
-    return grant if isinstance(grant, Refusal) else _adjust(sandbox, container, grant, rules, view)
+    if isinstance(grant, Refusal):
+        return grant
+    answer = _adjust(sandbox, container, grant, rules, view)
+    return answer if isinstance(answer, Refusal) else replace(answer, key_id=assignment.key_id)
 
 
 def _check_moment(assignment: Assignment, view: View) -> Refusal | None:

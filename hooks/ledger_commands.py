@@ -21,12 +21,12 @@ import grpc
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import find_strays, with_attached
 from hooks.boot import read_boot_id
-from hooks.daemon import make_attacher, read_configured
+from hooks.daemon import make_attacher, read_in_time
 from hooks.ledger.foreign import decide_foreign, read_cgroups
 from hooks.ledger.listing import Entry, Said, list_devices
 from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
 from hooks.ledger.table import as_json, as_text
-from hooks.ledger_service import SERVICE, tell
+from hooks.ledger_service import SERVICE, forced, tell
 from hooks.release import Outcome, carry_out, look, said_by
 from hooks.settings import CONFIG, Settings, attaches, ledger_path
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
@@ -61,7 +61,7 @@ def list_ledger(argv: Sequence[str]) -> None:
 def _listing(settings: Settings) -> tuple[Entry, ...]:
     """A VF that was moved while the devices were read is nobody's stray: the journal is read before and after."""
     before = _said(settings)
-    inventory = read_configured(settings)
+    inventory = asyncio.run(read_in_time(settings))
     said = _said(settings)
     rows = (*before.attachments, *said.attachments)
     strays = find_strays(inventory, rows) if attaches(settings) and settings.netdev is not False else frozenset()
@@ -146,7 +146,7 @@ def _refused(path: Path, error: grpc.RpcError) -> NoReturn:
 
 async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_pb2.ReleaseResponse:
     host_root = Path(settings.host_root)
-    inventory = read_configured(settings)
+    inventory = await read_in_time(settings)
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
         if not request.force:
             found = await look(request.device, inventory, lambda: _said(settings), runtime)
@@ -157,8 +157,9 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
                 found = await look(request.device, inventory, lambda: said_by(ledger), runtime)
                 kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
-                outcome = await carry_out(found, ledger, attacher, log)
-            tell(log, found.device, outcome, Peer(os.getpid(), os.getuid(), os.getgid()))
+                peer = Peer(os.getpid(), os.getuid(), os.getgid())
+                outcome = await carry_out(found, ledger, attacher, log, end=forced(peer, time.time()))
+            tell(log, found.device, outcome, peer)
     return hook_pb2.ReleaseResponse(device=found.device, steps=outcome.done, in_use=found.in_use, failed=outcome.failed)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from hooks.ledger.period import End, Ended
 from hooks.node import Node
 from hooks.release import Attachments, Outcome, carry_out, look, said_by
 from hooks.wire import CallError, Later, Method
@@ -51,7 +52,7 @@ class LedgerService:
             raise CallError(Status.UNAVAILABLE, f"nothing is released while nobody can say who runs: {e.message}") from e
         outcome = Outcome(done=tuple(release.steps))
         if request.force:
-            outcome = await carry_out(release, node.ledger, self._attachments, self._log)
+            outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
             tell(self._log, release.device, outcome, peer)
             if node.watch is not None:
                 node.watch.look_soon()  # what came back is to be seen before it is asked for
@@ -61,6 +62,10 @@ class LedgerService:
             in_use=map(printable, release.in_use),
             failed=map(printable, outcome.failed),
         ).SerializeToString()
+
+
+def forced(peer: Peer, now: float) -> End:
+    return End(at=int(now), how=Ended.FORCED, uid=peer.uid)
 
 
 def tell(log: Log, device: str, outcome: Outcome, peer: Peer) -> None:

@@ -13,8 +13,9 @@ from typing import Final
 from hooks import ledger_commands, render
 from hooks.assignment.model import Refusal
 from hooks.attach.overlay import holdings_of, with_attached
+from hooks.audit_command import audit
 from hooks.boot import read_boot_id
-from hooks.daemon import read_configured, run
+from hooks.daemon import read_in_time, run
 from hooks.decide import Rules, View
 from hooks.ledger.foreign import find_foreign
 from hooks.ledger.model import Grant
@@ -47,8 +48,8 @@ def serve(argv: Sequence[str]) -> None:
         prog="lading-hooks",
         description="The hook server: knows this node's GPUs and RDMA VFs and who holds them, and tells the CRI proxy what a "
         "container gets.",
-        epilog="other commands: lading-hooks ledger | release DEVICE | render -f pod.yaml | registration | rebuild-ledger "
-        "(each has --help).  "
+        epilog="other commands: lading-hooks ledger | audit | release DEVICE | render -f pod.yaml | registration | "
+        "rebuild-ledger (each has --help).  "
         "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused and why",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -89,7 +90,7 @@ def _render(argv: Sequence[str]) -> None:
 def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
     """The node as it is, read without a daemon or a runtime: the ledger is only looked at."""
     host_root = Path(settings.host_root)
-    inventory = read_configured(settings)
+    inventory = asyncio.run(read_in_time(settings))
     grants = read_ledger(ledger_path(settings))
     rows = read_journal(ledger_path(settings))
     inventory = with_attached(inventory, rows)
@@ -120,23 +121,32 @@ def _rebuild_ledger(argv: Sequence[str]) -> None:
 
 
 async def _rebuild(settings: Settings) -> None:
-    path = ledger_path(settings)
+    path, now = ledger_path(settings), int(time.time())
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
         actions = rebuild(
             await runtime.list_sandboxes(),
             await runtime.list_containers(),
-            now=int(time.time()),
+            now=now,
             boot_id=read_boot_id(Path(settings.host_root)),
         )
     for problem in actions.problems:
         print(f"problem: {problem.message}", file=sys.stderr)
     if not actions.reconciled:
         die("cannot rebuild the ledger from an incomplete list", hint="is the runtime up?")
-    aside = replace_ledger(path, actions.adopt, actions.restore)
-    print(f"{path}: {len(actions.adopt)} grants" + (f"; the old ledger is {aside}" if aside else ""))
+    aside, history = replace_ledger(path, actions.adopt, actions.restore, now=now)
+    kept = f"; the old ledger is {aside}, {history} grants of its history were read" if aside else ""
+    print(f"{path}: {len(actions.adopt)} grants{kept}")
+
+
+def _doctor(argv: Sequence[str]) -> None:
+    from hooks.doctor.command import doctor  # noqa: PLC0415  the daemon has no use for what it is shown with
+
+    doctor(argv)
 
 
 _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
+    "doctor": _doctor,
+    "audit": audit,
     "ledger": ledger_commands.list_ledger,
     "release": ledger_commands.release,
     "render": _render,

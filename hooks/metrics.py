@@ -1,24 +1,28 @@
 """What the hook server counts as it answers, and the gauges that are read from the node when somebody asks.
 
-Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons):
-neither a pod nor a device makes a series. On the loop's thread only.
+Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons), but
+for what is in use of a card, and for who holds what: kubelet's PodResources, from which others learn that, does not know our
+devices. That is one series for each device of a container, of the ledger as it is at the moment, and never more than
+MOST_HOLDERS. On the loop's thread only.
 
 Source: prometheus.io/docs/practices/naming.
 """
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hooks.assignment.model import Form, Refusal
+from hooks.assignment.model import Form, GrantedGpu, Refusal
 from hooks.attach.model import Attachment, Step
 from hooks.attaching import Operation
 from hooks.decide import Answer
 from hooks.inventory.model import Inventory
+from hooks.ledger.listing import Kind
 from hooks.ledger.model import Grant
 from hooks.node import Node
 from hooks.report.reporter import Reporter
@@ -26,6 +30,11 @@ from lading import __version__
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
 _MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RELEASE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+# kubelet runs 110 pods: who comes near this has pods with hundreds of containers, and one scrape is half a megabyte.
+MOST_HOLDERS: Final = 4096
+_HOLDER: Final = ("device", "kind", "namespace", "pod", "container")
+Labels = tuple[str, ...]
 _HELD, _PENDING = "held", "pending"  # a container was created with the grant, or not yet
 
 
@@ -55,6 +64,12 @@ class Metrics:
             ["operation"],
             registry=self.registry,
         )
+        self._release = Histogram(
+            "lading_hooks_release_seconds",
+            "From the stop of a pod's sandbox until what a container of it held is free.",
+            buckets=_RELEASE_BUCKETS,
+            registry=self.registry,
+        )
         for operation in Operation:
             self._moves.labels(operation)
             self._failed_moves.labels(operation)
@@ -78,6 +93,9 @@ class Metrics:
         if not succeeded:
             self._failed_moves.labels(operation).inc()
 
+    def released(self, seconds: float) -> None:
+        self._release.observe(seconds)
+
 
 class _State(Collector):
     def __init__(self, node: Node) -> None:
@@ -94,6 +112,8 @@ class _State(Collector):
         yield build
         yield _grants(node.ledger.grants())
         yield _devices(inventory or Inventory())
+        yield from _use(inventory or Inventory())
+        yield from _holders(node.ledger.grants())
         rows = node.ledger.journal.rows()
         yield _attachments(rows)
         yield GaugeMetricFamily("lading_hooks_vfs_stuck", "Of them, at a step that failed.", sum(bool(r.failure) for r in rows))
@@ -129,6 +149,47 @@ def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
         for state in (_HELD, _PENDING):
             family.add_metric([form.value, state], tally[form.value, state])
     return family
+
+
+def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
+    """Of a pod that was made again under its name, and holds a share beside its predecessor's, the sum."""
+    held = list(islice(_held(grants), MOST_HOLDERS))
+    mib: Tally[Labels] = Tally()
+    percent: Tally[Labels] = Tally()
+    for labels, gpu in held:
+        if gpu is not None and gpu.memory_mib is not None:
+            mib[labels] += gpu.memory_mib
+        if gpu is not None and gpu.core_percent is not None:
+            percent[labels] += gpu.core_percent
+    holder = GaugeMetricFamily("lading_device_holder", "1 for each device that a container holds.", labels=_HOLDER)
+    held_mib = GaugeMetricFamily("lading_device_held_mib", "Of a share by memory: how much.", labels=_HOLDER)
+    held_percent = GaugeMetricFamily("lading_device_held_percent", "Of a share by compute: how much.", labels=_HOLDER)
+    for family, values in ((holder, {labels: 1 for labels, _ in held}), (held_mib, mib), (held_percent, percent)):
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        yield family
+
+
+def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantedGpu | None]]:
+    """A VF has no GPU."""
+    for grant in grants:
+        who = (grant.namespace, grant.pod_name, grant.container)
+        for gpu in grant.devices.gpus:
+            device = (gpu.mig_uuid, Kind.MIG) if gpu.mig_uuid else (gpu.uuid, Kind.GPU)
+            yield (*device, *who), gpu
+        for vf in grant.devices.vfs:
+            yield (vf.bdf, Kind.VF, *who), None
+
+
+def _use(inventory: Inventory) -> Iterator[Metric]:
+    used = GaugeMetricFamily("lading_gpu_used_mib", "Memory in use when the driver was last asked.", labels=["uuid"])
+    busy = GaugeMetricFamily("lading_gpu_busy_percent", "Busy in the driver's last sample period.", labels=["uuid"])
+    for gpu in inventory.gpus:
+        if gpu.used_mib is not None:
+            used.add_metric([gpu.uuid], gpu.used_mib)
+        if gpu.busy_percent is not None:
+            busy.add_metric([gpu.uuid], gpu.busy_percent)
+    yield from (used, busy)
 
 
 def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:

@@ -24,6 +24,7 @@ from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.bypass import Bypassed, find_bypassed
 from hooks.ledger.foreign import decide_foreign, find_foreign, read_cgroups
 from hooks.ledger.model import Grant
+from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.store import Ledger
 from hooks.telling import Telling, owner_fields
@@ -66,6 +67,7 @@ class Node:
     attacher: Attacher
     clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
     soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
+    released: Callable[[float], object] = lambda _: None  # is told how many seconds after a stop a grant is freed
     watch: InventoryWatch | None = None
     vfs: Attaching = field(init=False)
     reconciled: bool = False
@@ -120,7 +122,7 @@ class Node:
             return answer
         if answer.grant:
             try:
-                self._record(answer.grant)
+                self._record(answer.grant, answer.key_id)
             except StateError as e:
                 self.log.error(Event.LEDGER_FAILED, str(e), **fields)
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=str(e))
@@ -128,13 +130,13 @@ class Node:
             self.soon(partial(self.log.info, event, **fields, devices=",".join(answer.grant.devices.names)))
         return answer
 
-    def _record(self, grant: Grant) -> None:
+    def _record(self, grant: Grant, key_id: str) -> None:
         """Other devices than it had are a decision to give those up."""
         held = self.ledger.find(grant.pod, grant.container)
         if held is not None and held.devices != grant.devices:
-            self.ledger.release(grant.pod, grant.container)
+            self.ledger.release(grant.pod, grant.container, end=End(at=int(self.clock()), how=Ended.GIVEN_UP))
             self.log.warning(Event.GRANT_RELEASED, "a device fell ill", **_fields(held))
-        self.ledger.record(grant)
+        self.ledger.record(grant, key_id=key_id)
 
     async def attach_vfs(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
         """Outlives its call: the retry waits for the same."""
@@ -304,7 +306,7 @@ class Node:
     def _apply(self, actions: Actions) -> None:
         self.ledger.journal.restore(actions.restore)
         for grant in actions.adopt:
-            self.ledger.record(grant)
+            self.ledger.record(grant, began=Began.ADOPTED)
             self.log.warning(Event.GRANT_ADOPTED, **_fields(grant))
         for key, held_by in actions.add_containers:
             self.ledger.add_container(key.pod, key.container, held_by.id, held_by.sandbox)
@@ -312,9 +314,12 @@ class Node:
             self.ledger.forget_containers(actions.forget_containers)
         for sandbox in actions.forget:
             self.ledger.forget_sandbox(sandbox)
+        end = End(at=int(self.clock()))
         for key in actions.release:
-            for grant in self.ledger.release(key.pod, key.container):
+            for grant in self.ledger.release(key.pod, key.container, end=end):
                 self.log.info(Event.GRANT_RELEASED, **_fields(grant))
+                if (stopped := self._stopped_pods.get(key.pod)) is not None:
+                    self.released(time.monotonic() - stopped)
 
     def inventory_changed(self, _: Inventory, new: Inventory) -> None:
         shown = self.vfs.shown(new)

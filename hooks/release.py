@@ -12,6 +12,7 @@ from typing import Protocol
 from hooks.attach.model import Attachment
 from hooks.inventory.model import Inventory
 from hooks.ledger.listing import Said
+from hooks.ledger.period import End
 from hooks.ledger.release import Release, decide_release, describe_freeing, find_alive, find_device, waiting_for
 from hooks.ledger.store import Ledger
 from hooks.node import Lists
@@ -42,7 +43,8 @@ async def look(text: str, inventory: Inventory, said: Callable[[], Said], runtim
     return decide_release(device, before, find_alive(sandboxes, await runtime.list_containers()))
 
 
-async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log) -> Outcome:
+async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log, *, end: End) -> Outcome:
+    """`end`: when, and by whose word, for the history."""
     done: list[str] = []
     failed: list[str] = []
     for row in release.attachments:
@@ -56,7 +58,7 @@ async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, 
             elif now is not None and now != grant:
                 failed.append(f"cannot {describe_freeing(grant)}: the pod came back meanwhile")
             else:
-                for freed in ledger.release(*grant.key):
+                for freed in ledger.release(*grant.key, end=end):
                     log.info(Event.GRANT_RELEASED, "by hand", **owner_fields(freed), devices=",".join(freed.devices.names))
                 done.append(describe_freeing(grant))
         except LadingError as e:

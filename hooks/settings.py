@@ -96,8 +96,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reconcile_interval: Annotated[
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
     ] = 60.0
+    audit_days: Annotated[
+        int, msgspec.Meta(ge=1, le=3650), Setting("days for which lading-hooks audit knows who held which device")
+    ] = 90
     report: Annotated[bool, Setting("report devices and grants to the API server, as NodeDevices, for central")] = False
     kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: the rights of the pod that this is")] = ""
+    report_use_interval: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=86400),
+        Setting("report: at most every so many seconds a report of its own for memory and compute in use; 0: not reported"),
+    ] = 60.0
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
     otlp_endpoint: Annotated[
         str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")

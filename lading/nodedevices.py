@@ -118,6 +118,27 @@ class Grant(_Wire, frozen=True):
     vfs: tuple[PciAddress, ...] = ()
 
 
+class Past(_Wire, frozen=True):
+    """Who held a device before."""
+
+    device: str  # UUID of a GPU or MIG instance, PCI address of a VF
+    pod: PodUid
+    container: str
+    since: int  # Unix seconds
+    until: int
+    namespace: str = ""
+    pod_name: str = ""
+    by: str = ""  # whose decision: signed, unsigned or manual
+
+
+class Use(_Wire, frozen=True):
+    """What NVML saw in use of one GPU, coarsened so that it is seldom news. What a card does not tell is absent."""
+
+    uuid: GpuUuid
+    memory_used_mib: int | None = msgspec.field(name="memoryUsedMiB", default=None)
+    busy_percent: int | None = None  # of the driver's last sample period
+
+
 class Summary(_Wire, frozen=True):
     """For the columns of `kubectl get nodedevices`."""
 
@@ -137,6 +158,9 @@ class Status(_Wire, frozen=True):
     pfs: tuple[Pf, ...] = ()
     partitions: tuple[Partition, ...] = ()  # of its NVSwitches, where the node's configuration says which board it has
     grants: tuple[Grant, ...] = ()
+    past: tuple[Past, ...] = ()  # newest first: the last few of each device
+    use: tuple[Use, ...] = ()
+    used_at: int = 0  # when NVML saw that, Unix seconds; 0 where `use` is not reported
     problems: tuple[str, ...] = ()  # what could not be read, in words
     summary: Summary = Summary()
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from lading import __version__
 from lading.errors import ConfigError
 from lading.log import Event, Log, printable
+from lading.threads import in_thread
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -122,7 +123,7 @@ class _Exporting(Tracing):
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await asyncio.to_thread(self._provider.shutdown)
+                await in_thread(self._provider.shutdown)
 
 
 class _Kept(Span):

@@ -9,6 +9,7 @@
  *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB> <profile: 1g.10gb, 1c.2g.20gb, 1g.10gb+me>
  *   unnamed_mig <gpu index>                           its instances have no name of their own, as with some drivers
  *   process <gpu index> <pid>
+ *   used <gpu index> <memory MiB> <busy percent>      without it nothing is in use
  *   remap_failure <gpu index>
  *   module <gpu index> <module id>                    without it the call is not supported; 0 is a card that is on no board
  *   nvlink <gpu index> <link> <nvmlIntNvLinkDeviceType_t> <remote bus id> <active 0 or 1>
@@ -36,6 +37,8 @@ typedef struct {
     /* of a card only */
     char bus_id[32], model[96];
     int minor, mig_mode, remap_failure, mig_unnamed, module_id; /* module_id -1: not supported */
+    unsigned long long used_mib;
+    unsigned busy_percent;
     link_t links[MAX_LINKS];
     unsigned pids[MAX_PROCESSES];
     int pid_count;
@@ -50,6 +53,7 @@ typedef struct {
 } pci_info_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct {
     unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_instance_slices, compute_instance_slices;
     unsigned long long memory_mib;
@@ -73,7 +77,8 @@ static int read_state(void) {
         failure_t f;
         link_t l = {.there = 1};
         int at, number;
-        unsigned pid;
+        unsigned pid, percent;
+        unsigned long long mib;
         if (sscanf(line, "driver %63s", driver) == 1) continue;
         if (sscanf(line, "gpu %31s %95s %d %llu %llu %d %95[^\n]", d.bus_id, d.uuid, &d.minor, &d.memory_mib, &d.reserved_mib,
                    &d.mig_mode, d.model) == 7 && gpu_count < MAX_GPUS) {
@@ -85,6 +90,8 @@ static int read_state(void) {
             gpus[at].mig_unnamed = 1;
         } else if (sscanf(line, "process %d %u", &at, &pid) == 2 && at < gpu_count && gpus[at].pid_count < MAX_PROCESSES) {
             gpus[at].pids[gpus[at].pid_count++] = pid;
+        } else if (sscanf(line, "used %d %llu %u", &at, &mib, &percent) == 3 && at < gpu_count) {
+            gpus[at].used_mib = mib, gpus[at].busy_percent = percent;
         } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
             gpus[at].remap_failure = 1;
         } else if (sscanf(line, "module %d %d", &at, &number) == 2 && at < gpu_count) {
@@ -219,7 +226,7 @@ int nvmlDeviceGetMinorNumber(device_t *device, unsigned *minor) {
 int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory) {
     CHECK(device->gpu);
     memory->total = device->memory_mib << 20;
-    memory->used = device->reserved_mib << 20;
+    memory->used = (device->reserved_mib + device->used_mib) << 20;
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }
@@ -229,8 +236,16 @@ int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory_v2_t *memory) {
     if (memory->version != 0x02000028) return INVALID_ARGUMENT;
     memory->total = device->memory_mib << 20;
     memory->reserved = device->reserved_mib << 20;
-    memory->used = 0;
-    memory->free = memory->total - memory->reserved;
+    memory->used = device->used_mib << 20;
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(device_t *device, utilization_t *utilization) {
+    CHECK(device->gpu);
+    if (device->slot >= 0 || device->mig_mode > 0) return NOT_SUPPORTED;
+    utilization->gpu = device->busy_percent;
+    utilization->memory = 0;
     return SUCCESS;
 }
 

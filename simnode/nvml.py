@@ -35,6 +35,7 @@ class NvmlState:
 
     profile: Profile
     processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
+    used: dict[int, tuple[int, int]] = field(default_factory=dict)  # GPU index → memory in MiB, busy in percent
     remap_failures: tuple[int, ...] = ()  # GPU indices
     links_down: tuple[tuple[int, int], ...] = ()  # (GPU index, link)
     unnamed_mig: tuple[int, ...] = ()  # GPU indices whose instances have the card's name
@@ -50,6 +51,7 @@ class NvmlState:
         lines += [f"module {index} {gpu.module_id}" for index, (_, gpu) in enumerate(self.profile.gpus)]
         lines += [line for index in range(len(self.profile.gpus)) for line in self._links(index)]
         lines += [f"process {index} {pid}" for index, pids in self.processes.items() for pid in pids]
+        lines += [f"used {index} {mib} {percent}" for index, (mib, percent) in self.used.items()]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
         lines += [f"unnamed_mig {index}" for index in self.unnamed_mig]
         lines += [f"fail {-1 if f.gpu is None else f.gpu} {f.function} {f.status}" for f in self.failures]

@@ -69,6 +69,9 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
+    # What is in use is another number every time, and makes no other card. None: the driver does not tell.
+    used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
+    busy_percent: int | None = field(default=None, compare=False)  # of the driver's last sample period; not in MIG mode
 
     @property
     def usable_mib(self) -> int:

@@ -141,7 +141,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
     bdf = _pci_address(handle)
     uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
     minor = pynvml.nvmlDeviceGetMinorNumber(handle)
-    memory_mib, reserved_mib = _read_memory(handle)
+    memory_mib, reserved_mib, used_mib = _read_memory(handle)
     mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
     reasons = []
     node = None
@@ -172,15 +172,28 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         socket=read_socket(host.root, numa),
         module_id=module_id,
         links=links,
+        used_mib=used_mib,
+        busy_percent=_read_busy(handle),
     )
 
 
-def _read_memory(handle: Any) -> tuple[int, int]:
-    """MiB in all and reserved. Drivers before 510 have no second version and say nothing of the reserved part."""
+def _read_memory(handle: Any) -> tuple[int, int, int | None]:
+    """MiB in all, reserved, and used by others than the driver. Drivers before 510 have no second version, and what they call
+    used has the reserved part in it."""
     memory = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
     if memory is None:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, 0
-    return memory.total >> 20, memory.reserved >> 20
+        return pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, 0, None
+    used_mib = memory.used >> 20 if memory.used <= memory.total else None  # all ones: NVML_VALUE_NOT_AVAILABLE
+    return memory.total >> 20, memory.reserved >> 20, used_mib
+
+
+def _read_busy(handle: Any) -> int | None:
+    """Percent. It is for people to see: not to know it makes no card ill."""
+    try:
+        percent = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError:
+        return None
+    return percent if percent <= 100 else None
 
 
 def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | None, tuple[NvLink, ...]]:
@@ -208,7 +221,7 @@ def _read_mig(host: _Host, card: Any, minor: int, card_mib: int, problems: list[
         except DeviceNodeError as e:
             problems.append(f"cannot offer MIG instance {uuid}: {e}")
             continue
-        memory_mib, _ = _read_memory(handle)
+        memory_mib, *_ = _read_memory(handle)
         instances.append(
             MigInstance(
                 uuid=uuid,

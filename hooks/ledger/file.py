@@ -80,7 +80,7 @@ def connect(path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(path, isolation_level=None)
         on_failure.callback(db.close)
         db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-        _refuse_unsound(path, db)
+        refuse_unsound(path, db)
         if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise StateError(f"cannot open ledger {path}: this file system can not hold SQLite's WAL", hint="use a local one")
         db.execute("PRAGMA synchronous = NORMAL")
@@ -88,6 +88,13 @@ def connect(path: Path) -> sqlite3.Connection:
         _apply_migrations(db, version(db))
         on_failure.pop_all()
     return db
+
+
+def look_into(path: Path) -> sqlite3.Connection:
+    """For reading only, beside a daemon or without one. To be closed by the caller; nothing is left behind: where no daemon has
+    it open there is no log, and a reader that might need one would make it."""
+    how = "mode=ro" if any(os.path.lexists(log) for log in _logs(path)) else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -155,7 +162,8 @@ def state_error(verb: str, path: Path, error: sqlite3.Error) -> StateError:
     return StateError(f"cannot {verb} ledger {path}: {error}", hint=hint)
 
 
-def _refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
+def refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
+    """Reads only. Raises StateError."""
     if _pragma(db, "application_id") != APPLICATION_ID:
         raise StateError(f"cannot open ledger {path}: another program's database", hint=_REBUILD)
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]

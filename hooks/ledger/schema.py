@@ -45,4 +45,33 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             attachment TEXT NOT NULL
         ) STRICT""",
     ),
+    (
+        # Rows are begun, ended once, and taken away when they are old: nothing else of them is ever written. Those who hold
+        # something when this step is taken are in it too.
+        """CREATE TABLE history (
+            id INTEGER PRIMARY KEY,
+            pod_uid TEXT NOT NULL,
+            container TEXT NOT NULL,
+            namespace TEXT NOT NULL,
+            pod_name TEXT NOT NULL,
+            form TEXT NOT NULL,
+            gen INTEGER NOT NULL,
+            key_id TEXT NOT NULL,
+            devices TEXT NOT NULL,
+            began TEXT NOT NULL,
+            since INTEGER NOT NULL,
+            until INTEGER,
+            ended TEXT,
+            ended_by INTEGER
+        ) STRICT""",
+        "CREATE INDEX history_ended ON history (until) WHERE until IS NOT NULL",
+        """CREATE TRIGGER history_is_not_rewritten BEFORE UPDATE OF
+            id, pod_uid, container, namespace, pod_name, form, gen, key_id, devices, began, since ON history
+            BEGIN SELECT RAISE(ABORT, 'the history is not rewritten'); END""",
+        """CREATE TRIGGER history_ends_once BEFORE UPDATE ON history WHEN OLD.until IS NOT NULL
+            BEGIN SELECT RAISE(ABORT, 'the history is not rewritten'); END""",
+        """INSERT INTO history (pod_uid, container, namespace, pod_name, form, gen, key_id, devices, began, since)
+            SELECT pod_uid, container, namespace, pod_name, form, gen, '', devices, 'created', granted_at
+            FROM grants ORDER BY granted_at, pod_uid, container""",
+    ),
 )

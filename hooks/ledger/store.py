@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
@@ -19,6 +20,7 @@ from hooks.attach.model import Attachment
 from hooks.grant.holding import Holding
 from hooks.ledger import file
 from hooks.ledger.attachment import newest_of_each
+from hooks.ledger.history import History, read_periods, salvage_periods, write_period
 from hooks.ledger.journal import Journal, read_rows, write_rows
 from hooks.ledger.model import (
     Grant,
@@ -31,6 +33,7 @@ from hooks.ledger.model import (
     render_annotation,
     render_json,
 )
+from hooks.ledger.period import Began, End, Period, continued
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
@@ -66,6 +69,7 @@ class Ledger:
             self._remember(grant)
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
         self.journal = Journal(read_rows(connection), self._transaction)  # of the VFs that sandboxes have
+        self.history = History(connection, self._transaction)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -117,10 +121,11 @@ class Ledger:
         """Of what any container of this pod was granted."""
         return max([grant.gen for grant in self._grants.values() if grant.pod == pod], default=0)
 
-    def record(self, grant: Grant) -> None:
+    def record(self, grant: Grant, *, began: Began = Began.CREATED, key_id: str = "") -> None:
         """Written before the answer that hands the devices out. Again for the same devices (a retry, a newer sandbox) is fine;
         other devices for a container that holds some are refused: an existing grant wins. Where nothing is new, nothing is
-        written: a container restarts also while the disk is full.
+        written: a container restarts also while the disk is full. A new grant begins in the history: `key_id` is of the key
+        that signed it.
         """
         held = self._grants.get(grant.key)
         if held is not None and held.devices != grant.devices:
@@ -132,8 +137,11 @@ class Ledger:
         known = held.containers if held is not None else ()
         if held is not None and set(grant.containers) <= set(known) and held == dataclasses.replace(grant, containers=known):
             return
-        with self._transaction(begin=bool(grant.containers)) as db:
+        with self._transaction(begin=held is None or bool(grant.containers)) as db:
             _write(db, grant)
+            begun = None if held else self.history.begin(db, grant, began=began, key_id=key_id)
+        if begun is not None:
+            self.history.has_begun(begun)
         seen = {c.id: c for c in (*known, *grant.containers)}
         self._remember(dataclasses.replace(grant, containers=_in_order(seen.values())) if seen else grant)
 
@@ -156,12 +164,15 @@ class Ledger:
             left = tuple(c for c in held.containers if c.id not in gone)
             self._remember(dataclasses.replace(held, containers=left))
 
-    def release(self, pod: PodUid, container: str | None = None) -> tuple[Grant, ...]:
+    def release(self, pod: PodUid, container: str | None = None, *, end: End) -> tuple[Grant, ...]:
         """Frees what this pod, or one container of it, holds; answers what that was. Again is fine and answers nothing."""
         freed = tuple(g for g in self._grants.values() if g.pod == pod and container in (None, g.container))
-        if freed:
-            with self._transaction() as db:
-                db.executemany("DELETE FROM grants WHERE pod_uid = ? AND container = ?", [g.key for g in freed])
+        if not freed:
+            return ()
+        with self._transaction() as db:
+            db.executemany("DELETE FROM grants WHERE pod_uid = ? AND container = ?", [g.key for g in freed])
+            ended = self.history.end(db, freed, end)
+        self.history.have_ended(ended)
         for grant in freed:
             del self._grants[grant.key], self._holdings[grant.key]
         return freed
@@ -191,13 +202,15 @@ class Ledger:
         """All of it is on disk when this ends, or none of it and StateError. One statement alone needs no beginning."""
         if gone := file.replaced(self.path, self._opened):
             raise self._failed(gone)
+        changes = self._db.total_changes
         try:
             if begin:
                 self._db.execute("BEGIN IMMEDIATE")
             yield self._db
             if begin:
                 self._db.execute("COMMIT")
-            self.last_write = ""
+            if self._db.total_changes != changes:
+                self.last_write = ""
         except sqlite3.Error as e:
             raise self._failed(file.state_error("write", self.path, e)) from e
         finally:
@@ -227,6 +240,11 @@ def read_tombstones(path: Path) -> tuple[tuple[SandboxId, int], ...]:
     return _read(path, lambda db: tuple((SandboxId(i), int(at)) for i, at in db.execute("SELECT * FROM stopped_sandboxes")))
 
 
+def read_history(path: Path, *, since: int = 0) -> tuple[Period, ...]:
+    """The same of what was held at this time or later. One of an older version has none."""
+    return _read(path, lambda db: read_periods(db, since=since) if file.version(db) > 2 else ())
+
+
 def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tuple[T, ...]:
     try:
         path.lstat()
@@ -236,31 +254,43 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tu
         raise StateError(f"cannot open ledger {path}: {e.strerror}", hint="only its owner may, as a rule root") from e
     with (
         file.damage_explained(path),
-        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+        contextlib.closing(file.look_into(path)) as db,
     ):
         return read(db)
 
 
-def replace_ledger(path: Path, grants: Collection[Grant], attachments: Collection[Attachment] = ()) -> Path | None:
-    """A new ledger with these at `path`; the old one, if any, is set aside, and where is answered. No daemon may run. Of
-    several attachments of one VF the newest counts.
+def replace_ledger(
+    path: Path, grants: Collection[Grant], attachments: Collection[Attachment] = (), *, now: int
+) -> tuple[Path | None, int]:
+    """A new ledger with these at `path`; the old one, if any, is set aside. Answers where, and how much of its history could be
+    read, which goes on in the new one. No daemon may run. Of several attachments of one VF the newest counts.
 
     At no moment is there no ledger where one was: a start in between must not begin with an empty one.
     """
     with file.lock_directory(path.parent):
-        new = file.make(path)
+        new, history = file.make(path), _salvage_history(path)
         try:
             with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
                 db.execute("BEGIN")
                 for grant in grants:
                     _write(db, grant)
+                for period in continued(history, grants, at=now):
+                    write_period(db, period)
                 write_rows(db, newest_of_each(attachments))
                 db.execute("COMMIT")
         except sqlite3.Error as e:
             raise file.state_error("rebuild", path, e) from e
         aside = file.set_aside(path)
         new.rename(path)
-    return aside
+    return aside, len(history)
+
+
+def _salvage_history(path: Path) -> tuple[Period, ...]:
+    if not path.is_file():
+        return ()
+    with contextlib.closing(file.look_into(path)) as db:
+        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # of one bad name the rest is not lost
+        return salvage_periods(db)
 
 
 def _write(db: sqlite3.Connection, grant: Grant) -> None:

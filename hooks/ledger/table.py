@@ -19,7 +19,7 @@ _HEAD: Final = ("DEVICE", "STATE", "AGE", "HELD BY", "WHY")
 
 def as_json(entries: Iterable[Entry], *, ledger: str, now: int) -> dict[str, Any]:
     """The keys are those of docs/reference.md, all of them always; what is not known or not so is null."""
-    return {"ledger": ledger, "at": _iso(now), "devices": [_entry_json(entry) for entry in entries]}
+    return {"ledger": ledger, "at": iso(now), "devices": [_entry_json(entry) for entry in entries]}
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "name": entry.name or None,
         "state": entry.state.value,
         "why": entry.why or None,
-        "since": _iso(entry.since),
+        "since": iso(entry.since),
         "holders": [_holder_json(holder) for holder in entry.holders],
         "attachment": _attachment_json(entry.attachment) if entry.attachment else None,
     }
@@ -46,10 +46,10 @@ def _holder_json(holder: Holder) -> dict[str, Any]:
         "sandbox": grant.sandbox,
         "form": grant.form.value,
         "gen": grant.gen,
-        "since": _iso(grant.granted_at),
+        "since": iso(grant.granted_at),
         "memory_mib": gpu.memory_mib if gpu else None,
         "core_percent": gpu.core_percent if gpu else None,
-        "stopped_at": _iso(holder.stopped_at),
+        "stopped_at": iso(holder.stopped_at),
     }
 
 
@@ -63,12 +63,12 @@ def _attachment_json(row: Attachment) -> dict[str, Any]:
         "ifname": row.ifname,
         "step": row.step.value,
         "generation": row.generation,
-        "since": _iso(row.since),
+        "since": iso(row.since),
         "failure": row.failure or None,
     }
 
 
-def _iso(seconds: int | None) -> str | None:
+def iso(seconds: int | None) -> str | None:
     if seconds is None:
         return None
     return datetime.fromtimestamp(max(0, min(seconds, _LAST_SECOND)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -76,8 +76,12 @@ def _iso(seconds: int | None) -> str | None:
 
 def as_text(entries: Sequence[Entry], *, now: int) -> str:
     """One line a device, and one more for each further holder of it; the times are ages."""
-    rows = [_HEAD, *(row for entry in entries for row in _rows(entry, now))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return in_columns([_HEAD, *(row for entry in entries for row in _rows(entry, now))])
+
+
+def in_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """The first row is the head."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = ("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
     return "".join(line.rstrip() + "\n" for line in lines)
 

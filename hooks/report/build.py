@@ -1,7 +1,8 @@
 """What the node reports: its inventory and its ledger, as the status of its NodeDevices object.
 
-Enters: an inventory, the ledger's grants, who uses cards without a grant, whether ledger and runtime were compared. Leaves: the
-status, the same for the same node whatever the order in which grants came: a status that differs is news. Texts are cut and
+Enters: an inventory, the ledger's grants, who held what before, who uses cards without a grant, whether ledger and runtime were
+compared. Leaves: the status, the same for the same node whatever the order in which grants came: a status that differs is news.
+What is in use of the cards differs all the time, so that it is made apart, and coarse (`coarse_use`). Texts are cut and
 problems counted to what the CRD takes (deploy/crds/nodedevices.yaml): an API server refuses an object as a whole, and a node
 must not vanish from central's sight over a long error message.
 """
@@ -11,14 +12,19 @@ from typing import Final
 
 from hooks.assignment import model as assignment
 from hooks.inventory import model as inventory
+from hooks.ledger import period
 from hooks.ledger.model import Grant as Held
 from lading.log import printable
-from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Partition, Pf, Place, Status, Summary, Vf
+from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Partition, Past, Pf, Place, Status, Summary, Use, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 # As in the CRD.
 MAX_TEXT: Final = 1024
 MAX_PROBLEMS: Final = 64
+
+# Steps in which what is in use is told: finer ones would be news that nobody looks for.
+USED_STEP_MIB: Final = 256
+BUSY_STEP_PERCENT: Final = 5
 
 _COLUMN: Final = 60  # characters of the problem that kubectl shows in a column
 
@@ -26,13 +32,14 @@ _COLUMN: Final = 60  # characters of the problem that kubectl shows in a column
 def build_status(
     found: inventory.Inventory,
     grants: Iterable[Held],
+    past: Iterable[period.Past] = (),
     *,
     foreign: Mapping[GpuUuid, str],
     reconciled: bool,
     boot_id: str,
     reporter: str,
 ) -> Status:
-    """`foreign`: by whom a card is used without a grant, in words. `reporter`: our version."""
+    """`past`: newest first. `foreign`: by whom a card is used without a grant, in words. `reporter`: our version."""
     uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
     gpus = tuple(_gpu(gpu, uuids, used_by=foreign.get(gpu.uuid, "")) for gpu in found.gpus)
     pfs = tuple(_pf(pf) for pf in found.pfs)
@@ -46,6 +53,7 @@ def build_status(
         pfs=pfs,
         partitions=_partitions(found),
         grants=held,
+        past=tuple(_past(one) for one in past),
         problems=_problems(found.problems),
         summary=_summary(gpus, pfs, held, found.problems),
     )
@@ -128,6 +136,37 @@ def _granted_gpu(gpu: assignment.GrantedGpu) -> GrantedGpu:
         pod_memory_mib=gpu.pod_memory_mib,
         pod_core_percent=gpu.pod_core_percent,
     )
+
+
+def _past(one: period.Past) -> Past:
+    held = one.period
+    return Past(
+        device=one.device,
+        pod=PodUid(_cut(held.pod)),
+        container=_cut(held.container),
+        since=max(0, held.since),
+        until=max(0, held.until or 0),
+        namespace=_cut(held.namespace),
+        pod_name=_cut(held.pod_name),
+        by=held.form.value,
+    )
+
+
+def coarse_use(found: inventory.Inventory) -> tuple[Use, ...]:
+    """Of the cards that tell something, in steps, to the nearest; never more memory than a card has."""
+    return tuple(
+        Use(
+            uuid=gpu.uuid,
+            memory_used_mib=_nearest(gpu.used_mib, USED_STEP_MIB, most=gpu.memory_mib),
+            busy_percent=_nearest(gpu.busy_percent, BUSY_STEP_PERCENT, most=100),
+        )
+        for gpu in found.gpus
+        if gpu.used_mib is not None or gpu.busy_percent is not None
+    )
+
+
+def _nearest(amount: int | None, step: int, *, most: int) -> int | None:
+    return None if amount is None else min(most, (amount + step // 2) // step * step)
 
 
 def _problems(problems: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """The node's reporter: keeps the status of the node's NodeDevices object what inventory and ledger say.
 
 Twice a second it looks at both (a comparison of values in memory), and what changed goes out in one server-side apply: many
-changes are one report, and nobody who changes something has to remember to tell. After RENEW_S, and after every failure, the
-whole status is applied again, whatever it was: that puts back what somebody else wrote, and makes the object where it is gone.
+changes are one report, and nobody who changes something has to remember to tell. What is in use of the cards changes all the
+time: it is looked at every `use_interval_s`, and goes along with every other report in between as it was then. After RENEW_S,
+and after every failure, the whole status is applied again, whatever it was: that puts back what somebody else wrote, and makes
+the object where it is gone.
 
 Nothing here may touch the node's own work: every failure, also one of ours, is logged, counted and tried again, and the daemon
 starts, answers and stops the same without an API server. Whether central hears of us is `stale_s`.
@@ -24,15 +26,17 @@ import msgspec
 from hooks.inventory.model import Inventory
 from hooks.ledger.foreign import find_foreign
 from hooks.ledger.model import Grant
+from hooks.ledger.period import Past
 from hooks.node import Node
-from hooks.report.build import build_status
+from hooks.report.build import build_status, coarse_use
 from lading import __version__
 from lading.errors import LadingError
 from lading.kube.backoff import Backoff
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, UnclearError, UnreachableError
 from lading.kube.resource import NODE_DEVICES, NODES
 from lading.log import Event, Log
-from lading.nodedevices import KIND, Status
+from lading.nodedevices import KIND, Status, Use
+from lading.threads import in_thread
 
 FIELD_MANAGER: Final = "lading-hooks"
 LOOK_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
@@ -60,7 +64,7 @@ async def connect(kubeconfig: str) -> AsyncIterator[Api]:
     from lading.kube.client import KubeClient  # noqa: PLC0415
     from lading.kube.config import open_access  # noqa: PLC0415
 
-    access = await asyncio.to_thread(open_access, Path(kubeconfig) if kubeconfig else None)
+    access = await in_thread(lambda: open_access(Path(kubeconfig) if kubeconfig else None))  # whose plugin may hang
     async with KubeClient(access, user_agent=f"lading-hooks/{__version__}") as client:
         yield client
 
@@ -70,6 +74,7 @@ class _Seen(NamedTuple):
 
     inventory: Inventory
     grants: tuple[Grant, ...]
+    past: tuple[Past, ...]
     reconciled: bool
 
 
@@ -82,7 +87,8 @@ class _Object(msgspec.Struct):
 
 
 class Reporter:
-    """On the loop's thread. `sleep` and `chance` (0 to 1) are the real ones but in tests."""
+    """On the loop's thread. `use_interval_s` 0: what is in use is not reported. `sleep` and `chance` (0 to 1) are the real ones
+    but in tests."""
 
     def __init__(
         self,
@@ -91,6 +97,7 @@ class Reporter:
         node_name: str,
         connect: Connect,
         log: Log,
+        use_interval_s: float = 0.0,
         sleep: Callable[[float], Any] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
@@ -106,7 +113,11 @@ class Reporter:
         self._chance = chance
         self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
         self._seen: _Seen | None = None
-        self._status = Status()  # made of it
+        self._built = Status()  # made of it
+        self._use_interval_s = use_interval_s
+        self._use: tuple[Use, ...] = ()  # as it is to be reported
+        self._used_at = 0
+        self._use_due_at = float("-inf")
         self._applied: Status | None = None  # None: not known to be there
         self._applied_at = float("-inf")
         self._renew_at = float("-inf")
@@ -146,20 +157,30 @@ class Reporter:
         if inventory is None:
             return
         due = self._clock() >= self._renew_at
-        seen = _Seen(inventory, node.ledger.grants(), node.reconciled)
+        seen = _Seen(inventory, node.ledger.grants(), node.ledger.history.past(), node.reconciled)
         if seen != self._seen or due:
-            self._status = self._build(seen)
+            self._built = self._build(seen)
             self._seen = seen
-        if self._status == self._applied and not due:
-            return
-        status = self._status
+        self._look_at_use(inventory)
+        status = msgspec.structs.replace(self._built, use=self._use, used_at=self._used_at)
+        if not due and self._applied and status == msgspec.structs.replace(self._applied, used_at=self._used_at):
+            return  # the time alone is no news
         await self._apply(api, status)
         self._succeeded(status)
+
+    def _look_at_use(self, inventory: Inventory) -> None:
+        if not self._use_interval_s or self._clock() < self._use_due_at:
+            return
+        self._use_due_at = self._clock() + self._use_interval_s * (1 + 0.2 * self._chance())
+        self._use = coarse_use(inventory)
+        age_s = self._node.watch.age_s if self._node.watch else 0.0
+        self._used_at = max(0, int(self._node.clock() - age_s)) if self._use else 0
 
     def _build(self, seen: _Seen) -> Status:
         return build_status(
             seen.inventory,
             seen.grants,
+            seen.past,
             foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants),
             reconciled=seen.reconciled,
             boot_id=self._node.boot_id,

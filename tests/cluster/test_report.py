@@ -90,7 +90,7 @@ def stage(control_plane: ControlPlane, pytestconfig: pytest.Config, device_nodes
         cluster["server"] = f"https://127.0.0.1:{door.port}"
         kubeconfig.write_text(json.dumps(config))
         settings = {"node_name": NODE, "report": True, "kubeconfig": str(kubeconfig), "metrics": "127.0.0.1:0"}
-        settings |= {"inventory_interval": 1, "reconcile_interval": 1}
+        settings |= {"inventory_interval": 1, "reconcile_interval": 1, "report_use_interval": 1}
         folder = Path(name)
         lading = LadingNode(
             folder,
@@ -165,6 +165,23 @@ def test_grants_come_and_go(reporting: Stage) -> None:
         assert len(grant.vfs) == 2
         assert reporting.columns()["HELD"] == "2 GPUs, 2 VFs"
     reporting.reported(lambda status: not status.grants, "its release")
+    past = [one for one in reporting.status().past if one.pod == pod.spec.uid]
+    assert sorted(one.device for one in past) == sorted([*(gpu.uuid for gpu in grant.gpus), *grant.vfs])
+    assert {(one.pod_name, one.container, one.by) for one in past} == {("train", "main", "manual")}
+    assert all(0 <= one.until - one.since < 60 for one in past)
+
+
+def test_what_is_in_use_is_told_and_makes_no_event(reporting: Stage) -> None:
+    changes = len(logged(reporting.lading.hooks, Event.INVENTORY_CHANGED))
+    reporting.set_nvml(used={0: (5000, 41)})
+    reporting.reported(lambda status: status.use[0].busy_percent == 40, "a busy card")
+    status = reporting.status()
+    assert (status.use[0].uuid, status.use[0].memory_used_mib) == (status.gpus[0].uuid, 5120)
+    assert {(one.memory_used_mib, one.busy_percent) for one in status.use[1:]} == {(0, 0)}
+    assert abs(status.used_at - time.time()) < 30
+    reporting.set_nvml()
+    reporting.reported(lambda status: status.use[0].memory_used_mib == 0, "an idle card")
+    assert len(logged(reporting.lading.hooks, Event.INVENTORY_CHANGED)) == changes
 
 
 def test_without_an_api_server_the_node_works_and_tells_afterwards(reporting: Stage) -> None:

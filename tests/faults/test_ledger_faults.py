@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from hooks.ledger.period import End, Ended, Period
 from hooks.ledger.schema import APPLICATION_ID, MIGRATIONS
-from hooks.ledger.store import Ledger, replace_ledger
+from hooks.ledger.store import Ledger, read_history, replace_ledger
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
-from tests.fakes.holders import grant, vfs, whole
+from tests.fakes.holders import NOW, grant, vfs, whole
 from tests.faults.rig import fill
 
 REBUILD = "lading-hooks rebuild-ledger"
@@ -94,6 +95,9 @@ DAMAGES = {
     "a row is no JSON": execute("UPDATE grants SET devices = '{' WHERE pod_uid = 'pod-7'"),
     "a row has no device's name": execute("""UPDATE grants SET devices = '{"vfs":[{"bdf":"x"}]}' WHERE pod_uid = 'pod-7'"""),
     "a row has no form": execute("UPDATE grants SET form = 'x'"),
+    "the history is gone": execute("DROP TABLE history"),
+    "a period is no JSON": execute("DROP TRIGGER history_is_not_rewritten", "UPDATE history SET devices = '{'"),
+    "a period ended nobody knows how": execute("UPDATE history SET until = 1, ended = 'x' WHERE pod_uid = 'pod-7'"),
     "only the log is left": only_the_log_is_left,
 }
 
@@ -115,7 +119,7 @@ def test_after_the_command_it_opens_with_what_the_runtime_knew(path: Path, damag
     damage(path)
     there = path.exists()
     rebuilt = grant("pod-7", devices=vfs(7))
-    aside = replace_ledger(path, [rebuilt])
+    aside, _ = replace_ledger(path, [rebuilt], now=NOW)
     assert (aside is not None and aside.exists()) is there
     with Ledger.open(path) as ledger:
         assert ledger.grants() == (rebuilt,)
@@ -153,10 +157,10 @@ def test_a_crash_while_it_is_replaced_does_not_leave_an_empty_one(path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(at, die)
         with pytest.raises(Killed):
-            replace_ledger(path, [grant()])
+            replace_ledger(path, [grant()], now=NOW)
     with pytest.raises(StateError):
         Ledger.open(path)
-    replace_ledger(path, [grant()])
+    replace_ledger(path, [grant()], now=NOW)
     with Ledger.open(path) as ledger:
         assert ledger.grants() == (grant(),)
 
@@ -187,11 +191,17 @@ def test_a_full_disk_refuses_the_grant_and_keeps_what_was_written(small_disk: Pa
             ledger.add_container(PodUid("pod-1"), "train", ContainerId("c"), SandboxId("s"))
         assert ledger.grants() == held
         assert not ledger.is_stopped(SandboxId("s"))
+        assert {period.pod for period in read_history(path)} == {one.pod for one in held}
+        with pytest.raises(StateError):
+            ledger.release(PodUid("pod-1"), end=End(at=NOW))
+        assert ledger.grants() == held
         filler.unlink()
         ledger.record(grant("late", devices=whole(3)))
+        ledger.release(PodUid("pod-1"), end=End(at=NOW))
         held = ledger.grants()
     with Ledger.open(path) as again:
         assert set(again.grants()) == set(held)
+    assert {period.pod for period in read_history(path) if period.end is None} == {one.pod for one in held}
 
 
 def test_a_ledger_can_not_be_made_on_a_full_disk_and_leaves_no_half_one(small_disk: Path) -> None:
@@ -268,6 +278,27 @@ def test_a_write_that_fails_leaves_nothing_half_written(path: Path, monkeypatch:
         assert set(again.grants()) == {*before, one}
 
 
+@pytest.mark.parametrize("statement", ["_INSERT", "_END"])
+def test_nothing_is_granted_or_freed_that_the_history_does_not_take(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    new = grant("pod-x", devices=vfs(60))
+    with Ledger.open(path) as ledger:
+        before, periods = ledger.grants(), read_history(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"hooks.ledger.history.{statement}", "INSERT INTO absent VALUES (?)")
+            with pytest.raises(StateError):
+                ledger.record(new) if statement == "_INSERT" else ledger.release(PodUid("pod-7"), end=End(at=NOW))
+        assert (ledger.grants(), read_history(path)) == (before, periods)
+        ledger.record(new)
+        ledger.release(PodUid("pod-7"), end=End(at=NOW))
+    assert held_in(read_history(path)) == {f"pod-{n}" for n in range(50) if n != 7} | {"pod-x"}
+
+
+def held_in(periods: tuple[Period, ...]) -> set[str]:
+    return {period.pod for period in periods if period.end is None}
+
+
 def test_another_programs_lock_is_waited_for_and_then_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hooks.ledger.file._BUSY_MS", 20)
     shell = sqlite3.connect(path, isolation_level=None)
@@ -295,7 +326,7 @@ for n in range(10**9):
     ledger.record(grant(pod, devices=vfs(n % 256), containers={f"c{n}": "s"}))
     ledger.tombstone(SandboxId(pod), n)
     if n % 3 == 0:
-        ledger.release(PodUid(pod))
+        ledger.release(PodUid(pod), end=End(at=n))
     print(n, flush=True)
 """
 
@@ -326,6 +357,30 @@ def test_killed_in_the_middle_of_writes_nothing_answered_is_lost(tmp_path: Path,
         # at most the one that was not answered yet, and then all of it
         assert [g for g in grants.values() if not g.containers] == []
         assert len(grants) <= 1
+        held = {g.pod for g in ledger.grants()}
+    periods = read_history(path)
+    assert held_in(periods) == held
+    assert len({period.pod for period in periods}) == len(periods) >= last + 1
+    over = {period.pod: period.end for period in periods if period.end}
+    assert {f"pod-{n}": End(at=n) for n in range(0, last + 1, 3)}.items() <= over.items()
+
+
+def test_what_can_be_read_of_a_damaged_history_goes_on_in_the_new_ledger(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.release(PodUid("pod-1"), end=End(at=NOW - 5))
+    execute(
+        "DROP TRIGGER history_is_not_rewritten",
+        "UPDATE history SET devices = '{' WHERE pod_uid = 'pod-2'",
+        "UPDATE grants SET form = 'x'",
+    )(path)
+    _, kept = replace_ledger(path, [grant("pod-7", devices=vfs(7)), grant("pod-2", devices=vfs(2))], now=NOW)
+    assert kept == 49
+    ended = {period.pod: period.end for period in read_history(path)}
+    assert ended == {f"pod-{n}": End(at=NOW, how=Ended.LOST) for n in range(50)} | {
+        "pod-1": End(at=NOW - 5),
+        "pod-2": None,
+        "pod-7": None,
+    }
 
 
 def test_the_application_id_is_in_the_header(path: Path) -> None:

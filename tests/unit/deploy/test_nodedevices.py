@@ -18,10 +18,12 @@ from lading.nodedevices import (
     MigInstance,
     NvLink,
     Partition,
+    Past,
     Pf,
     Place,
     Status,
     Summary,
+    Use,
     Vf,
 )
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
@@ -90,6 +92,20 @@ FULL = Status(
             vfs=(PciAddress("0000:18:00.2"),),
         ),
     ),
+    past=(
+        Past(
+            device=MIG,
+            pod=PodUid("5f0d2c60"),
+            container="train",
+            since=1_700_000_000,
+            until=1_700_000_600,
+            namespace="default",
+            pod_name="train-0",
+            by="signed",
+        ),
+    ),
+    use=(Use(uuid=UUID, memory_used_mib=512, busy_percent=100),),
+    used_at=1_700_000_000,
     problems=("cannot read",),
     summary=Summary(gpus="0/1", models="H100", vfs="0/1", held="1 GPU", problems="GPU 0000:1a:00.0: lost"),
 )

@@ -17,7 +17,8 @@ from hooks.grant.unwell import Unhealthy
 from hooks.inventory.model import Inventory, Vf
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import parse_attachments
-from hooks.ledger.store import Ledger
+from hooks.ledger.period import End, Ended
+from hooks.ledger.store import Ledger, read_history
 from hooks.node import Node
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -336,7 +337,7 @@ def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPat
             assert node._ending
             other = await ask(node, sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": "3"}))
             assert reason(other) is Reason.CAPACITY_EXCEEDED
-            node.ledger.release(PodUid("pod-1"))  # as by a person: the row alone holds them
+            node.ledger.release(PodUid("pod-1"), end=End(at=0))  # as by a person: the row alone holds them
             other = await ask(node, sandbox_of("pod-2", "s9", {"lading.dev/vfs": BDFS[0]}))
             assert reason(other) is Reason.DEVICE_HELD
             comparing.cancel()
@@ -482,6 +483,9 @@ def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Recor
             await node._reconcile()
             assert set(rows(node)) == {BDFS[0], BDFS[2]}
             assert len(records.fields(Event.GRANT_RELEASED)) == 1
+            first, second = read_history(node.ledger.path)
+            assert (first.devices.names, second.devices.names) == (BDFS[:2], [BDFS[0], BDFS[2]])
+            assert (first.end.how if first.end else None, second.end) == (Ended.GIVEN_UP, None)
             again = await ask(node, sandbox_of("pod-1", sandbox))
             assert isinstance(again, Answer)
             assert again.reused

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
@@ -19,7 +20,8 @@ from hooks.grant.unassigned import UnassignedPolicy
 from hooks.grant.unwell import Unhealthy
 from hooks.ledger.model import Grant, HeldBy, parse_annotation
 from lading.reasons import Reason
-from lading.vocabulary import GRANT, ContainerId, PodUid, SandboxId
+from lading.signature import sign
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, ContainerId, PodUid, SandboxId
 from protos.hook.v1 import hook_pb2
 from tests.fakes.holders import BOOT, NOW
 from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
@@ -82,6 +84,15 @@ def central(gen: int = 1, **containers: int) -> dict[str, str]:
 
 
 # a new grant
+
+
+def test_the_key_that_signed_it_is_told_with_the_answer() -> None:
+    key = Ed25519PrivateKey.generate()
+    text = central(train=0)[ASSIGNMENT]
+    signed = {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, "k1", text)}
+    trust = Trust(accepted=frozenset({Form.SIGNED}), keys={"k1": key.public_key()})
+    assert answered(signed, rules=replace(RULES, trust=trust)).key_id == "k1"
+    assert answered({"lading.dev/gpus": "0"}).key_id == ""
 
 
 def test_a_grant_says_what_is_recorded() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from hooks.boot import read_boot_id
 from hooks.daemon import read_configured
 from hooks.inventory.model import Inventory
 from hooks.ledger.model import Grant
-from hooks.ledger.store import Ledger, read_journal, read_ledger
+from hooks.ledger.period import End, Ended
+from hooks.ledger.store import Ledger, read_history, read_journal, read_ledger
 from hooks.ledger_service import LedgerService
 from hooks.main import main
 from hooks.service import HookServer, HookService
@@ -198,14 +200,25 @@ def test_what_comes_back_while_the_devices_are_read_had_a_holder(desk: Desk, mon
     bdf = take_netdev_away(desk)
     desk.remember(row=of(bdf))
 
-    def read_slowly(settings: Settings) -> Inventory:
+    async def read_slowly(settings: Settings) -> Inventory:
         found = read_configured(settings)
         with Ledger.open(desk.ledger) as ledger:
             ledger.journal.forget(bdf, of(bdf).generation)
         return found
 
-    monkeypatch.setattr(ledger_commands, "read_configured", read_slowly)
+    monkeypatch.setattr(ledger_commands, "read_in_time", read_slowly)
     assert desk.listed("--netdev")[bdf]["state"] == "free"
+
+
+@pytest.mark.parametrize("command", [("ledger",), ("release", CARD), ("audit", "--device", "0000:1a:00.0")])
+def test_a_driver_that_hangs_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    there = threading.Event()
+    monkeypatch.setattr("hooks.daemon.ANSWER_S", 0.01)
+    monkeypatch.setattr("hooks.daemon.read_configured", lambda _: there.wait())
+    status, out, err = desk.run(*command)
+    there.set()
+    assert (status, out) == (1, "")
+    assert "driver" in err
 
 
 @pytest.mark.parametrize("break_it", ["garbage", "no folder"])
@@ -244,6 +257,9 @@ def test_forced_it_is_done_and_said(desk: Desk) -> None:
     assert desk.holds() == ((), ())
     assert f"event={Event.RELEASE_FORCED}" in err
     assert f"pid={os.getpid()}" in err
+    (end,) = (one.end for one in read_history(desk.ledger))
+    assert end is not None
+    assert (end.how, end.uid) == (Ended.FORCED, os.getuid())
     assert desk.run("release", VF, "--force", *JSON)[0] == 0  # again
 
 
@@ -303,6 +319,7 @@ class Node:
     inventory: Inventory | None
     runtime: FakeRuntime
     watch: None = None
+    clock: Callable[[], float] = lambda: float(holders.NOW)
 
 
 class Stuck:
@@ -345,6 +362,7 @@ def test_where_a_daemon_runs_it_is_the_one_that_does_it(desk: Desk, records: Rec
     (told,) = records.fields(Event.RELEASE_FORCED)
     assert told == {"device": CARD, "uid": str(os.getuid()), "pid": str(os.getpid())}
     assert desk.holds() == ((), ())
+    assert [one.end for one in read_history(desk.ledger)] == [End(at=holders.NOW, how=Ended.FORCED, uid=os.getuid())]
 
 
 def test_the_daemon_takes_nothing_from_the_living_either(desk: Desk, records: Records) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -7,13 +8,14 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hooks.assignment.model import Refusal
+from hooks.assignment.model import Devices, GrantedGpu, Refusal
 from hooks.attach.model import Step
 from hooks.attaching import Operation
 from hooks.decide import Answer
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.bypass import Bypassed
+from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
 from hooks.metrics import Metrics
 from hooks.node import Node
@@ -25,8 +27,8 @@ from lading.vocabulary import ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2
 from tests.fakes.attacher import FakeAttacher
-from tests.fakes.holders import BOOT, grant, row, whole
-from tests.unit.hooks.inventories import gpu, inventory, vf
+from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
+from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, uuid, vf
 from tests.unit.hooks.test_node import RULES
 
 
@@ -141,6 +143,87 @@ class Watch(InventoryWatch):
     @property
     def age_s(self) -> float:
         return 7.0
+
+
+def test_who_holds_which_device(play: Play) -> None:
+    share_of = GrantedGpu(uuid=uuid(1), memory_mib=8138, core_percent=30)
+    instance = GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20))
+
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert not any("device_held" in name for name in samples(metrics))
+        devices = Devices(gpus=(GrantedGpu(uuid=uuid(0)), share_of, instance), vfs=vfs(3).vfs)
+        node.ledger.record(grant("p", "c", devices))
+        found = samples(metrics)
+        who = "namespace=default,pod=name-of-p"
+        for kind, device in (("gpu", uuid(0)), ("gpu", uuid(1)), ("mig", mig_uuid(20)), ("vf", vf_bdf(3))):
+            assert found[f"lading_device_holder{{container=c,device={device},kind={kind},{who}}}"] == 1
+        shared = {name: value for name, value in found.items() if "device_held" in name}
+        assert shared == {
+            f"lading_device_held_mib{{container=c,device={uuid(1)},kind=gpu,{who}}}": 8138,
+            f"lading_device_held_percent{{container=c,device={uuid(1)},kind=gpu,{who}}}": 30,
+        }
+        node.ledger.release(PodUid("p"), end=End(at=0))
+        assert not any("device_holder" in name for name in samples(metrics))
+
+    play(scenario)
+
+
+def test_a_pod_that_was_made_again_beside_its_predecessor_is_one_holder(play: Play) -> None:
+    """A name may be there twice while the older one ends; a series must not."""
+
+    def scenario(node: Node, metrics: Metrics) -> None:
+        for pod in ("p1", "p2"):
+            node.ledger.record(replace(grant(pod, "c", share(1, memory_mib=1024)), pod_name="train-0"))
+        shown = generate_latest(metrics.registry).decode()
+        assert shown.count("\nlading_device_holder{") == 1
+        assert [value for name, value in samples(metrics).items() if "held_mib" in name] == [2048]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("name", ['train"} 1\nup 0', "back\\slash", "\\n", "näme \U0001f6a2", "{}, =\t"])
+def test_a_hostile_name_stays_a_name(play: Play, name: str) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.ledger.record(replace(grant("p", name, whole(0)), pod_name=name, namespace=name))
+        families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
+        (found,) = (sample for family in families for sample in family.samples if family.name == "lading_device_holder")
+        assert {found.labels[key] for key in ("namespace", "pod", "container")} == {name}
+
+    play(scenario)
+
+
+def test_holders_are_bounded(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hooks.metrics.MOST_HOLDERS", 3)
+
+    def scenario(node: Node, metrics: Metrics) -> None:
+        for container in range(4):
+            node.ledger.record(grant("p", f"c{container}", whole(0)))
+        assert sum("device_holder" in name for name in samples(metrics)) == 3
+
+    play(scenario)
+
+
+def test_what_is_in_use_of_each_card(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        cards = (replace(gpu(0), used_mib=513, busy_percent=7), replace(gpu(1), used_mib=0), gpu(2))
+        node.watch = Watch(inventory(gpus=cards))
+        found = samples(metrics)
+        assert {name: value for name, value in found.items() if "lading_gpu" in name} == {
+            f"lading_gpu_used_mib{{uuid={uuid(0)}}}": 513,
+            f"lading_gpu_used_mib{{uuid={uuid(1)}}}": 0,
+            f"lading_gpu_busy_percent{{uuid={uuid(0)}}}": 7,
+        }
+
+    play(scenario)
+
+
+def test_releases_are_timed(play: Play) -> None:
+    def scenario(_: Node, metrics: Metrics) -> None:
+        metrics.released(1.5)
+        found = samples(metrics)
+        assert (found["lading_hooks_release_seconds_count"], found["lading_hooks_release_seconds_sum"]) == (1, 1.5)
+
+    play(scenario)
 
 
 def test_attachments_are_those_of_the_journal_by_step(play: Play) -> None:

@@ -1,12 +1,15 @@
 """Inventory, ledger and runtime joined: a real ledger, a runtime of two lists, a hand-made inventory."""
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import Form, Refusal
@@ -17,14 +20,16 @@ from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
-from hooks.ledger.store import Ledger
+from hooks.ledger.period import Began, End
+from hooks.ledger.store import Ledger, read_history
 from hooks.node import Node
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
-from lading.vocabulary import PodUid
+from lading.signature import sign
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 from protos.hook.v1 import hook_pb2
 from tests.fakes.attacher import FakeAttacher
-from tests.fakes.holders import BOOT, grant, whole
+from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
@@ -49,6 +54,8 @@ class Rig:
         self.folder = folder
         self.log = log
         self.runtime = FakeRuntime()
+        self.clock: Callable[[], float] = time.time
+        self.rules = RULES
 
     @asynccontextmanager
     async def node(self, devices: Inventory = DEVICES) -> AsyncIterator[Node]:
@@ -59,9 +66,10 @@ class Rig:
                 host_root=self.folder,
                 boot_id=BOOT,
                 log=self.log,
-                rules=lambda: RULES,
+                rules=lambda: self.rules,
                 reconcile_interval_s=3600.0,
                 attacher=FakeAttacher(ledger.journal),
+                clock=self.clock,
             )
             watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
             node.watch = watch
@@ -130,14 +138,22 @@ def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Record
     """No waiting for the grace that covers calls under way: the stop was seen."""
 
     async def scenario(rig: Rig) -> None:
+        rig.clock = lambda: NOW + 0.5
         async with rig.node() as node:
             await node._reconcile()
             sandbox = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", sandbox)
+            freed_after: list[float] = []
+            node.released = freed_after.append
             rig.stop(node, "pod-1", sandbox)
             assert await node._reconcile()
             assert holders(node) == set()
             assert node._stopped_pods == {}
+            (seconds,) = freed_after
+            assert 0 <= seconds < 10
+            (period,) = read_history(node.ledger.path)
+            assert (period.began, period.key_id) == (Began.CREATED, "")
+            assert period.end == End(at=NOW)
             assert isinstance(rig.ask(node, "pod-2", rig.runtime.run("pod-2")), Answer)
 
     play(scenario)
@@ -316,6 +332,7 @@ def test_what_the_ledger_lacks_is_adopted_from_the_runtime(play: Play, records: 
             (adopted,) = node.ledger.grants()
             assert (adopted.key, adopted.devices, [c.id for c in adopted.containers]) == (lost.key, lost.devices, [container])
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+            assert [period.began for period in read_history(node.ledger.path)] == [Began.ADOPTED]
 
     play(scenario)
     assert records.fields(Event.GRANT_ADOPTED)[0]["pod_uid"] == "pod-1"
@@ -501,6 +518,25 @@ def test_when_nobody_knows_who_uses_a_card_it_is_not_given(play: Play) -> None:
             await node._reconcile()
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
             assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
+# the history
+
+
+def test_whose_signature_gave_a_device_is_kept(play: Play) -> None:
+    key = Ed25519PrivateKey.generate()
+    devices = {"train": {"gpus": [{"uuid": uuid(1)}]}}
+    text = json.dumps({"v": 1, "pod": "pod-1", "node": "n1", "gen": 7, "containers": devices})
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, trust=Trust(accepted=frozenset({Form.SIGNED}), keys={"k1": key.public_key()}))
+        async with rig.node() as node:
+            await node._reconcile()
+            rig.create(node, "pod-1", rig.runtime.run("pod-1"), {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, "k1", text)})
+            (period,) = read_history(node.ledger.path)
+            assert (period.form, period.gen, period.key_id, period.devices.names) == (Form.SIGNED, 7, "k1", [uuid(1)])
 
     play(scenario)
 

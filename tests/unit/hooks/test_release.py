@@ -12,8 +12,9 @@ from hooks.attach.attacher import Attacher
 from hooks.attach.model import Attachment, Step, WantedVf
 from hooks.inventory.model import Inventory
 from hooks.ledger.model import Grant
+from hooks.ledger.period import End, Ended
 from hooks.ledger.release import Release
-from hooks.ledger.store import Ledger
+from hooks.ledger.store import Ledger, read_history
 from hooks.release import Outcome, carry_out, look, said_by
 from lading.errors import ConfigError, RuntimeUnavailableError
 from lading.log import Event, Log
@@ -27,6 +28,7 @@ from tests.vfs.model import ModelKernel, vf
 
 SANDBOX = "p1-s0"
 CARD = holders.gpu_uuid(0)
+END = End(at=holders.NOW, how=Ended.FORCED, uid=1000)
 
 
 class Room:
@@ -72,7 +74,7 @@ class Room:
 
     async def release(self, device: str = CARD) -> tuple[Release, Outcome]:
         found = await self.look(device)
-        return found, await carry_out(found, self.ledger, self.attacher, self.log)
+        return found, await carry_out(found, self.ledger, self.attacher, self.log, end=END)
 
     def held(self) -> tuple[tuple[Grant, ...], tuple[Attachment, ...]]:
         return self.ledger.grants(), self.ledger.journal.rows()
@@ -108,6 +110,7 @@ def test_what_was_looked_at_is_what_is_done(room: Room, records: Records) -> Non
     assert room.held() == ((), ())
     assert room.kernel.where(room.vf.bdf) == before
     assert records.fields(Event.GRANT_RELEASED)[0]["pod_uid"] == "p1"
+    assert [(period.pod, period.end) for period in read_history(room.ledger.path)] == [("p1", END)]
 
 
 def test_again_there_is_nothing_left_to_do(room: Room) -> None:
@@ -176,7 +179,7 @@ def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
         await asyncio.sleep(0)
         room.ledger.record(again)
         room.runtime.go_on()
-        outcome = await carry_out(await looking, room.ledger, room.attacher, room.log)
+        outcome = await carry_out(await looking, room.ledger, room.attacher, room.log, end=END)
         assert outcome.failed
 
     asyncio.run(run())
@@ -191,7 +194,7 @@ def test_a_vf_that_a_newer_sandbox_has_by_then_stays_there(room: Room) -> None:
         room.kernel.add_netns(path_of("p1-s1"))
         newer = await room.attacher.attach([WantedVf(vf=room.vf)], pod_of("p1-s1"))
         assert isinstance(newer, tuple)
-        await carry_out(found, room.ledger, room.attacher, room.log)
+        await carry_out(found, room.ledger, room.attacher, room.log, end=END)
         assert room.ledger.journal.rows() == newer
         assert room.kernel.where(room.vf.bdf) is not None
         assert room.ledger.grants() == (room.grant,)
@@ -204,7 +207,7 @@ def test_a_disk_that_takes_nothing_is_a_failure_that_is_told(room: Room) -> None
         await room.given()
         found = await room.look()
         room.ledger.path.rename(room.ledger.path.with_suffix(".gone"))
-        outcome = await carry_out(found, room.ledger, room.attacher, room.log)
+        outcome = await carry_out(found, room.ledger, room.attacher, room.log, end=END)
         assert outcome.done == ()
         assert outcome.failed
 

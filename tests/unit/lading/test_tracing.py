@@ -1,7 +1,9 @@
 """Traces: nothing without an endpoint, and with one what a collector receives, over real OTLP/HTTP."""
 
 import asyncio
+import socket
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +84,16 @@ def test_a_collector_that_is_not_there_costs_spans_and_is_said() -> None:
     tracing.begin("bind").end()
     close(tracing)
     assert records.count(Event.TRACES_FAILED) == 1
+
+
+def test_a_collector_that_never_answers_does_not_hold_up_the_end_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lading.tracing.CLOSE_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, and nobody reads
+        tracing = open_tracing("lading-central", f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", Records().log)
+        tracing.begin("bind").end()
+        begun = time.monotonic()
+        close(tracing)
+        assert time.monotonic() - begun < 2
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://collector/v1/traces", "http://"])

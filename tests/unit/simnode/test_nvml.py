@@ -50,6 +50,7 @@ def test_every_state_that_can_be_written_can_be_read(fake_nvml: Path, tmp_path: 
     full = NvmlState(
         profile=load_profile("demo-8gpu"),
         processes={1: (42, 43)},
+        used={2: (512, 7)},
         remap_failures=(1,),
         unnamed_mig=(1,),
         links_down=((0, 17),),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from hooks.inventory.model import Driver, Gpu
+from hooks.inventory.model import Driver, Gpu, Inventory
 from hooks.inventory.nvml import read_gpus
 from simnode.build import SimNode
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
@@ -102,13 +102,42 @@ def test_failed_row_remapping_is_ill_health(build_node: BuildNode, fake_nvml: Pa
     assert gpus[2].node is not None
 
 
+def test_what_is_in_use(build_node: BuildNode, fake_nvml: Path) -> None:
+    """A card in MIG mode tells its memory, and not how busy it is."""
+    node = build_node("mig")
+    _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (3000, 50), 1: (12345, 97)}))
+    assert [(gpu.used_mib, gpu.busy_percent) for gpu in gpus] == [(3000, None), (12345, 97)]
+
+
+def test_another_use_makes_no_other_card(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("workstation")
+    idle, busy = (read(node, fake_nvml, NvmlState(profile=node.profile, used={0: use})) for use in ((0, 0), (4096, 100)))
+    assert idle[1][0].used_mib != busy[1][0].used_mib
+    assert idle == busy
+    assert Inventory(gpus=idle[1]) == Inventory(gpus=busy[1])
+
+
+@pytest.mark.parametrize("status", [UNSUPPORTED, NO_PERMISSION, GPU_IS_LOST])
+def test_a_card_that_does_not_tell_its_use_is_well(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
+    node = build_node("workstation")
+    failure = Failure(gpu=0, function="nvmlDeviceGetUtilizationRates", status=status)
+    _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (512, 5)}, failures=(failure,)))
+    assert (gpu.used_mib, gpu.busy_percent, gpu.unhealthy, problems) == (512, None, "", ())
+
+
+def test_a_use_that_can_not_be_is_not_told(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("workstation")
+    _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, used={0: (2**43, 2**32 - 1)}))
+    assert (gpu.used_mib, gpu.busy_percent, gpu.unhealthy, problems) == (None, None, "", ())
+
+
 @pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND])
 def test_what_a_card_does_not_support_is_no_ill_health(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
     node = build_node("workstation")
     optional = ("nvmlDeviceGetMigMode", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetMemoryInfo_v2")
     failures = tuple(Failure(gpu=0, function=function, status=status) for function in optional)
     _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, failures=failures))
-    assert (gpu.unhealthy, gpu.memory_mib, gpu.reserved_mib, gpu.numa) == ("", 49140, 0, None)
+    assert (gpu.unhealthy, gpu.memory_mib, gpu.reserved_mib, gpu.numa, gpu.used_mib) == ("", 49140, 0, None, None)
     assert problems == ()
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hooks.attach.model import Attachment, Step
-from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger, read_journal, replace_ledger
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, SandboxId
-from tests.fakes.holders import grant
+from tests.fakes.holders import NOW, grant
+from tests.fakes.old_ledger import make_old_ledger
 from tests.unit.hooks.ledger.test_attachment import BARE, FULL
 
 NEW = replace(FULL, generation=0, step=Step.RECORDED, failure="")
@@ -130,7 +130,7 @@ def test_a_rebuilt_ledger_has_the_newest_of_what_containers_say(ledger: Ledger) 
     ledger.close()
     newest = replace(FULL, generation=9, failure="")
     rows = (newest, replace(BARE, generation=4), replace(other(), generation=6, step=Step.ATTACHED))
-    replace_ledger(ledger.path, [grant()], rows)
+    replace_ledger(ledger.path, [grant()], rows, now=NOW)
     with Ledger.open(ledger.path) as again:
         assert again.grants() == (grant(),)
         assert sorted(again.journal.rows(), key=lambda row: row.generation) == [rows[2], newest]
@@ -158,13 +158,9 @@ def test_a_number_that_was_given_again_keeps_nobody_out_of_the_journal(ledger: L
 # other versions
 
 
-def test_a_ledger_from_before_there_was_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_from_before_there_was_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "state" / "node.db"
-    with monkeypatch.context() as patch:
-        patch.setattr("hooks.ledger.file.MIGRATIONS", MIGRATIONS[:1])
-        patch.setattr("hooks.ledger.store.read_rows", lambda db: ())
-        with Ledger.open(path) as ledger:
-            ledger.record(grant())
+    make_old_ledger(path, 1, grant())
     assert read_journal(path) == ()
     with Ledger.open(path) as ledger:
         assert ledger.grants() == (grant(),)

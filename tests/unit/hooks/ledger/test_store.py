@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from hooks.ledger.model import HeldBy, holding_of
+from hooks.ledger.period import End
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger, read_ledger, replace_ledger
 from lading.errors import HostError, StateError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
-from tests.fakes.holders import grant, vfs, whole
+from tests.fakes.holders import NOW, grant, vfs, whole
 
 POD = PodUid("pod-1")
 S0, S1 = SandboxId("pod-1-s0"), SandboxId("pod-1-s1")
 C0, C1 = ContainerId("c0"), ContainerId("c1")
+END = End(at=NOW)
 
 
 @pytest.fixture
@@ -104,9 +106,9 @@ def test_release_of_a_pod_and_of_one_container(ledger: Ledger) -> None:
     for one in (train, side, other):
         ledger.record(one)
     ledger.add_container(POD, "train", C0, S0)
-    assert ledger.release(POD, "side") == (side,)
-    assert ledger.release(POD, "side") == ()
-    assert [g.key for g in ledger.release(POD)] == [train.key]
+    assert ledger.release(POD, "side", end=END) == (side,)
+    assert ledger.release(POD, "side", end=END) == ()
+    assert [g.key for g in ledger.release(POD, end=END)] == [train.key]
     with reopened(ledger) as again:
         assert again.grants() == (other,)
         again.record(train)
@@ -139,7 +141,7 @@ def test_one_process_at_a_time(ledger: Ledger, path: Path) -> None:
     with pytest.raises(HostError, match="state"):
         Ledger.open(path)
     with pytest.raises(HostError, match="state"):
-        replace_ledger(path, ())
+        replace_ledger(path, (), now=NOW)
     ledger.record(grant())
     reopened(ledger).close()
 
@@ -183,11 +185,11 @@ def test_replacing_sets_the_old_one_aside(ledger: Ledger, path: Path) -> None:
     ledger.record(grant())
     ledger.close()
     rebuilt = grant("pod-2", devices=whole(3), containers={"c7": "pod-2-s0"})
-    aside = replace_ledger(path, [rebuilt])
+    aside, _ = replace_ledger(path, [rebuilt], now=NOW)
     assert aside == path.with_name("node.db.damaged-1")
     with Ledger.open(path) as again:
         assert again.grants() == (rebuilt,)
-    assert replace_ledger(path, []) == path.with_name("node.db.damaged-2")
+    assert replace_ledger(path, [], now=NOW)[0] == path.with_name("node.db.damaged-2")
     shell = sqlite3.connect(aside)
     assert shell.execute("SELECT pod_uid FROM grants").fetchall() == [("pod-1",)]
     shell.close()
@@ -199,7 +201,7 @@ def test_replacing_after_a_crash_does_not_replay_the_old_log(path: Path, ledger:
     shutil.copytree(path.parent, crashed.parent)
     assert crashed.with_name("node.db-wal").stat().st_size > 0
     rebuilt = grant("pod-2", devices=whole(3))
-    aside = replace_ledger(crashed, [rebuilt])
+    aside, _ = replace_ledger(crashed, [rebuilt], now=NOW)
     with Ledger.open(crashed) as again:
         assert again.grants() == (rebuilt,)
     assert aside is not None
@@ -208,7 +210,7 @@ def test_replacing_after_a_crash_does_not_replay_the_old_log(path: Path, ledger:
 
 
 def test_replacing_what_is_not_there_makes_it(path: Path) -> None:
-    assert replace_ledger(path, [grant()]) is None
+    assert replace_ledger(path, [grant()], now=NOW) == (None, 0)
     with Ledger.open(path) as ledger:
         assert ledger.grants() == (grant(),)
 
@@ -223,7 +225,7 @@ def test_a_ledger_can_be_read_beside_its_daemon(ledger: Ledger) -> None:
         ledger.record(one)
         ledger.add_container(one.pod, one.container, ContainerId(f"c{number}"), one.sandbox)
         assert read_ledger(ledger.path) == ledger.grants()
-    ledger.release(POD)
+    ledger.release(POD, end=END)
     assert [found.pod for found in read_ledger(ledger.path)] == ["pod-0", "pod-2"]
 
 

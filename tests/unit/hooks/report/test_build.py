@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,14 +14,15 @@ from hooks.assignment.model import Devices, Form, GrantedGpu, GrantedVf
 from hooks.inventory.model import Inventory, NvLink, Partition, Pf
 from hooks.inventory.read import read_inventory
 from hooks.ledger.model import Grant
-from hooks.report.build import build_status
+from hooks.ledger.period import Began, End, past_of, period_of
+from hooks.report.build import MAX_TEXT, build_status, coarse_use
 from lading.nodedevices import GrantedGpu as ReportedGpu
 from lading.nodedevices import NvLink as ReportedLink
-from lading.nodedevices import Status, Summary
+from lading.nodedevices import Status, Summary, Use
 from lading.vocabulary import PciAddress
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.conftest import BuildNode
-from tests.fakes.holders import BOOT, grant, share, vfs, whole
+from tests.fakes.holders import BOOT, NOW, grant, share, vfs, whole
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
 
 GOLDEN = Path(__file__).with_name("demo-8gpu.json")
@@ -102,6 +104,32 @@ def test_every_kind_of_share_is_told_apart() -> None:
         ReportedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20)),
     )
     assert [gpu.whole for gpu in reported.gpus] == [True, False, False, False]
+
+
+def test_who_held_what_before() -> None:
+    held = dataclasses.replace(
+        grant("a", devices=Devices(gpus=whole(0).gpus, vfs=vfs(1).vfs)), form=Form.SIGNED, pod_name="x\n" * 1000
+    )
+    over = dataclasses.replace(period_of(held, began=Began.CREATED), end=End(at=NOW))
+    card, vf_ = status(Inventory(), past=past_of([over])).past
+    assert (card.device, vf_.device) == (whole(0).names[0], vfs(1).names[0])
+    assert (card.pod, card.namespace, card.container, card.by) == ("a", "default", "train", "signed")
+    assert (card.since, card.until) == (held.granted_at, NOW)
+    assert len(card.pod_name) == MAX_TEXT
+    assert "\n" not in card.pod_name
+
+
+@pytest.mark.parametrize(("used_mib", "told_mib"), [(0, 0), (127, 0), (128, 256), (383, 256), (384, 512), (81559, 81559)])
+@pytest.mark.parametrize(("busy", "told"), [(0, 0), (2, 0), (3, 5), (97, 95), (98, 100), (100, 100)])
+def test_what_is_in_use_is_told_in_steps(used_mib: int, told_mib: int, busy: int, told: int) -> None:
+    card = dataclasses.replace(gpu(0), used_mib=used_mib, busy_percent=busy)
+    assert coarse_use(inventory(gpus=(card,))) == (Use(uuid=uuid(0), memory_used_mib=told_mib, busy_percent=told),)
+
+
+def test_of_what_a_card_does_not_tell_nothing_is_said() -> None:
+    cards = (gpu(0), dataclasses.replace(gpu(1), used_mib=512), dataclasses.replace(gpu(2), busy_percent=50))
+    assert coarse_use(inventory(gpus=cards)) == (Use(uuid=uuid(1), memory_used_mib=512), Use(uuid=uuid(2), busy_percent=50))
+    assert status(inventory(gpus=cards)).use == ()  # which is the reporter's to add
 
 
 HELD = [grant("a", "x", whole(0)), grant("a", "y", share(1)), grant("b", "x", vfs(1)), grant("c", "x", vfs(2))]

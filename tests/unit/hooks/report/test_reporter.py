@@ -1,8 +1,11 @@
 """The reporter step by step: a node that a test changes, and an API server that is one object, a Node, and failures to come."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -12,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
 from hooks.node import Node
 from hooks.report import reporter
@@ -82,7 +86,7 @@ class Kube:
 class World:
     """A node with two cards, and its reporter. Time passes when a test says so."""
 
-    def __init__(self, node: Node, log: Log, records: Records) -> None:
+    def __init__(self, node: Node, log: Log, records: Records, *, use_interval_s: float) -> None:
         self.node = node
         self.kube = Kube()
         self.records = records
@@ -97,6 +101,7 @@ class World:
             node_name="n1",
             connect=self.connect,
             log=log,
+            use_interval_s=use_interval_s,
             sleep=self.sleep,
             clock=lambda: self.now,
             chance=lambda: 1.0,
@@ -126,13 +131,24 @@ class World:
 Play = Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]
 
 
-@pytest.fixture
-def play(tmp_path: Path, log: Log, records: Records) -> Play:
+def playing(folder: Path, log: Log, records: Records, *, use_interval_s: float) -> Play:
     async def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-            await scenario(World(a_node(ledger, Runtime(), tmp_path, log), log, records))
+        with Ledger.open(folder / "state" / "node.db") as ledger:
+            node = a_node(ledger, Runtime(), folder, log)
+            await scenario(World(node, log, records, use_interval_s=use_interval_s))
 
     return lambda scenario: asyncio.run(run(scenario))
+
+
+@pytest.fixture
+def play(tmp_path: Path, log: Log, records: Records) -> Play:
+    return playing(tmp_path, log, records, use_interval_s=0)
+
+
+@pytest.fixture
+def play_use(tmp_path: Path, log: Log, records: Records) -> Play:
+    """What is in use of the cards is reported too."""
+    return playing(tmp_path, log, records, use_interval_s=60)
 
 
 # ---- what is reported, and when
@@ -195,7 +211,7 @@ def test_grants_and_reconciliation_are_news(play: Play) -> None:
         await world.look()
         world.node.reconciled = True
         await world.look()
-        world.node.ledger.release(PodUid("p"))
+        world.node.ledger.release(PodUid("p"), end=End(at=5))
         await world.look()
         assert [(len(s.grants), s.reconciled) for s in world.kube.applied] == [(0, False), (2, False), (2, True), (0, True)]
 
@@ -227,6 +243,120 @@ def test_the_whole_is_applied_again_after_a_while(play: Play) -> None:
         assert world.kube.object is not None
 
     play(scenario)
+
+
+def test_who_held_what_before_goes_along(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.node.ledger.record(grant("p", "c", whole(0)))
+        await world.look()
+        world.node.ledger.release(PodUid("p"), end=End(at=7))
+        await world.look()
+        assert [len(status.past) for status in world.kube.applied] == [0, 1]
+        assert (world.kube.applied[-1].past[0].pod, world.kube.applied[-1].past[0].until) == ("p", 7)
+
+    play(scenario)
+
+
+# ---- what is in use of the cards
+
+
+def use(world: World, mib: int, percent: int) -> None:
+    world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), used_mib=mib, busy_percent=percent), gpu(1))))
+
+
+def seen(world: World) -> list[tuple[int | None, int | None]]:
+    """Of the first card, in each report."""
+    return [(status.use[0].memory_used_mib, status.use[0].busy_percent) for status in world.kube.applied]
+
+
+def test_use_is_a_report_of_its_own_once_in_a_while(play_use: Play) -> None:
+    async def scenario(world: World) -> None:
+        use(world, 300, 50)
+        await world.look()
+        for second in range(1, 150):
+            world.now += 1
+            use(world, 512 * second, second % 100)
+            await world.look()
+        assert seen(world) == [(256, 50), (72 * 512, 70), (144 * 512, 45)]  # every 72 s: a fifth may be added to 60
+
+    play_use(scenario)
+
+
+def test_use_that_is_nearly_the_same_is_no_news(play_use: Play) -> None:
+    async def scenario(world: World) -> None:
+        use(world, 300, 50)
+        await world.look()
+        for mib, percent in ((310, 51), (350, 49), (300, 50)):
+            world.now += 100
+            use(world, mib, percent)
+            await world.look()
+        assert seen(world) == [(256, 50)]
+
+    play_use(scenario)
+
+
+def test_its_time_is_when_the_cards_were_asked(play_use: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.node.clock = lambda: 1_000_000.0 + world.now
+        use(world, 300, 50)
+        await world.look()
+        use(world, 301, 50)
+        world.now += 100
+        await world.look()
+        world.now += 1.1 * RENEW_S  # with what is reported anyway it is told anew
+        await world.look()
+        assert [status.used_at for status in world.kube.applied] == [1_001_000 - 7, 1_001_000 - 7 + 100 + 660]
+
+    play_use(scenario)
+
+
+def test_use_that_does_not_change_is_as_fresh_as_the_renewals(play_use: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.node.clock = lambda: world.now
+        use(world, 300, 50)
+        for _ in range(int(5 * RENEW_S)):
+            world.now += 1
+            await world.look()
+            assert world.now - world.kube.applied[-1].used_at <= 1.2 * (RENEW_S + 60) + 7 + 1
+        assert len(world.kube.applied) == 5
+
+    play_use(scenario)
+
+
+def test_its_time_is_one_that_the_api_server_takes_whatever_the_clock_says(play_use: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.node.clock = lambda: 3.0  # of a card that was asked 7 s ago
+        use(world, 300, 50)
+        await world.look()
+        assert world.kube.applied[0].used_at == 0
+
+    play_use(scenario)
+
+
+def test_a_change_between_takes_the_use_along_that_was_reported(play_use: Play) -> None:
+    async def scenario(world: World) -> None:
+        use(world, 300, 50)
+        await world.look()
+        use(world, 9000, 100)
+        world.node.ledger.record(grant("p", "c", whole(0)))
+        await world.look()
+        assert seen(world) == [(256, 50), (256, 50)]
+
+    play_use(scenario)
+
+
+def test_where_it_is_off_or_no_card_tells_there_is_none(play: Play, play_use: Play) -> None:
+    async def off(world: World) -> None:
+        use(world, 300, 50)
+        await world.look()
+        assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
+
+    async def silent(world: World) -> None:
+        await world.look()
+        assert (world.kube.applied[0].use, world.kube.applied[0].used_at) == ((), 0)
+
+    play(off)
+    play_use(silent)
 
 
 # ---- failures
@@ -376,6 +506,21 @@ def test_credentials_may_come_later(play: Play) -> None:
         assert len(world.kube.applied) == 1
 
     play(scenario)
+
+
+def test_credentials_that_do_not_come_do_not_hold_up_the_end_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = threading.Event()
+    monkeypatch.setattr("lading.kube.config.open_access", lambda _: there.wait(5))
+
+    async def scenario() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01), connect("kubeconfig"):
+                pass
+
+    begun = time.monotonic()
+    asyncio.run(scenario())
+    there.set()
+    assert time.monotonic() - begun < 2
 
 
 # ---- over HTTP

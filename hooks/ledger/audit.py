@@ -1,0 +1,132 @@
+"""The history as a person asks for it: who held a device, what a pod had, since when; as a table, as JSON.
+
+Enters: periods. Leaves: one line a device of each, in the order in which they began, newest last. The JSON's keys are those of
+docs/reference.md, all of them always; times are ISO 8601 in UTC. Refuses what is no time and no length of time.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hooks.assignment.identity import shown
+from hooks.assignment.model import Form, GrantedGpu
+from hooks.ledger.listing import Kind
+from hooks.ledger.period import Began, Ended, Period
+from hooks.ledger.table import in_columns, iso
+from lading.errors import ConfigError
+from lading.log import printable
+
+_HEAD: Final = ("SINCE", "UNTIL", "DEVICE", "HELD BY", "TERMS", "ENDED")
+_AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One device of a period."""
+
+    kind: Kind
+    device: str
+    period: Period
+    gpu: GrantedGpu | None = None  # None: a VF
+
+    @property
+    def card(self) -> str:
+        """Of a GPU or MIG instance."""
+        return self.gpu.uuid if self.gpu else ""
+
+
+def parse_since(text: str, now: int) -> int:
+    """Unix seconds: `7d` is seven days ago; else an ISO 8601 date or time, in UTC where it does not say otherwise."""
+    if ago := _AGO.fullmatch(text):
+        return now - int(ago[1]) * _UNITS[ago[2]]
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise ConfigError(
+            f"cannot read --since {shown(text)}: no time, and no length of time",
+            hint="--since 7d (or s, m, h, w), --since 2026-11-01, --since 2026-11-01T12:00:00Z",
+        ) from e
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+
+
+def list_entries(periods: Iterable[Period], *, devices: frozenset[str] | None = None, pod: str = "") -> tuple[Entry, ...]:
+    """`devices`: any of these names; a card's is also that of its instances. `pod`: a uid, a name, or namespace/name."""
+    ordered = sorted(periods, key=lambda period: period.since)
+    found = (entry for period in ordered if _is_of(period, pod) for entry in _entries(period))
+    return tuple(entry for entry in found if devices is None or not devices.isdisjoint((entry.device, entry.card)))
+
+
+def _is_of(period: Period, pod: str) -> bool:
+    return pod in {"", period.pod, period.pod_name, f"{period.namespace}/{period.pod_name}"}
+
+
+def _entries(period: Period) -> Iterator[Entry]:
+    for gpu in period.devices.gpus:
+        kind = Kind.MIG if gpu.mig_uuid else Kind.GPU
+        yield Entry(kind=kind, device=gpu.mig_uuid or gpu.uuid, period=period, gpu=gpu)
+    for vf in period.devices.vfs:
+        yield Entry(kind=Kind.VF, device=vf.bdf, period=period)
+
+
+def as_json(entries: Iterable[Entry], *, ledger: str, now: int) -> dict[str, Any]:
+    """What is not known or not so is null."""
+    return {"ledger": ledger, "at": iso(now), "entries": [_entry_json(entry) for entry in entries]}
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    period, gpu, end = entry.period, entry.gpu, entry.period.end
+    return {
+        "kind": entry.kind.value,
+        "device": entry.device,
+        "card": entry.card or None,
+        "memory_mib": gpu.memory_mib if gpu else None,
+        "core_percent": gpu.core_percent if gpu else None,
+        "pod_uid": period.pod,
+        "namespace": period.namespace,
+        "pod": period.pod_name,
+        "container": period.container,
+        "form": period.form.value,
+        "gen": period.gen,
+        "key_id": period.key_id or None,
+        "began": period.began.value,
+        "since": iso(period.since),
+        "until": iso(end.at if end else None),
+        "ended": end.how.value if end else None,
+        "ended_by_uid": end.uid if end else None,
+    }
+
+
+def as_text(entries: Iterable[Entry]) -> str:
+    return in_columns([_HEAD, *map(_row, entries)])
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    period = entry.period
+    holder = f"{period.namespace}/{period.pod_name} {period.container}"
+    cells = (iso(period.since) or "", iso(period.until) or "", entry.device, holder, _terms(entry), _ended(period))
+    return tuple(map(printable, cells))
+
+
+def _terms(entry: Entry) -> str:
+    """How much of it, and by whose word."""
+    period, gpu = entry.period, entry.gpu
+    terms = []
+    if gpu is not None and gpu.memory_mib is not None:
+        terms.append(f"{gpu.memory_mib} MiB")
+    if gpu is not None and gpu.core_percent is not None:
+        terms.append(f"{gpu.core_percent} %")
+    if period.form is Form.MANUAL:
+        terms.append("by hand")
+    else:
+        key = f", key {period.key_id}" if period.key_id else ""
+        terms.append(f"by central ({period.form.value}, gen {period.gen}{key})")
+    return ", ".join([*terms, *(["adopted"] if period.began is Began.ADOPTED else [])])
+
+
+def _ended(period: Period) -> str:
+    if period.end is None:
+        return "held"
+    return f"forced by uid {period.end.uid}" if period.end.how is Ended.FORCED else period.end.how.value

@@ -1,0 +1,138 @@
+"""The history: who held which devices of this node, from when to when, by whose decision; in `node.db` beside the grants.
+
+A row a grant. It is written in the transaction that records the grant, and ended, once, in the one that frees it, so that
+neither is on disk without the other; the schema lets nobody write any other change of it. What ended long ago is taken away in
+small steps (`prune`), behind the calls that containers wait for. One thread, as the ledger that it is opened with.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from hooks.assignment.model import Form
+from hooks.ledger.model import Grant, GrantKey, parse_devices, render_json
+from hooks.ledger.period import Began, End, Ended, Past, Period, add_past, past_of, period_of
+from lading.errors import StateError
+from lading.vocabulary import PodUid
+
+# A grant every two and a half minutes for 90 days; with eight GPUs and eight VFs each, 40 MB. Beyond, the oldest go.
+MOST: Final = 50_000
+STEP: Final = 200  # rows that one step takes away: a container that comes meanwhile waits for 2 ms
+_LOOKED_THROUGH: Final = 1000  # rows, at the start, for the last holders of each device
+
+_BEGUN: Final = (*("pod_uid", "container", "namespace", "pod_name", "form", "gen", "key_id", "devices"), *("began", "since"))
+_COLUMNS: Final = (*_BEGUN, "until", "ended", "ended_by")
+_INSERT: Final = f"INSERT INTO history ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  constants only
+_END: Final = "UPDATE history SET until = ?, ended = ?, ended_by = ? WHERE id = ?"
+_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM history"  # noqa: S608
+_OLDEST: Final = "SELECT id FROM history WHERE until IS NOT NULL AND until < ? ORDER BY until LIMIT ?"
+_EVER: Final = 2**63 - 1  # what SQLite stores
+
+Row = tuple[str | int | None, ...]
+Transaction = Callable[[], AbstractContextManager[sqlite3.Connection]]
+
+
+class Begun(NamedTuple):
+    row: int  # its id
+    period: Period
+
+
+class History:
+    def __init__(self, db: sqlite3.Connection, transaction: Transaction) -> None:
+        """`transaction`: all that is done in it is on disk when it ends, or StateError."""
+        self._transaction = transaction
+        held = db.execute(f"SELECT id, {', '.join(_COLUMNS)} FROM history WHERE until IS NULL")  # noqa: S608
+        begun = (Begun(row, _period(columns)) for row, *columns in held)
+        self._held = {_key(one.period): one for one in begun}
+        newest = f"{_SELECT} WHERE until IS NOT NULL ORDER BY until DESC, id DESC LIMIT {_LOOKED_THROUGH}"
+        self._past = past_of(map(_period, db.execute(newest)))
+        (self._rows,) = db.execute("SELECT count(*) FROM history").fetchone()
+
+    def past(self) -> tuple[Past, ...]:
+        """The last few holders of each device, newest first."""
+        return self._past
+
+    def begin(self, db: sqlite3.Connection, grant: Grant, *, began: Began, key_id: str) -> Begun:
+        """In a transaction of the ledger; when that is over, `has_begun`."""
+        period = period_of(grant, began=began, key_id=key_id)
+        return Begun(write_period(db, period), period)
+
+    def has_begun(self, begun: Begun) -> None:
+        self._held[_key(begun.period)] = begun
+        self._rows += 1
+
+    def end(self, db: sqlite3.Connection, grants: Iterable[Grant], end: End) -> list[Period]:
+        """The same of what these grants began; then `have_ended`."""
+        over = [self._held[grant.key] for grant in grants if grant.key in self._held]
+        db.executemany(_END, [(*_end_columns(end), begun.row) for begun in over])
+        return [replace(begun.period, end=end) for begun in over]
+
+    def have_ended(self, periods: Collection[Period]) -> None:
+        for period in periods:
+            del self._held[_key(period)]
+        self._past = add_past(periods, self._past)
+
+    def prune(self, before: int) -> bool:
+        """One step: some of what ended before this time, or of what is too much. Whether there may be more. What is held
+        stays, however long."""
+        with self._transaction() as db:
+            gone = db.execute(_OLDEST, (before, STEP)).fetchall()
+            if len(gone) < min(excess := self._rows - MOST, STEP):
+                gone = db.execute(_OLDEST, (_EVER, min(excess, STEP))).fetchall()
+            db.executemany("DELETE FROM history WHERE id = ?", gone)
+        self._rows -= len(gone)
+        return len(gone) == STEP
+
+
+def write_period(db: sqlite3.Connection, period: Period) -> int:
+    """Answers the id of its row."""
+    begun = (period.pod, period.container, period.namespace, period.pod_name, period.form.value, period.gen, period.key_id)
+    row = (*begun, render_json(period.devices), period.began.value, period.since, *_end_columns(period.end))
+    return db.execute(_INSERT, row).lastrowid or 0
+
+
+def read_periods(db: sqlite3.Connection, *, since: int) -> tuple[Period, ...]:
+    """Of what was held at this time or later, in the order in which it was written."""
+    return tuple(map(_period, db.execute(f"{_SELECT} WHERE until IS NULL OR until >= ? ORDER BY id", (since,))))
+
+
+def salvage_periods(db: sqlite3.Connection) -> tuple[Period, ...]:
+    """What can be read of a ledger that may be damaged, row by row; nothing where it is of a version without a history."""
+    found = []
+    with contextlib.suppress(sqlite3.Error):
+        for row in db.execute(f"{_SELECT} ORDER BY id"):
+            with contextlib.suppress(StateError):
+                found.append(_period(row))
+    return tuple(found)
+
+
+def _key(period: Period) -> GrantKey:
+    return GrantKey(period.pod, period.container)
+
+
+def _end_columns(end: End | None) -> Row:
+    return (None, None, None) if end is None else (end.at, end.how.value, end.uid)
+
+
+def _period(row: Sequence[Any]) -> Period:
+    pod, container, namespace, pod_name, form, gen, key_id, devices, began, since, until, ended, uid = row
+    try:
+        end = None if until is None else End(at=until, how=Ended(ended), uid=uid)
+        return Period(
+            pod=PodUid(pod),
+            container=container,
+            namespace=namespace,
+            pod_name=pod_name,
+            form=Form(form),
+            gen=gen,
+            key_id=key_id,
+            devices=parse_devices(devices),
+            began=Began(began),
+            since=since,
+            end=end,
+        )
+    except ValueError as e:
+        raise StateError(f"cannot read the history of pod {pod!r:.80}: {e}") from e

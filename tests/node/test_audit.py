@@ -1,0 +1,163 @@
+"""Who held which device, of real containers that come and go, with a daemon that is restarted, killed and away meanwhile."""
+
+import json
+import subprocess
+import time
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from simnode.daemons import LadingNode
+from tests.node.conftest import StartLading
+from tests.node.observe import metric
+from tests.node.site import Site, eventually
+from tests.node.test_signed import KEY_ID, gpus, run_assigned, trusting
+
+pytestmark = pytest.mark.node
+
+Entry = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def running(share_lading: StartLading, tmp_path_factory: pytest.TempPathFactory) -> LadingNode:
+    return share_lading(hooks={**trusting(tmp_path_factory.mktemp("keys")), "metrics": "127.0.0.1:0"})
+
+
+def command(site: Site, *argv: str) -> str:
+    hooks = site.lading.hooks
+    done = subprocess.run(
+        [hooks.program, argv[0], "--config", str(hooks.config), *argv[1:]], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def audit(site: Site, pod: str, *argv: str) -> list[Entry]:
+    found: list[Entry] = json.loads(command(site, "audit", "-o", "json", "--pod", pod, *argv))["entries"]
+    return found
+
+
+def ended(site: Site, pod: str) -> list[str | None]:
+    return [entry["ended"] for entry in audit(site, pod)]
+
+
+def await_ended(site: Site, pod: str, *how: str | None) -> None:
+    def look() -> None:
+        assert ended(site, pod) == [*how]
+
+    eventually(look)
+
+
+def seconds(time_of: str) -> float:
+    return datetime.fromisoformat(time_of).timestamp()
+
+
+def test_from_a_containers_creation_to_its_pods_end(site: Site) -> None:
+    began = time.time()
+    vf = site.vfs[0]
+    devices = {
+        "gpus": [{"uuid": site.gpu(0)}, {"uuid": site.gpu(1), "memory_mib": 1024, "core_percent": 30}],
+        "vfs": [{"bdf": vf}],
+    }
+    pod = run_assigned(site, {"train": devices}, gen=3)
+    container = pod.run_container("train")
+    card, share, function = audit(site, pod.spec.uid)
+    assert [entry["device"] for entry in (card, share, function)] == [site.gpu(0), site.gpu(1), vf]
+    assert {(e["form"], e["gen"], e["key_id"], e["began"]) for e in (card, share, function)} == {
+        ("signed", 3, KEY_ID, "created")
+    }
+    assert (share["memory_mib"], share["core_percent"], share["container"], share["pod"]) == (1024, 30, "train", "assigned")
+    assert (card["until"], card["ended"]) == (None, None)
+    site.lading.hooks.stop()
+    site.lading.hooks.start()
+    container.stop()
+    eventually(lambda: pod.create_container("train", attempt=1)).start()
+    assert audit(site, pod.spec.uid) == [card, share, function]  # a restart, of the daemon or the container, is no end
+    pod.remove()
+    await_ended(site, pod.spec.uid, "released", "released", "released")
+    over = audit(site, pod.spec.uid)
+    assert [{**entry, "until": None, "ended": None} for entry in over] == [card, share, function]
+    assert int(began) <= seconds(over[0]["since"]) <= seconds(over[0]["until"]) <= time.time()
+    assert audit(site, pod.spec.uid, "--device", vf, "--since", "1h") == [over[2]]
+    assert site.gpu(0) in command(site, "audit")
+
+
+def test_what_was_answered_before_a_crash_is_kept_and_what_was_stopped_ends_once(site: Site) -> None:
+    gone, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (2, 3))
+    for pod in (gone, stays):
+        pod.run_container("train")
+    gone.stop()
+    site.lading.hooks.kill()  # before its grant is freed, or just after
+    gone.remove()
+    assert ended(site, stays.spec.uid) == [None]
+    site.lading.hooks.start()
+    await_ended(site, gone.spec.uid, "released")
+    assert ended(site, stays.spec.uid) == [None]
+
+
+def test_a_container_that_was_refused_held_nothing(site: Site) -> None:
+    first, second = (run_assigned(site, {"train": gpus(site.gpu(4))}) for _ in range(2))
+    first.run_container("train")
+    site.refused(second, "train")
+    assert (ended(site, first.spec.uid), audit(site, second.spec.uid)) == ([None], [])
+
+
+def test_what_a_person_releases_is_his_word(site: Site) -> None:
+    pod = run_assigned(site, {"train": gpus(site.gpu(5))})
+    pod.run_container("train")
+    site.lading.hooks.stop()
+    try:
+        pod.remove()
+        command(site, "release", site.gpu(5), "--force")
+    finally:
+        site.lading.hooks.start()
+    (entry,) = audit(site, pod.spec.uid)
+    assert (entry["ended"], entry["ended_by_uid"]) == ("forced", 0)
+
+
+def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
+    gone, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (6, 7))
+    for pod in (gone, stays):
+        pod.run_container("train")
+    before = audit(site, stays.spec.uid)
+    site.lading.hooks.stop()
+    try:
+        gone.remove()
+        command(site, "rebuild-ledger")
+    finally:
+        site.lading.hooks.start()
+    assert ended(site, gone.spec.uid) == ["lost"]
+    assert audit(site, stays.spec.uid) == before
+    eventually(stays.remove)
+    await_ended(site, stays.spec.uid, "released")
+
+
+def test_a_ledger_that_is_gone_begins_with_who_is_there(site: Site) -> None:
+    pod = run_assigned(site, {"train": gpus(site.gpu(6))})
+    pod.run_container("train")
+    (before,) = audit(site, pod.spec.uid)
+    site.lading.hooks.stop()
+    for path in site.ledger.parent.glob("node.db*"):
+        path.unlink()
+    site.lading.hooks.start()
+    await_ended(site, pod.spec.uid, None)
+    (adopted,) = audit(site, pod.spec.uid)
+    assert (adopted["began"], adopted["key_id"], adopted["form"], adopted["gen"]) == ("adopted", None, "signed", before["gen"])
+    assert abs(seconds(adopted["since"]) - seconds(before["since"])) <= 2  # as the runtime has it
+
+
+def test_the_metric_names_the_pod_of_a_device_while_it_has_it(site: Site) -> None:
+    log = site.lading.hooks.log
+    pod = run_assigned(site, {"train": gpus(site.gpu(0))})
+    pod.run_container("train")
+    who = {"kind": "gpu", "namespace": "default", "pod": "assigned", "container": "train"}
+    assert metric(log, "lading_device_holder", device=site.gpu(0), **who) == metric(log, "lading_device_holder") == 1
+    released = metric(log, "lading_hooks_release_seconds_count")
+    pod.remove()
+
+    def nobody() -> None:
+        assert metric(log, "lading_device_holder") == 0
+        assert metric(log, "lading_hooks_release_seconds_count") == released + 1
+
+    eventually(nobody)
