@@ -45,22 +45,37 @@ DESCRIPTORS: Final = 8192
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if args[:1] == ["doctor"]:
+            _doctor(args[1:])
+        else:
+            _serve(args)
+    except LadingError as e:
+        die(e)
+
+
+def _doctor(argv: Sequence[str]) -> None:
+    from runtimeproxy.doctor.command import doctor  # noqa: PLC0415  the daemon has no use for what it is shown with
+
+    doctor(argv, check)
+
+
+def _serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-runtimeproxy",
         description="The CRI proxy: point kubelet's --container-runtime-endpoint at its socket. It forwards every call to the "
         "container runtime as it came, and asks hook servers about the few that make containers.",
-        epilog="journalctl -t lading-runtimeproxy LADING_EVENT=call.refused   shows what was refused and why",
+        epilog="lading-runtimeproxy doctor   checks this node.  "
+        "journalctl -t lading-runtimeproxy LADING_EVENT=call.refused   shows what was refused and why",
     )
     parser.add_argument("--version", action="version", version=f"lading-runtimeproxy {__version__}")
     add_flags(parser, Settings, config=CONFIG)
-    try:
-        settings = parse_args(Settings, parser.parse_args(argv), check)
-        log = open_log("lading-runtimeproxy", settings.log_level)
-        sys.setswitchinterval(SWITCH_S)
-        faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
-        asyncio.run(run(settings, log))
-    except LadingError as e:
-        die(e)
+    settings = parse_args(Settings, parser.parse_args(argv), check)
+    log = open_log("lading-runtimeproxy", settings.log_level)
+    sys.setswitchinterval(SWITCH_S)
+    faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
+    asyncio.run(run(settings, log))
 
 
 def check(settings: Settings) -> None:

@@ -124,9 +124,9 @@ class KubeClient:
 
     # ---- reading
 
-    async def get(self, path: str, *, timeout_s: float | None = None) -> bytes:
-        """One object, consistently: from the store, not from a server's cache."""
-        return await self._call("GET", path, timeout_s=timeout_s)
+    async def get(self, path: str, *, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> bytes:
+        """One object, consistently: from the store, not from a server's cache. Or what its subresource answers, as a log."""
+        return await self._call("GET", path, query=query, timeout_s=timeout_s)
 
     async def list_pages(self, path: str, *, limit: int = PAGE) -> AsyncGenerator[Page, None]:
         """A consistent list of now. A continuation that the server forgot (410) begins the list anew, with a `first` page."""

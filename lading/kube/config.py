@@ -11,11 +11,12 @@ Python's ssl takes to load it. Proxies of the environment are not used, a kubeco
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,10 @@ from urllib.parse import urlsplit
 import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, incluster_config, load_kube_config
+from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from lading.errors import ConfigError
+from lading.threads import in_thread
 
 # The library itself reads a token file again after a minute, and kubelet renews the token at 80 % of its life.
 REFRESH_S: Final = 10.0
@@ -89,7 +92,7 @@ class Access:
     def _start_renewal(self) -> asyncio.Future[Credentials]:
         if self._renewal is None:
             anew = self._current is None
-            self._renewal = asyncio.get_running_loop().run_in_executor(None, self._renew, anew)
+            self._renewal = asyncio.create_task(in_thread(lambda: self._renew(anew)))
             self._renewal.add_done_callback(self._renewed)
         return self._renewal
 
@@ -112,24 +115,39 @@ def open_access(kubeconfig: Path | None, *, context: str = "") -> Access:
     return Access(lambda: _load_kubeconfig(kubeconfig, context))
 
 
+def read_namespace(kubeconfig: Path, context: str = "") -> str:
+    """That the context names (the current one where none is named); empty where it names none. ConfigError."""
+    with _reading(kubeconfig):
+        merged = KubeConfigMerger(str(kubeconfig)).config  # type: ignore[no-untyped-call]
+        if merged is None:
+            raise ConfigException("no configuration found")
+        loader = KubeConfigLoader(merged, active_context=context or None)  # type: ignore[no-untyped-call]
+        return str(loader.current_context["context"].get("namespace") or "")
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except yaml.MarkedYAMLError as e:  # its text would quote the line
+        line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
+        raise ConfigError(f"cannot read {path}: no YAML{line}: {e.problem}") from None
+    except _BROKEN as e:
+        raise ConfigError(f"cannot use {path}: {_why(e)}") from e
+
+
 def _load_kubeconfig(path: Path, context: str) -> _Loaded:
     configuration = Configuration(proxy="")  # not from the environment
     configuration.host = ""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
-        try:
-            load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(path),
-                context=context or None,
-                client_configuration=configuration,
-                persist_config=False,
-                temp_file_path=folder,
-            )
-            return _checked(configuration, str(path))
-        except yaml.MarkedYAMLError as e:  # its text would quote the line
-            line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
-            raise ConfigError(f"cannot read {path}: no YAML{line}: {e.problem}") from None
-        except _BROKEN as e:
-            raise ConfigError(f"cannot use {path}: {_why(e)}") from e
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder, _reading(path):
+        load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(path),
+            context=context or None,
+            client_configuration=configuration,
+            persist_config=False,
+            temp_file_path=folder,
+        )
+        return _checked(configuration, str(path))
 
 
 def _load_in_cluster() -> _Loaded:

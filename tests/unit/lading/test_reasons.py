@@ -1,13 +1,27 @@
+"""One closed list: what a node refuses by and what central does, each explained once, with what to do."""
+
 import re
-from pathlib import Path
+from collections import Counter
 
+from central.fit.model import Missing
+from central.reasons import OfBinding, OfPod
 from lading.reasons import Reason
+from tests.docs import ROOT
 
-REASONS = Path(__file__).parents[3] / "docs" / "reasons.md"
+ALL = [*Reason, *Missing, *OfPod, *OfBinding]
 
 
 def test_every_reason_is_explained_once_with_what_to_do() -> None:
-    sections = re.split(r"^### ", REASONS.read_text(), flags=re.MULTILINE)[1:]
+    sections = re.split(r"^### ", (ROOT / "docs/reasons.md").read_text(), flags=re.MULTILINE)[1:]
     explained = [section.split("`")[1] for section in sections]
-    assert sorted(explained) == sorted(Reason)
+    assert sorted(explained) == sorted({code.value for code in ALL})
     assert [code for code, section in zip(explained, sections, strict=True) if "**Do:**" not in section] == []
+
+
+def test_a_code_means_one_thing() -> None:
+    """Who is added to this set has the same to say on a node and in central, and stands once in the docs."""
+    assert {code for code, times in Counter(code.value for code in ALL).items() if times > 1} == {Missing.NOT_RECONCILED.value}
+
+
+def test_codes_are_the_names() -> None:
+    assert [code.value for code in ALL] == [code.name.lower().replace("_", "-") for code in ALL]

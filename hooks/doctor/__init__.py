@@ -1,0 +1,1 @@
+"""`lading-hooks doctor`: is this node all right for handing out its GPUs and VFs?"""

@@ -1,0 +1,75 @@
+"""What the API server says of this node and of its reporter's rights. Reviews are created, which nobody keeps; nothing else.
+
+Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
+"""
+
+from typing import Final
+
+import msgspec
+
+from hooks.doctor.cluster import ApiSeen
+from hooks.report.reporter import Api, connect
+from lading import nodedevices
+from lading.errors import HostError
+from lading.kube.errors import NotFoundError, RefusedError, UnclearError, UnreachableError
+from lading.kube.resource import NODES
+
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+# What the reporter does (deploy/rbac/reporter.yaml): verb, API group, resource, subresource.
+_RIGHTS: Final = (
+    ("get", "", "nodes", ""),
+    ("create", nodedevices.GROUP, nodedevices.PLURAL, ""),
+    ("patch", nodedevices.GROUP, nodedevices.PLURAL, "status"),
+)
+
+
+async def read_api(node_name: str, *, report: bool, kubeconfig: str) -> ApiSeen:
+    """Creates reviews only, which nobody keeps. LadingError where the API server is not reached."""
+    if not report:
+        return ApiSeen(node_name=node_name, asked=False)
+    try:
+        async with connect(kubeconfig) as api:
+            return await ask(api, node_name)
+    except (UnreachableError, UnclearError) as e:
+        source = kubeconfig or "the pod's service account"
+        hint = f"server and credentials of {source}; journalctl -t lading-hooks LADING_EVENT=report.failed"
+        raise HostError(e.message, hint=hint) from e
+
+
+async def ask(api: Api, node_name: str) -> ApiSeen:
+    allowed = [await _may(api, node_name, right) for right in _RIGHTS]
+    return ApiSeen(
+        node_name=node_name,
+        node=await _is_there(api, NODES.path(name=node_name)),
+        served=await _is_there(api, f"/apis/{nodedevices.GROUP}/{nodedevices.VERSION}"),
+        denied=tuple(_say(right) for right, may in zip(_RIGHTS, allowed, strict=True) if not may),
+    )
+
+
+async def _may(api: Api, node_name: str, right: tuple[str, str, str, str]) -> bool:
+    verb, group, resource, subresource = right
+    attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    if verb != "create":  # which has no name yet
+        attributes["name"] = node_name
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = msgspec.json.decode(await api.create(_REVIEWS, review))
+    return bool(answer.get("status", {}).get("allowed"))
+
+
+async def _is_there(api: Api, path: str) -> bool:
+    try:
+        await api.get(path)
+    except NotFoundError:
+        return False
+    except RefusedError:
+        return True  # not ours to see: what we may not do is said by itself
+    return True
+
+
+def _say(right: tuple[str, str, str, str]) -> str:
+    verb, group, resource, subresource = right
+    return f"{verb} {resource}{'/' + subresource if subresource else ''}{'.' + group if group else ''}"

@@ -1,0 +1,78 @@
+"""The command line that both doctors have: which checks, how they are shown, and the exit status.
+
+Exit status 0: nothing failed; with `--strict`, no warning either. 1: something did. 2: wrong arguments.
+"""
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from rich.console import Console
+
+from lading import __version__
+from lading.doctor.look import look
+from lading.doctor.model import Check, Finding
+from lading.doctor.show import exit_status, print_json, print_list, print_text
+from lading.errors import ConfigError
+from lading.log import printable
+
+H = TypeVar("H")
+
+# A cold NVML takes some 2 s on a board of eight cards without persistence mode.
+DEADLINE_S: Final = 10.0
+LONGEST_S: Final = 600.0
+EPILOG: Final = (
+    "Exit status 0: nothing failed; 1: something did, or with --strict there are warnings; 2: wrong arguments. "
+    "docs/doctor.md explains each check."
+)
+
+
+def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CHECK", help="these checks only; more with commas between"
+    )
+    parser.add_argument("--list", action="store_true", help="name the checks, look at nothing")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    parser.add_argument(
+        "--deadline", type=_seconds, default=DEADLINE_S, metavar="SECONDS", help=f"for each check [{DEADLINE_S:g}]"
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most {LONGEST_S:g} seconds")
+    return seconds
+
+
+def run_doctor(checks: Sequence[Check[H]], open_host: Callable[[], H], args: argparse.Namespace, *, program: str) -> None:
+    """Ends the process, with the exit status. `open_host` is called on the loop."""
+    console = Console()
+    if args.list:
+        print_list(checks, console)
+        raise SystemExit(0)
+    chosen = select(checks, args.only)
+    findings = asyncio.run(_look(chosen, open_host, args.deadline))
+    if args.output == "json":
+        print_json(findings, program=program, version=__version__)
+    else:
+        print_text(findings, console)
+        if os.geteuid() != 0:
+            console.print("\nnot root: what could not be read is skipped", style="dim", highlight=False)
+    raise SystemExit(exit_status(findings, strict=args.strict))
+
+
+async def _look(checks: Sequence[Check[H]], open_host: Callable[[], H], deadline_s: float) -> tuple[Finding, ...]:
+    return await look(checks, open_host(), deadline_s=deadline_s)
+
+
+def select(checks: Sequence[Check[H]], only: Sequence[str]) -> tuple[Check[H], ...]:
+    """All, where none is named. ConfigError for a name that there is not."""
+    wanted = {name.strip() for names in only for name in names.split(",")} - {""}
+    for name in sorted(wanted - {check.name for check in checks}):
+        known = ", ".join(check.name for check in checks)
+        raise ConfigError(f"cannot check {printable(name)!r}: no such check", hint=f"known: {known}")
+    return tuple(check for check in checks if check.name in wanted or not wanted)

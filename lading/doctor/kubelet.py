@@ -1,0 +1,154 @@
+"""Which runtime socket kubelet talks to, which one it will after its next start, and which file says so.
+
+Enters: the kubelet that runs, its unit's files, its configuration. Leaves: endpoints with where each is from, and whether pods
+start past the proxy. A flag wins over the configuration file, the last of several flags over the others, and the drop-ins of
+`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way.
+
+Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
+files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from lading.doctor.model import Verdict, failed, ok, skipped, warning
+from lading.doctor.processes import Process
+from lading.doctor.unit_files import Unit, Word
+
+_FLAG: Final = "container-runtime-endpoint"
+_KEY: Final = "containerRuntimeEndpoint"
+_EXTRA_ARGS: Final = "KUBELET_EXTRA_ARGS"
+_DROP_INS: Final = "/etc/systemd/system/kubelet.service.d"
+_RESTART: Final = "systemctl daemon-reload && systemctl restart kubelet"
+_DEFAULT: Final = "kubelet's default"
+COMMAND_LINE: Final = "its command line"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    value: str
+    source: str  # a file of the node, its command line, or kubelet's default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A kubelet's command line, and what the configuration files that it names say, by key."""
+
+    words: tuple[Word, ...] = ()
+    config: Mapping[str, Setting] = field(default_factory=dict)
+
+    def setting(self, flag: str, key: str, default: str) -> Setting:
+        if word := last_flag(self.words, flag):
+            return Setting(value=word.text, source=word.file)
+        return self.config.get(key) or Setting(value=default, source=_DEFAULT)
+
+    @property
+    def endpoint(self) -> Setting:
+        return self.setting(_FLAG, _KEY, "unix:///run/containerd/containerd.sock")
+
+    @property
+    def cgroup_driver(self) -> Setting:
+        return self.setting("cgroup-driver", "cgroupDriver", "cgroupfs")
+
+    def node_name(self, hostname: str) -> str:
+        named = last_flag(self.words, "hostname-override")
+        return (named.text if named else hostname).strip().lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletSeen:
+    process: Process | None = None
+    running: Command | None = None  # what the process was started with
+    unit: Unit = field(default_factory=Unit)
+    planned: Command | None = None  # what the unit would start now; None: no unit that starts anything
+
+    @property
+    def command(self) -> Command:
+        return self.running or self.planned or Command()
+
+
+def traced(argv: Sequence[str], planned: Sequence[Word]) -> tuple[Word, ...]:
+    """Words of a process have no file: each is from where the unit has the same one, if it does."""
+    files = {word.text: word.file for word in planned}
+    return tuple(Word(text, files.get(text, COMMAND_LINE)) for text in argv)
+
+
+def last_flag(words: Sequence[Word], name: str) -> Word | None:
+    """`--name=value` or `--name value`, of several the last."""
+    found = None
+    for word, after in pairwise([*words, Word("", "")]):
+        flag, equals, value = word.text.partition("=")
+        if flag in (f"--{name}", f"-{name}"):
+            found = Word(value, word.file) if equals else after
+    return found
+
+
+def same_socket(one: str, other: str) -> bool:
+    return _socket_path(one) == _socket_path(other)
+
+
+def _socket_path(text: str) -> str:
+    path = text.removeprefix("unix://").removeprefix("unix:")
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """kubelet, and the socket of the proxy that it should talk to."""
+
+    kubelet: KubeletSeen
+    proxy: str
+
+
+def decide_endpoint(route: Route) -> Iterator[Verdict]:
+    now, later = route.kubelet.running, route.kubelet.planned
+    if now is None and later is None:
+        yield skipped("no kubelet runs here, and it has no unit")
+    elif now is None and later is not None:
+        what = f"kubelet does not run; when it starts it talks to {later.endpoint.value}, as {later.endpoint.source} says"
+        past = not same_socket(later.endpoint.value, route.proxy)
+        yield failed(f"{what}: past the proxy", mend=_redirect(route, later)) if past else ok(what)
+    elif now is not None and not same_socket(now.endpoint.value, route.proxy):
+        yield _bypass(route, now, later)
+    elif now is not None and later is not None and not same_socket(later.endpoint.value, route.proxy):
+        what = (
+            f"kubelet talks to the proxy until its next start, then to {later.endpoint.value}, as {later.endpoint.source} says"
+        )
+        yield warning(what, mend=_redirect(route, later))
+    elif now is not None:
+        yield ok(f"{route.kubelet.process} talks to the proxy at {now.endpoint.value}, as {now.endpoint.source} says")
+
+
+def _bypass(route: Route, now: Command, later: Command | None) -> Verdict:
+    found = now.endpoint
+    what = f"{route.kubelet.process} talks to {found.value}, as {found.source} says: past the proxy at {route.proxy}"
+    if later is not None and same_socket(later.endpoint.value, route.proxy):
+        return failed(f"{what}; it was not restarted since {later.endpoint.source} says otherwise", mend=_RESTART)
+    return failed(what, mend=_redirect(route, later or now))
+
+
+def _redirect(route: Route, command: Command) -> str:
+    """What to change so that the next kubelet talks to the proxy: where the flag is given, or could be."""
+    unit, source = route.kubelet.unit, command.endpoint.source
+    socket = f"unix://{_socket_path(route.proxy)}"
+    flag = f"--{_FLAG}={socket}"
+    if winner := extra_args_file(unit):
+        return f"give {_EXTRA_ARGS} in {winner}, which wins over drop-ins, {flag}; systemctl restart kubelet"
+    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # behind the others, where kubeadm writes its own
+        line = f'[Service]\\nEnvironment="{_EXTRA_ARGS}={flag}"\\n'
+        return f"mkdir -p {_DROP_INS}; printf '{line}' > {_DROP_INS}/10-lading.conf; {_RESTART}"
+    if command.config.get(_KEY) == command.endpoint:
+        return f"{_KEY}: {socket} in {source}; systemctl restart kubelet"
+    return f"{flag}{f' in {source}' if source.startswith('/') else ' on its command line'}; {_RESTART}"
+
+
+def extra_args_file(unit: Unit) -> str:
+    """The environment file that sets KUBELET_EXTRA_ARGS: a drop-in that sets it too is not followed. Empty where none does."""
+    setting = [path for path, text in unit.environment.items() if _sets_extra_args(text)]
+    return setting[-1] if setting else ""
+
+
+def _sets_extra_args(text: str) -> bool:
+    return any(line.strip().startswith(f"{_EXTRA_ARGS}=") for line in text.splitlines())

@@ -1,0 +1,210 @@
+"""What both doctors read of a node. Nothing is changed, nothing is decided.
+
+A socket is connected to, greeted and left. Whoever called listen() on it is told by the kernel (SO_PEERCRED, unix(7)): systemd,
+where it made the socket. HTTP is one question a connection, as the daemons serve it (lading.health); proxies of the environment
+are not used. What says that it blocks is for a thread.
+
+Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Version, Status).
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import stat
+import subprocess
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from lading.doctor.config import ConfigSeen
+from lading.doctor.http import Said
+from lading.doctor.neighbour import HooksConfig, ProxyConfig
+from lading.doctor.processes import Process
+from lading.doctor.runtime import RuntimeSeen
+from lading.doctor.sockets import SocketSeen
+from lading.doctor.units import UnitsSeen
+from lading.errors import ConfigError, HostError
+from lading.health import Address, parse_address
+from lading.liveness import HELLO, find_silence
+from lading.runtime import RuntimeClient
+from lading.settings import load
+from lading.sockets import Access, peer_credentials
+from lading.threads import in_thread
+
+S = TypeVar("S", bound=msgspec.Struct)
+N = TypeVar("N", ProxyConfig, HooksConfig)
+
+ANSWER_S: Final = 4.0  # of each question; a check may ask two
+PROC: Final = Path("/proc")  # our own: the kernel names a peer by the pid that it has for us
+LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen at is none to connect to
+_BOOTED: Final = Path("run/systemd/system")  # sd_booted(3)
+_PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NeedDaemonReload"
+
+
+# ---- processes
+
+
+def read_process(proc: Path, pid: int) -> Process:
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        words = []
+    return Process(pid=pid, argv=tuple(words[:-1]))  # each argument ends in NUL
+
+
+def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
+    """Those started as this program, by pid."""
+    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
+    return tuple(process for process in (read_process(proc, pid) for pid in pids) if process.program == program)
+
+
+# ---- sockets
+
+
+async def read_socket(path: Path, *, daemon: str, wanted: Access) -> SocketSeen:
+    """Connects, greets and goes. PermissionError where we may not."""
+    nothing = SocketSeen(path=path, daemon=daemon, wanted=wanted)
+    seen = await in_thread(lambda: _read_file(nothing))
+    if seen.holder is None:
+        return seen
+    return replace(seen, silence=await find_silence(path, hello=HELLO, timeout_s=ANSWER_S))
+
+
+def _read_file(nothing: SocketSeen) -> SocketSeen:
+    path = nothing.path
+    try:
+        there, folder = path.lstat(), path.parent.stat()
+    except FileNotFoundError:
+        return nothing
+    is_socket = stat.S_ISSOCK(there.st_mode)
+    pid = read_listener(path) if is_socket else None
+    holder = None if pid is None else read_process(PROC, pid)
+    return replace(nothing, found=_access(there), is_socket=is_socket, folder=_access(folder), holder=holder)
+
+
+def read_listener(path: Path) -> int | None:
+    """The process that called listen() on this socket; None where nobody does any more. May raise PermissionError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
+        dial.settimeout(ANSWER_S)
+        try:
+            dial.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
+        except PermissionError as e:
+            raise PermissionError(e.errno, e.strerror, str(path)) from e
+        except (TimeoutError, BlockingIOError) as e:  # its queue is full
+            raise HostError(f"cannot connect to {path}: nobody accepts", hint=f"ss -xlp src {path}") from e
+        return peer_credentials(dial).pid
+
+
+def _access(status: os.stat_result) -> Access:
+    return Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+
+
+# ---- what a daemon says of itself
+
+
+async def read_said(daemon: str, address_text: str) -> Said:
+    address = parse_address(address_text)
+    if address is None:
+        return Said(daemon=daemon, address="")
+    readyz = await _get(address, "/readyz")
+    metrics = await _get(address, "/metrics")
+    text = None if metrics is None else metrics.decode(errors="replace")
+    return Said(daemon=daemon, address=address_text, readyz=readyz, metrics=text)
+
+
+async def _get(address: Address, path: str) -> bytes | None:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(_ANY.get(address.host, address.host), address.port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+                answer = await _read_all(reader)
+            finally:
+                writer.transport.abort()
+    except TimeoutError as e:
+        hint = f"who listens there? ss -tlnp sport = :{address.port}"
+        raise HostError(f"no answer to {path} at {address.host}:{address.port} within {ANSWER_S:g} s", hint=hint) from e
+    except OSError:
+        return None
+    return answer.partition(b"\r\n\r\n")[2]
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    """LARGEST at most: somebody else may have the port, with no end to what he says."""
+    answer = bytearray()
+    while len(answer) < LARGEST and (part := await reader.read(LARGEST - len(answer))):
+        answer += part
+    return bytes(answer)
+
+
+# ---- the container runtime
+
+
+async def read_runtime(endpoint: Path) -> RuntimeSeen:
+    """HostError where nobody listens, RuntimeUnavailableError where it does not answer; PermissionError."""
+    if await in_thread(lambda: read_listener(endpoint)) is None:
+        hint = "systemctl status containerd; journalctl -u containerd -n 50; is runtime_endpoint its socket?"
+        raise HostError(f"nobody listens at {endpoint}", hint=hint)
+    async with RuntimeClient(endpoint, timeout_s=ANSWER_S) as client:
+        return RuntimeSeen(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
+
+
+# ---- systemd
+
+
+def read_units(host_root: Path, units: Sequence[str]) -> UnitsSeen:
+    """Blocks."""
+    if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
+        return UnitsSeen()
+    command = ["systemctl", "show", "--property", _PROPERTIES, *units]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise HostError(f"cannot ask systemd about {', '.join(units)}: {e}") from e
+    if done.returncode:
+        raise HostError(f"cannot ask systemd about {', '.join(units)}: {done.stderr.strip()}")
+    return UnitsSeen(shown=done.stdout)
+
+
+# ---- configuration files
+
+
+def read_config(schema: type[S], args: argparse.Namespace, check: Callable[[S], None], *, daemon: str) -> tuple[S, ConfigSeen]:
+    """What can not be used of a configuration is a finding, and the checks go on with what can, or with the defaults. `check`
+    is the daemon's own, of what one setting at a time can not show."""
+    path: Path = args.config or args.default_config
+    settings, problem = schema(), None
+    try:
+        settings = load(schema, args)
+        check(settings)
+    except ConfigError as e:
+        problem = e
+    return settings, ConfigSeen(daemon=daemon, path=path, access=read_access(path), problem=problem)
+
+
+def read_access(path: Path) -> Access | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
+
+
+def read_neighbour(path: Path, kind: type[N]) -> N:
+    """Blocks. The defaults where there is no file."""
+    try:
+        found: dict[str, Any] = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return kind()
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise ConfigError(f"cannot read {path}: {e}") from e
+    known = {field.name for field in fields(kind)}
+    return kind(**{key: value for key, value in found.items() if key in known and isinstance(value, str)})

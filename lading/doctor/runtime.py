@@ -1,0 +1,99 @@
+"""The container runtime as it answers: whether it does, in which version, and whether its settings suit kubelet's.
+
+Enters: Version and verbose Status of CRI. Leaves: verdicts. What a runtime does not tell is not held against it.
+
+Source: runtime.v1 (RuntimeCondition), containerd's docs/cri/config.md (SystemdCgroup), Kubernetes "Container runtimes" (cgroup
+drivers), KEP-4033 (kubelet asks the runtime for its cgroup driver).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lading.doctor.kubelet import KubeletSeen
+from lading.doctor.model import Verdict, failed, ok, skipped, warning
+from lading.versions import Support, judge_runtime, parse_version
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+# A kubelet asks containerd 2.x for the cgroup driver, and needs no setting of its own.
+_TELLS_DRIVER: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSeen:
+    endpoint: Path
+    version: cri.VersionResponse
+    status: cri.StatusResponse
+
+    @property
+    def name(self) -> str:
+        return f"{self.version.runtime_name} {self.version.runtime_version}"
+
+
+def decide_runtime(seen: RuntimeSeen) -> Iterator[Verdict]:
+    judged = judge_runtime(f"{seen.version.runtime_name}://{seen.version.runtime_version}")
+    mend = "docs/operations.md, Install: containerd 1.6 or newer; 1.7.2 or newer for gpu_mode = cdi"
+    match judged.support:
+        case Support.NONE:
+            yield failed(judged.why, mend=mend)
+        case Support.UNKNOWN:
+            yield warning(judged.why, mend=mend)
+        case Support.LIMITED | Support.FULL:
+            pass  # what it can not do is said where it is needed: `cdi`
+    for condition in seen.status.status.conditions:
+        if not condition.status:
+            what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
+            yield failed(what, mend="crictl info; journalctl -u containerd -n 50")
+    if all(condition.status for condition in seen.status.status.conditions) and judged.support is not Support.NONE:
+        yield ok(f"{seen.name} answers at {seen.endpoint}, and is ready")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupDrivers:
+    kubelet: KubeletSeen
+    runtime: RuntimeSeen
+
+
+def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
+    if seen.kubelet.running is None:
+        yield skipped("no kubelet runs here")
+        return
+    systemd = systemd_cgroups(seen.runtime.status)
+    if systemd is None:
+        yield skipped(f"{seen.runtime.name} does not tell its cgroup driver")
+        return
+    mine, theirs = seen.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
+    version = parse_version(seen.runtime.version.runtime_version)
+    if mine.value == theirs:
+        yield ok(f"kubelet and {seen.runtime.name} both use {theirs}")
+    elif version and version.major >= _TELLS_DRIVER:
+        what = (
+            f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {seen.runtime.name} uses {theirs}"
+        )
+        yield warning(what, mend=f"cgroupDriver: {theirs} in kubelet's configuration; systemctl restart kubelet")
+    else:
+        what = f"kubelet uses {mine.value} ({mine.source}), {seen.runtime.name} uses {theirs}"
+        yield failed(
+            what, mend=f"cgroupDriver: {theirs} in kubelet's configuration, on a drained node; systemctl restart kubelet"
+        )
+
+
+def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
+    """`SystemdCgroup` of containerd's default runtime; None where it is not told."""
+    containerd = _containerd(status)
+    handlers = containerd.get("runtimes")
+    default = handlers.get(containerd.get("defaultRuntimeName", "runc")) if isinstance(handlers, dict) else None
+    options = default.get("options") if isinstance(default, dict) else None
+    if not isinstance(options, dict):
+        return None
+    return options.get("SystemdCgroup") is True
+
+
+def _containerd(status: cri.StatusResponse) -> dict[str, Any]:
+    try:
+        found = json.loads(status.info.get("config", "{}")).get("containerd", {})
+    except (ValueError, AttributeError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,49 @@
+"""systemd's units of ours: there, enabled, running, not failed.
+
+Source: systemctl(1) show; org.freedesktop.systemd1(5) has the properties.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lading.doctor.model import Verdict, failed, ok, skipped, warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsSeen:
+    """None: this node is not systemd's, or not the one that we run on."""
+
+    shown: str | None = None
+
+
+def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
+    if seen.shown is None:
+        yield skipped("no systemd here that we could ask")
+        return
+    well = []
+    for block in seen.shown.strip().split("\n\n"):
+        unit = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        name, problem = unit.get("Id", ""), _problem(unit)
+        if problem is None:
+            well.append(name)
+        else:
+            yield problem
+    if well:
+        yield ok(f"{', '.join(well)}: running")
+
+
+def _problem(unit: dict[str, str]) -> Verdict | None:
+    name, active = unit.get("Id", ""), f"{unit.get('ActiveState')} ({unit.get('SubState')})"
+    if unit.get("LoadState") == "not-found":
+        return failed(f"{name} is not installed", mend=f"cp systemd/{name} /etc/systemd/system/; systemctl daemon-reload")
+    if unit.get("LoadState") == "masked":
+        return failed(f"{name} is masked", mend=f"systemctl unmask {name}; systemctl enable --now {name}")
+    if unit.get("ActiveState") == "failed":
+        return failed(f"{name} failed: {unit.get('Result')}", mend=f"journalctl -u {name} -n 50; systemctl restart {name}")
+    if unit.get("ActiveState") not in ("active", "reloading", "activating"):
+        return failed(f"{name} is {active}", mend=f"systemctl enable --now {name}")
+    if unit.get("UnitFileState") not in ("enabled", "enabled-runtime", "static", "alias", "generated"):
+        return warning(f"{name} runs and is not enabled: it is not started at the next boot", mend=f"systemctl enable {name}")
+    if unit.get("NeedDaemonReload") == "yes":
+        return warning(f"{name} changed on disk since systemd read it", mend="systemctl daemon-reload")
+    return None

@@ -1,0 +1,33 @@
+"""Whether the parts of Lading that run on a node, and this command, go together (lading.versions has the rule)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lading.doctor.model import Verdict, failed, ok, skipped, warning
+from lading.versions import find_skews
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionsSeen:
+    program: str  # the daemon whose command this is
+    installed: str  # this command's version
+    running: Mapping[str, str]  # by daemon; empty where it is not known
+
+
+def decide_versions(seen: VersionsSeen) -> Iterator[Verdict]:
+    known = {daemon: version for daemon, version in seen.running.items() if version}
+    if not known:
+        yield skipped(f"no daemon tells its version; {seen.program} {seen.installed} is installed", mend="set metrics in both")
+        return
+    said = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
+    skews = find_skews(known)
+    for skew in skews:
+        yield failed(
+            skew.why, mend="upgrade the older one, one minor version at a time: docs/operations.md, Restart and upgrade"
+        )
+    running = known.get(seen.program)
+    if running and running != seen.installed:
+        what = f"{seen.program} {running} runs, {seen.installed} is installed"
+        yield warning(what, mend=f"systemctl restart {seen.program}")
+    elif not skews:
+        yield ok(f"{said}; {seen.installed} is installed")

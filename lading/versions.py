@@ -1,0 +1,160 @@
+"""Which versions go together: Lading's parts with one another, and with the Kubernetes and the container runtime under them.
+
+Enters: versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). Leaves: what does not go together,
+and why. Pure. A text that is no version goes with itself only, and is said to be unknown, never taken for well.
+
+The rule for Lading: proxy, hooks and central, and the command line that looks at them, are at most MINORS_APART minor versions
+apart and of one major version; tests run neighbours together. So an upgrade goes one minor version at a time, part by part, in
+any order. Each limit on others stands beside its source.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from typing import Final, NamedTuple
+
+MINORS_APART: Final = 1
+
+# ValidatingAdmissionPolicy v1, which deploy/admission is made of, is served from 1.30 on.
+OLDEST_API_SERVER: Final = (1, 30)
+# Kubernetes "Version Skew Policy": kubelet is never newer than the API server and at most three minor versions older,
+KUBELET_BEHIND: Final = 3
+# and kube-scheduler at most one.
+SCHEDULER_BEHIND: Final = 1
+# CRI `runtime.v1`, which the node's daemons ask by themselves, is served from 1.6 on,
+OLDEST_CONTAINERD: Final = (1, 6, 0)
+# and CDI devices of a request are honoured from 1.7.2 on (lading.runtime.decide_cdi_support).
+CDI_CONTAINERD: Final = (1, 7, 2)
+
+_SHAPE: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![\d.])", re.ASCII)
+
+
+class Version(NamedTuple):
+    major: int
+    minor: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+class Support(StrEnum):
+    FULL = "full"
+    LIMITED = "limited"  # it runs, without something that is said
+    NONE = "none"
+    UNKNOWN = "unknown"  # nobody tried, or it can not be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    support: Support
+    why: str = ""  # where it is not full
+    via: str = ""  # of a step that is too long: the minor version to go to first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
+    """Two parts that do not go together."""
+
+    parts: tuple[str, str]
+    versions: tuple[str, str]
+
+    @property
+    def why(self) -> str:
+        (one, other), (its, others) = self.parts, self.versions
+        return f"{one} {its} and {other} {others} are more than {MINORS_APART} minor version apart"
+
+
+def parse_version(text: str) -> Version | None:
+    """What stands behind the numbers is a build's name and does not count."""
+    found = _SHAPE.match(text)
+    return Version(*(int(number or 0) for number in found.groups())) if found else None
+
+
+def go_together(one: str, other: str) -> bool:
+    """Of two parts of Lading."""
+    a, b = parse_version(one), parse_version(other)
+    if a is None or b is None:
+        return one == other
+    return a.major == b.major and abs(a.minor - b.minor) <= MINORS_APART
+
+
+def find_skews(running: Mapping[str, str]) -> tuple[Skew, ...]:
+    """Of parts of Lading by their names. A part whose version is not known ("") is left out."""
+    known = [(part, version) for part, version in running.items() if version]
+    return tuple(_skews(known))
+
+
+def _skews(known: list[tuple[str, str]]) -> Iterator[Skew]:
+    for (one, its), (other, others) in combinations(known, 2):
+        if not go_together(its, others):
+            yield Skew(parts=(one, other), versions=(its, others))
+
+
+def judge_step(running: str, target: str) -> Judgement:
+    """Whether a part that runs may be replaced by that version, with its neighbours still as they are."""
+    now, then = parse_version(running), parse_version(target)
+    if now is None or then is None:
+        return Judgement(support=Support.UNKNOWN, why=f"{target if now else running} is no version that can be compared")
+    if now.major != then.major or abs(then.minor - now.minor) > MINORS_APART:
+        via = f"{now.major}.{now.minor + (1 if then > now else -1)}.0" if now.major == then.major else ""
+        why = f"{running} to {target} is more than {MINORS_APART} minor version"
+        return Judgement(support=Support.NONE, why=why, via=via)
+    if then < now:
+        why = f"{target} is older than {running}: a node's ledger that the newer one changed is refused by the older one"
+        return Judgement(support=Support.LIMITED, why=why)
+    return Judgement(support=Support.FULL)
+
+
+def judge_api_server(text: str) -> Judgement:
+    version = parse_version(text)
+    if version is None:
+        return _unreadable("API server", text)
+    if version[:2] < OLDEST_API_SERVER:
+        oldest = ".".join(map(str, OLDEST_API_SERVER))
+        return Judgement(support=Support.NONE, why=f"{text} is older than {oldest}: it has no ValidatingAdmissionPolicy v1")
+    return Judgement(support=Support.FULL)
+
+
+def judge_kubelet(text: str, *, api_server: str) -> Judgement:
+    return _judge_behind("kubelet", text, api_server, KUBELET_BEHIND)
+
+
+def judge_scheduler(text: str, *, api_server: str) -> Judgement:
+    return _judge_behind("kube-scheduler", text, api_server, SCHEDULER_BEHIND)
+
+
+def judge_runtime(text: str) -> Judgement:
+    """As a Node's status writes it: `containerd://1.7.28`."""
+    name, _, version_text = text.partition("://")
+    version = parse_version(version_text)
+    if name != "containerd":
+        return Judgement(support=Support.UNKNOWN, why=f"{text or 'a runtime without a name'} was never tried; containerd was")
+    if version is None:
+        return _unreadable("containerd", text)
+    if version < OLDEST_CONTAINERD:
+        return Judgement(support=Support.NONE, why=f"containerd {version} does not speak CRI v1; 1.6 and newer does")
+    if version < CDI_CONTAINERD:
+        why = f"containerd {version} ignores CDI devices: gpu_mode = cdi is refused there; 1.7.2 and newer honours them"
+        return Judgement(support=Support.LIMITED, why=why)
+    return Judgement(support=Support.FULL)
+
+
+def _judge_behind(part: str, text: str, api_server: str, behind: int) -> Judgement:
+    version, server = parse_version(text), parse_version(api_server)
+    if version is None:
+        return _unreadable(part, text)
+    if server is None:
+        return _unreadable("API server", api_server)
+    if version[:2] > server[:2]:
+        return Judgement(support=Support.NONE, why=f"{part} {text} is newer than the API server, {api_server}")
+    if version.major != server.major or server.minor - version.minor > behind:
+        why = f"{part} {text} is more than {behind} minor version{'s' * (behind > 1)} older than the API server, {api_server}"
+        return Judgement(support=Support.NONE, why=why)
+    return Judgement(support=Support.FULL)
+
+
+def _unreadable(part: str, text: str) -> Judgement:
+    return Judgement(support=Support.UNKNOWN, why=f"the version of {part} can not be read: {text!r}")

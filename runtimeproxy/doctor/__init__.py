@@ -1,0 +1,1 @@
+"""`lading-runtimeproxy doctor`: is kubelet's way to its runtime, and to the hooks, all right?"""

@@ -1,0 +1,92 @@
+"""What is wrong with the registrations of hook servers, and with the servers; and how near the proxy is to its limits.
+
+Enters: the folder as the proxy itself reads it, and each socket that a registration names. Leaves: verdicts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lading.doctor.http import Said
+from lading.doctor.model import Verdict, failed, ok, skipped, warning
+from lading.doctor.sockets import SocketSeen
+from runtimeproxy.chain.registrations import FailurePolicy, Registration
+
+_MANY: Final = 0.8  # of max_connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSeen:
+    folder: Path
+    registrations: tuple[Registration, ...]
+    problems: tuple[str, ...]
+    guarded_prefixes: tuple[str, ...]
+
+
+def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
+    write = f"lading-hooks registration > {seen.folder / '50-lading.json'}"
+    for problem in seen.problems:
+        yield failed(f"{seen.folder}: {problem}", mend=f"{write}; chown root:root, chmod 0644")
+    unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
+    if unclaimed:
+        what = f"no registration in {seen.folder} answers for {', '.join(unclaimed)}: pods with such annotations are refused"
+        yield failed(what, mend=write)
+    elif not seen.problems:
+        yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSeen:
+    registration: Registration
+    socket: SocketSeen
+
+
+def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Verdict]:
+    if not servers:
+        yield skipped("no hook server is registered")
+    for server in servers:
+        name, seen = server.registration.name, server.socket
+        problem = _problem(seen)
+        if not problem:
+            yield ok(f"{name}: {seen.path} answers; {seen.holder} holds it")
+            continue
+        mend = f"systemctl restart lading-hooks.socket lading-hooks; lading-hooks doctor; or take {name} away"
+        if server.registration.policy is FailurePolicy.IGNORE:
+            yield warning(f"{name}: {problem}; failure-policy Ignore lets pods start without it", mend=mend)
+        else:
+            yield failed(f"{name}: {problem}", mend=mend)
+
+
+def _problem(seen: SocketSeen) -> str:
+    if seen.found is None:
+        return f"{seen.path} is not there"
+    if not seen.is_socket:
+        return f"{seen.path} is no socket"
+    if seen.found.uid != seen.wanted.uid:
+        return f"{seen.path} belongs to uid {seen.found.uid}, not to root: the proxy does not speak to it"
+    return f"nobody listens at {seen.path}" if seen.holder is None else seen.silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSeen:
+    said: Said
+    most: int  # max_connections
+
+
+def decide_connections(seen: LoadSeen) -> Iterator[Verdict]:
+    used = seen.said.gauge("lading_proxy_connections")
+    rejected = seen.said.gauge("lading_proxy_connections_rejected_total") or 0
+    if used is None:
+        yield skipped("the proxy does not tell: `ready` says why")
+        return
+    mend = "who are they? ss -xp src <socket>; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
+    if used >= seen.most:
+        yield failed(f"all of {seen.most} connections are in use", mend=mend)
+    elif used > _MANY * seen.most:
+        yield warning(f"{used:.0f} of {seen.most} connections are in use", mend=mend)
+    elif rejected:
+        what = f"{rejected:.0f} connections were rejected since the proxy started"
+        yield warning(what, mend="journalctl -t lading-runtimeproxy LADING_EVENT=connection.rejected")
+    else:
+        yield ok(f"{used:.0f} of {seen.most} connections are in use")

@@ -1,0 +1,336 @@
+"""Both doctors on a node with both daemons and a real containerd: well, and then broken on purpose, one thing at a time.
+
+What a simulated node can not have is skipped, and never failed: systemd's units, cgroups below its host root, the kernel's RDMA
+mode, an API server. Its containerd may lock little memory here, so `rdma_ipc_lock` is on.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks.doctor.cluster import PLUGINS
+from hooks.ledger.schema import MIGRATIONS
+from simnode.control_plane import free_port
+from simnode.daemons import Daemon, LadingNode
+from tests.node.conftest import StartLading
+from tests.node.site import eventually
+
+pytestmark = pytest.mark.node
+
+Found = dict[str, list[tuple[str, str]]]  # check → (state, mend) of each of its findings
+Break = Callable[[LadingNode], contextlib.AbstractContextManager[object]]
+
+SKIPPED = {"units", "cgroup-driver", "rdma-mode", "cgroups", "api"}
+KUBELET = "proc/812/cmdline"
+
+
+def doctor(node: LadingNode, daemon: Daemon, *argv: str) -> subprocess.CompletedProcess[str]:
+    other = ["--proxy-config", node.proxy.config] if daemon is node.hooks else ["--hooks-config", node.hooks.config]
+    root = ["--host-root", node.node.root]
+    command = [daemon.program, "doctor", "--config", daemon.config, *other, *root, *argv]
+    env = {**os.environ, "FAKE_NVML_STATE": str(node.node.nvml_state)}
+    return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, check=False)
+
+
+def found(node: LadingNode, daemon: Daemon, *argv: str) -> Found:
+    done = doctor(node, daemon, "-o", "json", *argv)
+    assert done.stdout, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if answer["counts"]["failed"] else 0)
+    checks: Found = {}
+    for finding in answer["findings"]:
+        assert finding["why"]
+        assert finding["mend"] or finding["state"] in ("ok", "skipped"), finding
+        checks.setdefault(finding["check"], []).append((finding["state"], finding["mend"]))
+    return checks
+
+
+def states(checks: Found, state: str) -> set[str]:
+    return {check for check, findings in checks.items() if any(one == state for one, _ in findings)}
+
+
+@pytest.fixture(scope="module")
+def node(share_lading: StartLading) -> LadingNode:
+    """With a kubelet that talks to the proxy, as far as /proc shows it."""
+    hooks = {"metrics": f"127.0.0.1:{free_port()}", "rdma_ipc_lock": True}
+    running = share_lading(hooks=hooks, proxy={"metrics": f"127.0.0.1:{free_port()}"})
+    kubelet = running.node.root / KUBELET
+    kubelet.parent.mkdir(parents=True)
+    write_kubelet(running, str(running.cri_socket))
+    return running
+
+
+def write_kubelet(node: LadingNode, endpoint: str) -> None:
+    command = f"/usr/bin/kubelet\0--container-runtime-endpoint=unix://{endpoint}\0--hostname-override=demo\0"
+    (node.node.root / KUBELET).write_text(command)
+
+
+def test_the_hooks_of_a_node_that_is_well(node: LadingNode) -> None:
+    def well() -> None:
+        checks = found(node, node.hooks)
+        assert states(checks, "failed") == set()  # ready, once ledger and runtime were compared
+        assert states(checks, "skipped") <= SKIPPED
+        assert checks["kubelet-endpoint"] == checks["driver"] == checks["gpu-nodes"] == checks["vfs"] == [("ok", "")]
+
+    eventually(well)
+
+
+def test_the_proxy_of_a_node_that_is_well(node: LadingNode) -> None:
+    def well() -> None:
+        checks = found(node, node.proxy)
+        assert states(checks, "ok") == set(checks) - {"units"}
+
+    eventually(well)
+
+
+def test_a_person_reads_the_same(node: LadingNode) -> None:
+    done = doctor(node, node.hooks, "--only", "socket,node-name")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "2 ok"
+    assert "\x1b" not in done.stdout
+
+
+def test_arguments_that_are_wrong(node: LadingNode) -> None:
+    assert doctor(node, node.hooks, "--only", "everything").returncode == 2
+    assert doctor(node, node.proxy, "--only", "everything").returncode == 2
+
+
+# ---- broken on purpose: what is broken, which check of whose doctor finds it, how bad it is, and what its mend says
+
+
+@contextlib.contextmanager
+def kubelet_bypasses(node: LadingNode) -> Iterator[None]:
+    write_kubelet(node, "/run/containerd/containerd.sock")
+    yield
+    write_kubelet(node, str(node.cri_socket))
+
+
+@contextlib.contextmanager
+def moved_away(path: Path) -> Iterator[None]:
+    path.rename(path.with_name("moved-away"))
+    yield
+    path.with_name("moved-away").rename(path)
+
+
+def no_card_node(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return moved_away(node.node.root / "dev/nvidia3")
+
+
+def no_uvm_node(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return moved_away(node.node.root / "dev/nvidia-uvm")
+
+
+@contextlib.contextmanager
+def rewritten(path: Path, text: str) -> Iterator[None]:
+    before = path.read_text()
+    path.write_text(text)
+    yield
+    path.write_text(before)
+
+
+def damaged_registration(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return rewritten(node.hooks_dir / "50-lading.json", "{")
+
+
+def other_registration(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    """As an older configuration had it."""
+    path = node.hooks_dir / "50-lading.json"
+    return rewritten(path, json.dumps(json.loads(path.read_text()) | {"failure-policy": "Ignore"}))
+
+
+def other_module(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    path = node.node.root / "proc/driver/nvidia/version"
+    return rewritten(path, path.read_text().replace("550.127.05", "550.90.07"))
+
+
+def unknown_key(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return rewritten(node.hooks.config, node.hooks.config.read_text() + "nod_name = 'x'\n")
+
+
+def unknown_key_of_the_proxy(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return rewritten(node.proxy.config, node.proxy.config.read_text() + "lisen = 'x'\n")
+
+
+def renamed_node(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    text = node.hooks.config.read_text()
+    return rewritten(node.hooks.config, text.replace('node_name = "demo"', 'node_name = "other"'))
+
+
+@contextlib.contextmanager
+def owned_by(path: Path, uid: int) -> Iterator[None]:
+    os.chown(path, uid, -1, follow_symlinks=False)
+    yield
+    os.chown(path, 0, -1, follow_symlinks=False)
+
+
+def somebodys_socket(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return owned_by(node.hooks.socket, 1000)
+
+
+def somebodys_folder(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return owned_by(node.folder / "state", 1000)
+
+
+@contextlib.contextmanager
+def on_another_disk(node: LadingNode, options: str) -> Iterator[None]:
+    """A small one, over the folder of the ledger, as this command sees it; the daemon has its file open."""
+    state = node.folder / "state"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(state)], check=True)
+    yield
+    subprocess.run(["umount", str(state)], check=True)
+
+
+def full_disk(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return on_another_disk(node, "size=512k,mode=0700")
+
+
+def read_only_disk(node: LadingNode) -> contextlib.AbstractContextManager[None]:
+    return on_another_disk(node, "ro,mode=0700")
+
+
+@contextlib.contextmanager
+def a_device_plugin(node: LadingNode) -> Iterator[None]:
+    folder = node.node.root / PLUGINS
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(str(folder / "nvidia-gpu.sock"))
+        plugin.listen()
+        yield
+    (folder / "nvidia-gpu.sock").unlink()
+    folder.rmdir()
+
+
+@contextlib.contextmanager
+def a_vf_for_machines(node: LadingNode) -> Iterator[None]:
+    """Bound to vfio-pci, which has no RDMA device."""
+    vf = node.node.pci(node.node.profile.pfs[0][1].vfs[0].bdf)
+    drivers = node.node.root / "sys/bus/pci/drivers"
+    (drivers / "vfio-pci").mkdir()
+    driver = vf / "driver"
+    before = driver.readlink()
+    driver.unlink()
+    driver.symlink_to(os.path.relpath(drivers / "vfio-pci", vf))
+    with moved_away(vf / "infiniband"):
+        yield
+    driver.unlink()
+    driver.symlink_to(before)
+    (drivers / "vfio-pci").rmdir()
+
+
+@contextlib.contextmanager
+def stopped_hooks(node: LadingNode) -> Iterator[None]:
+    node.hooks.stop()
+    yield
+    node.hooks.start()
+
+
+@contextlib.contextmanager
+def a_ledger_of_before(node: LadingNode) -> Iterator[None]:
+    with stopped_hooks(node):
+        path = node.folder / "state/node.db"
+        whole = path.read_bytes()
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            db.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
+        yield
+        path.write_bytes(whole)
+
+
+@contextlib.contextmanager
+def a_damaged_ledger(node: LadingNode) -> Iterator[None]:
+    with stopped_hooks(node):
+        path = node.folder / "state/node.db"
+        whole = path.read_bytes()
+        path.write_bytes(b"damaged")
+        yield
+        path.write_bytes(whole)
+
+
+@contextlib.contextmanager
+def stopped_proxy(node: LadingNode) -> Iterator[None]:
+    node.proxy.stop()
+    yield
+    node.proxy.start()
+
+
+BROKEN: list[tuple[Break, str, str, str, str]] = [
+    (kubelet_bypasses, "hooks", "kubelet-endpoint", "failed", "--container-runtime-endpoint=unix:///"),
+    (kubelet_bypasses, "proxy", "kubelet-endpoint", "failed", "--container-runtime-endpoint=unix:///"),
+    (no_card_node, "hooks", "gpu-nodes", "failed", "nvidia-modprobe -c 3"),
+    (no_uvm_node, "hooks", "gpu-nodes", "failed", "nvidia-modprobe -c 0 -u"),
+    (other_module, "hooks", "driver", "failed", "modprobe nvidia"),
+    (damaged_registration, "hooks", "registration", "failed", "lading-hooks registration >"),
+    (damaged_registration, "proxy", "hooks-dir", "failed", "lading-hooks registration >"),
+    (other_registration, "hooks", "registration", "warning", "lading-hooks registration >"),
+    (unknown_key, "hooks", "config", "failed", "known keys"),
+    (unknown_key_of_the_proxy, "proxy", "config", "failed", "known keys"),
+    (renamed_node, "hooks", "node-name", "warning", "kubectl get nodes"),
+    (somebodys_socket, "hooks", "socket", "failed", "chown 0:0"),
+    (somebodys_socket, "proxy", "hooks", "failed", "restart lading-hooks.socket"),
+    (somebodys_folder, "hooks", "disk", "failed", "chown root"),
+    (full_disk, "hooks", "disk", "failed", "df -h"),
+    (read_only_disk, "hooks", "disk", "failed", "findmnt"),
+    (a_device_plugin, "hooks", "device-plugins", "failed", "coexist = true"),
+    (a_vf_for_machines, "hooks", "vfs", "warning", "vfio-pci/unbind"),
+    (stopped_hooks, "hooks", "socket", "failed", "restart lading-hooks.socket"),
+    (stopped_hooks, "proxy", "hooks", "failed", "restart lading-hooks.socket"),
+    (stopped_proxy, "proxy", "socket", "failed", "restart lading-runtimeproxy.socket"),
+    (a_ledger_of_before, "hooks", "ledger", "warning", "restart lading-hooks"),
+    (a_damaged_ledger, "hooks", "ledger", "failed", "rebuild-ledger"),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "whose", "check", "state", "mend"), BROKEN, ids=[f"{row[0].__name__}-{row[1]}" for row in BROKEN]
+)
+def test_what_is_broken_is_found(node: LadingNode, broken: Break, whose: str, check: str, state: str, mend: str) -> None:
+    daemon = node.hooks if whose == "hooks" else node.proxy
+    with broken(node):
+        findings = found(node, daemon, "--only", check)[check]
+    assert [one for one in findings if one[0] == state and mend in one[1]], findings
+    assert found(node, daemon, "--only", check)[check] == [("ok", "")]
+
+
+def test_a_runtime_that_is_away_is_said_once(node: LadingNode) -> None:
+    argv = ("--runtime-endpoint", "/none.sock", "--only", "runtime,cdi,nri,memlock,cgroup-driver")
+    checks = found(node, node.hooks, *argv)
+    assert states(checks, "failed") == {"runtime"}
+    assert states(checks, "skipped") == {"cdi", "nri", "memlock", "cgroup-driver"}
+
+
+def test_a_runtime_that_hangs_holds_up_nobody(node: LadingNode, short_folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(str(short_folder / "s"))
+        hung.listen()
+        checks = found(node, node.hooks, "--runtime-endpoint", str(short_folder / "s"), "--deadline", "0.5")
+    assert states(checks, "failed") >= {"runtime", "cdi"}
+    assert checks["socket"] == checks["driver"] == [("ok", "")]
+
+
+def test_what_may_not_be_read_is_skipped(node: LadingNode) -> None:
+    """Root without the capabilities by which it may read what is others'."""
+    without = "-dac_override,-dac_read_search"
+    argv = ["setpriv", "--bounding-set", without, "--inh-caps", without, node.hooks.program, "doctor", "-o", "json"]
+    argv += ["--config", str(node.hooks.config), "--only", "socket,ledger"]
+    state = node.folder / "state"
+    with contextlib.ExitStack() as stack:
+        for path in (node.hooks.socket, state):
+            stack.enter_context(owned_by(path, 1000))
+            path.chmod(0o700 if path is state else 0o600)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    assert {finding["check"]: finding["state"] for finding in findings} == {"socket": "skipped", "ledger": "skipped"}
+
+
+def test_a_damaged_ledger_says_nothing_of_vfs(node: LadingNode) -> None:
+    with a_damaged_ledger(node):
+        checks = found(node, node.hooks, "--only", "ledger,vfs")
+    assert (states(checks, "failed"), states(checks, "ok")) == ({"ledger"}, {"vfs"})

@@ -1,0 +1,113 @@
+"""Both doctors where a real systemd runs the daemons and a kubelet: units, sockets that systemd holds, and what kubelet's unit
+will start, as systemd itself starts it."""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simnode import leftovers
+from simnode.control_plane import free_port
+from simnode.daemons import render_flat_toml
+from tests.fakes import private_systemd
+from tests.fakes.counting_runtime import CountingRuntime
+from tests.fakes.needs import need
+from tests.fakes.private_systemd import UNITS, PrivateSystemd
+from tests.node.site import eventually
+
+pytestmark = pytest.mark.node
+
+HOOKS, PROXY = "lading-hooks", "lading-runtimeproxy"
+OURS = [f"{daemon}.{kind}" for daemon in (HOOKS, PROXY) for kind in ("socket", "service")]
+DROP_IN = "/etc/systemd/system/kubelet.service.d/10-lading.conf"
+DEFAULT = "/etc/default/kubelet"
+
+
+@pytest.fixture(scope="module")
+def systemd() -> Iterator[PrivateSystemd]:
+    without = private_systemd.missing()
+    need(not without, without)
+    folder = Path(tempfile.mkdtemp(prefix="lading-"))
+    systemd = PrivateSystemd(folder, wanted=(*OURS, "kubelet.service"))
+    (folder / "kubelet").symlink_to(Path(sys.executable).resolve())  # what is seen of it is its command line
+    stays = f"ExecStart={folder}/kubelet -c 'import time; time.sleep(3600)' $KUBELET_EXTRA_ARGS"
+    (systemd.units / "kubelet.service").write_text(f"[Service]\nEnvironmentFile=-{DEFAULT}\n{stays}\n")
+    shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
+    for name, settings in (("hooks", {"assignments": ["manual"]}), ("runtimeproxy", {})):
+        text = render_flat_toml({**settings, "metrics": f"127.0.0.1:{free_port()}"})
+        (systemd.etc / f"{name}.toml").write_text(text)
+    with CountingRuntime(systemd.containerd / "containerd.sock") as runtime:
+        runtime.path.chmod(0o660)  # as containerd's
+        with systemd:
+            yield systemd
+    leftovers.remove_tree(folder)
+
+
+def found(systemd: PrivateSystemd, daemon: str, check: str) -> list[tuple[str, str]]:
+    answer = systemd.run(f"/opt/lading/bin/{daemon}", "doctor", "-o", "json", "--only", check, check=False)
+    return [(finding["state"], finding["mend"] or finding["what"]) for finding in json.loads(answer)["findings"]]
+
+
+def states(systemd: PrivateSystemd, daemon: str, check: str) -> list[str]:
+    return [state for state, _ in found(systemd, daemon, check)]
+
+
+@pytest.mark.parametrize("daemon", [HOOKS, PROXY])
+def test_units_that_run_and_would_not_after_a_boot(systemd: PrivateSystemd, daemon: str) -> None:
+    findings = found(systemd, daemon, "units")
+    assert findings == [("warning", f"systemctl enable {daemon}.{kind}") for kind in ("socket", "service")]
+    for _, mend in findings:
+        systemd.run(*mend.split())
+    assert states(systemd, daemon, "units") == ["ok"]
+
+
+def test_units_that_do_not_run(systemd: PrivateSystemd) -> None:
+    systemd.run("systemctl", "stop", f"{HOOKS}.service", f"{HOOKS}.socket")
+    assert states(systemd, HOOKS, "units")[0] == "failed"
+    assert states(systemd, HOOKS, "socket") == ["failed"]
+    systemd.run("systemctl", "restart", f"{HOOKS}.socket", f"{HOOKS}.service")  # the socket's mend
+    assert states(systemd, HOOKS, "socket") == ["ok"]
+
+
+@pytest.mark.parametrize(("daemon", "holder"), [(HOOKS, HOOKS), (PROXY, "systemd (pid 1)")])
+def test_a_socket_that_systemd_made(systemd: PrivateSystemd, daemon: str, holder: str) -> None:
+    """asyncio calls listen() on it once more, and the kernel names who did so last."""
+    ((state, what),) = found(systemd, daemon, "socket")
+    assert state == "ok"
+    assert holder in what
+
+
+def test_a_registration_that_was_never_written(systemd: PrivateSystemd) -> None:
+    assert states(systemd, PROXY, "hooks-dir") == ["failed"]
+    ((state, mend),) = found(systemd, HOOKS, "registration")
+    assert state == "failed"
+    systemd.run("sh", "-c", f"mkdir -p /etc/lading/hooks.d; /opt/lading/bin/{mend}")
+    assert states(systemd, HOOKS, "registration") == ["ok"]
+    assert states(systemd, PROXY, "hooks-dir") == states(systemd, PROXY, "hooks") == ["ok"]
+
+
+def test_what_kubelets_unit_will_start_is_what_systemd_starts(systemd: PrivateSystemd) -> None:
+    ((state, what),) = found(systemd, PROXY, "kubelet-endpoint")
+    assert state == "ok"
+    assert DROP_IN in what
+    systemd.run("sh", "-c", f"mkdir -p /etc/default; echo KUBELET_EXTRA_ARGS=--v=3 > {DEFAULT}")
+    ((state, mend),) = found(systemd, PROXY, "kubelet-endpoint")  # it goes on as it was started
+    assert state == "warning"
+    assert DEFAULT in mend
+    systemd.run("systemctl", "restart", "kubelet")
+    eventually(lambda: _bypass(systemd))
+    systemd.run("rm", DEFAULT)
+    ((state, mend),) = found(systemd, HOOKS, "kubelet-endpoint")
+    assert state == "failed"
+    systemd.run("sh", "-c", mend)  # nothing but a restart is missing
+    assert states(systemd, HOOKS, "kubelet-endpoint") == ["ok"]
+
+
+def _bypass(systemd: PrivateSystemd) -> None:
+    ((state, mend),) = found(systemd, PROXY, "kubelet-endpoint")
+    assert state == "failed"
+    assert DEFAULT in mend

@@ -1,0 +1,89 @@
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import hooks.settings
+import runtimeproxy.settings
+from lading.doctor.config import ConfigSeen, decide_config
+from lading.doctor.model import State
+from lading.doctor.neighbour import HooksConfig, ProxyConfig
+from lading.doctor.read import read_config, read_neighbour
+from lading.errors import ConfigError
+from lading.settings import add_flags
+from lading.sockets import Access
+from runtimeproxy.settings import Settings
+from tests.unit.lading.doctor.verdicts import states
+
+ROOTS, ANYBODYS = Access(0, 0, 0o644), Access(0, 0, 0o666)
+PROBLEM = ConfigError("unknown key 'x'", hint="known keys: …")
+FILE = Path("/etc/lading/x.toml")
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (ConfigSeen(daemon="d", path=FILE, access=ROOTS), [State.OK]),
+        (ConfigSeen(daemon="d", path=FILE), [State.OK]),
+        (ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=PROBLEM), [State.FAILED]),
+        (ConfigSeen(daemon="d", path=FILE, access=ANYBODYS), [State.FAILED]),
+        (ConfigSeen(daemon="d", path=FILE, access=Access(1000, 0, 0o600), problem=PROBLEM), [State.FAILED, State.FAILED]),
+    ],
+)
+def test_verdicts(seen: ConfigSeen, expected: list[State]) -> None:
+    assert states(decide_config(seen)) == expected
+
+
+def arguments(path: Path) -> Namespace:
+    parser = ArgumentParser()
+    add_flags(parser, Settings, config=FILE)
+    return parser.parse_args(["--config", str(path)])
+
+
+def strict(settings: Settings) -> None:
+    if settings.max_connections == 3:
+        raise ConfigError("three is no number")
+
+
+@pytest.mark.parametrize(
+    ("text", "connections", "well"),
+    [
+        ("max_connections = 2", 2, True),
+        ("max_connections = 3", 3, False),  # what could be read is in force
+        ("max_conections = 2", Settings().max_connections, False),
+        ("max_connections =", Settings().max_connections, False),
+    ],
+)
+def test_what_can_be_read_of_it(tmp_path: Path, text: str, connections: int, well: bool) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    settings, seen = read_config(Settings, arguments(path), strict, daemon="d")
+    assert settings.max_connections == connections
+    assert (seen.problem is None) is well
+    assert seen.access is not None
+
+
+def test_one_that_we_may_not_read_is_skipped() -> None:
+    denied = ConfigError("cannot read")
+    denied.__cause__ = PermissionError()
+    assert states(decide_config(ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=denied))) == [State.SKIPPED]
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"), [(ProxyConfig, runtimeproxy.settings.Settings), (HooksConfig, hooks.settings.Settings)]
+)
+def test_the_neighbours_defaults_are_its_own(kind: type[ProxyConfig | HooksConfig], schema: type[msgspec.Struct]) -> None:
+    ours = kind()
+    for field in kind.__dataclass_fields__:
+        assert getattr(ours, field) == getattr(schema(), field)
+
+
+def test_the_neighbours_file(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.toml"
+    assert read_neighbour(path, ProxyConfig) == ProxyConfig()
+    path.write_text('listen = "/x"\nmax_connections = 3\nhooks_dir = 7\n')
+    assert read_neighbour(path, ProxyConfig) == ProxyConfig(listen="/x")
+    path.write_text("listen")
+    with pytest.raises(ConfigError):
+        read_neighbour(path, ProxyConfig)

@@ -1,0 +1,73 @@
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from lading.doctor.http import Said, decide_ready
+from lading.doctor.model import State
+from lading.doctor.read import read_said
+from tests.unit.lading.doctor.verdicts import states
+
+METRICS = 'lading_build_info{version="1.2.3"} 1.0\nlading_proxy_connections 5.0\n'
+
+
+def said(*conditions: dict[str, object]) -> Said:
+    return Said(daemon="d", address="127.0.0.1:1", readyz=json.dumps({"conditions": conditions}).encode())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (said({"name": "a", "ok": True}), [State.OK]),
+        (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [State.FAILED]),
+        (said({"name": "a", "ok": False, "required": False}), [State.WARNING]),
+        (Said(daemon="d", address=""), [State.SKIPPED]),
+        (Said(daemon="d", address="127.0.0.1:1"), [State.WARNING]),
+        (Said(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [State.WARNING]),
+    ],
+)
+def test_conditions(given: Said, expected: list[State]) -> None:
+    assert states(decide_ready(given)) == expected
+
+
+def test_what_a_daemon_tells_of_itself() -> None:
+    told = Said(daemon="d", address="x", metrics=METRICS)
+    assert told.version == "1.2.3"
+    assert told.gauge("lading_proxy_connections") == 5
+    assert told.gauge("lading_proxy") is None
+    assert Said(daemon="d", address="x").version == ""
+
+
+def test_reading() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + path)
+        writer.close()
+
+    async def scenario() -> Said:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await read_said("d", f"127.0.0.1:{port}")
+
+    told = asyncio.run(scenario())
+    assert (told.readyz, told.metrics) == (b"/readyz", "/metrics")
+    nobody = asyncio.run(read_said("d", told.address))
+    assert (nobody.readyz, nobody.metrics) == (None, None)
+
+
+def test_whoever_has_no_end_to_what_he_says_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lading.doctor.read.LARGEST", 100_000)
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+
+    async def scenario() -> Said:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await read_said("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    assert len(asyncio.run(scenario()).readyz or b"") <= 100_000
