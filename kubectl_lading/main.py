@@ -1,14 +1,48 @@
-"""`kubectl-lading`, found by kubectl as `kubectl lading`: the command line."""
+"""`kubectl-lading`, found by kubectl as `kubectl lading`: the command line. Each command is a module, registered here."""
+
+import sys
+from io import TextIOWrapper
 
 import click
 
+from kubectl_lading.dump.sysdump import sysdump
+from kubectl_lading.flags import Group
+from kubectl_lading.installation.preflight import preflight
+from kubectl_lading.installation.status import status
+from kubectl_lading.plans.defrag import defrag
+from kubectl_lading.plans.simulate import simulate
+from kubectl_lading.pods.pod import pod
+from kubectl_lading.pods.why import why
+from kubectl_lading.terminal.completion import completion
+from kubectl_lading.where.cordon import cordon, uncordon
+from kubectl_lading.where.gpu import gpu
+from kubectl_lading.where.node import node
+from kubectl_lading.where.nodes import nodes
 from lading import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kubectl-lading")
 def main() -> None:
     """What is where, why a pod does not run, and what would help."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 shows a question mark for what it can not
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+main.add_command(completion)
+main.add_command(cordon)
+main.add_command(defrag)
+main.add_command(gpu)
+main.add_command(node)
+main.add_command(nodes)
+main.add_command(pod)
+main.add_command(preflight)
+main.add_command(simulate)
+main.add_command(status)
+main.add_command(sysdump)
+main.add_command(uncordon)
+main.add_command(why)
 
 
 if __name__ == "__main__":

@@ -261,7 +261,9 @@ class Store:
         token = f"from-{version}-{len(rest)}" if rest else ""
         if rest:
             self._pages[token] = version, rest
-        head = _encode({"metadata": {"resourceVersion": str(version), "continue": token}})
+        metadata: Object = {"resourceVersion": str(version), "continue": token}
+        metadata |= {"remainingItemCount": len(rest)} if rest else {}
+        head = _encode({"metadata": metadata})
         return head[:-1] + b',"items":[' + b",".join(page) + b"]}"
 
     def _keep(self, path: str, obj: Object, type_: str) -> Object:

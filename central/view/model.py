@@ -57,10 +57,10 @@ class Past(_View, frozen=True):
 
 
 class Use(_View, frozen=True):
-    """What the driver saw."""
+    """What the driver saw. What a card does not tell is absent."""
 
-    memory_mib: int
-    busy_percent: int  # of the driver's last sample period
+    memory_mib: int | None = None
+    busy_percent: int | None = None  # of the driver's last sample period
     at: int = 0  # Unix seconds
 
 

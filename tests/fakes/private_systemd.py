@@ -35,7 +35,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/containerd && mount --bind "$folder/containerd" /run/containerd
 for covered in /opt /var/lib /usr/lib/systemd/system /usr/lib/systemd/system-generators; do mount -t tmpfs tmpfs $covered; done
 mount --bind "$folder/root-etc" /etc
-mkdir -p /opt/lading && mount --bind "$2" /opt/lading
+if [ -n "$2" ]; then mkdir -p /opt/lading && mount --bind "$2" /opt/lading; fi
 cp "$folder/units"/* /usr/lib/systemd/system/
 exec env -i container=lading PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target --show-status=no
 """
@@ -63,9 +63,11 @@ def missing() -> str:
 
 
 class PrivateSystemd:
-    """`drop_ins`: unit → more lines for it."""
+    """`drop_ins`: unit → more lines for it. Not `installed`: a machine that has never seen Lading."""
 
-    def __init__(self, folder: Path, *, wanted: Iterable[str], drop_ins: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, wanted: Iterable[str] = (), drop_ins: Mapping[str, str] | None = None, installed: bool = True
+    ) -> None:
         self.folder = folder
         self.log = folder / "systemd.log"
         self.etc = folder / "root-etc" / "lading"
@@ -73,7 +75,8 @@ class PrivateSystemd:
         self.containerd = folder / "containerd"
         self._wanted = tuple(wanted)
         self._drop_ins = dict(drop_ins or {})
-        script = ["sh", "-c", _BOOT, "boot", str(folder), str(Path(sys.executable).parents[1])]
+        self._installed = installed
+        script = ["sh", "-c", _BOOT, "boot", str(folder), str(Path(sys.executable).parents[1]) if installed else ""]
         spaces = ["--mount", "--pid", "--uts", "--ipc", "--cgroup", "--propagation", "private"]
         self._unshare = Child(["unshare", *spaces, "--fork", "--kill-child=KILL", *script], log=self.log)
         self._pid = 0
@@ -128,7 +131,7 @@ class PrivateSystemd:
         units = self.folder / "units"
         for name in _OF_THE_MACHINE:
             shutil.copy(_SYSTEM / name, units)
-        for path in UNITS.glob("lading-*"):
+        for path in UNITS.glob("lading-*") if self._installed else ():
             shutil.copy(path, units)
         for target in _TARGETS:
             (units / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")

@@ -22,8 +22,8 @@ def test_a_pod_that_waits_is_told_why_and_gets_the_card_that_comes_free(world: W
     world.run(pods, *(f"full-{n}" for n in range(8)), gpu=1)
     world.create(pods, "late", gpu=1)
     world.create(pods, "impossible", gpu=9)
-    assert Missing.TOO_FEW_FREE_GPUS in pods.wait_event("late", "FailedScheduling")
-    assert Missing.TOO_FEW_GPUS in pods.wait_event("impossible", "FailedScheduling")
+    assert Missing.TOO_FEW_FREE_GPUS.shown in pods.wait_event("late", "FailedScheduling")
+    assert Missing.TOO_FEW_GPUS.shown in pods.wait_event("impossible", "FailedScheduling")
     why = world.why("late")
     assert [(node["node"], node["reason"]) for node in why["nodes"]] == [(world.node, Missing.TOO_FEW_FREE_GPUS)]
     freed = world.assigned("full-3")
@@ -89,4 +89,4 @@ def test_small_shares_fill_cards_to_the_brim_and_not_beyond(world: World, pods: 
         world.cluster.eventually(partial(pods.ready, name), f"a ready pod {name}", within_s=240.0)
     world.check(pods, *bound[::8])
     assert len(world.ledger()) == SMALL
-    assert Missing.NO_CARD_WITH_ROOM in world.await_refused(world.waiting(names)[0])
+    assert Missing.NO_CARD_WITH_ROOM.shown in world.await_refused(world.waiting(names)[0])

@@ -40,7 +40,7 @@ def test_cordoned_devices_get_no_new_pod_and_those_that_run_stay(world: World, p
     world.cordon("all")
     try:
         world.create(pods, "late", gpu=1)
-        assert Missing.UNHEALTHY in world.await_refused("late")
+        assert Missing.UNHEALTHY.shown in world.await_refused("late")
         world.check(pods, "before")
         world.cordon(*(gpu for gpu in world.gpus if gpu != world.gpus[5]))
         world.await_bound("late", within_s=10.0)

@@ -26,7 +26,7 @@ def test_a_team_has_one_card_to_itself_whatever_comes_and_is_edited(world: World
     dead.kill()
     world.scheduling.await_leader()
     world.create(pods, "three", memory="50Gi", annotations=TEAM)
-    full = Missing.GROUP_FULL.value
+    full = Missing.GROUP_FULL.shown
     world.cluster.eventually(lambda: full in world.await_refused("three"), "a refusal for want of room on the team's card")
     assert card in world.why("three")["nodes"][0]["detail"]
     world.run(pods, "late", memory="1Gi")

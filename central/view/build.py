@@ -1,0 +1,316 @@
+"""From what the ledger holds and what a node reports to its `NodeView`, and from many of these to totals.
+
+Enters: the ledger, and the report of one node; both of one moment, or nearly so. Leaves: values of `central.view.model`. What
+is *free* is the ledger's word (central.ledger.room): here it is only named.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from central.fit.topology import address
+from central.ledger.ledger import Ledger
+from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
+from central.ledger.room import EVERYTHING, FULL_CORE, Inventory, inventory_of
+from central.view.model import (
+    GpuView,
+    Group,
+    Holder,
+    MigView,
+    NodeState,
+    NodeView,
+    Past,
+    PfView,
+    State,
+    Totals,
+    Use,
+    VfView,
+)
+from lading.nodedevices import Gpu, NodeDevices, Pf, Place, Status, Vf
+from lading.vocabulary import CORDON
+
+Holders = Mapping[str, tuple[Holder, ...]]  # by device: a GPU's or MIG instance's UUID, a VF's PCI address
+
+_UNKNOWN: Final = 1 << 30  # of a socket or NUMA node: it sorts last
+
+
+def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView:
+    """Without a report there is no device to show: whoever holds some by an assignment is a problem then."""
+    room, held = ledger.room(name), ledger.holders(name)
+    if report is None:
+        return NodeView(name=name, state=NodeState.NO_REPORT, problems=_unreported(held))
+    status, inventory = report.status, inventory_of(report)
+    holders = _holders(held, status)
+    clashes = ledger.conflicts_on(name)
+    return NodeView(
+        name=name,
+        state=_state(room),
+        gpus=_gpus(room, holders, inventory, status),
+        pfs=tuple(_pf(pf, holders, inventory) for pf in _in_order(status.pfs)),
+        groups=_groups(status),
+        problems=(*status.problems, *_unknown_cordons(inventory), *(_clash(clash, holders) for clash in clashes)),
+        reporter=status.reporter,
+        driver=status.driver,
+        cordon=report.metadata.annotations.get(CORDON, ""),
+        past=tuple(_past(status)),
+    )
+
+
+def totals(views: Iterable[NodeView]) -> Totals:
+    """Of these nodes together."""
+    nodes = list(views)
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    vfs = [vf for node in nodes for pf in node.pfs for vf in pf.vfs]
+    return Totals(
+        gpus=len(gpus),
+        gpus_free=_count(gpus, State.FREE),
+        gpus_shared=_count(gpus, State.SHARED),
+        gpus_held=_count(gpus, State.HELD),
+        gpus_unusable=_count(gpus, State.UNUSABLE),
+        memory_mib=sum(gpu.memory_mib for gpu in gpus),
+        held_mib=sum(gpu.held_mib for gpu in gpus),
+        core_percent=FULL_CORE * len(gpus),
+        held_percent=sum(gpu.held_percent for gpu in gpus),
+        vfs=len(vfs),
+        vfs_free=_count(vfs, State.FREE),
+        vfs_held=_count(vfs, State.HELD),
+        vfs_unusable=_count(vfs, State.UNUSABLE),
+        nodes=len(nodes),
+        nodes_not_ready=sum(node.state is not NodeState.READY for node in nodes),
+    )
+
+
+def _count(devices: Iterable[GpuView | VfView], state: State) -> int:
+    return sum(device.state is state for device in devices)
+
+
+def _state(room: NodeRoom) -> NodeState:
+    if not room.reported:
+        return NodeState.NO_REPORT
+    if not room.reachable:
+        return NodeState.UNREACHABLE
+    return NodeState.READY if room.reconciled else NodeState.NOT_RECONCILED
+
+
+# ---- who holds what
+
+
+def _holders(held: Iterable[Held], status: Status) -> Holders:
+    containers = _containers(status)
+    found: dict[str, list[Holder]] = {}
+    for one in sorted(held, key=lambda one: (one.holder.namespace, one.holder.name, one.holder.pod)):
+        who = Holder(
+            uid=one.holder.pod,
+            namespace=one.holder.namespace,
+            pod=one.holder.name,
+            claims=tuple(claim.value for claim in Claim if claim in one.claims),
+        )
+        for uuid, part in one.taken.gpus.items():
+            of_card = _replace(
+                who,
+                containers=containers.get((one.holder.pod, uuid), ()),
+                memory_mib=part.memory_mib,
+                core_percent=part.core_percent,
+                whole=part.whole,
+                mig=tuple(sorted(part.mig)),
+            )
+            found.setdefault(uuid, []).append(of_card)
+            for instance in part.mig:
+                inside = containers.get((one.holder.pod, instance), ())
+                found.setdefault(instance, []).append(_replace(who, containers=inside))
+        for vf in one.taken.vfs:
+            found.setdefault(vf, []).append(_replace(who, containers=containers.get((one.holder.pod, vf), ())))
+    return {device: tuple(listed) for device, listed in found.items()}
+
+
+def _replace(holder: Holder, **changes: object) -> Holder:
+    return msgspec.structs.replace(holder, **changes)
+
+
+def _containers(status: Status) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """Of a pod, by uid, those that have been granted a device."""
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for grant in status.grants:
+        devices = [device for gpu in grant.gpus for device in (gpu.uuid, gpu.mig_uuid) if device]
+        for device in (*devices, *grant.vfs):
+            names.setdefault((grant.pod, device), {})[grant.container] = None
+    return {key: tuple(listed) for key, listed in names.items()}
+
+
+# ---- devices
+
+
+def _in_order(devices: Iterable[Pf]) -> list[Pf]:
+    return sorted(devices, key=lambda one: address(one.bdf))
+
+
+def _gpus(room: NodeRoom, holders: Holders, inventory: Inventory, status: Status) -> tuple[GpuView, ...]:
+    use = {
+        one.uuid: Use(memory_mib=one.memory_used_mib, busy_percent=one.busy_percent, at=status.used_at) for one in status.use
+    }
+    cards = sorted(room.cards, key=lambda card: address(card.gpu.bdf))
+    return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid)) for index, card in enumerate(cards))
+
+
+def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use: Use | None) -> GpuView:
+    gpu = card.gpu
+    cordoned = inventory.is_cordoned(gpu.uuid, gpu.bdf)
+    mig = tuple(
+        MigView(
+            uuid=one.uuid,
+            profile=one.profile,
+            memory_mib=one.memory_mib,
+            state=_mig_state(card, one.uuid, holders),
+            holders=holders.get(one.uuid, ()),
+        )
+        for one in gpu.mig
+    )
+    of_card = holders.get(gpu.uuid, ())
+    held_mib, held_percent = _held(card, of_card, mig)
+    return GpuView(
+        uuid=gpu.uuid,
+        bdf=gpu.bdf,
+        index=index,
+        model=gpu.model,
+        memory_mib=gpu.usable_mib,
+        state=_card_state(card, of_card),
+        held_mib=held_mib,
+        held_percent=held_percent,
+        why=_why(gpu, cordoned=cordoned),
+        cordoned=cordoned,
+        holders=of_card,
+        mig=mig,
+        module_id=gpu.module_id,
+        nvlinks=sum(links.count for links in gpu.links),
+        use=use,
+    )
+
+
+def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
+    """MiB, and percent of the compute: of a card in MIG mode, as large as its held instances' part of the memory."""
+    usable = card.gpu.usable_mib
+    if any(holder.whole for holder in holders):
+        return usable, FULL_CORE
+    if mig:
+        mib = min(usable, sum(one.memory_mib for one in mig if one.holders))
+        return mib, round(FULL_CORE * mib / usable) if usable else 0
+    mib, percent = (sum(getattr(one, amount) for one in holders) for amount in ("memory_mib", "core_percent"))
+    return min(usable, mib), min(FULL_CORE, percent)
+
+
+def _card_state(card: CardRoom, holders: Sequence[Holder]) -> State:
+    if not card.usable:
+        return State.UNUSABLE
+    if not holders:
+        return State.FREE
+    left = card.free_mig if card.gpu.mig_enabled else card.free_mib  # without memory no share fits, whatever its compute
+    return State.SHARED if left and not any(holder.whole for holder in holders) else State.HELD
+
+
+def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object]) -> State:
+    if uuid in card.free_mig and card.usable:
+        return State.FREE
+    return State.HELD if uuid in holders and card.usable else State.UNUSABLE
+
+
+def _pf(pf: Pf, holders: Holders, inventory: Inventory) -> PfView:
+    cordoned = inventory.is_cordoned(pf.bdf)
+    why = _why(pf, cordoned=cordoned)
+    return PfView(
+        bdf=pf.bdf,
+        ibdev=pf.ibdev,
+        netdev=pf.netdev,
+        link_layer=pf.link_layer,
+        why=why,
+        cordoned=cordoned,
+        vfs=tuple(_vf(vf, why, holders.get(vf.bdf, ()), inventory) for vf in sorted(pf.vfs, key=lambda one: address(one.bdf))),
+    )
+
+
+def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: Inventory) -> VfView:
+    why = _why(vf, cordoned=inventory.is_cordoned(vf.bdf)) or why_pf
+    free = State.HELD if holders else State.FREE
+    return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else free, why=why, holders=holders)
+
+
+def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
+    used_by = f"used without a grant by {device.used_by}" if isinstance(device, Gpu) and device.used_by else ""
+    return "; ".join(filter(None, (device.unhealthy, used_by, "cordoned" if cordoned else "")))
+
+
+# ---- where they are
+
+
+def _groups(status: Status) -> tuple[Group, ...]:
+    found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
+    for gpu in sorted(status.gpus, key=lambda one: address(one.bdf)):
+        found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
+    for pf in _in_order(status.pfs):
+        found.setdefault(_switch(pf.place), ([], []))[1].append(pf)
+    made = [_group(name, gpus, pfs) for name, (gpus, pfs) in found.items()]
+    return tuple(sorted(made, key=_where))
+
+
+def _switch(place: Place) -> str:
+    """The root port above it; its host bridge where there is none; the NUMA node where not even that is known."""
+    if place.path:
+        return place.path[min(1, len(place.path) - 1)]
+    return "" if place.numa is None else f"numa{place.numa}"
+
+
+def _group(name: str, gpus: Sequence[Gpu], pfs: Sequence[Pf]) -> Group:
+    places = [*(gpu.place for gpu in gpus), *(pf.place for pf in pfs)]
+    return Group(
+        name=name,
+        socket=next((place.socket for place in places if place.socket is not None), None),
+        numa=next((place.numa for place in places if place.numa is not None), None),
+        gpus=tuple(gpu.uuid for gpu in gpus),
+        pfs=tuple(pf.bdf for pf in pfs),
+    )
+
+
+def _where(group: Group) -> tuple[int, int, tuple[int, str]]:
+    socket, numa = (_UNKNOWN if number is None else number for number in (group.socket, group.numa))
+    return socket, numa, address(group.name)
+
+
+# ---- in words
+
+
+def _past(status: Status) -> Iterable[Past]:
+    for one in status.past:
+        yield Past(
+            device=one.device,
+            namespace=one.namespace,
+            pod=one.pod_name,
+            uid=one.pod,
+            container=one.container,
+            since=one.since,
+            until=one.until,
+            by=one.by,
+        )
+
+
+def _unreported(held: Collection[Held]) -> tuple[str, ...]:
+    if not held:
+        return ()
+    pods = sorted(f"{one.holder.namespace}/{one.holder.name}" for one in held)
+    return (f"it reports no devices, and pods hold some of it: {', '.join(pods)}",)
+
+
+def _unknown_cordons(inventory: Inventory) -> list[str]:
+    devices = {EVERYTHING}
+    for gpu in inventory.gpus:
+        devices.update((gpu.uuid, gpu.bdf, *(mig.uuid for mig in gpu.mig)))
+    for pf in inventory.pfs:
+        devices.update((pf.bdf, *(vf.bdf for vf in pf.vfs)))
+    known = {device.lower() for device in devices}
+    return [f"{CORDON} names {name}, which this node does not have" for name in sorted(inventory.cordoned - known)]
+
+
+def _clash(clash: Clash, holders: Holders) -> str:
+    who = {holder.uid: f"{holder.namespace}/{holder.pod}" for holder in holders.get(clash.device, ())}
+    pods = ", ".join(who.get(uid, uid) for uid in clash.pods)
+    what = "is held by several, and one should have it alone" if clash.exclusive else "is given beyond what it has"
+    return f"{clash.device} {what}: {pods}"

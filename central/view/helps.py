@@ -1,0 +1,139 @@
+"""What would help a pod that waits: whose end, on which node, would make room for it.
+
+Enters: the scheduler as things are, one pending pod, nodes. Leaves: node by node, those that lack the least first, the smallest
+sets of pods that were found: when all of one set have ended, the pod fits there. Every answer is a fit of central's own, as if
+they were gone; nothing is guessed from amounts. By devices only.
+
+The search is bounded. Single pods are all tried, then pairs, threes and so on as long as the node's tries last; beyond, one set
+of which nobody can stay. So a set may be larger than necessary, and never too small.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import combinations
+from math import comb
+from typing import Final
+
+import msgspec
+
+from central.fit.demand import Demand, policy_of, read_demand
+from central.fit.model import Placement
+from central.fit.shortage import asked_cards
+from central.ledger.model import Held, NodeRoom
+from central.pending import Pending
+from central.scheduler import Scheduler
+from lading.vocabulary import PodUid
+
+TRIES: Final = 400  # fits on one node, some 0.1 ms each
+MOST_SETS: Final = 6  # that are told of one node
+
+
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod whose end would free something."""
+
+    uid: str
+    namespace: str = ""
+    pod: str = ""  # empty where nobody knows it: only its node still holds devices for it
+    priority: int = 0
+    deleting: bool = False  # it is ending already
+
+
+class NodeHelp(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Without pods: nobody's end would help there."""
+
+    node: str
+    together: int = 0  # how many have to end
+    any_of: tuple[Ending, ...] = ()  # any so many of these would do; those that end already first, then the least important
+    sets: tuple[tuple[Ending, ...], ...] = ()  # where not any would do: these would, all of one of them
+    more: int = 0  # sets that are not listed
+
+
+def find_helps(scheduler: Scheduler, pod: Pending, names: Collection[str], *, tries: int = TRIES) -> Iterator[NodeHelp]:
+    """One for each of these nodes; without sets where nobody's end would help. Nodes where the pod fits are passed over."""
+    demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
+    far = {name: lacks(scheduler.ledger.room_without(name, [pod.uid]), demand) for name in names}
+    for name in sorted(names, key=lambda name: (far[name], name)):
+        if not isinstance(scheduler.verdict(pod.ask, name, [pod.uid]), Placement):
+            yield _help_on(scheduler, pod, name, tries)
+
+
+def lacks(room: NodeRoom, demand: Demand) -> int:
+    """Cards and VFs that are missing at least, for the order in which nodes are looked at. Shares are one card."""
+    cards = asked_cards(room, demand)
+    free = sum(bool(card.free_mig) if demand.mig_profile else card.free for card in cards)
+    some = int(any(not need.whole for need in demand.needs))
+    return max(0, demand.whole_peak - free) + some + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
+
+
+def _help_on(scheduler: Scheduler, pod: Pending, name: str, tries: int) -> NodeHelp:
+    held = [one for one in scheduler.ledger.holders(name) if one.holder.pod != pod.uid]
+    held.sort(key=lambda one: (not _deleting(one), _priority(one), -one.since, one.holder.pod))
+    by_uid = {one.holder.pod: one for one in held}
+
+    def fits_without(gone: Collection[PodUid]) -> bool:
+        return isinstance(scheduler.verdict(pod.ask, name, [pod.uid, *gone]), Placement)
+
+    found = smallest_sets(list(by_uid), fits_without, tries=tries)
+    if not found:
+        return NodeHelp(node=name)
+    together = len(found[0])
+    some = [uid for uid in by_uid if any(uid in gone for gone in found)]
+    if len(found) == comb(len(some), together) and together < len(some):
+        return NodeHelp(node=name, together=together, any_of=tuple(_ending(by_uid[uid]) for uid in some))
+    sets = tuple(tuple(_ending(by_uid[uid]) for uid in gone) for gone in found[:MOST_SETS])
+    return NodeHelp(node=name, together=together, sets=sets, more=len(found) - len(sets))
+
+
+def smallest_sets(
+    pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool], *, tries: int
+) -> list[tuple[PodUid, ...]]:
+    """All sets of the smallest size, in the order of the pods; where `tries` do not last to find these, one set of which nobody
+    can be left out. Empty: all together are not enough. Whom a larger set frees a smaller part of it must not take away again:
+    `suffices` is true of each set that contains one of which it is true."""
+    if not pods or not suffices(pods):
+        return []
+    single: list[tuple[PodUid, ...]] = [(uid,) for uid in pods if suffices((uid,))]
+    if single:
+        return single
+    one = _none_too_many(pods, suffices)
+    left = tries - 2 * len(pods)
+    for size in range(2, len(one) + 1):
+        some: list[tuple[PodUid, ...]] = []
+        for gone in combinations(pods, size):
+            left -= 1
+            if left < 0:
+                return some or [one]
+            if suffices(gone):
+                some.append(gone)
+        if some:
+            return some
+    return [one]
+
+
+def _none_too_many(pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool]) -> tuple[PodUid, ...]:
+    """The last ones of the order are put back first."""
+    gone = list(pods)
+    for uid in reversed(pods):
+        rest = [other for other in gone if other != uid]
+        if rest and suffices(rest):
+            gone = rest
+    return tuple(gone)
+
+
+def _ending(held: Held) -> Ending:
+    holder = held.holder
+    return Ending(
+        uid=holder.pod,
+        namespace=holder.namespace,
+        pod=holder.name,
+        priority=_priority(held),
+        deleting=_deleting(held),
+    )
+
+
+def _priority(held: Held) -> int:
+    return held.record.priority if held.record else 0
+
+
+def _deleting(held: Held) -> bool:
+    """Also one that the API server has no more."""
+    return held.record is None or held.record.deleting or held.record.terminal

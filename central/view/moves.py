@@ -1,0 +1,198 @@
+"""Which moves of running pods would open room for those that wait. Advice: nobody is moved by it.
+
+Enters: the scheduler as things are, the pods that wait, those that run and may be moved. Leaves, for each pod that waits, in
+the order in which central would serve them: that it fits as things are; or the fewest pods that would have to go elsewhere, of
+these the least important, with a place for each; or that no such set was found. All of it holds at one time: each plan counts
+with those before it, and every pod has its place while all others have theirs (whatif.py).
+
+A pod that is being deleted is taken for gone. Pods of an affinity group stay: they move together or not at all. The search is
+bounded: one pod of a node, then two, then three, on the nodes that lack the least first, as long as the tries last.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from central.ask.model import Shape
+from central.fit.demand import policy_of, read_demand
+from central.fit.model import MAY_FIT_LATER
+from central.ledger.model import PodRecord
+from central.pending import Pending, in_line
+from central.scheduler import Scheduler
+from central.view.helps import lacks
+from central.view.whatif import Put, WhatIf
+from lading.vocabulary import PodUid
+
+TRIES: Final = 20_000  # fits in all, some 0.1 ms each
+TRIES_A_POD: Final = 5_000
+TRIES_A_NODE: Final = 500
+MOST_MOVES: Final = 3  # for one pod that waits; who moves more has a maintenance window
+ELSEWHERE: Final = 32  # nodes that are tried for a pod that would move
+
+_Size = tuple[int, int, int, int]  # whole cards, VFs, MiB and percent of shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    pod: Pending
+    record: PodRecord  # where it is
+    to: Put
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    pod: Pending
+    to: Put | None  # None: no room was found
+    moves: tuple[Move, ...] = ()  # none: it fits as things are
+    ended: bool = False  # the tries did not last: there may be room
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    scheduler: Scheduler
+    movable: Mapping[PodUid, Pending]
+    state: WhatIf  # with the plans so far
+    tries: int
+
+
+def plan_openings(
+    scheduler: Scheduler, waiting: Collection[Pending], movable: Mapping[PodUid, Pending], *, tries: int = TRIES
+) -> Iterator[Opening | None]:
+    """One Opening for each pod that waits; None between two steps of the search. `movable`: what the bound pods ask that may be
+    moved, by uid."""
+    ending = [record.uid for name in scheduler.ledger.nodes() for record in scheduler.ledger.bound_on(name) if record.deleting]
+    state = WhatIf(scheduler=scheduler, gone=frozenset({*ending, *(pod.uid for pod in waiting)}))
+    search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries)
+    hopeless: dict[Shape, bool] = {}  # of a hundred that are alike the first one is tried
+    for pod in sorted(waiting, key=in_line):
+        if pod.shape not in hopeless:
+            best = None
+            for found in _openings(search, pod):
+                best = found or best
+                yield None
+            if best is not None:
+                search.state = _carried_out(search.state, best)
+                yield best
+                continue
+            hopeless[pod.shape] = search.tries <= 0
+        yield Opening(pod=pod, to=None, ended=hopeless[pod.shape])
+
+
+def _carried_out(state: WhatIf, opening: Opening) -> WhatIf:
+    state = state.without(move.record.uid for move in opening.moves)
+    for put in (opening.to, *(move.to for move in opening.moves)):
+        if put is not None:
+            state = state.with_put(put)
+    return state
+
+
+def _somewhere(search: _Search, state: WhatIf, pod: Pending) -> Put | None:
+    """Where it fits in that state: where central would put it, if that is among them; else on the first node."""
+    ranked = search.scheduler.ranked(pod.shape)
+    best = ranked.best(search.scheduler.ledger.nodes())
+    freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
+    first = dict.fromkeys(name for name in (best, *state.touched, *sorted(freed)) if name)
+    others = (name for name in sorted(ranked.fits) if name not in first)
+    for count, name in enumerate((*first, *others)):
+        if count > ELSEWHERE + len(first):
+            return None
+        search.tries -= 1
+        if put := state.place(pod.ask, name, pod.requests):
+            return put
+    return None
+
+
+# ---- who would have to move
+
+
+def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
+    """The best so far after each node."""
+    if here := _somewhere(search, search.state, pod):
+        yield Opening(pod=pod, to=here)
+        return
+    best, enough = None, search.tries - TRIES_A_POD
+    for name in _near_first(search, pod):
+        found = _opening_on(search, pod, name, len(best.moves) if best else MOST_MOVES)
+        if found is not None and (best is None or _cost(found) < _cost(best)):
+            best = found
+            yield found
+        else:
+            yield None
+        if search.tries <= max(0, enough):
+            return
+
+
+def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
+    """The nodes where somebody's going may help."""
+    standing = search.scheduler.standing(pod.ask)
+    demand = read_demand(pod.ask, policy_of(pod.ask, search.scheduler.policy), search.scheduler.limits)
+    names = [
+        name for name in search.scheduler.ledger.nodes() if name in standing.fits or standing.reasons.get(name) in MAY_FIT_LATER
+    ]
+    far = {name: lacks(search.state.room(name), demand) for name in names}
+    return sorted(names, key=lambda name: (far[name], name))
+
+
+def _opening_on(search: _Search, pod: Pending, name: str, most: int) -> Opening | None:
+    records = sorted((one for one in search.scheduler.ledger.bound_on(name) if _may_move(search, one)), key=_importance)
+    search.tries -= 1
+    if not records or search.state.without(one.uid for one in records).place(pod.ask, name, pod.requests) is None:
+        return None
+    until = max(0, search.tries - TRIES_A_NODE)
+    for going in _sets(records, most):
+        search.tries -= 1
+        if search.tries < until:
+            return None
+        if found := _try(search, pod, name, going):
+            return found
+    return None
+
+
+def _sets(records: Sequence[PodRecord], most: int) -> Iterator[tuple[PodRecord, ...]]:
+    """The smaller first; of one size those whose most important member is the least important."""
+    for size in range(1, min(most, len(records)) + 1):
+        for last in range(size - 1, len(records)):
+            for others in combinations(records[:last], size - 1):
+                yield *others, records[last]
+
+
+def _may_move(search: _Search, record: PodRecord) -> bool:
+    one = search.movable.get(record.uid)
+    grouped = one is not None and one.ask.sharing is not None and bool(one.ask.sharing.affinity)
+    return one is not None and not grouped and record.uid not in search.state.gone
+
+
+def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -> Opening | None:
+    """The pod there without these, and a place for each of them, the largest first."""
+    state = search.state.without(record.uid for record in going)
+    to = state.place(pod.ask, name, pod.requests)
+    if to is None:
+        return None
+    state, moves = state.with_put(to), []
+    for record in sorted(going, key=_size, reverse=True):
+        one = search.movable[record.uid]
+        put = _somewhere(search, state, one)
+        if put is None:
+            return None
+        state = state.with_put(put)
+        moves.append(Move(pod=one, record=record, to=put))
+    return Opening(pod=pod, to=to, moves=tuple(moves))
+
+
+def _importance(record: PodRecord) -> tuple[int, _Size, int, PodUid]:
+    """Who would rather be moved comes first: by priority, then the smaller, then the younger."""
+    return record.priority, _size(record), -record.created, record.uid
+
+
+def _size(record: PodRecord) -> _Size:
+    parts = record.taken.gpus.values() if record.taken else ()
+    whole = sum(part.whole for part in parts)
+    vfs = len(record.taken.vfs) if record.taken else 0
+    return whole, vfs, sum(part.memory_mib for part in parts), sum(part.core_percent for part in parts)
+
+
+def _cost(opening: Opening) -> tuple[int, int, int, list[_Size]]:
+    records = [move.record for move in opening.moves]
+    priorities = [record.priority for record in records]
+    return len(records), max(priorities, default=0), sum(priorities), sorted(map(_size, records), reverse=True)

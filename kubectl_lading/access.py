@@ -1,0 +1,74 @@
+"""Where the API server is, and which namespace is meant: found as kubectl finds it.
+
+Enters: `Flags` and $KUBECONFIG. Leaves: a client, and the namespace. ConfigError where a kubeconfig can not be used. In a pod
+without any, its service account is used.
+"""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+from kubectl_lading.flags import Flags
+from lading import __version__
+from lading.errors import ConfigError, LadingError
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access, read_namespace
+from lading.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError, UnreachableError
+
+USER_AGENT: Final = f"kubectl-lading/{__version__}"
+DEFAULT: Final = "default"
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@contextlib.asynccontextmanager
+async def connect(flags: Flags) -> AsyncIterator[KubeClient]:
+    access = open_access(find_kubeconfig(flags), context=flags.context)
+    async with KubeClient(access, user_agent=USER_AGENT) as client:
+        with _hinted():
+            yield client
+
+
+def find_kubeconfig(flags: Flags) -> Path | None:
+    """None: there is none, and this runs in a pod."""
+    if flags.kubeconfig:
+        return Path(flags.kubeconfig)
+    if several := os.environ.get("KUBECONFIG", ""):
+        return Path(several)  # several files with colons between are merged
+    own = Path.home() / ".kube" / "config"
+    return None if _ACCOUNT.exists() and not own.exists() else own
+
+
+def find_namespace(flags: Flags) -> str:
+    """Of a command about one pod."""
+    if flags.namespace:
+        return flags.namespace
+    path = find_kubeconfig(flags)
+    if path is None:
+        return _ACCOUNT.read_text().strip()
+    return read_namespace(path, flags.context) or DEFAULT
+
+
+def find_pod(flags: Flags, word: str) -> tuple[str, str]:
+    """Namespace and name of the pod that a person names: NAME, or NAMESPACE/NAME."""
+    namespace, _, name = word.rpartition("/")
+    if not name:
+        raise ConfigError(f"cannot tell which pod {word!r} is: it has no name", hint="write NAME, or NAMESPACE/NAME")
+    return namespace or find_namespace(flags), name
+
+
+@contextlib.contextmanager
+def _hinted() -> Iterator[None]:
+    """What a person can do about an API server's no."""
+    try:
+        yield
+    except (ForbiddenError, UnauthorizedError) as e:
+        raise LadingError(e.message, hint="ClusterRole lading-reader (deploy/rbac/reader.yaml) has the rights to look") from e
+    except UnreachableError as e:
+        raise LadingError(e.message, hint="kubectl get nodes, with the same --context and --kubeconfig, has to work") from e
+    except NotFoundError as e:
+        if "nodedevices" not in e.message:
+            raise
+        hint = "kubectl apply -k deploy/crds, if Lading is to be here; or is this another cluster? (--context)"
+        raise LadingError(e.message, hint=hint) from e

@@ -1,0 +1,156 @@
+"""The cluster at one moment, as central's own code sees it: lists of the API server, in a ledger that nothing is written from.
+
+Enters: a client. Leaves: a `Cluster`, whose ledger, pending pods and scheduler say what central would decide. What only central
+knows (predictions, reservations, since when a pod is refused) is not in it: `kubectl_lading.central` asks for that. The three
+lists are of three moments, as three watches would be.
+"""
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from central.api.objects import Metadata, Node
+from central.api.watch import Named, Unreadable
+from central.ask.pod import Pod
+from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.health import Conditions
+from central.ledger.ledger import Ledger
+from central.pending import PendingPods
+from central.reckoning import Reckoning
+from central.scheduler import Scheduler
+from kubectl_lading.central import Central, Silent
+from kubectl_lading.terminal.output import warn
+from kubectl_lading.terminal.progress import Progress
+from lading.kube.client import KubeClient
+from lading.kube.resource import NODE_DEVICES, NODES, PODS, Resource
+from lading.log import Event, Level, Log
+from lading.nodedevices import NodeDevices
+
+T = TypeVar("T", bound=Named)
+
+DEFAULT: Final = Reckoning()  # as central is installed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    ledger: Ledger
+    pending: PendingPods
+    scheduler: Scheduler
+    reports: Mapping[str, NodeDevices]
+    nodes: Mapping[str, Node]
+    pods: Sequence[Pod]
+    unassigned: Sequence[Pod] = ()  # ask for devices, and were bound without an assignment
+    problems: Sequence[str] = ()  # what could not be understood, in words
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        return next((one for one in self.pods if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None)
+
+
+async def read_cluster(client: KubeClient) -> Cluster:
+    """What is where. Raises KubeError."""
+    return compute(*await _lists(client))
+
+
+async def read_deciding(client: KubeClient, central: Central) -> Cluster:
+    """The same, to decide by what central decides by, where it says so. Raises KubeError."""
+    lists, said = await asyncio.gather(_lists(client), central.reckoning())
+    if isinstance(said, Reckoning):
+        return compute(*lists, said)
+    why = said.why if isinstance(said, Silent) else "it is older, and does not say by what it decides"
+    warn(f"central did not say by what it decides, so it is taken to be as it is installed ({DEFAULT.policy.value}): {why}")
+    return compute(*lists)
+
+
+async def _lists(client: KubeClient) -> "tuple[Listed[NodeDevices], Listed[Node], Listed[Pod]]":
+    with Progress("reading the cluster") as progress:
+        return await asyncio.gather(
+            read_list(client, NODE_DEVICES, NodeDevices, progress),
+            read_list(client, NODES, Node, progress),
+            read_list(client, PODS, Pod, progress),
+        )
+
+
+Listed = tuple[Sequence[T | Unreadable], str]  # with the version of the list
+
+
+def compute(devices: Listed[NodeDevices], nodes: Listed[Node], pods: Listed[Pod], reckoning: Reckoning = DEFAULT) -> Cluster:
+    """From three lists to what they mean."""
+    ledger, pending = Ledger(), PendingPods()
+    scheduler = reckoning.scheduler(ledger, pending, clock=time.monotonic)
+    problems = _Problems()
+    unassigned: list[Pod] = []
+    log = Log(problems, Level.ERROR)
+    NodeFeed(ledger).replaced(*nodes)
+    DevicesFeed(ledger).replaced(*devices)
+    PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
+    for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
+        problems.said += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
+    return Cluster(
+        ledger=ledger,
+        pending=pending,
+        scheduler=scheduler,
+        reports={one.metadata.name: one for one in _readable(devices[0])},
+        nodes={one.metadata.name: one for one in _readable(nodes[0])},
+        pods=_readable(pods[0]),
+        unassigned=unassigned,
+        problems=problems.said,
+    )
+
+
+def _readable(objects: Sequence[T | Unreadable]) -> list[T]:
+    return [one for one in objects if not isinstance(one, Unreadable)]
+
+
+class _Problems:
+    """What the feeds log, as lines for a person."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        if event is Event.ASSIGNMENT_UNREADABLE:
+            whose = f"{fields['namespace']}/{fields['pod']}"
+            self.said.append(f"the assignment of pod {whose} on node {fields['node']} can not be read: {message}")
+
+
+def _unreadable(kind: str, one: Unreadable) -> str:
+    name = "/".join(filter(None, (one.metadata.namespace, one.metadata.name)))
+    return f"{kind} {name} can not be read: {one.why}"
+
+
+class _Bare(msgspec.Struct):
+    metadata: Metadata = Metadata()
+
+
+async def read_list(client: KubeClient, resource: Resource, kind: type[T], progress: Progress) -> Listed[T]:
+    parse = functools.partial(_parse, msgspec.json.Decoder(kind))
+    objects: list[T | Unreadable] = []
+    version = ""
+    pages = client.list_pages(resource.path())
+    async with contextlib.aclosing(pages):
+        async for page in pages:
+            if page.first:
+                objects.clear()
+            objects += map(parse, page.items)
+            version = page.resource_version
+            progress.say(resource.plural, len(objects))
+    return objects, version
+
+
+def _parse(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
+    """One that can not be decoded is there all the same, and may hold devices."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.DecodeError as e:
+        why = str(e)
+    try:
+        metadata = msgspec.json.decode(raw, type=_Bare).metadata
+    except msgspec.DecodeError:
+        metadata = Metadata()
+    return Unreadable(metadata=metadata, why=why)

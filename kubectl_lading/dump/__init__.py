@@ -1,0 +1,1 @@
+"""What a maintainer needs to see of a cluster, without its secrets."""

@@ -1,0 +1,255 @@
+"""What stays of each kind of object in a sysdump, as tables: what is not named here does not leave the cluster. Pure.
+
+Environment values, command lines, volume sources and other people's annotations are in no table. Assignments and their
+signatures stay to the byte: a signature shows that central wrote it, and opens nothing. Secrets are not read at all: that one
+is there shows by the pods that mount it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kubectl_lading.dump.redact import (
+    REDACTED,
+    REMOVED,
+    Json,
+    Shape,
+    arguments,
+    is_secret_name,
+    keep,
+    scrub,
+    scrubbed,
+    verbatim,
+)
+from lading.vocabulary import (
+    ASSIGNMENT,
+    ASSIGNMENT_SIGNATURE,
+    ATTACHMENTS,
+    CORDON,
+    GRANT,
+    MANUAL_GPUS,
+    MANUAL_VFS,
+    PREFIX,
+    REQUEST_ANNOTATIONS,
+)
+
+_VERBATIM: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE})
+_OURS: Final = frozenset({*REQUEST_ANNOTATIONS, GRANT, ATTACHMENTS, CORDON, MANUAL_GPUS, MANUAL_VFS})
+
+
+def _annotations(value: Json) -> Json:
+    """Of others' only that they are there."""
+    return {key: _annotation(key, text) for key, text in value.items()} if isinstance(value, dict) else {}
+
+
+def _annotation(key: str, text: Json) -> Json:
+    if key in _VERBATIM:
+        return text
+    ours = key in _OURS or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
+    return scrubbed(text) if ours else REMOVED
+
+
+_LABELS: Final = ("kubernetes.io/", "k8s.io/", PREFIX, "nvidia.com/")
+
+
+def _labels(value: Json) -> Json:
+    """Those that Kubernetes, its parts and ourselves give a meaning."""
+    if not isinstance(value, dict):
+        return {}
+    return {key: scrubbed(text) if any(one in key for one in _LABELS) else REMOVED for key, text in value.items()}
+
+
+def _names_only(value: Json) -> Json:
+    """Of environment variables."""
+    return [{"name": one.get("name", ""), "value": REMOVED} for one in value if isinstance(one, dict)]
+
+
+def _devices(value: Json) -> Json:
+    """Of limits and requests: amounts."""
+    return {key: str(amount)[:40] for key, amount in value.items()} if isinstance(value, dict) else {}
+
+
+def _message(value: Json) -> Json:
+    """Ours, as kubelet hands them on; what others say may have a command line in it."""
+    return scrub(value) if isinstance(value, str) and "lading" in value else REMOVED
+
+
+def _conditions(value: Json) -> Json:
+    kept = ("type", "status", "reason", "lastTransitionTime", "observedGeneration")
+    return [
+        {key: one[key] for key in kept if key in one} | ({"message": _said(one)} if one.get("message") else {})
+        for one in value
+        if isinstance(one, dict)
+    ]
+
+
+def _said(condition: dict[str, Any]) -> Json:
+    """kube-scheduler's and our own words on a pod."""
+    ours = condition.get("type") == "PodScheduled" or str(condition.get("type")).startswith(PREFIX)
+    return scrubbed(condition["message"]) if ours else _message(condition["message"])
+
+
+_IDENTITY: Final[dict[str, Shape]] = {"apiVersion": verbatim, "kind": verbatim}
+META: Final[Shape] = {
+    "name": verbatim,
+    "namespace": verbatim,
+    "uid": verbatim,
+    "resourceVersion": verbatim,
+    "generation": verbatim,
+    "creationTimestamp": verbatim,
+    "deletionTimestamp": verbatim,
+    "deletionGracePeriodSeconds": verbatim,
+    "labels": _labels,
+    "annotations": _annotations,
+    "ownerReferences": ({"kind": verbatim, "name": verbatim, "uid": verbatim, "controller": verbatim},),
+    "managedFields": ({"manager": verbatim, "operation": verbatim, "subresource": verbatim, "time": verbatim},),
+}
+
+_STATE: Final[Shape] = {
+    "waiting": {"reason": verbatim, "message": _message},
+    "running": {"startedAt": verbatim},
+    "terminated": {
+        "reason": verbatim,
+        "exitCode": verbatim,
+        "signal": verbatim,
+        "startedAt": verbatim,
+        "finishedAt": verbatim,
+        "containerID": verbatim,
+    },
+}
+_CONTAINER_STATUS: Final[Shape] = {
+    "name": verbatim,
+    "ready": verbatim,
+    "started": verbatim,
+    "restartCount": verbatim,
+    "containerID": verbatim,
+    "imageID": scrubbed,
+    "state": _STATE,
+    "lastState": _STATE,
+}
+_CONTAINER: Final[dict[str, Shape]] = {
+    "name": verbatim,
+    "image": scrubbed,
+    "restartPolicy": verbatim,
+    "resources": {"limits": _devices, "requests": _devices},
+    "env": _names_only,
+    "securityContext": {"privileged": verbatim, "runAsUser": verbatim, "runAsNonRoot": verbatim},
+}
+_POD_SPEC: Final[dict[str, Shape]] = {
+    "nodeName": verbatim,
+    "schedulerName": verbatim,
+    "priority": verbatim,
+    "priorityClassName": verbatim,
+    "preemptionPolicy": verbatim,
+    "runtimeClassName": verbatim,
+    "restartPolicy": verbatim,
+    "hostNetwork": verbatim,
+    "hostPID": verbatim,
+    "hostUsers": verbatim,
+    "overhead": _devices,
+    "resources": {"limits": _devices, "requests": _devices},
+    "schedulingGates": ({"name": verbatim},),
+    "terminationGracePeriodSeconds": verbatim,
+    "containers": (_CONTAINER,),
+    "initContainers": (_CONTAINER,),
+}
+
+POD: Final[Shape] = {
+    **_IDENTITY,
+    "metadata": META,
+    "spec": _POD_SPEC,
+    "status": {
+        "phase": verbatim,
+        "reason": verbatim,
+        "message": _message,
+        "startTime": verbatim,
+        "qosClass": verbatim,
+        "nominatedNodeName": verbatim,
+        "conditions": _conditions,
+        "containerStatuses": (_CONTAINER_STATUS,),
+        "initContainerStatuses": (_CONTAINER_STATUS,),
+    },
+}
+
+NODE: Final[Shape] = {
+    **_IDENTITY,
+    "metadata": META,
+    "spec": {"unschedulable": verbatim, "taints": ({"key": verbatim, "effect": verbatim, "timeAdded": verbatim},)},
+    "status": {
+        "allocatable": _devices,
+        "capacity": _devices,
+        "conditions": scrubbed,
+        "nodeInfo": scrubbed,
+    },
+}
+
+NODE_DEVICES: Final[Shape] = {**_IDENTITY, "metadata": META, "status": scrubbed}
+
+_NAMED_SOURCE: Final[Shape] = {"name": verbatim, "secretName": verbatim, "optional": verbatim, "defaultMode": verbatim}
+_OWN_CONTAINER: Final[dict[str, Shape]] = {
+    **_CONTAINER,
+    "command": arguments,
+    "args": arguments,
+    "ports": scrubbed,
+    "volumeMounts": ({"name": verbatim, "mountPath": verbatim, "subPath": verbatim, "readOnly": verbatim},),
+}
+DEPLOYMENT: Final[Shape] = {
+    **_IDENTITY,
+    "metadata": META,
+    "spec": {
+        "replicas": verbatim,
+        "strategy": verbatim,
+        "selector": scrubbed,
+        "template": {
+            "metadata": META,
+            "spec": {
+                **_POD_SPEC,
+                "serviceAccountName": verbatim,
+                "containers": (_OWN_CONTAINER,),
+                "volumes": ({"name": verbatim, "configMap": _NAMED_SOURCE, "secret": _NAMED_SOURCE},),
+            },
+        },
+    },
+    "status": scrubbed,
+}
+
+# Of our own making, or of the cluster's rules: no place for a secret, and scrubbed all the same.
+OPEN: Final[Shape] = {
+    **_IDENTITY,
+    "metadata": META,
+    **dict.fromkeys(("spec", "status", "rules", "roleRef", "subjects", "endpoints", "ports", "addressType"), scrubbed),
+}
+
+
+def config_map(value: Json) -> Json:
+    """Its files as texts, but those whose names say that they are secret; nothing binary."""
+    data = value.get("data") if isinstance(value, dict) else None
+    kept = {key: REDACTED if is_secret_name(key) else scrub(str(text)) for key, text in (data or {}).items()}
+    return keep(value, {**_IDENTITY, "metadata": META}) | {"data": kept}
+
+
+_TELL: Final = ("lading", "kube-scheduler")
+
+
+def event(value: Json, *, ours: bool) -> Json:
+    """`ours`: about an object of Lading's own namespace. Of others kubelet may quote a command line."""
+    shape: Shape = {
+        **_IDENTITY,
+        "metadata": META,
+        "involvedObject": dict.fromkeys(("kind", "name", "namespace", "uid", "fieldPath"), verbatim),
+        "reason": verbatim,
+        "type": verbatim,
+        "count": verbatim,
+        "firstTimestamp": verbatim,
+        "lastTimestamp": verbatim,
+        "eventTime": verbatim,
+        "source": {"component": verbatim, "host": verbatim},
+        "reportingComponent": verbatim,
+        "message": scrubbed if ours or _tells(value) else _message,
+    }
+    return keep(value, shape)
+
+
+def _tells(value: Mapping[str, Any]) -> bool:
+    source = value.get("source") or {}
+    component = f"{source.get('component', '')} {value.get('reportingComponent', '')}"
+    return any(one in component for one in _TELL) or value.get("reason") == "FailedScheduling"

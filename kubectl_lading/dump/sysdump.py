@@ -1,0 +1,310 @@
+"""`kubectl lading sysdump`: what a maintainer needs to see, in a folder that nobody else reads, without secrets.
+
+Everything is read with the rights of whoever runs it. What can not be read is said in the dump, and the rest goes on: a cluster
+that is not well is what this is for. Nothing is written to the cluster, and Secrets are not read.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from kubectl_lading.access import connect
+from kubectl_lading.central import Central, Silent
+from kubectl_lading.dump.dump_folder import DumpFolder, Items
+from kubectl_lading.dump.redact import scrub, scrubbed
+from kubectl_lading.dump.shapes import event
+from kubectl_lading.dump.sysdump_sections import (
+    EVENTS_FILE,
+    OURS,
+    PODS_FILE,
+    SECTIONS,
+    Section,
+    concerns_us,
+    is_about,
+    redact_pod,
+    render_readme,
+)
+from kubectl_lading.flags import Flags, command
+from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
+from kubectl_lading.installation.finding import counted
+from kubectl_lading.installation.read_installation import NAME_LABEL, read_installation, replica_path
+from kubectl_lading.installation.status_view import view_status
+from kubectl_lading.run import run
+from kubectl_lading.terminal.progress import Progress
+from lading import __version__
+from lading.errors import LadingError
+from lading.kube.client import KubeClient
+from lading.kube.errors import ForbiddenError, KubeError
+from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS, Resource
+
+# Read of the API server; as much is held by nobody, but a control plane feels it.
+LARGE_BYTES: Final = 100 << 20
+LOG_LINES: Final = 50_000  # of the newest, some 10 MB
+LOG_TIMEOUT_S: Final = 60.0
+WHYS: Final = 100  # pending pods that central is asked about
+_MIB: Final = 1 << 20
+
+Json = Any
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    remaining_item_count: int = 0
+
+
+class _First(msgspec.Struct):
+    """A list of one, which says how many more there are."""
+
+    metadata: _Meta = _Meta()
+    items: list[msgspec.Raw] | None = None
+
+
+@command("sysdump", formats=False)
+@click.option(
+    "-o", "--output", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="To be made; else lading-sysdump-TIME."
+)
+@click.option("--yes", is_flag=True, help="Do not ask on a large cluster.")
+def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
+    """What a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.
+
+    Environment values, command lines, volume sources and other people's annotations are left out, Secrets are not read.
+    Folders have mode 0700, files 0600. Look through it before you give it away: its README.md says what is in it.
+    """
+    at = datetime.fromtimestamp(time.time(), UTC)
+    path = folder or Path(f"lading-sysdump-{at.strftime('%Y%m%dT%H%M%SZ')}")
+    run(_dump(flags, path, at, yes=yes))
+
+
+async def _dump(flags: Flags, path: Path, at: datetime, *, yes: bool) -> None:
+    async with connect(flags) as client:
+        _agree(await estimate(client), yes=yes)
+        dump = Dump(client, DumpFolder(path), flags)
+        await dump.run()
+        archive = dump.end(at)
+    click.echo(f"{path}/\n{archive}")
+    if dump.failures:
+        click.echo(f"{counted(len(dump.failures), 'thing')} could not be read; README.md in it says which", err=True)
+        if dump.forbidden:
+            click.echo("hint:  ClusterRole and Role lading-sysdump (deploy/rbac/sysdump.yaml) have the rights", err=True)
+
+
+# ---- how much it is
+
+
+async def estimate(client: KubeClient) -> dict[str, tuple[int, int]]:
+    """Of what there is most: how many, and about how many bytes."""
+    sizes = {}
+    for resource in (PODS, NODES, NODE_DEVICES, EVENTS):
+        with contextlib.suppress(KubeError, msgspec.DecodeError):  # said later, where it is read
+            first = msgspec.json.decode(await client.get(resource.path(), query={"limit": "1"}), type=_First)
+            count = len(first.items or ()) + first.metadata.remaining_item_count
+            sizes[resource.plural] = count, sum(map(len, first.items or ())) * count
+    return sizes
+
+
+def _agree(sizes: dict[str, tuple[int, int]], *, yes: bool) -> None:
+    total = sum(size for _, size in sizes.values())
+    if total < LARGE_BYTES:
+        return
+    counts = ", ".join(f"{count} {plural}" for plural, (count, _) in sizes.items())
+    click.echo(f"warning: this reads about {total // _MIB} MiB from the API server: {counts}", err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise LadingError("cannot dump a large cluster unasked", hint="kubectl lading sysdump --yes")
+    click.confirm("Go on?", err=True, abort=True)
+
+
+# ---- the dump
+
+
+class Dump:
+    def __init__(self, client: KubeClient, folder: DumpFolder, flags: Flags) -> None:
+        self.failures: list[str] = []
+        self.forbidden = False  # one of them was for want of rights
+        self._client = client
+        self._folder = folder
+        self._flags = flags
+        self._namespace = flags.lading_namespace
+        self._central = Central(client, flags)
+        self._says: dict[str, str] = {}  # of each file
+        self._log: list[str] = []
+
+    async def run(self) -> None:
+        with Progress("dumping") as progress:
+            await self._status()
+            for n, section in enumerate(SECTIONS):
+                progress.say("kinds of objects", n)
+                await self._section(section)
+            pods = await self._pods(progress)
+            await self._events(frozenset(pod["metadata"].get("uid", "") for pod in pods), progress)
+            await self._daemons([pod for pod in pods if pod["metadata"].get("namespace") == self._namespace], progress)
+            await self._ask_central([pod for pod in pods if _waits(pod)], progress)
+
+    def end(self, at: datetime) -> Path:
+        """The archive."""
+        self._write("sysdump.log", "what was read, and what failed", "".join(f"{line}\n" for line in self._log).encode())
+        readme = render_readme(
+            version=__version__,
+            at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            context=f"context {self._flags.context}" if self._flags.context else "the current context",
+            files=self._says,
+            failures=self.failures,
+        )
+        self._folder.write("README.md", readme.encode())
+        return self._folder.pack()
+
+    def _write(self, name: str, says: str, content: bytes) -> None:
+        self._folder.write(name, content)
+        self._says[self._folder.names[-1]] = says
+
+    def _failed(self, what: str, error: Exception | str) -> None:
+        words = scrub(f"{what}: {error}")
+        self.forbidden |= isinstance(error, ForbiddenError)
+        self.failures.append(words)
+        self._log.append(f"failed: {words}")
+
+    async def _status(self) -> None:
+        try:
+            view = view_status(await read_installation(self._client, self._namespace))
+        except KubeError as e:
+            self._failed("status", e)
+            return
+        content = msgspec.json.format(msgspec.json.encode(scrubbed(msgspec.to_builtins(view))), indent=2)
+        self._write("status.json", "what `kubectl lading status -o json` says", content)
+
+    # ---- objects
+
+    async def _section(self, section: Section) -> None:
+        with self._listed(section.file, section.says) as items:
+            async for objects, first in self._objects(section):
+                if first:
+                    items.restart()
+                for one in objects:
+                    if not section.named_ours or one["metadata"]["name"].startswith(OURS):
+                        items.add(section.redact(one))
+
+    async def _pods(self, progress: Progress) -> list[Json]:
+        """As they were redacted."""
+        pods: list[Json] = []
+        with self._listed(PODS_FILE, "pods that have to do with Lading") as items:
+            async for objects, first in self._list(PODS):
+                if first:
+                    items.restart()
+                    pods.clear()
+                for one in objects:
+                    if concerns_us(one, self._namespace):
+                        pods.append(redact_pod(one))
+                        items.add(pods[-1])
+                progress.say("pods", items.count)
+        return pods
+
+    async def _events(self, uids: frozenset[str], progress: Progress) -> None:
+        with self._listed(EVENTS_FILE, "Events of these pods, of NodeDevices, and of our namespace") as items:
+            async for objects, first in self._list(EVENTS):
+                if first:
+                    items.restart()
+                for one in objects:
+                    if is_about(one, uids, self._namespace):
+                        items.add(event(one, ours=(one.get("involvedObject") or {}).get("namespace") == self._namespace))
+                progress.say("events", items.count)
+
+    @contextlib.contextmanager
+    def _listed(self, file: str, says: str) -> Iterator[Items]:
+        """What can not be read to its end is said to be so."""
+        try:
+            with self._folder.items(file) as items:
+                yield items
+        except (KubeError, msgspec.DecodeError) as e:
+            self._failed(file, e)
+            self._says[file] = f"{says} (not all)"
+        else:
+            self._says[file] = f"{says} ({items.count})"
+            self._log.append(f"{file}: {items.count} objects")
+
+    async def _objects(self, section: Section) -> AsyncIterator[tuple[list[Json], bool]]:
+        if section.name:
+            yield [msgspec.json.decode(await self._client.get(section.resource.path(name=section.name)))], True
+            return
+        async for one in self._list(section.resource, self._namespace if section.own_namespace else ""):
+            yield one
+
+    async def _list(self, resource: Resource, namespace: str = "") -> AsyncIterator[tuple[list[Json], bool]]:
+        """A page at a time, and whether it is the first of a list, after which what came before does not count."""
+        pages = self._client.list_pages(resource.path(namespace))
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                yield [msgspec.json.decode(raw) for raw in page.items], page.first
+
+    # ---- daemons
+
+    async def _daemons(self, pods: Sequence[Json], progress: Progress) -> None:
+        for n, pod in enumerate(pods):
+            progress.say("pods' logs", n)
+            name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
+            if labels.get(NAME_LABEL) not in (CENTRAL, SCHEDULER):
+                continue
+            restarts = {one.get("name"): one.get("restartCount", 0) for one in pod["status"].get("containerStatuses") or ()}
+            for container in (one["name"] for one in pod["spec"].get("containers") or ()):
+                await self._log_of(name, container)
+                if restarts.get(container):
+                    await self._log_of(name, container, previous=True)
+            if labels[NAME_LABEL] == CENTRAL:
+                await self._page(f"central/{name}/metrics.txt", "its /metrics", replica_path(self._namespace, name, "/metrics"))
+                await self._page(f"central/{name}/readyz.json", "its /readyz", replica_path(self._namespace, name, "/readyz"))
+
+    async def _log_of(self, pod: str, container: str, *, previous: bool = False) -> None:
+        query = {"container": container, "tailLines": str(LOG_LINES), "timestamps": "true"}
+        query |= {"previous": "true"} if previous else {}
+        name = f"logs/{pod}/{container}{'.previous' if previous else ''}.log"
+        says = f"the newest {LOG_LINES} lines{' of its life before' if previous else ''}"
+        await self._page(name, says, PODS.path(self._namespace, pod, "log"), query)
+
+    async def _page(self, name: str, says: str, path: str, query: dict[str, str] | None = None) -> None:
+        try:
+            body = await self._client.get(path, query=query, timeout_s=LOG_TIMEOUT_S)
+        except KubeError as e:
+            self._failed(name, e)
+            return
+        self._write(name, says, scrub(body.decode(errors="replace")).encode())
+        self._log.append(f"{name}: {len(body)} bytes")
+
+    # ---- what only central knows
+
+    async def _ask_central(self, waiting: Sequence[Json], progress: Progress) -> None:
+        if not await self._answer("central/cluster.json", "what central sees: GET /v1/cluster", "/v1/cluster"):
+            return
+        for n, pod in enumerate(waiting[:WHYS]):
+            progress.say("reasons", n)
+            where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            if not await self._answer(f"central/why/{where}.json", "why this pod waits", f"/v1/why/{where}"):
+                return
+        if len(waiting) > WHYS:
+            self._failed("central/why", f"{len(waiting)} pods wait; central was asked about {WHYS}")
+
+    async def _answer(self, name: str, says: str, path: str) -> bool:
+        """Whether central can be asked."""
+        match await self._central.answer(path):
+            case Silent(why=why):
+                self._failed(name, why)
+                return False
+            case None:
+                self._log.append(f"{name}: central knows nothing of it")
+            case body:
+                try:
+                    said = msgspec.json.encode(scrubbed(msgspec.json.decode(body)))
+                except msgspec.DecodeError as e:
+                    self._failed(name, e)
+                else:
+                    self._write(name, says, said)
+        return True
+
+
+def _waits(pod: Json) -> bool:
+    return not pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending"

@@ -1,0 +1,125 @@
+"""The flags that every command has, before its name or behind it, as kubectl has them.
+
+Enters: click's command line. Leaves: one `Flags`, the argument `flags` of each command's function; a flag behind the command's
+name counts before the same one in front of it.
+
+    @command("nodes")
+    @click.argument("name")
+    def nodes(flags: Flags, name: str) -> None: ...
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import click
+
+_SYSTEM: Final = "lading-system"
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    kubeconfig: str = ""  # empty: as kubectl finds it
+    context: str = ""  # empty: the current one
+    namespace: str = ""  # empty: the context's
+    all_namespaces: bool = False
+    output: Output = Output.TABLE
+    central: str = ""  # its URL; empty: through the API server
+    lading_namespace: str = _SYSTEM
+
+
+_OPTIONS: Final = (
+    click.Option(["--kubeconfig"], metavar="FILE", default=None, help="As kubectl's; else $KUBECONFIG, else ~/.kube/config."),
+    click.Option(["--context"], metavar="NAME", default=None, help="Of the kubeconfig; else its current one."),
+    click.Option(["-n", "--namespace"], metavar="NAME", default=None, help="Of pods; else the context's."),
+    click.Option(["-A", "--all-namespaces"], is_flag=True, default=None, help="Pods of all namespaces."),
+    click.Option(
+        ["-o", "--output"],
+        type=click.Choice([one.value for one in Output]),
+        default=None,
+        help="wide: more columns; json, yaml: for programs, keys are only added.",
+    ),
+    click.Option(
+        ["--central"], metavar="URL", default=None, help="Of lading-central; else it is asked through the API server."
+    ),
+    click.Option(["--lading-namespace"], metavar="NAME", default=None, help=f"Where Lading is installed; else {_SYSTEM}."),
+)
+_NAMES: Final = tuple(str(option.name) for option in _OPTIONS)
+
+
+def flags_of(ctx: click.Context) -> Flags:
+    """As they stand on a command's line; also while it is being completed, and its group was not invoked."""
+    before = ctx.obj or (ctx.parent.params if ctx.parent else {})
+    given = {name: words[name] for words in (before, ctx.params) for name in _NAMES if words.get(name) is not None}
+    if "output" in given:
+        given["output"] = Output(given["output"])
+    return Flags(**given)
+
+
+class _Sectioned(click.Command):
+    """Help with the global flags below the command's own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        everywhere: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                (everywhere if param.name in _NAMES else own).append(record)
+        for title, records in (("Options", own), ("Global options", everywhere)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Command(_Sectioned):
+    """Its function gets `flags`. `columns` explains its table: head and meaning. `formats`: its answer has several."""
+
+    def __init__(self, *args: Any, columns: tuple[tuple[str, str], ...] = (), formats: bool = True, **words: Any) -> None:
+        super().__init__(*args, **words)
+        self.columns = columns
+        self.params += [option for option in _OPTIONS if formats or option.name != "output"]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        flags = flags_of(ctx)
+        ctx.params = {name: value for name, value in ctx.params.items() if name not in _NAMES} | {"flags": flags}
+        return super().invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.columns:
+            with formatter.section("Columns"):
+                formatter.write_dl(self.columns)
+        super().format_epilog(ctx, formatter)
+
+
+class Group(_Sectioned, click.Group):
+    """The flags in front of the command's name are kept for it."""
+
+    def __init__(self, *args: Any, **words: Any) -> None:
+        super().__init__(*args, **words)
+        self.params += _OPTIONS
+
+    def invoke(self, ctx: click.Context) -> Any:
+        own = {name: value for name, value in ctx.params.items() if name not in _NAMES}
+        ctx.obj, ctx.params = ctx.params, own
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def command(
+    name: str, *, columns: tuple[tuple[str, str], ...] = (), formats: bool = True
+) -> Callable[[Callable[..., None]], Command]:
+    def declare(function: Callable[..., None]) -> Command:
+        return click.command(name, cls=Command, columns=columns, formats=formats)(function)
+
+    return declare

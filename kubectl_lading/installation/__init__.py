@@ -1,0 +1,1 @@
+"""Is the installation well, and may it be upgraded."""

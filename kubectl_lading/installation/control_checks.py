@@ -1,0 +1,224 @@
+"""What is to be so of the cluster's side: API server, resource, policies, central, its kube-scheduler. Pure.
+
+Enters: an `Installation`. Leaves: what is not as `deploy/` puts it, each with the command that mends it. Names are those of
+`deploy/`; a test compares the two.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kubectl_lading.installation.finding import Check, Part, Said, counted, degraded, listed, note, unknown
+from kubectl_lading.installation.installed import Installation, Replica, Unread
+from kubectl_lading.installation.objects import Crd, Deployment, EndpointSlice, Lease
+from lading import nodedevices
+from lading.versions import Support, judge_api_server, judge_scheduler
+from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
+
+CENTRAL: Final = "lading-central"
+SCHEDULER: Final = "lading-scheduler"
+POLICIES: Final = ("lading-assignments", "lading-bindings", "lading-manual", "lading-nodedevices", "lading-requests")
+RESOURCES: Final = frozenset({RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE, RESOURCE_RDMA})
+
+# Clocks of this machine and of the node where central runs differ; a lease that is older than twice its term is not kept.
+_TERMS_LATE: Final = 2
+_CLOCK_OFF_S: Final = 5.0
+# A Binding takes milliseconds: so many at a time are stuck (docs/central.md, "Worth an alert").
+_MANY_BINDINGS: Final = 50
+
+
+def api_server_version(now: Installation) -> Iterator[Said]:
+    judged = judge_api_server(now.api_server)
+    if judged.support is Support.NONE:
+        yield degraded(judged.why, mend="upgrade the cluster, or leave out deploy/admission and rely on signatures alone")
+
+
+def resource_served(now: Installation) -> Iterator[Said]:
+    mend = "kubectl apply --server-side -k deploy/crds"
+    match now.crd:
+        case Unread(why=why):
+            yield unknown("the CustomResourceDefinition of NodeDevices", why)
+        case None:
+            yield degraded("there is no resource NodeDevices: nodes have nowhere to report to", mend=mend)
+        case Crd() as crd:
+            version = crd.version(nodedevices.VERSION)
+            if not crd.established:
+                why = next((one.message for one in crd.status.conditions or () if one.status == "False"), "")
+                yield degraded("NodeDevices is not established", mend=mend, why=why)
+            if version is None or not version.served:
+                yield degraded(f"{nodedevices.VERSION} of NodeDevices is not served", mend=mend)
+
+
+def policies_there(now: Installation) -> Iterator[Said]:
+    if isinstance(now.policies, Unread):
+        yield unknown("the admission policies", now.policies.why)
+        return
+    missing = [name for name in POLICIES if name not in now.policies]
+    if missing:
+        yield degraded(
+            f"{counted(len(missing), 'admission policy', 'admission policies')} of {len(POLICIES)} missing: {listed(missing)}",
+            why="pods can go around central; on the nodes the signature still counts",
+            mend="kubectl apply --server-side -k deploy/admission",
+        )
+    for name, policy in sorted(now.policies.items()):
+        for warning in policy.warnings:
+            yield degraded(
+                f"admission policy {name} does not type-check: {warning.field_ref}: {' '.join(warning.warning.split())[:200]}",
+                why="its failurePolicy is Fail: what it can not judge is denied",
+                mend="kubectl apply --server-side -k deploy/admission",
+            )
+
+
+def policies_bound(now: Installation) -> Iterator[Said]:
+    if isinstance(now.bindings, Unread):
+        yield unknown("the bindings of the admission policies", now.bindings.why)
+        return
+    if isinstance(now.policies, Unread):
+        return
+    denying = {one.spec.policy_name for one in now.bindings if "Deny" in one.spec.validation_actions}
+    idle = [name for name in POLICIES if name in now.policies and name not in denying]
+    if idle:
+        yield degraded(
+            f"{counted(len(idle), 'admission policy denies', 'admission policies deny')} nothing: {listed(idle)}",
+            why="no binding of it has the action Deny",
+            mend="kubectl apply --server-side -k deploy/admission",
+        )
+
+
+def central_deployed(now: Installation) -> Iterator[Said]:
+    yield from _deployed(now, now.central, CENTRAL, "-k deploy/central")
+
+
+def scheduler_deployed(now: Installation) -> Iterator[Said]:
+    yield from _deployed(now, now.scheduler, SCHEDULER, "-k deploy/scheduler")
+
+
+def _deployed(now: Installation, found: Deployment | Unread | None, name: str, source: str) -> Iterator[Said]:
+    of = f"-n {now.namespace}"
+    match found:
+        case Unread(why=why):
+            yield unknown(f"Deployment {now.namespace}/{name}", why)
+        case None:
+            yield degraded(
+                f"there is no Deployment {now.namespace}/{name}",
+                mend=f"kubectl apply --server-side {source}; or is it in another namespace? (--lading-namespace)",
+            )
+        case Deployment() as one:
+            ready, wanted = one.status.ready_replicas, one.spec.replicas
+            if wanted == 0:
+                yield degraded(f"{name} is scaled to 0", mend=f"kubectl {of} scale deployment/{name} --replicas=2")
+            elif ready < wanted:
+                mend = f"kubectl {of} describe pods -l app.kubernetes.io/name={name}"
+                yield degraded(f"{ready} of {wanted} replicas of {name} are ready", mend=mend)
+            if one.rolling:
+                yield degraded(f"a rollout of {name} is under way", mend=f"kubectl {of} rollout status deployment/{name}")
+
+
+def central_leads(now: Installation) -> Iterator[Said]:
+    logs = f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep lease"
+    why = "while nobody leads, no pod gets devices"
+    match now.lease:
+        case Unread(why=cause):
+            yield unknown(f"Lease {now.namespace}/{CENTRAL}", cause)
+        case None:
+            yield degraded("nobody leads: central's Lease is not there", why=why, mend=logs)
+        case Lease() as lease:
+            age = lease.age_s(now.at)
+            if not lease.holder or age is None:
+                yield degraded("nobody leads: central's Lease has no holder", why=why, mend=logs)
+            elif age > _TERMS_LATE * max(lease.spec.lease_duration_seconds, 1):
+                yield degraded(f"nobody leads: {lease.holder} renewed central's Lease {age:.0f} s ago", why=why, mend=logs)
+            elif age < -_CLOCK_OFF_S:
+                yield note(f"the clock of this machine is {-age:.0f} s behind that of {lease.holder}", mend="timedatectl")
+
+
+def central_announced(now: Installation) -> Iterator[Said]:
+    """The Service's endpoint is the replica that leads."""
+    match now.endpoints:
+        case Unread(why=why):
+            yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", why)
+            return
+        case EndpointSlice() as found:
+            addresses = found.addresses
+        case None:
+            addresses = ()
+    if not isinstance(now.lease, Lease) or isinstance(now.system_pods, Unread):
+        return
+    logs = f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep announce"
+    leader = next((pod for pod in now.system_pods if pod.metadata.name == now.lease.holder), None)
+    if not addresses:
+        yield degraded("Service lading-central points nowhere: kube-scheduler does not reach central", mend=logs)
+    elif leader is not None and leader.status.pod_ip not in addresses:
+        yield degraded(
+            f"Service {CENTRAL} points at {listed(addresses)}; {leader.metadata.name} leads, and is {leader.status.pod_ip}",
+            why="kube-scheduler asks a replica that answers 503",
+            mend=logs,
+        )
+
+
+def central_answers(now: Installation) -> Iterator[Said]:
+    answers = {name: one for name, one in now.replicas.items() if isinstance(one, Replica)}
+    for name, one in sorted(answers.items()):
+        for condition in one.unready:
+            yield degraded(f"{name} is not ready: {condition}", mend=f"kubectl -n {now.namespace} logs {name}")
+    silent = {name: one.why for name, one in now.replicas.items() if isinstance(one, Unread)}
+    if silent:
+        name, why = min(silent.items())
+        yield note(f"{counted(len(silent), 'replica')} of central could not be asked: {name}: {why}")
+    elif answers and sum(one.leads for one in answers.values()) != 1:
+        leading = [name for name, one in answers.items() if one.leads]
+        yield degraded(
+            f"{len(leading)} replicas of central lead and answer{': ' + listed(leading) if leading else ''}",
+            why="for some seconds after a start or a change of leaders nobody does",
+            mend=f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep -e lease -e leader",
+        )
+
+
+def central_bindings(now: Installation) -> Iterator[Said]:
+    count = sum(one.bindings_open or 0 for one in now.replicas.values() if isinstance(one, Replica))
+    if count > _MANY_BINDINGS:
+        yield degraded(
+            f"{count} Bindings are under way or unclear",
+            why="their devices stay reserved until a read says how they ended",
+            mend=f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep bind.unclear",
+        )
+
+
+def scheduler_asks_central(now: Installation) -> Iterator[Said]:
+    mend = "kubectl apply --server-side -k deploy/scheduler"
+    match now.scheduler_config:
+        case None:
+            return
+        case Unread(why=why):
+            yield unknown("kube-scheduler's configuration", why)
+        case config:
+            if missing := sorted(RESOURCES - config.asks_central):
+                yield degraded(
+                    f"kube-scheduler does not ask central about {listed(missing)}",
+                    why="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
+                    mend=mend,
+                )
+
+
+def scheduler_version(now: Installation) -> Iterator[Said]:
+    if not isinstance(now.scheduler, Deployment) or not now.scheduler.tag:
+        return
+    judged = judge_scheduler(now.scheduler.tag, api_server=now.api_server)
+    if judged.support is Support.NONE:
+        mend = "set newTag in deploy/scheduler/kustomization.yaml to your control plane's version, and apply it"
+        yield degraded(judged.why, mend=mend)
+
+
+CHECKS: Final = (
+    Check("api-server-version", Part.API_SERVER, api_server_version),
+    Check("resource-served", Part.RESOURCE, resource_served),
+    Check("policies-there", Part.ADMISSION, policies_there),
+    Check("policies-bound", Part.ADMISSION, policies_bound),
+    Check("central-deployed", Part.CENTRAL, central_deployed),
+    Check("central-leads", Part.CENTRAL, central_leads),
+    Check("central-announced", Part.CENTRAL, central_announced),
+    Check("central-answers", Part.CENTRAL, central_answers),
+    Check("central-bindings", Part.CENTRAL, central_bindings),
+    Check("scheduler-deployed", Part.SCHEDULER, scheduler_deployed),
+    Check("scheduler-asks-central", Part.SCHEDULER, scheduler_asks_central),
+    Check("scheduler-version", Part.SCHEDULER, scheduler_version),
+)

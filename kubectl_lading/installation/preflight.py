@@ -1,0 +1,139 @@
+"""`kubectl lading preflight [--to VERSION]`: whether an upgrade may begin, before it does.
+
+A table of what runs and whether it goes with the target, then what is in the way. By exit status: 0 nothing is in the way,
+1 something is, 2 unusable arguments, 3 cannot tell.
+"""
+
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Group, RenderableType
+
+from kubectl_lading.access import connect
+from kubectl_lading.flags import Flags, command
+from kubectl_lading.installation.finding import Finding, Level, counted, find, worst
+from kubectl_lading.installation.installed import Installation, Unread
+from kubectl_lading.installation.objects import Deployment
+from kubectl_lading.installation.read_installation import read_installation
+from kubectl_lading.installation.status import EXIT, end_untold, render_findings
+from kubectl_lading.installation.status_view import find_versions
+from kubectl_lading.installation.upgrade_checks import CHECKS, Upgrade, count_platform
+from kubectl_lading.run import run
+from kubectl_lading.terminal.output import show, table, text
+from lading import __version__
+from lading.kube.errors import KubeError
+from lading.versions import (
+    Judgement,
+    Support,
+    judge_api_server,
+    judge_kubelet,
+    judge_runtime,
+    judge_scheduler,
+    judge_step,
+    parse_version,
+)
+
+_STYLES: Final = {Support.FULL: "good", Support.LIMITED: "warn", Support.UNKNOWN: "warn", Support.NONE: "bad"}
+
+
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    part: str
+    version: str
+    count: int = 1  # replicas or nodes
+    goes: Support  # with the target; of what is not Lading's: with Lading and the API server
+    why: str = ""
+
+
+class PreflightView(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    state: Level
+    versions: tuple[VersionRow, ...]
+    findings: tuple[Finding, ...]
+
+
+class Target(click.ParamType[str]):
+    name = "version"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if parse_version(str(value)) is None:
+            self.fail(f"{value!r} is no version: write it as {__version__}", param, ctx)
+        return str(value)
+
+
+@command(
+    "preflight",
+    columns=(
+        ("PART", "What runs. The proxy's version is known on its node only: lading-runtimeproxy doctor."),
+        ("COUNT", "Replicas, or nodes that report."),
+        ("GOES", "full, limited, none or unknown: with the target; what is not Lading's, with Lading and the API server."),
+    ),
+)
+@click.option("--to", "target", type=Target(), default=__version__, metavar="VERSION", help="Else that of this kubectl-lading.")
+def preflight(flags: Flags, target: str) -> None:
+    """Before an upgrade: which versions run and go together, and what must not be under way.
+
+    Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell.
+    """
+    seen = run(_look(flags, target))
+    if isinstance(seen, Unread):
+        end_untold(seen)
+    show(seen, flags.output, render_preflight(seen))
+    raise SystemExit(EXIT[seen.state])
+
+
+async def _look(flags: Flags, target: str) -> PreflightView | Unread:
+    async with connect(flags) as client:
+        try:
+            now = await read_installation(client, flags.lading_namespace)
+        except KubeError as e:
+            return Unread(why=e.message)
+    return view_preflight(now, target)
+
+
+def view_preflight(now: Installation, target: str) -> PreflightView:
+    """Pure."""
+    findings = find(CHECKS, Upgrade(now=now, target=target))
+    return PreflightView(
+        target=target,
+        state=worst(one.level for one in findings),
+        versions=tuple(_rows(now, target)),
+        findings=findings,
+    )
+
+
+def _rows(now: Installation, target: str) -> list[VersionRow]:
+    rows = [
+        _row(part, version, count, judge_step(version, target))
+        for part, found in find_versions(now).items()
+        for version, count in sorted(found.items())
+    ]
+    rows.append(_row("API server", now.api_server, 1, judge_api_server(now.api_server)))
+    if isinstance(now.scheduler, Deployment) and now.scheduler.tag:
+        judged = judge_scheduler(now.scheduler.tag, api_server=now.api_server)
+        rows.append(_row("kube-scheduler", now.scheduler.tag, now.scheduler.spec.replicas, judged))
+    platform = count_platform(now)
+    for version, count in sorted(platform["kubelet"].items()):
+        rows.append(_row("kubelet", version, count, judge_kubelet(version, api_server=now.api_server)))
+    for version, count in sorted(platform["container runtime"].items()):
+        rows.append(_row("container runtime", version, count, judge_runtime(version)))
+    return rows
+
+
+def _row(part: str, version: str, count: int, judged: Judgement) -> VersionRow:
+    return VersionRow(part=part, version=version, count=count, goes=judged.support, why=judged.why)
+
+
+def render_preflight(view: PreflightView) -> RenderableType:
+    rows = [(one.part, one.version, str(one.count), text(one.goes, _STYLES[one.goes]), one.why) for one in view.versions]
+    in_the_way = sum(one.level is Level.DEGRADED for one in view.findings)
+    last = {
+        Level.DEGRADED: f"{counted(in_the_way, 'thing is', 'things are')} in the way of {view.target}.",
+        Level.UNKNOWN: f"Cannot tell whether anything is in the way of {view.target}.",
+    }.get(view.state, f"Nothing is in the way of {view.target}.")
+    return Group(
+        table(("PART", "VERSION", "COUNT", "GOES", ""), rows),
+        render_findings(view.findings),
+        text(""),
+        text(last, "bad" if view.state is Level.DEGRADED else ""),
+    )

@@ -1,0 +1,237 @@
+"""Reads an installation once: the API server's objects, and what central's replicas say where the API server lets one ask them.
+
+Enters: a client. Leaves: an `Installation`. An object that is not there is None; one that may not or can not be read is an
+`Unread`; the lists that everything else rests on (pods, nodes, NodeDevices) raise KubeError. Writes nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from central.announce import ENDPOINT_SLICES
+from central.api.watch import Unreadable
+from kubectl_lading.cluster import compute, read_list
+from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
+from kubectl_lading.installation.installed import Installation, Maybe, Replica, SchedulerConfig, Unread
+from kubectl_lading.installation.objects import (
+    Crd,
+    Deployment,
+    EndpointSlice,
+    Lease,
+    Node,
+    Pod,
+    Policy,
+    PolicyBinding,
+    Report,
+    SystemPod,
+)
+from kubectl_lading.installation.workload import summarise
+from kubectl_lading.terminal.progress import Progress
+from lading import __version__, nodedevices
+from lading.kube.client import KubeClient
+from lading.kube.errors import KubeError, MalformedError, NotFoundError
+from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS, Resource
+
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
+CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+POLICIES: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
+POLICY_BINDINGS: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings")
+CRD_NAME: Final = f"{nodedevices.PLURAL}.{nodedevices.GROUP}"
+NAME_LABEL: Final = "app.kubernetes.io/name"
+METRICS_PORT: Final = 9442
+REPLICA_TIMEOUT_S: Final = 3.0
+_CONFIG_KEY: Final = "config.yaml"
+
+T = TypeVar("T")
+
+
+class _Version(msgspec.Struct):
+    git_version: str = msgspec.field(name="gitVersion", default="")
+
+
+class _Items(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] | None = None
+
+
+async def read_installation(client: KubeClient, namespace: str) -> Installation:
+    """`namespace`: Lading's own. Raises KubeError where the cluster itself can not be read."""
+    version = msgspec.json.decode(await client.get("/version"), type=_Version).git_version
+    with Progress("reading the installation") as progress:
+        crd, policies, bindings = await asyncio.gather(
+            _one(client, CRDS.path(name=CRD_NAME), Crd),
+            _some(client, POLICIES.path(), Policy),
+            _some(client, POLICY_BINDINGS.path(), PolicyBinding),
+        )
+        central, scheduler, lease, endpoints, system_pods = await asyncio.gather(
+            _one(client, DEPLOYMENTS.path(namespace, CENTRAL), Deployment),
+            _one(client, DEPLOYMENTS.path(namespace, SCHEDULER), Deployment),
+            _one(client, LEASES.path(namespace, CENTRAL), Lease),
+            _one(client, ENDPOINT_SLICES.path(namespace, CENTRAL), EndpointSlice),
+            _some(client, PODS.path(namespace), SystemPod),
+        )
+        config = await _scheduler_config(client, namespace, scheduler)
+        replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
+        devices, nodes, pods = await asyncio.gather(
+            read_list(client, NODE_DEVICES, Report, progress) if crd is not None else _none(),
+            read_list(client, NODES, Node, progress),
+            read_list(client, PODS, Pod, progress),
+        )
+    now = datetime.fromtimestamp(time.time(), UTC)
+    return Installation(
+        at=now,
+        cli=__version__,
+        namespace=namespace,
+        api_server=version,
+        crd=crd,
+        policies=policies if isinstance(policies, Unread) else {one.metadata.name: one for one in policies},
+        bindings=bindings,
+        central=central,
+        lease=lease,
+        endpoints=endpoints,
+        scheduler=scheduler,
+        scheduler_config=config,
+        system_pods=system_pods,
+        replicas=replicas,
+        nodes={one.metadata.name: one for one in _readable(nodes[0])},
+        reports={one.metadata.name: one for one in _readable(devices[0])},
+        workload=summarise(compute(devices, nodes, pods), _readable(pods[0]), now),
+    )
+
+
+def names_of_replicas(pods: Sequence[SystemPod] | Unread) -> list[str]:
+    if isinstance(pods, Unread):
+        return []
+    ours = [pod for pod in pods if pod.metadata.labels.get(NAME_LABEL) == CENTRAL and pod.status.phase == "Running"]
+    return sorted(pod.metadata.name for pod in ours)
+
+
+def replica_path(namespace: str, pod: str, page: str) -> str:
+    """Of /metrics and /readyz, through the API server."""
+    return PODS.path(namespace, f"{pod}:{METRICS_PORT}", "proxy") + page
+
+
+async def read_replicas(client: KubeClient, namespace: str, pods: Sequence[str]) -> dict[str, Replica | Unread]:
+    return dict(zip(pods, await asyncio.gather(*(_replica(client, namespace, pod) for pod in pods)), strict=True))
+
+
+async def _replica(client: KubeClient, namespace: str, pod: str) -> Replica | Unread:
+    async def page(name: str) -> bytes:
+        return await client.get(replica_path(namespace, pod, name), timeout_s=REPLICA_TIMEOUT_S)
+
+    try:
+        metrics, ready = await page("/metrics"), await page("/readyz")
+    except KubeError as e:
+        return Unread(why=e.message)
+    return parse_replica(metrics, ready)
+
+
+class _Condition(msgspec.Struct):
+    name: str
+    ok: bool
+    why: str = ""
+
+
+class _Readiness(msgspec.Struct):
+    conditions: tuple[_Condition, ...] = ()
+
+
+def parse_replica(metrics: bytes, ready: bytes) -> Replica | Unread:
+    try:
+        values = {(one.name, one.labels.get("version", "")): one.value for one in _samples(metrics.decode())}
+        conditions = msgspec.json.decode(ready, type=_Readiness).conditions
+    except ValueError:
+        return Unread(why="its /metrics or /readyz can not be understood")
+    bindings = values.get(("lading_central_bindings_open", ""))
+    return Replica(
+        version=next((version for name, version in values if name == "lading_build_info"), ""),
+        leads=values.get(("lading_central_leader", "")) == 1,
+        bindings_open=None if bindings is None else int(bindings),
+        unready=tuple(f"{one.name}: {one.why}" for one in conditions if not one.ok),
+    )
+
+
+def _samples(metrics: str) -> list[Any]:
+    return [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+
+
+async def _scheduler_config(client: KubeClient, namespace: str, scheduler: Maybe[Deployment]) -> Maybe[SchedulerConfig]:
+    """Of the ConfigMap that the Deployment mounts: kustomize gives each content a name of its own."""
+    if not isinstance(scheduler, Deployment):
+        return None
+    volumes = scheduler.spec.template.spec.volumes
+    name = next((one.config_map.name for one in volumes if one.config_map is not None), "")
+    found = await _one(client, CONFIG_MAPS.path(namespace, name), _ConfigMap) if name else None
+    match found:
+        case _ConfigMap(data=data) if data and _CONFIG_KEY in data:
+            return parse_scheduler_config(data[_CONFIG_KEY])
+        case Unread():
+            return found
+        case _:
+            return Unread(why=f"the Deployment mounts no ConfigMap with {_CONFIG_KEY}")
+
+
+def parse_scheduler_config(text: str) -> SchedulerConfig | Unread:
+    try:
+        config = yaml.safe_load(text)
+        extenders = [one for one in config.get("extenders") or () if one.get("filterVerb") and one.get("bindVerb")]
+        return SchedulerConfig(
+            profiles=tuple(str(one.get("schedulerName", "default-scheduler")) for one in config.get("profiles") or ()),
+            asks_central=frozenset(str(one["name"]) for each in extenders for one in each.get("managedResources") or ()),
+        )
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as e:
+        return Unread(why=f"it is no KubeSchedulerConfiguration: {type(e).__name__}")
+
+
+# ---- one read
+
+
+async def _one(client: KubeClient, path: str, kind: type[T]) -> Maybe[T]:
+    async def read() -> T | None:
+        try:
+            return _decoded(await client.get(path), kind, path)
+        except NotFoundError:
+            return None
+
+    return await _tried(read)
+
+
+async def _some(client: KubeClient, path: str, kind: type[T]) -> Sequence[T] | Unread:
+    async def read() -> Sequence[T]:
+        items = _decoded(await client.get(path), _Items, path).items or []
+        return [_decoded(raw, kind, path) for raw in items]
+
+    return await _tried(read)
+
+
+async def _tried(read: Callable[[], Awaitable[T]]) -> T | Unread:
+    try:
+        return await read()
+    except KubeError as e:
+        return Unread(why=e.message)
+
+
+def _decoded(body: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as e:
+        raise MalformedError(f"cannot read {path}: {e}") from e
+
+
+async def _none() -> tuple[Sequence[Any], str]:
+    """The list of a resource that is not there."""
+    return (), ""
+
+
+def _readable(objects: Sequence[T | Unreadable]) -> list[T]:
+    return [one for one in objects if not isinstance(one, Unreadable)]

@@ -1,0 +1,157 @@
+"""`kubectl lading status`: the whole installation on one screen, and by its exit status.
+
+0: all is well. 1: something is degraded. 2: unusable arguments. 3: cannot tell, because the API server does not answer or
+something may not be read. `--wait` looks again until all is well, as after an installation or in a script.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NoReturn
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kubectl_lading.access import connect
+from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.installation.finding import Finding, Level
+from kubectl_lading.installation.installed import Unread
+from kubectl_lading.installation.read_installation import read_installation
+from kubectl_lading.installation.status_view import StatusView, view_status
+from kubectl_lading.run import run
+from kubectl_lading.terminal.output import safe, show, table, text
+from lading.kube.errors import KubeError
+from lading.log import printable
+
+CANNOT_TELL: Final = 3
+EXIT: Final = {Level.OK: 0, Level.NOTE: 0, Level.UNKNOWN: CANNOT_TELL, Level.DEGRADED: 1}
+AGAIN_S: Final = 2.0  # between two looks of --wait; one costs a list of all pods
+
+STATE_STYLES: Final = {Level.OK: "good", Level.NOTE: "dim", Level.UNKNOWN: "warn", Level.DEGRADED: "bad"}
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
+
+
+class Duration(click.ParamType[float]):
+    """`5m`, `1h30m`, `90s` or `90`, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = _DURATION.fullmatch(str(value))
+        if not value or found is None:
+            self.fail(f"{value!r} is no duration: write it as 90s, 5m or 1h", param, ctx)
+        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return float(hours * 3600 + minutes * 60 + seconds)
+
+
+Look = Callable[[], Awaitable[StatusView | Unread]]
+
+
+@command(
+    "status",
+    columns=(
+        ("PART", "Of the installation; each needs those above it."),
+        ("STATE", "ok; note: worth knowing; unknown: could not be read; degraded: what to do stands below the table."),
+        ("VERSION", "That runs: central's as it says itself, else its image's; of nodes, that of lading-hooks."),
+        ("CHANGED", "With -o wide: when what the node reports changed last; on a quiet node that is long ago."),
+    ),
+)
+@click.option("--wait", is_flag=True, help="Look again until all is well.")
+@click.option("--timeout", type=Duration(), default="5m", show_default=True, help="With --wait: for how long.")
+def status(flags: Flags, wait: bool, timeout: float) -> None:
+    """The whole installation on one screen: is it well, and if not, what to do.
+
+    Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell.
+    """
+    seen = run(_look(flags, timeout if wait else 0.0))
+    if isinstance(seen, Unread):
+        end_untold(seen)
+    show(seen, flags.output, render_status(seen), *([render_nodes(seen)] if flags.output is Output.WIDE else []))
+    raise SystemExit(EXIT[seen.state])
+
+
+def end_untold(unread: Unread) -> NoReturn:
+    """The cluster itself can not be read."""
+    click.echo(f"error: cannot tell: {printable(unread.why)}", err=True)
+    click.echo("hint:  kubectl get nodes,pods -A, with the same --context and --kubeconfig, has to work", err=True)
+    raise SystemExit(CANNOT_TELL)
+
+
+async def _look(flags: Flags, timeout_s: float) -> StatusView | Unread:
+    async with connect(flags) as client:
+
+        async def look() -> StatusView | Unread:
+            try:
+                return view_status(await read_installation(client, flags.lading_namespace))
+            except KubeError as e:
+                return Unread(why=e.message)
+
+        return await wait_until_well(look, timeout_s=timeout_s, tell=lambda words: click.echo(words, err=True))
+
+
+async def wait_until_well(
+    look: Look,
+    *,
+    timeout_s: float,
+    tell: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> StatusView | Unread:
+    """The first look at which all is well, or the last before the time is over. `tell` hears what it waits for, each time that
+    this is something else."""
+    until = clock() + timeout_s
+    told = ""
+    while True:
+        seen = await look()
+        if (isinstance(seen, StatusView) and EXIT[seen.state] == 0) or clock() + AGAIN_S > until:
+            return seen
+        waits = awaited(seen)
+        if waits != told:
+            tell(f"waiting: {waits}")
+            told = waits
+        await sleep(AGAIN_S)
+
+
+def awaited(seen: StatusView | Unread) -> str:
+    if isinstance(seen, Unread):
+        return seen.why
+    return "; ".join(f"{one.part}: {one.what}" for one in seen.findings if one.level in (Level.UNKNOWN, Level.DEGRADED))
+
+
+# ---- for people
+
+
+def render_status(view: StatusView) -> RenderableType:
+    rows = [(one.part.value, text(one.state, STATE_STYLES[one.state]), one.version, one.what) for one in view.parts]
+    return Group(table(("PART", "STATE", "VERSION", ""), rows), render_findings(view.findings))
+
+
+def render_nodes(view: StatusView) -> RenderableType:
+    """Those that report."""
+    rows = [
+        (one.name, one.reporter, _yes(one.ready), _yes(one.reconciled), one.changed_at or "-", str(len(one.problems) or "-"))
+        for one in view.nodes
+    ]
+    return Group(text(""), table(("NODE", "HOOKS", "READY", "RECONCILED", "CHANGED", "PROBLEMS"), rows))
+
+
+def _yes(good: bool) -> Text:
+    return text("yes", "good") if good else text("no", "bad")
+
+
+def render_findings(findings: Sequence[Finding]) -> Table:
+    """Each in a few lines, the worst first; what a terminal is too narrow for goes on below its beginning."""
+    made = Table.grid(padding=(0, 1))
+    for one in findings:
+        made.add_row()
+        made.add_row(text(f"{one.level}:", STATE_STYLES[one.level]), safe(f"{one.part}: {one.what}"))
+        if one.why:
+            made.add_row("  why:", safe(one.why))
+        if one.mend:
+            made.add_row("  do:", safe(one.mend))
+    return made

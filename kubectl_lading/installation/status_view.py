@@ -1,0 +1,172 @@
+"""What `kubectl lading status` says: each part of an installation in one line, then what is wrong with it. Pure.
+
+Enters: an `Installation`. Leaves: a `StatusView`, which is what `-o json` shows; keys are only added. A part is as bad as the
+worst that was found in it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from kubectl_lading.installation import control_checks, node_checks, pod_checks
+from kubectl_lading.installation.finding import Finding, Level, Part, counted, find, listed, worst
+from kubectl_lading.installation.installed import Installation, SchedulerConfig, Unread
+from kubectl_lading.installation.objects import Deployment, Lease
+from lading import nodedevices
+
+CHECKS: Final = (*control_checks.CHECKS, *node_checks.CHECKS, *pod_checks.CHECKS)
+
+
+class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    part: Part
+    state: Level
+    version: str = ""
+    what: str = ""
+
+
+class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a node that reports."""
+
+    name: str
+    reporter: str = ""  # version of lading-hooks
+    reconciled: bool = False
+    ready: bool = False  # kubelet's word
+    problems: tuple[str, ...] = ()
+    changed_at: str = ""  # RFC 3339: when what it reports changed last, which on a quiet node is long ago
+
+
+class StatusView(msgspec.Struct, frozen=True, kw_only=True):
+    at: str  # RFC 3339
+    state: Level
+    parts: tuple[PartView, ...]
+    findings: tuple[Finding, ...]
+    versions: dict[str, dict[str, int]]  # by part, how many of each
+    pending: dict[str, int]  # pods that wait, by reason
+    nodes: tuple[NodeStatusView, ...]
+
+
+def view_status(now: Installation) -> StatusView:
+    findings = find(CHECKS, now)
+    parts = tuple(
+        PartView(
+            part=part,
+            state=worst(one.level for one in findings if one.part is part),
+            version=_VERSIONS[part](now) if part in _VERSIONS else "",
+            what=_WORDS[part](now),
+        )
+        for part in _WORDS
+    )
+    return StatusView(
+        at=_rendered(now.at),
+        state=worst(one.level for one in findings),
+        parts=parts,
+        findings=findings,
+        versions={part: dict(versions) for part, versions in find_versions(now).items()},
+        pending=dict(now.workload.pending),
+        nodes=tuple(_node(now, name) for name in sorted(now.reports)),
+    )
+
+
+def find_versions(now: Installation) -> Mapping[str, Counter[str]]:
+    """What runs, by part; a version that nobody knows is not in it."""
+    central = {name: one.version for name, one in now.replicas.items() if not isinstance(one, Unread)}
+    return {
+        "central": Counter(filter(None, central.values() or [now.central_version])),
+        "hooks": Counter(filter(None, (report.status.reporter for report in now.reports.values()))),
+        "kubectl-lading": Counter([now.cli]),
+    }
+
+
+def _node(now: Installation, name: str) -> NodeStatusView:
+    report = now.reports[name]
+    return NodeStatusView(
+        name=name,
+        reporter=report.status.reporter,
+        reconciled=report.status.reconciled,
+        ready=name in now.nodes and now.nodes[name].ready,
+        problems=report.status.problems,
+        changed_at=_rendered(report.changed_at) if report.changed_at else "",
+    )
+
+
+def _rendered(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ---- a part in words
+
+
+def _resource(now: Installation) -> str:
+    if now.crd is None or isinstance(now.crd, Unread):
+        return ""
+    return f"{nodedevices.VERSION}, {'established' if now.crd.established else 'not established'}"
+
+
+def _admission(now: Installation) -> str:
+    if isinstance(now.policies, Unread):
+        return ""
+    ours = [name for name in control_checks.POLICIES if name in now.policies]
+    return f"{len(ours)} of {len(control_checks.POLICIES)} policies"
+
+
+def _central(now: Installation) -> str:
+    words = [_replicas(now.central)]
+    if isinstance(now.lease, Lease) and now.lease.holder:
+        age = now.lease.age_s(now.at)
+        words.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))
+    bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if not isinstance(one, Unread))
+    words += [f"{counted(bindings, 'Binding')} under way"] if bindings else []
+    return "; ".join(filter(None, words))
+
+
+def _scheduler(now: Installation) -> str:
+    profiles = now.scheduler_config.profiles if isinstance(now.scheduler_config, SchedulerConfig) else ()
+    said = f"profile{'s' * (len(profiles) != 1)} {listed(profiles)}" if profiles else ""
+    return "; ".join(filter(None, (_replicas(now.scheduler), said)))
+
+
+def _replicas(found: Deployment | Unread | None) -> str:
+    return f"{found.status.ready_replicas} of {found.spec.replicas} ready" if isinstance(found, Deployment) else ""
+
+
+def _nodes(now: Installation) -> str:
+    changes = [at for report in now.reports.values() if (at := report.changed_at) is not None]
+    newest = f"; the last news {age_in_words((now.at - max(changes)).total_seconds())} ago" if changes else ""
+    return f"{len(now.reports)} of {counted(len(now.nodes), 'node')} report devices{newest}"
+
+
+def _pods(now: Installation) -> str:
+    return f"{now.workload.bound} with devices, {sum(now.workload.pending.values())} waiting"
+
+
+def age_in_words(seconds: float) -> str:
+    """As kubectl writes ages: 12s, 5m, 3h, 4d."""
+    whole = max(int(seconds), 0)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def _hooks_version(now: Installation) -> str:
+    return ", ".join(sorted(find_versions(now)["hooks"]))
+
+
+_WORDS: Final[Mapping[Part, Callable[[Installation], str]]] = {
+    Part.API_SERVER: lambda now: "",
+    Part.RESOURCE: _resource,
+    Part.ADMISSION: _admission,
+    Part.CENTRAL: _central,
+    Part.SCHEDULER: _scheduler,
+    Part.NODES: _nodes,
+    Part.PODS: _pods,
+}
+_VERSIONS: Final[Mapping[Part, Callable[[Installation], str]]] = {
+    Part.API_SERVER: lambda now: now.api_server,
+    Part.CENTRAL: lambda now: now.central_version,
+    Part.SCHEDULER: lambda now: now.scheduler.tag if isinstance(now.scheduler, Deployment) else "",
+    Part.NODES: _hooks_version,
+}

@@ -1,0 +1,105 @@
+"""What the pods of a cluster show of the installation: who waits and why, who runs without what it was given. Pure.
+
+Enters: a `Cluster` whose pods are `objects.Pod`, and the time. Leaves: a `Workload`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from central.ask.model import Ask
+from central.ask.parse import BadAsk, parse_ask
+from central.feed import TERMINAL
+from central.fit.model import Missing, NoFit
+from central.ledger.model import Clash
+from central.pending import Pending
+from central.reasons import OfPod
+from central.scheduler import Scheduler
+from central.why import FITS
+from kubectl_lading.cluster import Cluster
+from kubectl_lading.installation.installed import Workload
+from kubectl_lading.installation.objects import Pod
+from lading.vocabulary import ASSIGNMENT, PodUid
+
+# Kubelet and the node's reporter tell of a container within seconds, each on its own.
+UNREPORTED_S: Final = 60.0
+# A large image takes minutes to come.
+UNSTARTED_S: Final = 600.0
+
+_BY_TEXT: Final = {missing.shown: missing for missing in Missing}
+
+
+def summarise(cluster: Cluster, pods: Sequence[Pod], now: datetime) -> Workload:
+    """`pods`: those of the cluster."""
+    names = {pod.metadata.uid: pod.full_name for pod in pods}
+    there = [pod for pod in pods if pod.status.phase not in TERMINAL]
+    bound = [pod for pod in there if pod.spec.node_name and ASSIGNMENT in pod.metadata.annotations]
+    granted = {grant.pod for report in cluster.reports.values() for grant in report.status.grants}
+    unstarted = [pod for pod in bound if pod.status.phase == "Pending" and pod.started_s(now) > UNSTARTED_S]
+    return Workload(
+        bound=len(bound),
+        pending=_pending(cluster, there),
+        unassigned=tuple(sorted(names[pod.metadata.uid] for pod in cluster.unassigned)),
+        unhealthy=_named(pod for pod in there if any(one.status == "False" for one in pod.status.conditions)),
+        ungranted=_named(pod for pod in bound if _is_ungranted(pod, cluster, granted, now)),
+        unstarted=_named(unstarted),
+        clashes=tuple(_in_words(clash, names) for clash in cluster.ledger.conflicts()),
+        unreported=tuple(sorted({pod.spec.node_name for pod in bound} - set(cluster.reports))),
+        problems=tuple(cluster.problems),
+    )
+
+
+def _named(pods: Iterable[Pod]) -> tuple[str, ...]:
+    return tuple(sorted(pod.full_name for pod in pods))
+
+
+def _is_ungranted(pod: Pod, cluster: Cluster, granted: set[PodUid], now: datetime) -> bool:
+    """Of a node that can not be reached, or has no report, nothing is known, which is said elsewhere."""
+    node = pod.spec.node_name
+    report = cluster.reports.get(node)
+    if pod.status.phase != "Running" or pod.metadata.uid in granted or pod.started_s(now) <= UNREPORTED_S:
+        return False
+    return report is not None and report.status.reconciled and node in cluster.nodes and cluster.nodes[node].ready
+
+
+def _in_words(clash: Clash, names: Mapping[PodUid, str]) -> str:
+    return f"{clash.device} on {clash.node} ({' and '.join(names.get(uid, uid) for uid in clash.pods)})"
+
+
+def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
+    """Each pod once, by its reason."""
+    by_ask: dict[Ask, str] = {}
+    reasons: Counter[str] = Counter()
+    for pending in cluster.pending:
+        if pending.ask not in by_ask:
+            by_ask[pending.ask] = _reason(cluster.scheduler, pending)
+        reasons[by_ask[pending.ask]] += 1
+    reasons.update(_malformed(pods))
+    return dict(reasons)
+
+
+def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
+    """Which no feed takes for pending."""
+    for pod in pods:
+        if not pod.spec.node_name and isinstance(parse_ask(pod), BadAsk):
+            yield OfPod.REQUEST_MALFORMED.value
+
+
+def _reason(scheduler: Scheduler, pod: Pending) -> str:
+    """Of most nodes, those first where it may fit some time."""
+    missing = _missing(scheduler, pod)
+    if None in missing:
+        return FITS
+    counts = Counter(one for one in missing if one is not None)
+    if not counts:
+        return Missing.NO_REPORT.value
+    return max(counts, key=lambda one: (not one.unresolvable, counts[one], one.value)).value
+
+
+def _missing(scheduler: Scheduler, pod: Pending) -> list[Missing | None]:
+    """Of each node; None where it fits. A pod whose affinity group has a card can go there only."""
+    if group := scheduler.group_nodes(pod.ask):
+        verdicts = [scheduler.verdict(pod.ask, name, ()) for name in sorted(group)]
+        return [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
+    return [_BY_TEXT[text] if text else None for text in scheduler.standing(pod.ask).reasons.values()]

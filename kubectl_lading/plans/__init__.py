@@ -1,0 +1,1 @@
+"""What if: where pods would go, and which moves would make room. Nothing is changed."""

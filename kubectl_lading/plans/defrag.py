@@ -1,0 +1,274 @@
+"""`defrag`: which running pods would have to go elsewhere, so that those that wait have room. Advice: nothing is changed.
+
+Enters: the cluster; of those who would be moved their own words, and the disruption budgets. Leaves: for each pod that waits
+the fewest moves that were found, each to a place that is free at that time (central.view.moves). A pod that may not be moved,
+as it turns out, is left out, and everything is planned again.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from central.ask.model import Ask
+from central.ask.parse import parse_ask
+from central.pending import Pending, pending_of
+from central.view.moves import MOST_MOVES, Opening, plan_openings
+from central.why import ask_in_words
+from kubectl_lading.access import connect
+from kubectl_lading.central import Central
+from kubectl_lading.cluster import Cluster, read_deciding
+from kubectl_lading.flags import Flags, command
+from kubectl_lading.plans.movers import Budget, Mover, forbidden, none_of, notes
+from kubectl_lading.run import run
+from kubectl_lading.terminal.amounts import count
+from kubectl_lading.terminal.blocks import pairs
+from kubectl_lading.terminal.output import show, text, warn
+from kubectl_lading.terminal.progress import Progress
+from lading.kube.client import KubeClient
+from lading.kube.errors import ForbiddenError, NotFoundError
+from lading.kube.resource import PODS, Resource
+from lading.vocabulary import PodUid
+
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+ROUNDS: Final = 8  # of planning, each without those who may not be moved as the last one found
+_NAMED: Final = 2  # pods that stay for one reason
+_MOVER: Final = msgspec.json.Decoder(Mover)
+_BUDGET: Final = msgspec.json.Decoder(Budget)
+
+NOT_LOOKED_AT: Final = (
+    f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: node selectors, affinity, taints and volumes, which "
+    "are kube-scheduler's, and cpu and memory where a Node does not say what it has."
+)
+HOW: Final = (
+    "A pod that is deleted is made again by its controller, and placed anew where central finds it best then. Who of those "
+    "that wait takes the room first: the highest priority, then the oldest."
+)
+
+
+class MoveView(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    pod: str
+    uid: str
+    priority: int
+    node: str  # where it is
+    to: str  # another node, or the same one with other devices
+    notes: tuple[str, ...] = ()
+
+
+class OpeningView(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    pod: str
+    uid: str
+    asks: str
+    node: str = ""  # where it would fit; empty: no such moves were found
+    moves: tuple[MoveView, ...] = ()  # none: it fits as things are
+    search_ended: bool = False  # not everything was tried
+
+
+class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
+    openings: tuple[OpeningView, ...]
+    stay: dict[str, str] = {}  # pods that may not be moved, and why; only those that were looked at
+    budgets_read: bool = True
+
+
+@command("defrag")
+def defrag(flags: Flags) -> None:
+    """Which running pods would have to go elsewhere to make room for those that wait. Advice: nothing is changed.
+
+    For each pod that waits the fewest moves that were found, of the least important pods, each to a place that is free while
+    all others have theirs. Pods of all namespaces wait and are moved; -n limits whom room is made for.
+    """
+    run(_defrag(flags))
+
+
+async def _defrag(flags: Flags) -> None:
+    async with connect(flags) as client:
+        cluster = await read_deciding(client, Central(client, flags))
+        waiting = [pod for pod in cluster.pending if not flags.namespace or pod.namespace == flags.namespace]
+        advice = await _advise(client, cluster, waiting)
+    show(advice, flags.output, draw(advice))
+
+
+async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pending]) -> Advice:
+    movable = read_movable(cluster)
+    budgets = await _budgets(client)
+    stay: dict[str, str] = {}
+    movers: dict[PodUid, Mover] = {}
+    for _ in range(ROUNDS):
+        openings = await _plan(cluster, waiting, movable)
+        moved = [move.pod.uid for opening in openings for move in opening.moves]
+        beside = [uid for uid in _beside(cluster, openings) if uid in movable and uid not in movers]
+        movers |= await _movers(client, [movable[uid] for uid in beside])
+        may_not = {PodUid(uid): why for uid, why in forbidden(_known(moved, movers), budgets or ()).items()}
+        may_not |= {uid: "it has ended" for uid in moved if uid not in movers}
+        if not may_not:
+            break
+        never = forbidden(_known([uid for uid in beside if uid not in may_not], movers), none_of(budgets or ()))
+        may_not |= {PodUid(uid): why for uid, why in never.items()}
+        stay |= {f"{movable[uid].namespace}/{movable[uid].name}": why for uid, why in may_not.items()}
+        movable = {uid: pod for uid, pod in movable.items() if uid not in may_not}
+    else:
+        openings = [_without(opening, may_not) for opening in openings]
+    views = tuple(_view(opening, movers) for opening in openings)
+    return Advice(openings=views, stay=stay, budgets_read=budgets is not None)
+
+
+def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
+    """Of the nodes that somebody would leave: whoever would be moved instead is one of them."""
+    nodes = dict.fromkeys(move.record.node for opening in openings for move in opening.moves)
+    return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
+
+
+def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, Mover]) -> list[Mover]:
+    return [movers[uid] for uid in uids if uid in movers]
+
+
+def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
+    """What the bound pods ask; of one whose request has no meaning any more nobody could say where else it fits."""
+    found = {}
+    for pod in cluster.pods:
+        record = cluster.ledger.pod(pod.metadata.uid)
+        asked = parse_ask(pod) if record is not None and record.holds is not None and not record.deleting else None
+        if isinstance(asked, Ask):
+            found[pod.metadata.uid] = pending_of(pod, asked)
+    return found
+
+
+async def _plan(cluster: Cluster, waiting: Sequence[Pending], movable: Mapping[PodUid, Pending]) -> list[Opening]:
+    openings = []
+    with Progress("looking for moves") as progress:
+        for steps, found in enumerate(plan_openings(cluster.scheduler, waiting, movable)):
+            if found is not None:
+                openings.append(found)
+            progress.say(f"of {len(waiting)} pods, {steps} steps", len(openings))
+            await asyncio.sleep(0)
+    return openings
+
+
+def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
+    if any(move.pod.uid in may_not for move in opening.moves):
+        return Opening(pod=opening.pod, to=None, ended=True)
+    return opening
+
+
+async def _budgets(client: KubeClient) -> list[Budget] | None:
+    """None: they may not be read."""
+    try:
+        return [_BUDGET.decode(raw) async for page in client.list_pages(BUDGETS.path()) for raw in page.items]
+    except ForbiddenError as e:
+        warn(f"disruption budgets were not looked at: {e.message}")
+        return None
+
+
+async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, Mover]:
+    """Without those that are gone."""
+    found = await asyncio.gather(*(_mover(client, pod) for pod in pods))
+    return {PodUid(one.metadata.uid): one for one in found if one is not None}
+
+
+async def _mover(client: KubeClient, pod: Pending) -> Mover | None:
+    try:
+        mover = _MOVER.decode(await client.get(PODS.path(pod.namespace, pod.name)))
+    except NotFoundError:
+        return None
+    return mover if mover.metadata.uid == pod.uid else None
+
+
+def _view(opening: Opening, movers: Mapping[PodUid, Mover]) -> OpeningView:
+    pod = opening.pod
+    return OpeningView(
+        namespace=pod.namespace,
+        pod=pod.name,
+        uid=pod.uid,
+        asks=ask_in_words(pod),
+        node=opening.to.node if opening.to else "",
+        moves=tuple(
+            MoveView(
+                namespace=move.pod.namespace,
+                pod=move.pod.name,
+                uid=move.pod.uid,
+                priority=move.pod.priority,
+                node=move.record.node,
+                to=move.to.node,
+                notes=tuple(notes(movers[move.pod.uid])),
+            )
+            for move in opening.moves
+        ),
+        search_ended=opening.ended,
+    )
+
+
+# ---- for people
+
+
+def draw(advice: Advice) -> RenderableType:
+    opened = [one for one in advice.openings if one.moves]
+    fits = [one for one in advice.openings if one.node and not one.moves]
+    closed = [one for one in advice.openings if not one.node]
+    lines: list[RenderableType] = []
+    for opening in opened:
+        lines += [*_opening(opening), text("")]
+    if fits:
+        rows = [(_name(one), text(f"on {one.node}: kubectl lading why {_name(one)}")) for one in fits]
+        lines += [text("Would fit as things are", "head"), pairs(rows, style=""), text("")]
+    if closed:
+        lines += [
+            text("No moves would make room for", "head"),
+            pairs([(_name(one), _closed(one)) for one in closed], style=""),
+            text(""),
+        ]
+    if advice.stay:
+        lines += [text("Not moved", "head"), pairs(list(_who_stays(advice.stay)), style=""), text("")]
+    lines.append(text(_summary(advice.openings), "head"))
+    if opened:
+        lines.append(text(HOW, "dim"))
+    if advice.openings:
+        lines.append(text(NOT_LOOKED_AT, "dim"))
+    return Group(*lines)
+
+
+def _opening(opening: OpeningView) -> Iterator[RenderableType]:
+    moved = f", once {count(len(opening.moves), 'pod')} went elsewhere"
+    yield Text.assemble(text(f"{_name(opening)} would fit on ", "head"), text(opening.node, "good"), text(moved, "head"))
+    moves = [("" if number else "move", _move(move)) for number, move in enumerate(opening.moves)]
+    yield pairs([("asks", text(opening.asks)), *moves])
+
+
+def _who_stays(stay: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
+    by_reason: dict[str, list[str]] = {}
+    for name, why in stay.items():
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        some = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more" if len(names) > _NAMED else ", ".join(names)
+        yield some, text(why)
+
+
+def _closed(opening: OpeningView) -> Text:
+    return text(opening.asks + (" (not everything was tried)" if opening.search_ended else ""))
+
+
+def _name(opening: OpeningView) -> str:
+    return f"{opening.namespace}/{opening.pod}"
+
+
+def _move(move: MoveView) -> Text:
+    to = f"to {move.to}" if move.to != move.node else f"to other devices of {move.to}"
+    said = "; ".join((f"priority {move.priority}", *move.notes))
+    return Text.assemble(text(f"{move.namespace}/{move.pod} {to} "), text(f"({said})", "dim"))
+
+
+def _summary(openings: Sequence[OpeningView]) -> str:
+    if not openings:
+        return "No pod waits for devices."
+    fit = sum(bool(opening.node) and not opening.moves for opening in openings)
+    opened = sum(bool(opening.moves) for opening in openings)
+    moves = count(sum(len(opening.moves) for opening in openings), "move")
+    already = f"; {fit} would fit as things are" if fit else ""
+    made = (
+        f"{moves} would make room for {opened} of {count(len(openings), 'pod')} that wait" if opened else "No moves would help"
+    )
+    return f"{made}{already}. Nothing was changed."

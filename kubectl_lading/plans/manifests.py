@@ -1,0 +1,114 @@
+"""The pods of a manifest, as the API server would be given them. Pure.
+
+Enters: YAML or JSON, several documents, Lists. Leaves: Pods as central reads them, with a name each: a Pod is one; of
+a Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time; other kinds are named, and passed over.
+Refuses, as ConfigError, what is no YAML or no Kubernetes object, with the place.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from central.ask.pod import Pod
+from lading.errors import ConfigError
+
+MOST_PODS: Final = 1000  # of one manifest
+_NUMBERED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    pods: Sequence[Pod]
+    passed_over: Sequence[str] = field(default_factory=tuple)  # kind/name of what has no pods that can be counted
+
+
+def parse_manifest(text: str, source: str, *, namespace: str) -> Manifest:
+    """`namespace`: of what names none."""
+    pods: list[Pod] = []
+    passed_over: list[str] = []
+    for document in _documents(text, source):
+        made = list(_pods(document, source, namespace))
+        if not made:
+            passed_over.append(f"{document['kind']}/{_name(document)}")
+        pods += made
+        if len(pods) > MOST_PODS:
+            raise ConfigError(f"cannot simulate {source}: it has more than {MOST_PODS} pods")
+    return Manifest(pods=pods, passed_over=tuple(passed_over))
+
+
+def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        documents = [one for one in yaml.safe_load_all(text) if one is not None]
+    except yaml.MarkedYAMLError as e:
+        line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
+        raise ConfigError(f"cannot read {source}: no YAML{line}: {e.problem}") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"cannot read {source}: no YAML: {e}") from e
+    for number, document in enumerate(documents, 1):
+        some = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else [document]
+        for one in some if isinstance(some, list) else [some]:
+            if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
+                raise ConfigError(f"cannot use {source}: document {number} is no Kubernetes object: it has no kind")
+            if not all(isinstance(one.get(part, {}), dict | None) for part in ("metadata", "spec")):
+                raise ConfigError(f"cannot use {source}: document {number}: metadata and spec are no maps")
+            yield one
+
+
+def _pods(document: Mapping[str, Any], source: str, namespace: str) -> Iterator[Pod]:
+    kind, metadata = document["kind"], _map(document, "metadata", source)
+    namespace = str(metadata.get("namespace") or namespace)
+    if kind == "Pod":
+        yield _pod(document, source, _name(document), namespace)
+        return
+    spec = _map(document, "spec", source)
+    if kind == "CronJob":
+        spec = _map(_map(spec, "jobTemplate", source), "spec", source)
+    if template := _map(spec, "template", source):
+        for number in range(_checked(_replicas(kind, spec), source)):
+            yield _pod(template, source, f"{_name(document)}-{number}", namespace)
+
+
+def _replicas(kind: str, spec: Mapping[str, Any]) -> object:
+    """At one time; 0 of what decides by the nodes there are, or in a way that nobody here knows."""
+    if kind in _NUMBERED:
+        return _or_one(spec.get("replicas"))
+    if kind in ("Job", "CronJob"):
+        parallelism, completions = _or_one(spec.get("parallelism")), spec.get("completions")
+        return min(parallelism, completions) if isinstance(completions, int) and isinstance(parallelism, int) else parallelism
+    return 0
+
+
+def _or_one(written: object) -> object:
+    return 1 if written is None else written
+
+
+def _checked(count: object, source: str) -> int:
+    if not isinstance(count, int) or not 0 <= count <= MOST_PODS:
+        raise ConfigError(f"cannot simulate {source}: {count} pods of one object; write 0 to {MOST_PODS}")
+    return count
+
+
+def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> Pod:
+    written_there = _map(_map(written, "metadata", source), "annotations", source)
+    annotations = {key: value for key, value in written_there.items() if value is not None}
+    kept = {"metadata": {"name": name, "namespace": namespace, "annotations": annotations}, "spec": written.get("spec") or {}}
+    try:
+        return msgspec.convert(kept, Pod)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"cannot use {source}: pod {name}: {e}") from e
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata") or {}
+    return str(metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-") or "pod")
+
+
+def _map(written: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    """Empty where nothing is written there."""
+    found = written.get(key)
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(f"cannot use {source}: {key} is no map: {found!r}")
+    return found or {}

@@ -1,0 +1,150 @@
+"""Whether a running pod may be moved, as far as its own words and disruption budgets say. Pure.
+
+Enters: the pod's owners, constraints and labels, the budgets of its namespace. Leaves: what forbids it, in words; and what
+whoever moves it has to know. Who fits where is not asked here (central.view.moves).
+
+Source: k8s.io/api core/v1, policy/v1 PodDisruptionBudget; apimachinery's LabelSelector.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_MIRROR: Final = "kubernetes.io/config.mirror"  # of a static pod
+_BOUND_TO_ITS_NODE: Final = frozenset({"DaemonSet", "Node"})
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What all parts have in common."""
+
+
+class Owner(_Wire, frozen=True):
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
+class Meta(_Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[Owner, ...] = ()
+
+
+class Volume(_Wire, frozen=True):
+    persistent_volume_claim: dict[str, Any] | None = None
+
+
+class Spec(_Wire, frozen=True):
+    node_selector: dict[str, str] = {}
+    affinity: dict[str, Any] | None = None
+    volumes: tuple[Volume, ...] = ()
+
+
+class Mover(_Wire, frozen=True):
+    metadata: Meta
+    spec: Spec = Spec()
+
+    @property
+    def controller(self) -> Owner | None:
+        return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+
+
+class Requirement(_Wire, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Selector(_Wire, frozen=True):
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+
+class BudgetSpec(_Wire, frozen=True):
+    selector: Selector | None = None
+
+
+class BudgetStatus(_Wire, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class Budget(_Wire, frozen=True):
+    metadata: Meta
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+    def covers(self, pod: Mover) -> bool:
+        selector = self.spec.selector
+        return (
+            selector is not None
+            and self.metadata.namespace == pod.metadata.namespace
+            and matches(selector, pod.metadata.labels)
+        )
+
+
+def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """An empty selector matches everything."""
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _holds(one, labels) for one in selector.match_expressions
+    )
+
+
+def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
+    match one.operator:
+        case "In":
+            return labels.get(one.key) in one.values
+        case "NotIn":
+            return labels.get(one.key) not in one.values
+        case "Exists":
+            return one.key in labels
+        case "DoesNotExist":
+            return one.key not in labels
+    return True  # of a newer API: it counts as covered, so that nobody is moved by mistake
+
+
+def forbidden(pods: Sequence[Mover], budgets: Sequence[Budget]) -> dict[str, str]:
+    """By uid why a pod may not be moved, if all of these were moved; the first ones of a budget may."""
+    found = {pod.metadata.uid: why for pod in pods if (why := _bound_to_its_node(pod))}
+    taken: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        covering = [budget for budget in budgets if budget.covers(pod)]
+        full = [one for one in covering if taken[_key(one)] >= one.status.disruptions_allowed]
+        if full and pod.metadata.uid not in found:
+            found[pod.metadata.uid] = f"PodDisruptionBudget {full[0].metadata.name} lets no more of its pods go now"
+        elif pod.metadata.uid not in found:
+            taken.update(map(_key, covering))
+    return found
+
+
+def none_of(budgets: Sequence[Budget]) -> list[Budget]:
+    """Those that let nobody go now, however few are moved."""
+    return [budget for budget in budgets if budget.status.disruptions_allowed < 1]
+
+
+def _key(budget: Budget) -> tuple[str, str]:
+    return budget.metadata.namespace, budget.metadata.name
+
+
+def _bound_to_its_node(pod: Mover) -> str:
+    owner = pod.controller
+    if _MIRROR in pod.metadata.annotations:
+        return "it is a static pod of its node"
+    return f"it belongs to {owner.kind} {owner.name}" if owner is not None and owner.kind in _BOUND_TO_ITS_NODE else ""
+
+
+def notes(pod: Mover) -> Iterator[str]:
+    """For whoever moves it."""
+    owner = pod.controller
+    yield f"{owner.kind} {owner.name} makes it again" if owner else "nobody makes it again: it has no controller"
+    constraints = ["nodeSelector"] if pod.spec.node_selector else []
+    constraints += ["affinity"] if pod.spec.affinity else []
+    constraints += ["volumes"] if any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes) else []
+    if constraints:
+        yield f"its {' and '.join(constraints)} may forbid that node"

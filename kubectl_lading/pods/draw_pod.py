@@ -1,0 +1,137 @@
+"""The answer of `pod`, as a person reads it. Pure, but for the age of Events."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from kubectl_lading.pods.given import GivenGpu
+from kubectl_lading.pods.pod_report import Container, PodReport, Said, Signature, SignatureState
+from kubectl_lading.pods.situation import Stand
+from kubectl_lading.terminal.amounts import NONE, age, count, gib, now, short_bdf, short_uuid
+from kubectl_lading.terminal.facts import facts
+from kubectl_lading.terminal.output import Cell, table, text
+
+MOST_PAIRS: Final = 12  # of one container; more are counted by their distance
+_STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}
+_SIGNED: Final = {
+    SignatureState.ABSENT: ("not signed", "warn"),
+    SignatureState.MALFORMED: ("the signature can not be read", "bad"),
+    SignatureState.UNCHECKED: ("signed by key {key_id}; not checked here (--public-key {key_id}=FILE)", ""),
+    SignatureState.VALID: ("signed by key {key_id}, and that is right", "good"),
+    SignatureState.INVALID: ("the signature is not of key {key_id}: it was not written by whoever has that key", "bad"),
+}
+
+
+def draw_pod(report: PodReport, *, wide: bool) -> Iterator[RenderableType]:
+    name = text(f"{report.namespace}/{report.name}", "head")
+    yield Text.assemble(name, "  ", text(report.said, _STANDS.get(report.stand, "")))
+    yield facts(_facts(report))
+    if report.containers:
+        yield Text()
+        heads = ("CONTAINER", "DEVICE", "AT", "ASSIGNED", "GRANTED")
+        yield table(heads, [row for one in report.containers for row in _rows(one, wide=wide)])
+    distances = [row for one in report.containers for row in _distances(one, wide=wide)]
+    if distances:
+        yield Text()
+        yield table(("CONTAINER", "BETWEEN", "DISTANCE"), distances)
+    if report.events:
+        yield Text()
+        yield table(("AGE", "TYPE", "REASON", "FROM", "MESSAGE"), [_event(one) for one in report.events])
+    if report.stand not in (Stand.RUNNING, Stand.ENDED, Stand.NO_DEVICES):
+        yield Text()
+        yield text(f"What it needs: kubectl lading why {report.name} -n {report.namespace}")
+
+
+def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
+    yield "asks", report.asks or ("what stands below, by hand" if report.by_hand else "for no device of lading.dev/")
+    yield from report.by_hand.items()
+    if report.signature is not None:
+        gen = f"generation {report.gen}, " if report.gen is not None else ""
+        yield "assignment", Text.assemble(text(gen), _signature(report.signature))
+        if report.problem:
+            yield "", text(f"! {report.problem}", "bad")
+    if not report.reported and report.node:
+        yield "granted", text(f"node {report.node} reports nothing, so nobody can say", "warn")
+    if report.healthy:
+        yield "healthy", text(f"{report.healthy}: {report.healthy_said}", "good" if report.healthy == "True" else "bad")
+
+
+def _signature(signature: Signature) -> Text:
+    words, style = _SIGNED[signature.state]
+    return text(words.format(key_id=signature.key_id), style)
+
+
+# ---- devices
+
+
+def _rows(one: Container, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
+    name = one.name
+    assigned = {gpu.mig or gpu.uuid: gpu for gpu in one.gpus}
+    granted = {gpu.mig or gpu.uuid: gpu for gpu in one.granted_gpus}
+    for device in dict.fromkeys((*assigned, *granted)):
+        gpu = assigned.get(device) or granted[device]
+        shown = device if wide else short_uuid(device)
+        yield (
+            name,
+            shown,
+            short_bdf(gpu.bdf),
+            _amount(assigned.get(device)),
+            _compared(assigned.get(device), granted.get(device)),
+        )
+        name = ""
+    for bdf in dict.fromkeys((*one.vfs, *one.granted_vfs)):
+        ifname = f"as {one.ifnames[bdf]}" if bdf in one.ifnames else NONE
+        granted_too = text("yes", "good") if bdf in one.granted_vfs else text(NONE, "warn")
+        yield name, "VF", short_bdf(bdf), ifname, granted_too
+        name = ""
+
+
+def _amount(gpu: GivenGpu | None) -> str:
+    if gpu is None:
+        return NONE
+    share = [gib(gpu.memory_mib)] if gpu.memory_mib else []
+    share += [f"{gpu.core_percent}%"] if gpu.core_percent else []
+    return ", ".join(share) or "whole"
+
+
+def _compared(assigned: GivenGpu | None, granted: GivenGpu | None) -> Text:
+    if granted is None:
+        return text(NONE, "warn")
+    if assigned is None or _amount(assigned) != _amount(granted):
+        return text(_amount(granted), "warn")
+    return text("yes", "good")
+
+
+def _distances(one: Container, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
+    name = one.name
+    if len(one.pairs) <= MOST_PAIRS or wide:
+        for pair in one.pairs:
+            yield name, f"{_short(pair.one)} and {_short(pair.other)}", pair.said
+            name = ""
+        return
+    kinds = Counter(("GPU" if _is_gpu(pair.other) else "VF", pair.said) for pair in one.pairs)
+    for (kind, said), number in sorted(kinds.items()):
+        yield name, f"{count(number, 'pair')} of GPU and {kind}", said
+        name = ""
+
+
+def _is_gpu(device: str) -> bool:
+    return device.startswith("GPU-")
+
+
+def _short(device: str) -> str:
+    return short_uuid(device) if _is_gpu(device) else f"VF {short_bdf(device)}"
+
+
+# ---- what was said
+
+
+def _event(said: Said) -> tuple[Cell, ...]:
+    ago = age(now() - datetime.fromisoformat(said.last).timestamp()) if said.last else NONE
+    times = f" (x{said.times})" if said.times > 1 else ""
+    kind = text(said.type, "warn" if said.type == "Warning" else "")
+    return f"{ago}{times}", kind, said.reason, said.source or NONE, said.message

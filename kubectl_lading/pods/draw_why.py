@@ -1,0 +1,213 @@
+"""The answer of `why`: as a struct for programs, and as a person reads it on a terminal. Pure.
+
+Of many nodes a few are named, the nearest misses; of many pods whose end would help, a few. -o wide names all.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from central.fit.model import Missing
+from central.view.helps import Ending, NodeHelp
+from central.why import FITS, NodeWhy
+from kubectl_lading.pods.fixes import FIXES
+from kubectl_lading.pods.given import Given
+from kubectl_lading.pods.situation import Refusal, Situation
+from kubectl_lading.pods.waiting import Preemption, Wait
+from kubectl_lading.terminal.amounts import age, count, gib, pod_name
+from kubectl_lading.terminal.blocks import indented, pairs, under
+from kubectl_lading.terminal.output import text
+
+MOST_NODES: Final = 4  # of one reason
+MOST_NAMES: Final = 6  # of nodes of which the same is said
+MOST_SETS: Final = 2  # of pods that would do, on one node
+MOST_PODS: Final = 4  # of one set
+_MANY: Final = 1 << 30
+_NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
+_TEXTS: Final = {missing.value: missing.text for missing in Missing} | {FITS: "its devices are free"}
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    name: str
+    uid: str
+    situation: Situation
+    deleting: bool = False
+    devices: Mapping[str, Given] = {}  # by container, of its assignment
+    wait: Wait | None = None
+
+
+def draw(answer: Answer, *, wide: bool) -> RenderableType:
+    return Group(*_lines(answer, wide))
+
+
+def _lines(answer: Answer, wide: bool) -> Iterator[RenderableType]:
+    situation, wait = answer.situation, answer.wait
+    ending = "; it is being deleted" if answer.deleting else ""
+    yield text(f"{answer.namespace}/{answer.name} {situation.said}{_for_how_long(wait)}{ending}.", "head")
+    if wait is not None:
+        yield pairs([("asks", text(wait.why.asks)), *_kube_scheduler(situation), *_state(wait)])
+    if answer.devices:
+        yield pairs([pair for name, given in answer.devices.items() for pair in under(name, given.in_words())])
+    for refusal in situation.refusals:
+        yield from _refusal(refusal)
+    if situation.waits_for:
+        yield text("")
+        yield from (indented(text(one)) for one in situation.waits_for)
+    if wait is not None:
+        yield from _nodes_by_reason(wait, wide)
+        yield from _what_would_help(wait)
+    elif situation.scheduler_says:
+        yield pairs(_kube_scheduler(situation))
+    if situation.hint:
+        yield text("")
+        yield pairs([("hint", text(situation.hint))])
+
+
+def _kube_scheduler(situation: Situation) -> list[tuple[str, Text]]:
+    return [("kube-scheduler", text(situation.scheduler_says))] if situation.scheduler_says else []
+
+
+def _for_how_long(wait: Wait | None) -> str:
+    refused_s = wait.why.refused_s if wait else None
+    return "" if refused_s is None else f", refused for {age(refused_s)}"
+
+
+def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
+    if wait.why.state == "reserved":
+        yield "now", text(f"its devices are reserved on node {wait.why.node}, and it is being bound", "good")
+    if wait.why.making_room_on:
+        yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
+
+
+# ---- refused on a node, or for its request
+
+
+def _refusal(refusal: Refusal) -> Iterator[RenderableType]:
+    yield text("")
+    where = f"container {refusal.container}: " if refusal.container else ""
+    times = f" ({refusal.times} times)" if refusal.times > 1 else ""
+    yield Text.assemble(text(where), text(refusal.code, "bad"), text(times, "dim"))
+    yield pairs([("why", text(refusal.message)), ("do", text(refusal.fix))])
+
+
+# ---- what each node lacks
+
+
+def _nodes_by_reason(wait: Wait, wide: bool) -> Iterator[RenderableType]:
+    if not wait.why.nodes:
+        yield text("")
+        yield text("No node reports devices: lading-hooks with report = true writes them (docs/central.md).", "warn")
+    for reason in _in_order(wait):
+        of_it = [node for node in wait.why.nodes if node.reason == reason]
+        yield text("")
+        yield _head(reason, len(of_it))
+        if reason in FIXES:
+            yield pairs([("do", text(FIXES[reason]))])
+        yield _table(wait, _nearest_first(wait, of_it), wide)
+
+
+def _in_order(wait: Wait) -> list[str]:
+    """Where it fits, where the fewest would have to end, where it may fit later, where it never will."""
+    together = {one.node: one.together for one in wait.helps if one.together}
+    fewest: dict[str, int] = {}
+    for node in wait.why.nodes:
+        if node.node in together:
+            fewest[node.reason] = min(together[node.node], fewest.get(node.reason, _MANY))
+
+    def key(reason: str) -> tuple[bool, bool, int, int]:
+        return reason != FITS, reason in _NEVER, fewest.get(reason, _MANY), -wait.why.reasons[reason]
+
+    return sorted(wait.why.reasons, key=key)
+
+
+def _nearest_first(wait: Wait, nodes: Sequence[NodeWhy]) -> list[NodeWhy]:
+    place = {one.node: (one.together or _MANY, n) for n, one in enumerate(wait.helps)}
+    return sorted(nodes, key=lambda node: (place.get(node.node, (_MANY, len(place))), node.node))
+
+
+def _head(reason: str, nodes: int) -> Text:
+    style = "good" if reason == FITS else "bad" if reason in _NEVER else "warn"
+    return Text.assemble(
+        text(f"{count(nodes, 'node')}: "), text(_TEXTS.get(reason, reason), style), text(f" ({reason})", "dim")
+    )
+
+
+def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
+    """Nodes of which the same is said are one row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        rows.setdefault((node.detail, _ends_in_words(wait.help_on(node.node), wide)), []).append(node.node)
+    shown = list(rows.items()) if wide else list(rows.items())[:MOST_NODES]
+    made: list[tuple[str, Text]] = []
+    for (detail, ends), names in shown:
+        made += [(_names(names, wide), text(detail))] if detail or not ends else []
+        made += [("" if detail else _names(names, wide), text(ends, "good"))] if ends else []
+    left = sum(len(names) for names in rows.values()) - sum(len(names) for _, names in shown)
+    if left:
+        made.append((f"and {left} more", text("-o wide names them", "dim")))
+    return pairs(made, style="")
+
+
+def _names(names: Sequence[str], wide: bool) -> str:
+    if wide or len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} more"
+
+
+def _ends_in_words(found: NodeHelp | None, wide: bool) -> str:
+    if found is None or not found.together:
+        return ""
+    if found.any_of:
+        of = len(found.any_of)
+        number = "one" if found.together == 1 else f"any {found.together}"
+        return f"fits when {number} of these {of} end{'s' * (found.together == 1)}: {_listed(found.any_of, wide)}"
+    sets = found.sets if wide else found.sets[:MOST_SETS]
+    left = found.more + len(found.sets) - len(sets)
+    more = f"; or {left} other sets" if left > 1 else "; or one other set" if left else ""
+    if found.together == 1:
+        return f"fits when {_ending(sets[0][0])} ends"
+    return f"fits when these {found.together} end: {'; or '.join(_listed(one, wide) for one in sets)}{more}"
+
+
+def _listed(pods: Sequence[Ending], wide: bool) -> str:
+    shown = pods if wide or len(pods) <= MOST_PODS else pods[: MOST_PODS - 1]
+    left = len(pods) - len(shown)
+    return ", ".join(map(_ending, shown)) + (f" and {left} more" if left else "")
+
+
+def _ending(one: Ending) -> str:
+    return pod_name(one.namespace, one.pod, one.uid) + (" (is ending)" if one.deleting else "")
+
+
+# ---- what would help
+
+
+def _what_would_help(wait: Wait) -> Iterator[RenderableType]:
+    said = list(_helps(wait))
+    if said:
+        yield text("")
+        yield pairs(said)
+
+
+def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
+    if wait.scattered:
+        most = max(wait.scattered, key=lambda one: one.free_mib)
+        nodes = f"{count(len(wait.scattered), 'node')} {'has' if len(wait.scattered) == 1 else 'have'} enough memory free"
+        yield "memory", text(f"{nodes}, but on several cards: {most.node} has {gib(most.free_mib)} on {most.cards} cards")
+    if wait.preemption is not None:
+        yield "preemption", text(_preemption(wait.preemption))
+    if wait.helps and not wait.why.reasons.get(FITS):
+        yield "moves", text("kubectl lading defrag says which pods could go elsewhere to make room")
+    if wait.not_looked_at:
+        yield "not tried", text(f"whose end would help on {count(wait.not_looked_at, 'node')} more: -o wide")
+
+
+def _preemption(found: Preemption) -> str:
+    if not found.victims:
+        return f"none: {found.said}"
+    victims = ", ".join(f"{pod_name(one.namespace, one.pod, one.uid)} (priority {one.priority})" for one in found.victims)
+    return f"on {found.node} central can evict {victims}; {found.said}"

@@ -1,0 +1,60 @@
+"""The devices of one container, as values for programs and in words for people. Pure.
+
+Enters: what an assignment says, or what a fit found. Leaves: `Given`. Amounts are MiB of memory and percent of compute.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from central.ask.parse import roles_of
+from central.ask.pod import Pod
+from central.assignment.annotation import OwnAssignment, parse_own
+from central.assignment.model import PlacedContainer
+from kubectl_lading.terminal.amounts import gib
+from lading.vocabulary import ASSIGNMENT
+
+
+class GivenGpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whole, where it has no amounts and no MIG instance."""
+
+    uuid: str
+    bdf: str
+    mig: str = ""
+    memory_mib: int | None = None
+    core_percent: int | None = None
+
+
+class GivenVf(msgspec.Struct, frozen=True):
+    bdf: str
+    pf: str
+
+
+class Given(msgspec.Struct, frozen=True, omit_defaults=True):
+    gpus: tuple[GivenGpu, ...] = ()
+    vfs: tuple[GivenVf, ...] = ()
+
+    def in_words(self) -> Iterator[str]:
+        for gpu in self.gpus:
+            share = [gib(gpu.memory_mib)] if gpu.memory_mib else []
+            share += [f"{gpu.core_percent}%"] if gpu.core_percent else []
+            yield (f"{' and '.join(share)} of " if share else "") + f"{gpu.mig or gpu.uuid} ({gpu.bdf})"
+        for vf in self.vfs:
+            yield f"VF {vf.bdf} (of {vf.pf})"
+
+
+def given_of(placed: PlacedContainer) -> Given:
+    gpus = (
+        GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf, mig=gpu.mig_uuid, memory_mib=gpu.memory_mib, core_percent=gpu.core_percent)
+        for gpu in placed.gpus
+    )
+    return Given(gpus=tuple(gpus), vfs=tuple(GivenVf(bdf=vf.bdf, pf=vf.pf) for vf in placed.vfs))
+
+
+def given_to(pod: Pod) -> Mapping[str, Given]:
+    """By container, as its assignment says; nothing where it has none that can be read."""
+    written = pod.metadata.annotations.get(ASSIGNMENT)
+    own = parse_own(written, roles_of(pod), namespace=pod.metadata.namespace) if written else None
+    if not isinstance(own, OwnAssignment):
+        return {}
+    return {name: given_of(placed) for name, placed in own.placed.items()}

@@ -1,0 +1,98 @@
+"""`pod P`: what it asks for, what central assigned, what its node granted, how close that is, and what was said of it.
+
+Enters: the pod, its Events, its node's report; public keys, where the reader has them. Leaves: a `PodReport` (pod_report.py).
+"""
+
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from central.ask.pod import Pod
+from kubectl_lading.access import connect, find_pod
+from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.pods.draw_pod import draw_pod
+from kubectl_lading.pods.pod_report import report_pod
+from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events
+from kubectl_lading.run import not_found, run
+from kubectl_lading.terminal.complete import complete_pods
+from kubectl_lading.terminal.output import show, warn
+from lading.errors import ConfigError
+from lading.kube.client import KubeClient
+from lading.kube.errors import ForbiddenError, NotFoundError
+from lading.kube.resource import NODE_DEVICES, PODS
+from lading.nodedevices import NodeDevices
+from lading.signature import load_public_keys
+
+COLUMNS: Final = (
+    ("ASSIGNED", "What central gave to the container: its assignment, an annotation of the pod."),
+    ("GRANTED", "What the node says that it gave to the container: its report. Differs where it did not start there yet."),
+    ("DISTANCE", "Between two devices of one container: NVLinks of two GPUs, else what of the machine they have in common."),
+)
+
+
+@command("pod", columns=COLUMNS)
+@click.option(
+    "--public-key",
+    "keys",
+    metavar="ID=FILE",
+    multiple=True,
+    help="A key as nodes have it in [keys], to check the signature of the assignment. May be repeated.",
+)
+@click.argument("name", metavar="POD", shell_complete=complete_pods)
+def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
+    """What POD asks for, what it was given, and what was said of it.
+
+    POD is a name, or NAMESPACE/NAME. Why one does not run: kubectl lading why POD.
+    """
+    run(_pod(flags, name, keys))
+
+
+async def _pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
+    known = load_public_keys(dict(map(_read_key, keys)))
+    namespace, name = find_pod(flags, name)
+    async with connect(flags) as client:
+        raw = await _read(client, namespace, name)
+        decoded, words = msgspec.json.decode(raw, type=Pod), parse_pod(raw)
+        devices = await _read_report(client, words.spec.node_name) if words.spec.node_name else None
+        events = await _read_events(client, words)
+    report = report_pod(decoded, words, devices, events, known)
+    show(report, flags.output, *draw_pod(report, wide=flags.output is Output.WIDE))
+
+
+def _read_key(given: str) -> tuple[str, bytes]:
+    key_id, _, file = given.partition("=")
+    if not (key_id and file):
+        raise ConfigError(f"cannot use --public-key {given}: it is no ID=FILE", hint="the id stands in the pod's signature")
+    try:
+        return key_id, Path(file).read_bytes()
+    except OSError as e:
+        raise ConfigError(f"cannot read --public-key {file}: {e.strerror}") from e
+
+
+async def _read(client: KubeClient, namespace: str, name: str) -> bytes:
+    try:
+        return await client.get(PODS.path(namespace, name))
+    except NotFoundError as e:
+        pages = client.list_pages(PODS.path(namespace))
+        names = [parse_pod(raw).metadata.name async for page in pages for raw in page.items]
+        raise not_found("pod", f"{namespace}/{name}", [f"{namespace}/{one}" for one in names]) from e
+
+
+async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:
+    try:
+        return msgspec.json.decode(await client.get(NODE_DEVICES.path(name=node)), type=NodeDevices)
+    except NotFoundError:
+        return None
+    except (ForbiddenError, msgspec.DecodeError) as e:
+        warn(f"what node {node} granted can not be read: {e}")
+        return None
+
+
+async def _read_events(client: KubeClient, words: PodWords) -> list[EventWords]:
+    try:
+        return await read_events(client, words)
+    except ForbiddenError as e:
+        warn(f"{e.message}; its events are left out")
+        return []

@@ -1,0 +1,200 @@
+"""Everything about one pod, as one value. Pure.
+
+Enters: the pod, its node's report, its Events, public keys by id. Leaves: a `PodReport`. What a signature is worth is said only
+as far as the reader can know it: without the key it is there, and not checked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from central.ask.parse import BadAsk, parse_ask, roles_of
+from central.ask.pod import DEVICES_HEALTHY, Pod
+from central.assignment.annotation import BadAssignment, name_vfs, parse_own
+from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
+from central.pending import pending_of
+from central.why import ask_in_words
+from kubectl_lading.pods.given import GivenGpu, given_of
+from kubectl_lading.pods.nearness import Pair, pairs_of
+from kubectl_lading.pods.podwords import EventWords, PodWords
+from kubectl_lading.pods.situation import Stand, read_situation
+from lading.nodedevices import Grant, NodeDevices
+from lading.signature import parse_signature, verifies
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, MANUAL_GPUS, MANUAL_VFS, GpuUuid, PciAddress
+
+
+class SignatureState(StrEnum):
+    ABSENT = "absent"
+    MALFORMED = "malformed"
+    UNCHECKED = "unchecked"  # the reader has no public key of that id
+    VALID = "valid"
+    INVALID = "invalid"
+
+
+class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
+    state: SignatureState
+    key_id: str = ""
+
+
+class Container(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Devices in the order in which they were given; a GPU or VF may be assigned, granted, or both."""
+
+    name: str
+    gpus: tuple[GivenGpu, ...] = ()
+    vfs: tuple[str, ...] = ()
+    ifnames: Mapping[str, str] = {}  # of VFs, in the pod
+    granted_gpus: tuple[GivenGpu, ...] = ()
+    granted_vfs: tuple[str, ...] = ()
+    form: str = ""  # of the grant: signed, unsigned or manual
+    pairs: tuple[Pair, ...] = ()
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An Event."""
+
+    type: str
+    reason: str
+    message: str
+    source: str = ""
+    last: str = ""  # RFC 3339
+    times: int = 1
+
+
+class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    name: str
+    uid: str
+    stand: Stand
+    said: str  # of where it stands, in words
+    asks: str = ""  # in words
+    by_hand: Mapping[str, str] = {}  # annotations that name devices
+    node: str = ""
+    gen: int | None = None  # of its assignment
+    signature: Signature | None = None
+    problem: str = ""  # with the assignment
+    healthy: str = ""  # the condition: True or False; empty where it has none, which is well
+    healthy_said: str = ""
+    reported: bool = True  # its node reports devices
+    containers: tuple[Container, ...] = ()
+    events: tuple[Said, ...] = ()  # the oldest first
+
+
+def report_pod(
+    pod: Pod,
+    words: PodWords,
+    devices: NodeDevices | None,
+    events: Sequence[EventWords],
+    keys: Mapping[str, Ed25519PublicKey],
+) -> PodReport:
+    metadata, asked = pod.metadata, parse_ask(pod)
+    situation = read_situation(words, asked, events)
+    text = metadata.annotations.get(ASSIGNMENT)
+    own = parse_own(text, roles_of(pod), namespace=metadata.namespace) if text is not None else None
+    placed: Mapping[str, PlacedContainer] = {}
+    problem, gen = "", None
+    if isinstance(own, BadAssignment):
+        problem = own.message
+    elif own is not None:
+        placed, gen = own.placed, own.gen
+        problem = _misplaced((own.pod, own.node), (metadata.uid, pod.spec.node_name))
+    healthy = words.condition(DEVICES_HEALTHY)
+    return PodReport(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        stand=situation.stand,
+        said=situation.said,
+        asks="" if asked is None else asked.message if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked)),
+        by_hand={key: value for key, value in metadata.annotations.items() if _is_by_hand(key)},
+        node=pod.spec.node_name,
+        gen=gen,
+        signature=None if text is None else _signature(text, metadata.annotations.get(ASSIGNMENT_SIGNATURE), keys),
+        problem=problem,
+        healthy=healthy.status if healthy else "",
+        healthy_said=healthy.message if healthy else "",
+        reported=devices is not None,
+        containers=tuple(_containers(pod, placed, devices)),
+        events=tuple(_said(event) for event in events),
+    )
+
+
+def _misplaced(says: tuple[str, str], its: tuple[str, str]) -> str:
+    if says[0] != its[0]:
+        return f"it is for another pod, {says[0]}"
+    return f"it is for node {says[1]}" if says[1] != its[1] else ""
+
+
+def _is_by_hand(key: str) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in (MANUAL_GPUS, MANUAL_VFS))
+
+
+def _signature(text: str, written: str | None, keys: Mapping[str, Ed25519PublicKey]) -> Signature:
+    if written is None:
+        return Signature(state=SignatureState.ABSENT)
+    signature = parse_signature(written)
+    if signature is None:
+        return Signature(state=SignatureState.MALFORMED)
+    key = keys.get(signature.key_id)
+    if key is None:
+        return Signature(state=SignatureState.UNCHECKED, key_id=signature.key_id)
+    state = SignatureState.VALID if verifies(signature, text, key) else SignatureState.INVALID
+    return Signature(state=state, key_id=signature.key_id)
+
+
+# ---- devices
+
+
+def _containers(pod: Pod, placed: Mapping[str, PlacedContainer], devices: NodeDevices | None) -> Iterator[Container]:
+    grants = {grant.container: grant for grant in devices.status.grants if grant.pod == pod.metadata.uid} if devices else {}
+    ifnames = name_vfs(placed, roles_of(pod))
+    started = [name for name, _ in roles_of(pod)]
+    for name in dict.fromkeys((*started, *placed, *grants)):
+        given, grant = placed.get(name, PlacedContainer()), grants.get(name)
+        assigned = given_of(given)
+        if grant is None and given == PlacedContainer():
+            continue
+        yield Container(
+            name=name,
+            gpus=assigned.gpus,
+            vfs=tuple(vf.bdf for vf in given.vfs),
+            ifnames={vf.bdf: ifnames[vf.bdf] for vf in given.vfs},
+            granted_gpus=tuple(_granted(grant, devices)) if grant and devices else (),
+            granted_vfs=grant.vfs if grant else (),
+            form=grant.form if grant else "",
+            pairs=tuple(pairs_of(devices, _as_placed(given, grant, devices))) if devices else (),
+        )
+
+
+def _granted(grant: Grant, devices: NodeDevices) -> Iterator[GivenGpu]:
+    addresses = {gpu.uuid: gpu.bdf for gpu in devices.status.gpus}
+    for gpu in grant.gpus:
+        yield GivenGpu(
+            uuid=gpu.uuid,
+            bdf=addresses.get(gpu.uuid, PciAddress("")),
+            mig=gpu.mig_uuid,
+            memory_mib=gpu.memory_mib,
+            core_percent=gpu.core_percent,
+        )
+
+
+def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices) -> PlacedContainer:
+    """What a person named by hand is granted only."""
+    if given != PlacedContainer() or grant is None:
+        return given
+    ports = {vf.bdf: pf.bdf for pf in devices.status.pfs for vf in pf.vfs}
+    gpus = (PlacedGpu(uuid=GpuUuid(gpu.uuid), bdf=PciAddress(gpu.bdf), mig_uuid=gpu.mig) for gpu in _granted(grant, devices))
+    vfs = (PlacedVf(bdf=vf, pf=ports[vf]) for vf in grant.vfs if vf in ports)
+    return PlacedContainer(gpus=tuple(gpus), vfs=tuple(vfs))
+
+
+def _said(event: EventWords) -> Said:
+    return Said(
+        type=event.type,
+        reason=event.reason,
+        message=event.message,
+        source=event.reporting_component or event.source.component,
+        last=event.last,
+        times=event.times,
+    )

@@ -1,0 +1,170 @@
+"""Where a pod stands, and what a node refused of it. Pure.
+
+Enters: the pod's own words, what central's parser makes of its request, its Events. Leaves: one `Situation`, the first of these
+that is so: it ended; a node refuses it; it runs; it starts; something other than devices holds it; it waits for devices.
+
+A refusal's form is "lading: CODE: message", as kubelet hands it on in the state of a container or in an Event. Codes are
+`lading.reasons`, what to do about each is in fixes.py.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from central.ask.model import Ask
+from central.ask.parse import BadAsk
+from central.ask.pod import DEVICES_HEALTHY
+from central.reasons import OfPod
+from kubectl_lading.pods.fixes import FIXES
+from kubectl_lading.pods.podwords import EventWords, PodWords
+from lading.reasons import Reason
+from lading.vocabulary import ASSIGNMENT, MANUAL_GPUS, MANUAL_VFS
+
+SCHEDULER: Final = "lading"  # the profile that asks central (deploy/scheduler/config.yaml)
+SCHEDULED: Final = "PodScheduled"
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_BY_HAND: Final = (MANUAL_GPUS, MANUAL_VFS)
+_REFUSAL: Final = re.compile(r"\blading: ([a-z-]+): (.*)", re.DOTALL)
+_CONTAINER: Final = re.compile(r"\{([^}]*)\}")
+_ONLY_STARTING: Final = frozenset({"ContainerCreating", "PodInitializing", ""})
+
+
+class Stand(StrEnum):
+    ENDED = "ended"
+    REFUSED = "refused-on-node"
+    RUNNING = "running"
+    STARTING = "starting"
+    NO_DEVICES = "asks-for-no-device"
+    GATED = "gated"
+    MALFORMED = "request-malformed"
+    OTHER_SCHEDULER = "other-scheduler"
+    WAITING = "waiting"
+
+
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By the node where it is bound, or, of its request, by central."""
+
+    code: str
+    message: str
+    fix: str
+    container: str = ""  # empty: of the pod
+    times: int = 1
+    last: str = ""  # RFC 3339
+
+
+class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
+    stand: Stand
+    said: str  # in words
+    node: str = ""
+    refusals: tuple[Refusal, ...] = ()
+    waits_for: tuple[str, ...] = ()  # of one that starts: containers, and why they wait
+    scheduler_says: str = ""  # kube-scheduler, of one that is not bound
+    hint: str = ""
+
+
+def read_situation(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords]) -> Situation:
+    """`events`: of this pod, the oldest first."""
+    if pod.status.phase in _ENDED:
+        words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
+        return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
+    if pod.spec.node_name:
+        return _on_its_node(pod, asked, events)
+    return _unbound(pod, asked)
+
+
+# ---- bound
+
+
+def _on_its_node(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords]) -> Situation:
+    node, unstarted = pod.spec.node_name, _unstarted(pod)
+    runs = pod.status.phase == "Running" and not unstarted
+    refusals = () if runs else tuple(_refusals(pod, asked, events, {name for name, _ in unstarted}))
+    if refusals:
+        return Situation(stand=Stand.REFUSED, said=f"is refused on node {node}", node=node, refusals=refusals)
+    if runs:
+        healthy = pod.condition(DEVICES_HEALTHY)
+        ill = healthy.message if healthy is not None and healthy.status == "False" else ""
+        said = f"runs on node {node}" + (", with devices that fell ill" if ill else "")
+        return Situation(stand=Stand.RUNNING, said=said, node=node, hint=ill)
+    waits = tuple(f"{name}: {why}" for name, why in unstarted)
+    return Situation(stand=Stand.STARTING, said=f"is bound to node {node}, and starts there", node=node, waits_for=waits)
+
+
+def _unstarted(pod: PodWords) -> list[tuple[str, str]]:
+    """Containers that wait, with the reason. Of init containers those that come next wait for nothing but their turn."""
+    found = []
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if (waiting := status.state.waiting) is not None:
+            words = ": ".join(filter(None, (waiting.reason, waiting.message)))
+            found.append((status.name, words))
+    return [one for one in found if one[1] not in _ONLY_STARTING] or found
+
+
+def _refusals(
+    pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords], unstarted: set[str]
+) -> Iterator[Refusal]:
+    """Of each container the newest; what its state says is of now."""
+    by_container: dict[str, Refusal] = {}
+    for event in events:
+        named = _CONTAINER.search(event.involved_object.field_path)
+        if found := _parse(event.message, named[1] if named else "", times=event.times, last=event.last):
+            by_container[found.container] = found
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and (found := _parse(waiting.message, status.name)):
+            told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == found.code]
+            times, last = (told[0].times, told[0].last) if told else (1, "")
+            by_container[status.name] = msgspec.structs.replace(found, times=times, last=last)
+    if not by_container and isinstance(asked, Ask) and ASSIGNMENT not in pod.metadata.annotations:
+        message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"
+        yield _refusal(Reason.ASSIGNMENT_MISSING, message)
+    of_containers = {found.code for name, found in by_container.items() if name}
+    for name, found in by_container.items():
+        if (name in unstarted or not unstarted) if name else found.code not in of_containers:
+            yield found
+
+
+def _parse(text: str, container: str, *, times: int = 1, last: str = "") -> Refusal | None:
+    found = _REFUSAL.search(text)
+    if found is None or found[1] not in set(Reason):
+        return None
+    return _refusal(Reason(found[1]), found[2].strip(), container=container, times=times, last=last)
+
+
+def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1, last: str = "") -> Refusal:
+    return Refusal(code=code.value, message=message, fix=FIXES[code.value], container=container, times=times, last=last)
+
+
+# ---- not bound
+
+
+def _unbound(pod: PodWords, asked: Ask | BadAsk | None) -> Situation:
+    scheduled = pod.condition(SCHEDULED)
+    says = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
+    if pod.spec.scheduling_gates:
+        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        return Situation(
+            stand=Stand.GATED,
+            said=f"is gated: no scheduler looks at it until its schedulingGates are gone: {gates}",
+            hint="a queue (Kueue, for one) removes its gate when it admits the pod",
+        )
+    if isinstance(asked, BadAsk):
+        code = OfPod.REQUEST_MALFORMED.value
+        refusal = Refusal(code=code, message=asked.message, fix=FIXES[code])
+        return Situation(stand=Stand.MALFORMED, said="asks for what has no meaning", refusals=(refusal,), scheduler_says=says)
+    if asked is None:
+        by_hand = any(key == one or key.startswith(f"{one}.") for key in pod.metadata.annotations for one in _BY_HAND)
+        what = "names its devices by hand, which the node looks at" if by_hand else "asks for no device of lading.dev/"
+        return Situation(stand=Stand.NO_DEVICES, said=f"{what}: Lading does not keep it from being bound", scheduler_says=says)
+    if pod.spec.scheduler_name != SCHEDULER:
+        return Situation(
+            stand=Stand.OTHER_SCHEDULER,
+            said=f"asks for devices, and names the scheduler {pod.spec.scheduler_name or 'default-scheduler'}",
+            scheduler_says=says,
+            hint=f"devices are given by the scheduler {SCHEDULER}: set schedulerName: {SCHEDULER}, and create the pod again",
+        )
+    hint = "" if scheduled else "no scheduler has said a word of it: kubectl lading status"
+    return Situation(stand=Stand.WAITING, said="waits for devices", scheduler_says=says, hint=hint)

@@ -1,0 +1,134 @@
+"""Why a pod waits, as `kubectl lading why` tells it: nodes by reason, the nearest misses first, and what would help. Pure.
+
+Enters: the cluster as central's code sees it, one pending pod, and central's own answer where there is one: what central says
+of nodes counts before what follows from the API server, for it also knows what it is binding right now. Leaves: a `Wait`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from central.fit.demand import Demand, policy_of, read_demand
+from central.fit.model import Missing
+from central.ledger.model import NodeRoom
+from central.pending import Pending
+from central.preempt import plans
+from central.scheduler import Scheduler
+from central.view.helps import Ending, NodeHelp, find_helps
+from central.view.whatif import has_resources
+from central.why import FITS, NodeWhy, Why, why_pending
+
+_LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)
+
+
+class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What central would do for it by itself. Without victims: why nothing."""
+
+    said: str
+    node: str = ""
+    victims: tuple[Ending, ...] = ()
+
+
+class Scattered(msgspec.Struct, frozen=True):
+    """Enough is free of a node's cards together, and of no single one."""
+
+    node: str
+    free_mib: int
+    cards: int
+
+
+class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
+    why: Why
+    from_central: bool  # or it was computed from what the API server has
+    helps: tuple[NodeHelp, ...] = ()  # the nearest first
+    not_looked_at: int = 0  # nodes where somebody's end may help, beyond those
+    scattered: tuple[Scattered, ...] = ()
+    preemption: Preemption | None = None
+
+    def help_on(self, node: str) -> NodeHelp | None:
+        return next((one for one in self.helps if one.node == node), None)
+
+
+def explain_wait(scheduler: Scheduler, pod: Pending, said: Why | None, *, most: int) -> Iterator[Wait | None]:
+    """None between two steps; a Wait at last. `most`: nodes where the ends of pods are looked at."""
+    why = said or why_pending(scheduler, pod, 0.0)
+    why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
+    yield None
+    later = [node.node for node in why.nodes if node.reason in _LATER]
+    helps = []
+    for one in find_helps(scheduler, pod, later):
+        helps.append(one)
+        yield None
+        if len(helps) >= most:
+            break
+    demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
+    preemption = None
+    if not why.making_room_on and not why.reasons.get(FITS):
+        for found in _preemption(scheduler, pod, later):
+            preemption = found
+            yield None
+    yield Wait(
+        why=why,
+        from_central=said is not None,
+        helps=tuple(helps),
+        not_looked_at=max(0, len(later) - len(helps)),
+        scattered=tuple(_scattered(scheduler, pod, why.nodes, demand)),
+        preemption=preemption,
+    )
+
+
+def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
+    """Of a node where the devices are free: what else it is known to lack."""
+    room, asked = scheduler.ledger.room_without(node.node, [pod.uid]), pod.requests
+    if node.reason != FITS or has_resources(room, asked):
+        return node
+    lacks = (
+        [f"{asked.cpu_milli / 1000:g} cpu asked, {room.cpu_milli / 1000:g} left"] if asked.cpu_milli > room.cpu_milli else []
+    )
+    if asked.memory_mib > room.memory_mib:
+        lacks.append(f"{asked.memory_mib} MiB of its memory asked, {room.memory_mib} MiB left")
+    return msgspec.structs.replace(node, detail=f"but {'; '.join(lacks)}")
+
+
+def _preemption(scheduler: Scheduler, pod: Pending, names: Sequence[str]) -> Iterator[Preemption | None]:
+    lowest = scheduler.ledger.lowest_priority()
+    if not pod.may_preempt:
+        yield Preemption(said="its preemptionPolicy is Never")
+        return
+    if lowest is None or lowest >= pod.priority:
+        yield Preemption(said=f"no pod that holds devices has a lower priority than its {pod.priority}")
+        return
+    best = None
+    for found in plans(scheduler, pod, names):
+        best = found or best
+        yield None
+    if best is None:
+        yield Preemption(said=f"the pods of lower priority than its {pod.priority} have too little")
+        return
+    victims = tuple(
+        Ending(uid=one.uid, namespace=one.namespace, pod=one.name, priority=one.priority, deleting=one.deleting)
+        for one in best.victims
+    )
+    yield Preemption(said="it does so by itself, where all but the devices suffices", node=best.node, victims=victims)
+
+
+def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], demand: Demand) -> Iterator[Scattered]:
+    """Of one share only: what several lack together is nobody's sum."""
+    share = demand.cards[0] if len(demand.cards) == 1 and not demand.cards[0].whole and demand.cards[0].count == 1 else None
+    if share is None or share.memory_mib is None:
+        return
+    for node in nodes:
+        if node.reason == Missing.NO_CARD_WITH_ROOM:
+            free = _free_mib(scheduler.ledger.room_without(node.node, [pod.uid]), demand)
+            if sum(free) >= share.memory_mib and max(free) < share.memory_mib:
+                yield Scattered(node=node.node, free_mib=sum(free), cards=len(free))
+
+
+def _free_mib(room: NodeRoom, demand: Demand) -> list[int]:
+    """Of each card with something free."""
+    return [
+        card.free_mib
+        for card in room.cards
+        if card.usable and card.free_mib and (not demand.models or card.gpu.model in demand.models)
+    ]

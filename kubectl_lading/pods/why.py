@@ -1,0 +1,109 @@
+"""`why POD`: why it does not run, and what would help.
+
+Enters: the pod and its Events, the cluster, central where it answers. Leaves: where the pod stands (situation.py); of one that
+waits for devices also what each node lacks and whose end would make room (waiting.py).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from central.ask.model import Ask
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod
+from central.pending import Pending, pending_of
+from central.why import Why
+from kubectl_lading.access import connect, find_pod
+from kubectl_lading.central import Central
+from kubectl_lading.cluster import Cluster, read_deciding
+from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.pods.draw_why import Answer, draw
+from kubectl_lading.pods.given import given_to
+from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events
+from kubectl_lading.pods.situation import Stand, read_situation
+from kubectl_lading.pods.waiting import Wait, explain_wait
+from kubectl_lading.run import not_found, run
+from kubectl_lading.terminal.complete import complete_pods
+from kubectl_lading.terminal.output import show, warn
+from kubectl_lading.terminal.progress import Progress
+from lading.kube.client import KubeClient
+from lading.kube.errors import ForbiddenError, NotFoundError
+from lading.kube.resource import PODS
+
+LOOKED_AT: Final = 20  # nodes where the ends of pods are tried; with -o wide
+LOOKED_AT_WIDE: Final = 1000
+
+
+@command("why")
+@click.argument("pod", shell_complete=complete_pods)
+def why(flags: Flags, pod: str) -> None:
+    """Why a pod does not run, and what would help.
+
+    Of a pod that waits: what each node lacks, the nearest misses first, and whose end would make room. Of one that a node
+    refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes.
+    """
+    run(_why(flags, pod))
+
+
+async def _why(flags: Flags, pod: str) -> None:
+    namespace, name = find_pod(flags, pod)
+    async with connect(flags) as client:
+        raw = await _read(client, namespace, name)
+        words, own = parse_pod(raw), msgspec.json.decode(raw, type=Pod)
+        asked = parse_ask(own)
+        situation = read_situation(words, asked, await _events(client, words))
+        wait = await _wait(client, flags, own, asked) if situation.stand is Stand.WAITING and isinstance(asked, Ask) else None
+    answer = Answer(
+        namespace=namespace,
+        name=name,
+        uid=words.metadata.uid,
+        situation=situation,
+        deleting=words.metadata.deletion_timestamp is not None,
+        devices=given_to(own),
+        wait=wait,
+    )
+    show(answer, flags.output, draw(answer, wide=flags.output is Output.WIDE))
+
+
+async def _read(client: KubeClient, namespace: str, name: str) -> bytes:
+    try:
+        return await client.get(PODS.path(namespace, name))
+    except NotFoundError as e:
+        names = [one async for one in _names(client, namespace)]
+        raise not_found("pod", f"{namespace}/{name}", names) from e
+
+
+async def _names(client: KubeClient, namespace: str) -> AsyncIterator[str]:
+    pages = client.list_pages(PODS.path(namespace))
+    async for page in pages:
+        for raw in page.items:
+            yield f"{namespace}/{parse_pod(raw).metadata.name}"
+
+
+async def _events(client: KubeClient, words: PodWords) -> Sequence[EventWords]:
+    try:
+        return await read_events(client, words)
+    except ForbiddenError as e:
+        warn(f"{e.message}; what follows is from the pod alone")
+        return ()
+
+
+async def _wait(client: KubeClient, flags: Flags, own: Pod, asked: Ask) -> Wait:
+    metadata, central = own.metadata, Central(client, flags)
+    cluster, said = await asyncio.gather(read_deciding(client, central), central.why(metadata.namespace, metadata.name))
+    known = said if isinstance(said, Why) and said.uid == metadata.uid else None
+    most = LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE
+    return await _search(cluster, cluster.pending.get(metadata.uid) or pending_of(own, asked), known, most=most)
+
+
+async def _search(cluster: Cluster, pod: Pending, said: Why | None, *, most: int) -> Wait:
+    with Progress("looking for what would help") as progress:
+        for step, found in enumerate(explain_wait(cluster.scheduler, pod, said, most=most)):
+            if found is not None:
+                return found
+            progress.say("steps", step)
+            await asyncio.sleep(0)
+    raise AssertionError("explain_wait ends with a Wait")

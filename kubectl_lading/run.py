@@ -1,0 +1,38 @@
+"""How a command runs: on an event loop of its own, and ended by an error in one line with a hint."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import msgspec
+
+from lading.errors import LadingError, die
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except LadingError as e:
+        die(e)
+    except msgspec.DecodeError as e:
+        die(f"cannot read what the API server answered: {e}", hint="is a proxy in between?")
+    except BrokenPipeError:  # whoever reads has enough: click ends quietly
+        raise
+    except OSError as e:
+        die(f"cannot write the answer: {e.strerror or e}")
+
+
+def not_found(kind: str, name: str, names: Sequence[str]) -> LadingError:
+    """To raise: exit status 1, with the nearest of the names that there are."""
+    near = get_close_matches(name, names, n=3, cutoff=0.5) or [one for one in names if name and name in one][:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if names else 'is'} {_listed(names)}"
+    return LadingError(f"cannot find {kind} {name}", hint=hint)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    return ", ".join(sorted(names)[:6]) + (f", and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,0 +1,1 @@
+"""What people read and type: tables, amounts in words, progress, completion."""

@@ -1,0 +1,69 @@
+"""Amounts in words, as short as kubectl has them."""
+
+import time
+from typing import Final
+
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_COARSE: Final = 100  # GiB; from here on without a decimal
+NONE: Final = "-"  # not reported, or there is none
+
+
+def gib(mib: int) -> str:
+    """79.1Gi, 633Gi: as a pod would ask for it."""
+    amount = mib / 1024
+    return (f"{amount:.0f}" if amount >= _COARSE else f"{amount:.1f}".removesuffix(".0")) + "Gi"
+
+
+def of_gib(mib: int, all_mib: int) -> str:
+    return f"{gib(mib).removesuffix('Gi')}/{gib(all_mib)}"
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{round(100 * part / whole)}%" if whole else NONE
+
+
+def count(number: int, noun: str) -> str:
+    """1 GPU, 2 GPUs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def now() -> float:
+    """Unix seconds."""
+    return time.time()
+
+
+def age(seconds: float) -> str:
+    """As kubectl's AGE (k8s.io/apimachinery duration.HumanDuration)."""
+    left = max(0, int(seconds))
+    if left < 2 * _MINUTE:
+        return f"{left}s"
+    if left < 3 * _HOUR:
+        return _two(left, _MINUTE, "m", 1, "s", until=10)
+    if left < 2 * _DAY:
+        return _two(left, _HOUR, "h", _MINUTE, "m", until=8)
+    return _two(left, _DAY, "d", _HOUR, "h", until=8)
+
+
+def _two(seconds: int, unit: int, name: str, below: int, its_name: str, *, until: int) -> str:
+    """With the unit below, as long as there are fewer than `until`."""
+    number, rest = divmod(seconds, unit)
+    fine = rest // below if number < until else 0
+    return f"{number}{name}" + (f"{fine}{its_name}" if fine else "")
+
+
+def short_uuid(uuid: str) -> str:
+    """Enough to tell the cards of a cluster from one another; `kubectl lading gpu` takes it."""
+    kind, _, rest = uuid.partition("-")
+    return f"{kind}-{rest.partition('-')[0]}" if rest else uuid
+
+
+def short_bdf(bdf: str) -> str:
+    """Without the domain that nearly all PCI addresses have."""
+    return bdf.removeprefix("0000:")
+
+
+def pod_name(namespace: str, pod: str, uid: str) -> str:
+    """As people write it; by uid where nobody knows the name."""
+    return f"{namespace}/{pod}" if pod else f"pod {uid}"

@@ -1,0 +1,51 @@
+"""Candidates for names on the command line, from the API server; none where it does not answer soon."""
+
+import asyncio
+from typing import Final
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+
+from kubectl_lading.access import connect, find_namespace
+from kubectl_lading.flags import Flags, flags_of
+from lading.errors import LadingError
+from lading.kube.resource import NODE_DEVICES, PODS
+
+PATIENCE_S: Final = 2.0  # of somebody who pressed Tab
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+_DECODER: Final = msgspec.json.Decoder(_Named)
+
+
+def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _candidates(flags_of(ctx), NODE_DEVICES.path(), incomplete)
+
+
+def complete_pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        namespace = find_namespace(flags_of(ctx))
+    except LadingError:
+        return []
+    return _candidates(flags_of(ctx), PODS.path(namespace), incomplete)
+
+
+def _candidates(flags: Flags, path: str, incomplete: str) -> list[CompletionItem]:
+    try:
+        names = asyncio.run(_names(flags, path))
+    except (LadingError, TimeoutError):
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+async def _names(flags: Flags, path: str) -> list[str]:
+    async with asyncio.timeout(PATIENCE_S), connect(flags) as client:
+        return [_DECODER.decode(raw).metadata.name async for page in client.list_pages(path) for raw in page.items]

@@ -1,0 +1,40 @@
+"""Completion of three shells, by click; and of `kubectl lading`, for which kubectl runs `kubectl_complete-lading`.
+
+Source: click "Shell Completion"; kubectl's plugins since 1.26: a line each candidate, a tab before its description, and last
+a colon with cobra's directives (4: no file names).
+"""
+
+import sys
+from typing import Final
+
+import click
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+
+PROGRAM: Final = "kubectl-lading"
+_VARIABLE: Final = "_KUBECTL_LADING_COMPLETE"
+_SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+_NO_FILES: Final = 4
+_DEFAULT: Final = 0
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """The script that completes this command line in a shell.
+
+    source <(kubectl-lading completion bash)
+    """
+    click.echo(_SHELLS[shell](ctx.find_root().command, {}, PROGRAM, _VARIABLE).source())
+
+
+def complete_for_kubectl() -> None:
+    """`kubectl_complete-lading WORD… INCOMPLETE`."""
+    from kubectl_lading.main import main  # noqa: PLC0415  which registers this module's command
+
+    *words, incomplete = sys.argv[1:] or [""]
+    found = ShellComplete(main, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
+    for one in found:
+        if one.type == "plain":
+            print(f"{one.value}\t{one.help}" if one.help else one.value)
+    print(f":{_NO_FILES if all(one.type == 'plain' for one in found) else _DEFAULT}")

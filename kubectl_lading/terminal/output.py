@@ -1,0 +1,90 @@
+"""How answers leave: tables as kubectl's for people, and the same structs as JSON or YAML for programs.
+
+Enters: a msgspec struct, and the table that says it to people. Leaves: stdout. Colour only on a terminal (rich looks; NO_COLOR
+is honoured); nothing is cut where stdout is no terminal, as little as possible where it is one. Texts of the cluster (names,
+annotations, messages) have their control characters escaped.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import click
+import msgspec
+import yaml
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kubectl_lading.flags import Output
+from lading.log import printable
+
+Cell = str | Text
+_GAP: Final = 2
+_UNLIMITED: Final = 10_000  # columns, of a pipe or a file
+_NARROW: Final = 16  # columns, of what goes on in a line below
+
+STYLES: Final = {
+    "head": "bold",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "red",
+    "dim": "bright_black",
+}
+
+
+def console() -> Console:
+    """On a terminal as wide as that is; else everything on one line."""
+    out = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    return out if out.is_terminal else Console(file=sys.stdout, highlight=False, width=_UNLIMITED)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wraps: Sequence[str] = ()) -> Table:
+    """Without borders. On a terminal that is too narrow the columns `wraps` go on in a line below; none named: the last one.
+    On one that is too narrow even so it is as wide as it has to be: lines that the terminal breaks lose nothing."""
+    made = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style=STYLES["head"])
+    cells = [[safe(cell) for cell in row] for row in rows]
+    least = -_GAP
+    for head, *column in zip(map(Text, heads), *cells, strict=True):
+        folds = head.plain in (wraps or heads[-1:])
+        made.add_column(head, overflow="fold", no_wrap=not folds)
+        widest = max(cell.cell_len for cell in (head, *column))
+        least += (min(widest, _NARROW) if folds else widest) + _GAP
+    for row in cells:
+        made.add_row(*row)
+    if least > console().width:
+        made.width = least
+    return made
+
+
+def safe(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(printable(cell))
+
+
+def text(words: str, style: str = "") -> Text:
+    """`style`: a key of STYLES."""
+    return Text(printable(words), style=STYLES.get(style, ""))
+
+
+def show(value: object, output: Output, *tables: RenderableType) -> None:
+    """`value` for programs, `tables` for people."""
+    match output:
+        case Output.JSON:
+            click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+        case Output.YAML:
+            click.echo(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True), nl=False)
+        case Output.TABLE | Output.WIDE:
+            out = console()
+            with out.capture() as said:
+                for one in tables:
+                    out.print(one, crop=False)
+            click.echo("\n".join(line.rstrip(" ") for line in said.get().splitlines()), color=out.is_terminal)
+
+
+def plain(value: object) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def warn(message: str) -> None:
+    """On stderr, beside the answer."""
+    click.echo(f"warning: {printable(message)}", err=True)

@@ -1,0 +1,166 @@
+"""`cordon` and `uncordon`: devices that get no new pods, by the annotation of their node's NodeDevices.
+
+Enters: devices as people name them. Leaves: one patch a node, made for the version that was read: whoever else edits the
+annotation meanwhile loses nothing, it is read again. Nobody is evicted: who holds a device keeps it, and is named.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from kubectl_lading.access import connect
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.flags import Flags, command
+from kubectl_lading.run import not_found, run
+from kubectl_lading.terminal.amounts import pod_name
+from kubectl_lading.terminal.complete import complete_nodes
+from kubectl_lading.terminal.output import show, table, text
+from kubectl_lading.where.cordons import add, add_all, is_cordoned, remove
+from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
+from lading.errors import ConfigError, LadingError
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, ForbiddenError
+from lading.kube.resource import NODE_DEVICES
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import CORDON
+
+TRIES: Final = 5  # of one patch, against others who edit the same object
+
+COLUMNS: Final = (
+    ("NODE", "Where the device is."),
+    ("DEVICE", "The UUID of a GPU or MIG instance, the PCI address of a PF or VF."),
+    ("CORDON", "What is so from now on, and whether it was before."),
+    ("HELD BY", "Pods that hold it, or a part of it: a cordon does not evict them."),
+)
+
+
+class Change(msgspec.Struct, frozen=True):
+    node: str
+    device: str
+    kind: Kind
+    cordoned: bool  # from now on
+    before: bool
+    held_by: tuple[str, ...]
+    dry_run: bool = False
+
+
+_REPORTS = msgspec.json.Decoder(NodeDevices)
+_devices = click.argument("devices", nargs=-1, metavar="[DEVICE]...")
+_node = click.option(
+    "--node", metavar="NAME", default="", shell_complete=complete_nodes, help="Where DEVICES are, by PCI address or index."
+)
+_all = click.option("--all", "everything", is_flag=True, help="Every device of --node.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Says what would be so, and changes nothing.")
+
+
+@command("cordon", columns=COLUMNS)
+@_devices
+@_node
+@_all
+@_dry_run
+def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
+    """Devices get no new pods. Nobody is evicted.
+
+    A DEVICE is a UUID or the beginning of one, NODE/INDEX of a GPU, or NODE/ADDRESS: h100-1/3, h100-1/0000:18:00.0. A PF stands
+    for all of its VFs, a card for all of its MIG instances.
+    """
+    run(_edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=True))
+
+
+@command("uncordon", columns=COLUMNS)
+@_devices
+@_node
+@_all
+@_dry_run
+def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
+    """Devices may get pods again.
+
+    A DEVICE is named as for `cordon`. One that was cordoned with its whole node, or with its PF, is taken out of that.
+    """
+    run(_edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=False))
+
+
+async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bool, dry_run: bool, cordons: bool) -> None:
+    if everything == bool(words) or (everything and not node):
+        raise ConfigError("cannot tell which devices are meant", hint="name some, or all of a node: --all --node NAME")
+    async with connect(flags) as client:
+        cluster = await read_cluster(client)
+        if everything:
+            if node not in cluster.reports:
+                raise not_found("node", node, list(cluster.reports))
+            devices = [one for one in devices_of(cluster.reports[node]) if one.kind in (Kind.GPU, Kind.PF)]
+        else:
+            devices = list(dict.fromkeys(find_device(word, cluster.reports, node=node) for word in words))
+        changes = []
+        for name, some in groupby(sorted(devices, key=lambda one: one.node), key=lambda one: one.node):
+            of_node = list(some)
+            before = await _patch(client, name, of_node, everything=everything, dry_run=dry_run, cordons=cordons)
+            changes += [_change(cluster, one, before, cordoned=cordons, dry_run=dry_run) for one in of_node]
+    show(changes, flags.output, draw(changes))
+
+
+async def _patch(
+    client: KubeClient, name: str, devices: Sequence[Device], *, everything: bool, dry_run: bool, cordons: bool
+) -> str:
+    """What was written there before."""
+    path = NODE_DEVICES.path(name=name)
+    for _ in range(TRIES):
+        report = _REPORTS.decode(await client.get(path))
+        written = report.metadata.annotations.get(CORDON, "")
+        if cordons:
+            wanted = add_all(written) if everything else add(written, devices)
+        else:
+            wanted = None if everything else remove(written, devices, report)
+        if dry_run or (wanted or "") == written:
+            return written
+        version = report.metadata.resource_version
+        try:
+            await client.merge(path, {"metadata": {"resourceVersion": version, "annotations": {CORDON: wanted}}})
+        except ConflictError:
+            continue
+        except ForbiddenError as e:
+            raise LadingError(e.message, hint="ClusterRole lading-operator (deploy/rbac/operator.yaml) has the right") from e
+        return written
+    raise LadingError(f"cannot change the cordons of node {name}: somebody else edits {CORDON} all the time", hint="try again")
+
+
+def _change(cluster: Cluster, device: Device, before: str, *, cordoned: bool, dry_run: bool) -> Change:
+    return Change(
+        node=device.node,
+        device=device.name,
+        kind=device.kind,
+        cordoned=cordoned,
+        before=is_cordoned(before, device),
+        held_by=tuple(sorted(_holders(cluster, device))),
+        dry_run=dry_run,
+    )
+
+
+def _holders(cluster: Cluster, device: Device) -> Iterable[str]:
+    vfs = _vfs_below(cluster.reports, device)
+    for held in cluster.ledger.holders(device.node):
+        part = held.taken.gpus.get(device.of or device.name)  # type: ignore[call-overload]
+        if (part is not None and (device.kind is Kind.GPU or device.name in part.mig)) or vfs & held.taken.vfs:
+            yield pod_name(held.holder.namespace, held.holder.name, held.holder.pod)
+
+
+def _vfs_below(reports: Mapping[str, NodeDevices], device: Device) -> set[str]:
+    of_pf = {one.name for one in devices_of(reports[device.node]) if one.kind is Kind.VF and one.of == device.name}
+    return of_pf | ({device.name} if device.kind is Kind.VF else set())
+
+
+def draw(changes: Sequence[Change]) -> Table | Text:
+    rows = [(one.node, one.device, _said(one), ", ".join(one.held_by) or "nobody") for one in changes]
+    return table([head for head, _ in COLUMNS], rows)
+
+
+def _said(change: Change) -> Text:
+    now = "cordoned" if change.cordoned else "in service"
+    if change.cordoned == change.before:
+        return text(f"{now}, as before", "dim")
+    return text(f"would be {now}" if change.dry_run else now, "warn" if change.cordoned else "good")

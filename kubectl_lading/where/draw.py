@@ -1,0 +1,253 @@
+"""A node's topology, drawn: sockets, NUMA nodes, switches, GPUs and NICs as a tree, HELD beside USED, and who holds each.
+
+Enters: a `NodeView`, and how wide the terminal is. Leaves: lines. Where they are too narrow for who holds a device, that stands
+below it. The VFs of a NIC are one line: how many each pod holds; with `wide` also which.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+from rich.text import Text
+
+from central.view.model import GpuView, Group, Holder, MigView, NodeView, PfView, State, VfView
+from kubectl_lading.terminal.amounts import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid
+from kubectl_lading.terminal.output import text
+
+_GAP: Final = 2
+_BAR: Final = 8  # cells
+_BELOW: Final = 4  # how far in who holds a device stands below it
+_LEAST: Final = 20  # columns for that, however narrow the terminal is
+_BESIDE: Final = 34  # with fewer left beside the device it stands below
+_STYLES: Final = {State.FREE: "good", State.SHARED: "warn", State.HELD: "", State.UNUSABLE: "bad"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    branch: str = ""  # of the tree, before the device
+    below: str = ""  # of the tree, where more lines are said of the device
+    device: Text
+    held: Text = field(default_factory=Text)
+    used: Text = field(default_factory=Text)
+    by: tuple[Text, ...] = ()
+
+
+_HEADS: Final = Row(device=text("DEVICE", "head"), held=text("HELD", "head"), used=text("USED", "head"))
+
+
+def draw_topology(view: NodeView, width: int, *, wide: bool = False) -> Iterator[Text]:
+    rows = [_HEADS, *_rows(view, wide=wide)]
+    columns = (
+        max(len(row.branch) + len(row.device) for row in rows if row.held) + _GAP,
+        max(len(row.held) for row in rows) + _GAP,
+        max(len(row.used) for row in rows) + _GAP,
+    )
+    longest = max((len(line) for row in rows for line in row.by), default=0)
+    beside = width - sum(columns) >= min(_BESIDE, longest)
+    for row in rows:
+        by = (text("HELD BY", "head"),) if row is _HEADS and beside else row.by
+        indent = sum(columns) if beside else len(row.below) + _BELOW
+        lines = [part for line in by for part in _folded(line, max(_LEAST, width - indent))]
+        first = lines.pop(0) if beside and lines else Text()
+        yield _aligned((Text.assemble((row.branch, "bright_black"), row.device), row.held, row.used, first), columns)
+        for line in lines:
+            yield Text.assemble((row.below.ljust(indent), "bright_black"), line)
+
+
+def _aligned(cells: Sequence[Text], columns: Sequence[int]) -> Text:
+    made, at = Text(), 0
+    for cell, wide in zip(cells, (*columns, 0), strict=True):
+        made.pad_right(max(0, at - len(made)))
+        made.append_text(cell)
+        at += wide
+    made.rstrip()
+    return made
+
+
+def _folded(line: Text, width: int) -> Iterator[Text]:
+    """At blanks, where there are any."""
+    while len(line) > width:
+        at = line.plain.rfind(" ", 0, width) + 1 or width
+        head, line = line.divide([at])
+        yield head
+    yield line
+
+
+# ---- the tree
+
+
+def _rows(view: NodeView, *, wide: bool) -> Iterator[Row]:
+    gpus, pfs = {gpu.uuid: gpu for gpu in view.gpus}, {pf.bdf: pf for pf in view.pfs}
+    for (socket, numa), groups in groupby(view.groups, key=lambda group: (group.socket, group.numa)):
+        yield Row(device=text(_place(socket, numa), "head"))
+        branches = [branch for group in groups for branch in _branches(group)]
+        for number, (group, gpu_uuids, pf_bdfs) in enumerate(branches):
+            last = number == len(branches) - 1
+            branch, below = _sticks("", last=last)
+            devices: list[GpuView | PfView] = [gpus[uuid] for uuid in gpu_uuids if uuid in gpus]
+            devices += [pfs[bdf] for bdf in pf_bdfs if bdf in pfs]
+            if group is None:
+                for device in devices:
+                    yield from _device(device, "", last=last, wide=wide)
+                continue
+            yield Row(branch=branch, device=text(_switch(group)))
+            for place, device in enumerate(devices):
+                yield from _device(device, below, last=place == len(devices) - 1, wide=wide)
+
+
+def _branches(group: Group) -> Iterator[tuple[Group | None, tuple[str, ...], tuple[str, ...]]]:
+    """A device that is alone below its root port hangs at its NUMA node: a switch of one is none to look at."""
+    if len(group.gpus) + len(group.pfs) > 1 and group.name:
+        yield group, group.gpus, group.pfs
+        return
+    yield from ((None, (uuid,), ()) for uuid in group.gpus)
+    yield from ((None, (), (bdf,)) for bdf in group.pfs)
+
+
+def _sticks(before: str, *, last: bool) -> tuple[str, str]:
+    return before + ("└─ " if last else "├─ "), before + ("   " if last else "│  ")
+
+
+def _place(socket: int | None, numa: int | None) -> str:
+    if socket is None and numa is None:
+        return "socket and NUMA node unknown"
+    return ", ".join(
+        [f"socket {socket}" if socket is not None else "socket unknown"] + ([f"NUMA node {numa}"] if numa is not None else [])
+    )
+
+
+def _switch(group: Group) -> str:
+    kind = "host bridge" if group.name.startswith("pci") else "switch at"
+    return f"{kind} {short_bdf(group.name)}"
+
+
+def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) -> Iterator[Row]:
+    branch, below = _sticks(before, last=last)
+    if isinstance(device, GpuView):
+        yield _gpu(device, branch, below, wide=wide)
+        for number, instance in enumerate(device.mig):
+            yield _mig(instance, *_sticks(below, last=number == len(device.mig) - 1))
+    else:
+        yield _pf(device, branch, below, wide=wide)
+
+
+# ---- one device
+
+
+def _gpu(gpu: GpuView, branch: str, below: str, *, wide: bool) -> Row:
+    name = f"GPU {gpu.index} {gpu.uuid if wide else short_uuid(gpu.uuid)} {short_bdf(gpu.bdf)}"
+    of_all = [one for one in gpu.holders if one.whole or not gpu.mig]  # of instances they stand there
+    by = tuple(_holder(one, shared=gpu.state is State.SHARED) for one in of_all)
+    return Row(
+        branch=branch,
+        below=below,
+        device=text(name),
+        held=_held(gpu),
+        used=_used(gpu),
+        by=(*by, *((text(f"! {gpu.why}", "warn" if gpu.why == "cordoned" else "bad"),) if gpu.why else ())),
+    )
+
+
+def _held(gpu: GpuView) -> Text:
+    style = _STYLES[gpu.state]
+    if not gpu.holders:
+        return text(f"{_bar(0)} {gpu.state.value}", style)
+    filled = gpu.held_mib / gpu.memory_mib if gpu.memory_mib else 1.0
+    if any(holder.whole for holder in gpu.holders):
+        return text(f"{_bar(1.0)} whole", style)
+    if gpu.mig:
+        taken = sum(bool(one.holders) for one in gpu.mig)
+        return text(f"{_bar(filled)} {taken}/{len(gpu.mig)} instances", style)
+    return text(f"{_bar(filled)} {of_gib(gpu.held_mib, gpu.memory_mib)} {gpu.held_percent}%", style)
+
+
+def _bar(part: float) -> str:
+    """Something is never drawn as nothing, nor a part as the whole."""
+    cells = round(part * _BAR)
+    if 0 < part < 1:
+        cells = min(max(cells, 1), _BAR - 1)
+    return "█" * cells + "░" * (_BAR - cells)
+
+
+def _used(gpu: GpuView) -> Text:
+    if gpu.use is None:
+        return text(NONE, "dim")
+    memory = NONE if gpu.use.memory_mib is None else gib(gpu.use.memory_mib)
+    busy = NONE if gpu.use.busy_percent is None else f"{gpu.use.busy_percent}%"
+    return text(f"{memory} {busy}")
+
+
+def _holder(holder: Holder, *, shared: bool) -> Text:
+    amount = f" {gib(holder.memory_mib)} {holder.core_percent}%" if shared or not holder.whole else ""
+    return text(f"{_pod(holder)}{amount}{_unsure(holder)}")
+
+
+def _pod(holder: Holder) -> str:
+    return pod_name(holder.namespace, holder.pod, holder.uid)
+
+
+def _unsure(holder: Holder) -> str:
+    """What is not settled: the node has not granted it, or it should be over. A grant alone is what a person gave by hand."""
+    if "granted" in holder.claims:
+        return ""
+    words = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
+    return f" ({', '.join(words.get(claim, claim) for claim in holder.claims)})"
+
+
+def _mig(instance: MigView, branch: str, below: str) -> Row:
+    return Row(
+        branch=branch,
+        below=below,
+        device=text(f"{instance.profile or gib(instance.memory_mib)} {short_uuid(instance.uuid)}"),
+        held=text(instance.state.value, _STYLES[instance.state]),
+        used=text(NONE, "dim"),
+        by=tuple(text(_pod(one) + _unsure(one)) for one in instance.holders),
+    )
+
+
+def _pf(pf: PfView, branch: str, below: str, *, wide: bool) -> Row:
+    names = " ".join(filter(None, ("NIC", pf.ibdev or pf.netdev, short_bdf(pf.bdf))))
+    return Row(
+        branch=branch,
+        below=below,
+        device=text(names),
+        held=_held_vfs(pf),
+        used=text(NONE, "dim"),
+        by=(*_vf_holders(pf.vfs, wide=wide), *_why_vfs(pf)),
+    )
+
+
+def _held_vfs(pf: PfView) -> Text:
+    if not pf.vfs:
+        return text("no VFs", "bad" if pf.why else "dim")
+    held = sum(bool(vf.holders) for vf in pf.vfs)
+    usable = sum(vf.state is not State.UNUSABLE for vf in pf.vfs)
+    style = "bad" if not usable else ("good" if not held else "")
+    return text(f"{_bar(held / len(pf.vfs))} {held}/{len(pf.vfs)} VFs", style)
+
+
+def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
+    """All on one line; with their addresses a line a pod."""
+    held: dict[str, list[str]] = {}
+    for vf in vfs:
+        for holder in vf.holders:
+            held.setdefault(_pod(holder) + _unsure(holder), []).append(short_bdf(vf.bdf))
+    if wide:
+        yield from (text(f"{who}: {' '.join(bdfs)}") for who, bdfs in held.items())
+    elif held:
+        yield text(", ".join(f"{who} x{len(bdfs)}" if len(bdfs) > 1 else who for who, bdfs in held.items()))
+
+
+def _why_vfs(pf: PfView) -> Iterator[Text]:
+    """What is true of all of them is said once."""
+    if pf.why:
+        yield text(f"! {pf.why}", "warn" if pf.why == "cordoned" else "bad")
+        return
+    reasons: dict[str, list[str]] = {}
+    for vf in pf.vfs:
+        if vf.why:
+            reasons.setdefault(vf.why, []).append(short_bdf(vf.bdf))
+    for why, bdfs in reasons.items():
+        which = bdfs[0] if len(bdfs) == 1 else count(len(bdfs), "VF")
+        yield text(f"! {which}: {why}", "warn" if why == "cordoned" else "bad")

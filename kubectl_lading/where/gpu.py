@@ -1,0 +1,179 @@
+"""`gpu CARD`: who is on a card, what is left of it, who was there, and what is near."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+import click
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from central.fit.topology import Distance, distance
+from central.view.build import node_view
+from central.view.model import GpuView, Holder, NodeView, Past, State
+from kubectl_lading.access import connect
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.flags import Flags, command
+from kubectl_lading.run import not_found, run
+from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name, short_bdf
+from kubectl_lading.terminal.distances import WORDS
+from kubectl_lading.terminal.facts import facts
+from kubectl_lading.terminal.output import show, table, text
+from lading.errors import LadingError
+from lading.nodedevices import NodeDevices
+
+COLUMNS: Final = (
+    ("HELD", "What the pod was given of the card: whole, memory and percent of compute, or MIG instances."),
+    ("BECAUSE", "bound: its assignment says so. granted: the node does. reserved, predicted, nominated: central is about to."),
+    ("FOR", "How long it held the card, by the node's ledger."),
+    ("BY", "Whose decision: signed and unsigned are central's, manual a person's."),
+)
+
+
+class NearVf(msgspec.Struct, frozen=True, kw_only=True):
+    pf: str
+    ibdev: str = ""
+    distance: str = ""  # in words
+
+
+class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    gpu: GpuView
+    near: tuple[NearVf, ...] = ()  # NICs with VFs, the nearest first
+    past: tuple[Past, ...] = ()  # newest first; also of its MIG instances
+
+
+@command("gpu", columns=COLUMNS)
+@click.argument("card", metavar="CARD")
+def gpu(flags: Flags, card: str) -> None:
+    """Who is on a card now, what is left of it, and who was there before.
+
+    CARD is a UUID or its beginning (also of a MIG instance), NODE/INDEX, or a PCI address, with NODE/ before it where several
+    nodes have that one.
+    """
+    run(_gpu(flags, card))
+
+
+async def _gpu(flags: Flags, card: str) -> None:
+    async with connect(flags) as client:
+        cluster = await read_cluster(client)
+    found = find_gpu(cluster, card)
+    show(found, flags.output, *draw_gpu(found))
+
+
+def find_gpu(cluster: Cluster, card: str) -> GpuReport:
+    """Raises LadingError where there is none, or several."""
+    views = [node_view(cluster.ledger, report, name) for name, report in sorted(cluster.reports.items())]
+    found = [(view, one) for view in views for one in view.gpus if _is_called(card, view, one)]
+    if not found:
+        raise _no_gpu(card, views)
+    if len(found) > 1:
+        names = ", ".join(f"{view.name}/{one.index}" for view, one in found[:6])
+        raise LadingError(f"cannot tell which GPU is meant by {card}: {len(found)} are called so", hint=f"name one: {names}")
+    ((view, one),) = found
+    devices = {one.uuid, *(instance.uuid for instance in one.mig)}
+    return GpuReport(
+        node=view.name,
+        gpu=one,
+        near=tuple(_near(cluster.reports[view.name], one.uuid)),
+        past=tuple(past for past in view.past if past.device in devices),
+    )
+
+
+def _is_called(card: str, view: NodeView, gpu: GpuView) -> bool:
+    node, slash, device = card.partition("/")
+    uuids = (gpu.uuid, *(one.uuid for one in gpu.mig))
+    if slash and node == view.name:
+        return device in {str(gpu.index), gpu.bdf, short_bdf(gpu.bdf)} or any(uuid.startswith(device) for uuid in uuids)
+    return card in {gpu.bdf, short_bdf(gpu.bdf)} or any(_begins(uuid, card) for uuid in uuids)
+
+
+def _begins(uuid: str, card: str) -> bool:
+    """With `GPU-` or without; one character would be no name."""
+    bare = uuid.partition("-")[2]
+    return len(card) > 1 and (uuid.lower().startswith(card.lower()) or bare.startswith(card.lower()))
+
+
+def _no_gpu(card: str, views: list[NodeView]) -> LadingError:
+    node, slash, device = card.rpartition("/")
+    near = [view for view in views if not slash or view.name == node]
+    for view in near:
+        nics = {bdf for pf in view.pfs for bdf in (pf.bdf, *(vf.bdf for vf in pf.vfs))}
+        if device in nics | set(map(short_bdf, nics)):
+            return LadingError(f"cannot find GPU {card}: it is a NIC of {view.name}", hint=f"kubectl lading node {view.name}")
+    cards = [(view, gpu) for view in near or views for gpu in view.gpus]
+    if slash:
+        return not_found("GPU", card, [f"{view.name}/{gpu.index}" for view, gpu in cards])
+    return not_found("GPU", card, [gpu.uuid for _, gpu in cards])
+
+
+def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
+    """NICs that have VFs; those that are across the machine are not near."""
+    place = next(gpu.place for gpu in report.status.gpus if gpu.uuid == uuid)
+    apart = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
+    for level, bdf, ibdev in apart:
+        if level is not Distance.CROSS:
+            yield NearVf(pf=bdf, ibdev=ibdev, distance=WORDS[level])
+
+
+# ---- for people
+
+
+def draw_gpu(found: GpuReport) -> Iterator[RenderableType]:
+    gpu = found.gpu
+    style = {State.FREE: "good", State.UNUSABLE: "bad"}.get(gpu.state, "")
+    yield Text.assemble(text(f"GPU {gpu.index} of node {found.node}", "head"), "  ", text(gpu.state.value, style))
+    yield facts(_facts(found))
+    yield Text()
+    if gpu.holders:
+        rows = [(_pod(one), ", ".join(one.containers) or NONE, _amount(one, gpu), ", ".join(one.claims)) for one in gpu.holders]
+        yield table(("NOW", "CONTAINERS", "HELD", "BECAUSE"), rows)
+    else:
+        yield text("Nobody holds it.")
+    if found.past:
+        yield Text()
+        yield table(("BEFORE", "CONTAINER", "UNTIL", "FOR", "BY"), [_row_of_past(one) for one in found.past])
+
+
+def _facts(found: GpuReport) -> Iterator[tuple[str, str]]:
+    gpu = found.gpu
+    yield "uuid", gpu.uuid
+    yield "at", gpu.bdf + (f", module {gpu.module_id}" if gpu.module_id is not None else "")
+    links = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
+    yield "model", f"{gpu.model}, {gib(gpu.memory_mib)} to give{links}"
+    if gpu.why:
+        yield "unusable", gpu.why
+    yield "held", f"{gib(gpu.held_mib)} of memory, {gpu.held_percent}% of compute"
+    yield "left", _left(gpu)
+    if use := gpu.use:
+        memory = NONE if use.memory_mib is None else gib(use.memory_mib)
+        busy = NONE if use.busy_percent is None else f"{use.busy_percent}%"
+        yield "used", f"{memory} of memory, {busy} busy, as the driver saw it {age(now() - use.at)} ago"
+    for level, group in groupby(found.near, key=lambda one: one.distance):
+        yield level, ", ".join(one.ibdev or one.pf for one in group)
+
+
+def _left(gpu: GpuView) -> str:
+    if gpu.mig:
+        free = [one.profile or gib(one.memory_mib) for one in gpu.mig if one.state is State.FREE]
+        return f"MIG instances {', '.join(free)}" if free else "nothing"
+    if gpu.state in (State.HELD, State.UNUSABLE):
+        return "nothing" + (" for new pods" if gpu.state is State.UNUSABLE else "")
+    return f"{gib(gpu.memory_mib - gpu.held_mib)} of memory, {100 - gpu.held_percent}% of compute"
+
+
+def _pod(one: Holder) -> str:
+    return pod_name(one.namespace, one.pod, one.uid)
+
+
+def _amount(one: Holder, gpu: GpuView) -> str:
+    if one.mig:
+        profiles = {instance.uuid: instance.profile or instance.uuid for instance in gpu.mig}
+        return ", ".join(profiles.get(uuid, uuid) for uuid in one.mig)
+    return "whole" if one.whole else f"{gib(one.memory_mib)}, {one.core_percent}%"
+
+
+def _row_of_past(one: Past) -> tuple[str, str, str, str, str]:
+    who = pod_name(one.namespace, one.pod, one.uid)
+    return who, one.container or NONE, f"{age(now() - one.until)} ago", age(one.until - one.since), one.by or NONE

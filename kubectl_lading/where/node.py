@@ -1,0 +1,101 @@
+"""`node N`: one node's topology, and who holds what of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import click
+from rich.console import Group as Lines
+from rich.text import Text
+
+from central.view.build import node_view, totals
+from central.view.model import NodeState, NodeView
+from kubectl_lading.access import connect
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.run import not_found, run
+from kubectl_lading.terminal.amounts import age, count, now
+from kubectl_lading.terminal.complete import complete_nodes
+from kubectl_lading.terminal.output import console, show, text
+from kubectl_lading.where.draw import draw_topology
+
+COLUMNS: Final = (
+    (
+        "DEVICE",
+        "GPU: index by PCI address, UUID, PCI address. NIC: RDMA device, PCI address. A switch is named by its root port.",
+    ),
+    ("HELD", "What pods were given, by the ledger: of a GPU its memory and percent of its compute; of a NIC its VFs."),
+    (
+        "USED",
+        "What the driver saw in use on a GPU when the node last looked: memory, and how busy. - where nobody reports that.",
+    ),
+    ("HELD BY", "Pods; with ! why nobody new gets the device. -o wide: whole UUIDs, and which VFs."),
+)
+_STATES: Final = {
+    NodeState.READY: ("ready", "good"),
+    NodeState.UNREACHABLE: ("not reachable: what is held there stays held, and nothing new is given", "bad"),
+    NodeState.NOT_RECONCILED: ("does not know yet who holds its devices: nothing is given until it does", "bad"),
+    NodeState.NO_REPORT: ("reports no devices: lading-hooks with report = true writes them", "bad"),
+}
+
+
+@command("node", columns=COLUMNS)
+@click.argument("name", metavar="NODE", shell_complete=complete_nodes)
+def node(flags: Flags, name: str) -> None:
+    """The topology of NODE, and who holds what of it."""
+    run(_node(flags, name))
+
+
+async def _node(flags: Flags, name: str) -> None:
+    async with connect(flags) as client:
+        cluster = await read_cluster(client)
+    view = find_node(cluster, name)
+    show(view, flags.output, Lines(*draw_node(view, console().width, wide=flags.output is Output.WIDE)))
+
+
+def find_node(cluster: Cluster, name: str) -> NodeView:
+    """Also one that reports nothing, or is gone while pods hold some of it. Raises LadingError."""
+    if name not in cluster.reports and name not in cluster.nodes and not any(cluster.ledger.holds_on(name)):
+        raise not_found("node", name, sorted(cluster.reports.keys() | cluster.nodes.keys()))
+    return node_view(cluster.ledger, cluster.reports.get(name), name)
+
+
+def draw_node(view: NodeView, width: int, *, wide: bool) -> Iterator[Text]:
+    state, style = _STATES[view.state]
+    yield Text.assemble(text(view.name, "head"), "  ", text(state, style))
+    yield from (text(line) for line in _summary(view))
+    if view.gpus or view.pfs:
+        yield Text()
+        yield from draw_topology(view, width, wide=wide)
+    if view.problems:
+        yield Text()
+        yield text("PROBLEMS", "head")
+        yield from (text(f"! {problem}", "bad") for problem in view.problems)
+
+
+def _summary(view: NodeView) -> Iterator[str]:
+    sums = totals([view])
+    if view.gpus:
+        models = Counter(gpu.model for gpu in view.gpus)
+        states = (
+            ("free", sums.gpus_free),
+            ("shared", sums.gpus_shared),
+            ("held", sums.gpus_held),
+            ("unusable", sums.gpus_unusable),
+        )
+        counted = ", ".join(f"{number} {state}" for state, number in states if number)
+        links = {gpu.nvlinks for gpu in view.gpus} - {0}
+        linked = f"; {'/'.join(map(str, sorted(links)))} NVLinks each" if links else ""
+        yield f"{', '.join(f'{number} x {model}' for model, number in models.items())}: {counted}{linked}"
+    if view.pfs:
+        unusable = f", {sums.vfs_unusable} unusable" if sums.vfs_unusable else ""
+        layers = "/".join(sorted({pf.link_layer for pf in view.pfs} - {""}))
+        nics = count(len(view.pfs), f"{layers} NIC".strip())
+        yield f"{nics}, {count(sums.vfs, 'VF')}: {sums.vfs_free} free, {sums.vfs_held} held{unusable}"
+    versions = [f"{name} {version}" for name, version in (("driver", view.driver), ("lading-hooks", view.reporter)) if version]
+    seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
+    versions += [f"USED as the driver saw it {age(now() - seen)} ago"] if seen else []
+    if versions:
+        yield ", ".join(versions)
+    if view.cordon:
+        yield f"cordoned: {view.cordon}"

@@ -1,0 +1,141 @@
+"""`nodes`: a row a node, and the cluster's totals."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from central.ask.requests import allocatable_of
+from central.view.build import node_view, totals
+from central.view.model import GpuView, NodeState, NodeView, State, Totals
+from kubectl_lading.access import connect
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.run import run
+from kubectl_lading.terminal.amounts import NONE, age, count, gib, now, of_gib, percent
+from kubectl_lading.terminal.output import Cell, show, table, text, warn
+
+COLUMNS: Final = (
+    ("GPUS", "Cards that somebody holds, or a part of them / all."),
+    ("FREE", "Cards of which nothing is held, and that may be given."),
+    ("VFS", "RDMA VFs that somebody holds / all."),
+    ("HELD", "Of all cards: memory that pods were given / there is, and percent of compute. A share without percent counts 0."),
+    ("USED", "Memory that the driver saw in use when the node last looked, and how busy the cards were; - where not reported."),
+    ("HEALTH", "What is wrong, or ok."),
+)
+WIDE: Final = (
+    ("MODELS", "(wide) Cards by model."),
+    ("DRIVER", "(wide) NVIDIA's, by version."),
+    ("REPORTER", "(wide) Version of the node's lading-hooks."),
+    ("CPU", "(wide) Requested by pods / allocatable cores."),
+    ("HOST MEMORY", "(wide) Requested by pods / allocatable."),
+    ("SEEN", "(wide) How long ago the driver was asked for what is USED."),
+)
+_ALL: Final = "TOTAL"
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """As `GET /v1/cluster` names them."""
+
+    totals: Totals
+    nodes: tuple[NodeView, ...]
+    problems: tuple[str, ...] = ()
+
+
+@command("nodes", columns=(("NODE", "Its name; the last row is of all."), *COLUMNS, *WIDE))
+def nodes(flags: Flags) -> None:
+    """What each node has, how much of it is held, and how much is used.
+
+    HELD is what pods were given, USED is what the driver saw: a card that is held may idle. They are never the same number.
+    """
+    run(_nodes(flags))
+
+
+async def _nodes(flags: Flags) -> None:
+    async with connect(flags) as client:
+        cluster = await read_cluster(client)
+    views = view_nodes(cluster)
+    for problem in cluster.problems:
+        warn(problem)
+    view = ClusterView(totals=totals(views), nodes=tuple(views), problems=tuple(cluster.problems))
+    show(view, flags.output, draw_nodes(views, cluster, wide=flags.output is Output.WIDE))
+
+
+def view_nodes(cluster: Cluster) -> list[NodeView]:
+    """Nodes that report devices, or whose devices somebody holds without a report. By name."""
+    unreported = {pod.spec.node_name for pod in cluster.pods} - cluster.reports.keys()
+    held = {name for name in unreported if name and any(cluster.ledger.holds_on(name))}
+    return [node_view(cluster.ledger, cluster.reports.get(name), name) for name in sorted(cluster.reports.keys() | held)]
+
+
+def draw_nodes(views: Sequence[NodeView], cluster: Cluster, *, wide: bool) -> Table | Text:
+    if not views:
+        return text("No node reports devices: lading-hooks with report = true writes them (docs/central.md).")
+    heads = ("NODE", *(head for head, _ in (*COLUMNS, *(WIDE if wide else ()))))
+    rows = [[*_row(view.name, [view]), _health(view), *(_wide(view, cluster) if wide else ())] for view in views]
+    rows.append([*_row(_ALL, views), _health_of_all(views), *([""] * len(WIDE) if wide else ())])
+    return table(heads, rows)
+
+
+def _row(name: str, views: Sequence[NodeView]) -> Iterator[Cell]:
+    sums = totals(views)
+    gpus = [gpu for view in views for gpu in view.gpus]
+    yield text(name, "head") if name == _ALL else name
+    yield f"{sum(bool(gpu.holders) for gpu in gpus)}/{sums.gpus}" if gpus else NONE
+    yield str(sums.gpus_free) if gpus else NONE
+    yield f"{sum(bool(vf.holders) for view in views for pf in view.pfs for vf in pf.vfs)}/{sums.vfs}" if sums.vfs else NONE
+    yield f"{of_gib(sums.held_mib, sums.memory_mib)} {percent(sums.held_percent, sums.core_percent)}" if gpus else NONE
+    yield _used(gpus)
+
+
+def _used(gpus: Sequence[GpuView]) -> str:
+    """The sum of their memory, and how busy they are in the mean."""
+    uses = [gpu.use for gpu in gpus if gpu.use]
+    memory = [use.memory_mib for use in uses if use.memory_mib is not None]
+    busy = [use.busy_percent for use in uses if use.busy_percent is not None]
+    said = [gib(sum(memory))] if memory else []
+    said += [percent(sum(busy), 100 * len(busy))] if busy else []
+    return " ".join(said) or NONE
+
+
+def _health(view: NodeView) -> Text:
+    if view.state is NodeState.NO_REPORT:
+        return text("; ".join(("no report", *view.problems)), "bad")
+    ill = Counter("GPU" for gpu in view.gpus if gpu.state is State.UNUSABLE and not gpu.cordoned)
+    ill.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is State.UNUSABLE and not pf.cordoned)
+    said = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
+    said += [f"{count(number, kind)} unusable" for kind, number in ill.items()]
+    said += [count(len(view.problems), "problem")] if view.problems else []
+    if said:
+        return text(", ".join(said + (["cordoned"] if view.cordon else [])), "bad")
+    return text("cordoned", "warn") if view.cordon else text("ok", "good")
+
+
+def _health_of_all(views: Sequence[NodeView]) -> Text:
+    sums = totals(views)
+    said = [count(len(views), "node")]
+    said += [f"{sums.nodes_not_ready} not ready"] if sums.nodes_not_ready else []
+    return text(", ".join(said), "bad" if sums.nodes_not_ready else "")
+
+
+def _wide(view: NodeView, cluster: Cluster) -> Iterator[str]:
+    models = Counter(gpu.model for gpu in view.gpus)
+    yield ", ".join(f"{number} x {model}" for model, number in models.items()) or NONE
+    yield view.driver or NONE
+    yield view.reporter or NONE
+    yield from _host(view.name, cluster)
+    seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
+    yield age(now() - seen) if seen else NONE
+
+
+def _host(name: str, cluster: Cluster) -> tuple[str, str]:
+    room = cluster.ledger.room(name)
+    node = cluster.nodes.get(name)
+    size = allocatable_of(node.status.allocatable) if node else None
+    if size is None or not room.resources_known:
+        return NONE, NONE
+    cpu, all_cpu = (size.cpu_milli - room.cpu_milli) / 1000, size.cpu_milli / 1000
+    return f"{cpu:g}/{all_cpu:g}", of_gib(size.memory_mib - room.memory_mib, size.memory_mib)

@@ -1,0 +1,248 @@
+"""A cluster of a few simulated nodes with pods on them and pods that wait: as the API server has it, always the same.
+
+Pods are placed and their assignments written by central's own code, and signed with a key that every run has; nodes report what
+they granted, what their cards are used for, and who was there before. It is what the command line and the page show in tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import NAMESPACE_DNS, uuid5
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from central.api.objects import Node
+from central.ask.model import Policy
+from central.ask.parse import roles_of
+from central.ask.pod import Pod
+from central.assignment.annotation import BadAssignment, parse_own
+from central.bind.signer import Signer
+from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.health import Conditions
+from central.ledger.ledger import Ledger
+from central.pending import PendingPods
+from central.scheduler import Reservation, Scheduler
+from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
+from lading.nodedevices import NodeDevices, Status
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, PodUid
+from simnode.api_store import Store
+from simnode.reported import read_status
+from tests.fakes.records import Records
+
+Json = dict[str, Any]
+
+NOW: Final = 1_795_262_400  # 2026-11-21 12:00:00 UTC
+KEY_ID: Final = "central-1"
+_KEY: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PUBLIC_PEM: Final = _KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+NODES_OF: Final = {"h100-1": "demo-8gpu", "h100-2": "dgx-h100", "a100-1": "mn2a", "mig-1": "mig", "desk-1": "workstation"}
+
+USED: Final = ((71_680, 95), (68_864, 90), (30_208, 35))  # of the first cards of h100-1: MiB, and percent busy
+
+
+def uid_of(name: str) -> PodUid:
+    return PodUid(str(uuid5(NAMESPACE_DNS, name)))
+
+
+def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
+    return {PREFIX + key.replace("_", "-"): str(value) for key, value in words.items()}
+
+
+def _at(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def a_pod(
+    name: str,
+    containers: Mapping[str, Mapping[str, str | int]],
+    *,
+    namespace: str = "team-a",
+    age_s: int = 3600,
+    **annotations: str,
+) -> Json:
+    """`containers`: limits by name; keys are written without `lading.dev/`, and with `_` for `-`."""
+    specs = [{"name": one, "resources": {"limits": _prefixed(limits)}} for one, limits in containers.items()]
+    metadata = {"name": name, "namespace": namespace, "uid": uid_of(name), "creationTimestamp": _at(NOW - age_s)}
+    spec = {"schedulerName": "lading", "priority": 0, "containers": specs}
+    return {"metadata": metadata | {"annotations": _prefixed(annotations)}, "spec": spec, "status": {"phase": "Pending"}}
+
+
+# Where each is, in the order in which they come; None: it waits.
+PLACED: Final[Sequence[tuple[Json, str]]] = (
+    (a_pod("train-0", {"train": {"gpu": 2, "rdma": 2}, "log": {}}, age_s=86_400, topology="switch"), "h100-1"),
+    (a_pod("train-1", {"train": {"gpu": 4, "rdma": 4}}, age_s=86_000), "h100-2"),
+    (a_pod("serve-a", {"server": {"gpu_memory": "24Gi", "gpu_core": 40}}, namespace="team-b"), "h100-1"),
+    (a_pod("serve-b", {"server": {"gpu_memory": "16Gi", "gpu_core": 30}}, namespace="team-b"), "h100-1"),
+    (a_pod("notebook", {"main": {"gpu_core": 25}}, namespace="team-b", age_s=600), "desk-1"),
+    (a_pod("finetune", {"main": {"gpu": 1, "rdma": 2}}, age_s=7200), "a100-1"),
+    (a_pod("slice", {"main": {"gpu": 1}}, namespace="team-b", mig_profile="2g.20gb"), "mig-1"),
+)
+WAITING: Final = (
+    a_pod("too-many", {"train": {"gpu": 16}}, age_s=300),
+    a_pod("next-run", {"train": {"gpu": 8, "rdma": 8}}, age_s=120),
+)
+
+
+class SmallCluster:
+    """`objects` by their paths. A test changes them before it serves them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Json] = {}
+        self._version = 100
+        self.ledger, self._pending = Ledger(), PendingPods()
+        self._scheduler = Scheduler(self.ledger, self._pending, clock=lambda: 0.0, policy=Policy.BINPACK)
+        self._feed = PodFeed(self.ledger, self._pending, Conditions(), log=Records().log, unassigned=lambda pod: None)
+        for name, profile in NODES_OF.items():
+            self.add_node(name, read_status(profile))
+        self.add_node("old-1", read_status("pcie-8gpu"), ready=False)
+        for pod, node in PLACED:
+            self.bind(pod, node)
+        for pod in WAITING:
+            self.keep_pod(pod)
+        self._report()
+        self._tell()
+
+    def add_node(self, name: str, status: Status, *, ready: bool = True, **metadata: Any) -> None:
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        allocatable = {"cpu": "96", "memory": "1024Gi", "pods": "110"}
+        node = {"metadata": {"name": name}, "status": {"conditions": conditions, "allocatable": allocatable}}
+        reported = msgspec.structs.replace(status, reporter="0.1.0", reconciled=True, driver=status.driver or "580.95.05")
+        self.set_report(name, reported, **metadata)
+        NodeFeed(self.ledger).changed(msgspec.convert(self._keep(NODES.path(name=name), node), Node))
+
+    def status(self, name: str) -> Status:
+        return msgspec.convert(self.objects[NODE_DEVICES.path(name=name)]["status"], Status)
+
+    def set_report(self, name: str, status: Status, **metadata: Any) -> None:
+        report = {"metadata": {"name": name, **metadata}, "status": msgspec.to_builtins(status)}
+        DevicesFeed(self.ledger).changed(msgspec.convert(self._keep(NODE_DEVICES.path(name=name), report), NodeDevices))
+
+    def bind(self, pod: Json, node: str) -> None:
+        """With the assignment that central would give it there."""
+        uid = pod["metadata"]["uid"]
+        self.keep_pod(pod)
+        reserved = self._scheduler.reserve(uid, node)
+        assert isinstance(reserved, Reservation), f"{pod['metadata']['name']} does not fit on {node}: {reserved}"
+        given = {
+            ASSIGNMENT: reserved.assignment,
+            ASSIGNMENT_SIGNATURE: Signer(_KEY, KEY_ID).sign(reserved.assignment),
+        }
+        metadata = pod["metadata"] | {"annotations": pod["metadata"]["annotations"] | given}
+        self.keep_pod({"metadata": metadata, "spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}})
+
+    def keep_pod(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        kept = self._keep(PODS.path(metadata["namespace"], metadata["name"]), pod)
+        self._feed.changed(msgspec.convert(kept, Pod))
+
+    def pod(self, name: str) -> Json:
+        return next(one for path, one in self.objects.items() if "/pods/" in path and one["metadata"]["name"] == name)
+
+    def say(
+        self, pod: str, reason: str, message: str, *, source: str, good: bool = False, age_s: int = 60, count: int = 1
+    ) -> None:
+        """A Kubernetes Event."""
+        metadata = self.pod(pod)["metadata"]
+        about = {"kind": "Pod", "name": pod, "namespace": metadata["namespace"], "uid": metadata["uid"]}
+        event: Json = {
+            "metadata": {"name": f"{pod}.{len(self.objects)}", "namespace": metadata["namespace"]},
+            "involvedObject": about,
+            "reason": reason,
+            "message": message,
+            "type": "Normal" if good else "Warning",
+            "source": {"component": source},
+            "firstTimestamp": _at(NOW - age_s),
+            "lastTimestamp": _at(NOW - age_s),
+            "count": count,
+        }
+        self._keep(EVENTS.path(metadata["namespace"], event["metadata"]["name"]), event)
+
+    def fill(self, store: Store) -> None:
+        for path, one in self.objects.items():
+            store.load(path, one)
+
+    def _keep(self, path: str, obj: Json) -> Json:
+        self._version += 1
+        metadata = {"uid": str(uuid5(NAMESPACE_DNS, path))} | obj["metadata"] | {"resourceVersion": str(self._version)}
+        self.objects[path] = obj | {"metadata": metadata}
+        return self.objects[path]
+
+    def _report(self) -> None:
+        """Nodes say what they granted; the H100s also what is used, who was there, and what is wrong."""
+        for pod, node in PLACED:
+            status = self.status(node)
+            self.set_report(node, msgspec.structs.replace(status, grants=(*status.grants, *self._grants(pod, status))))
+        status = self.status("h100-1")
+        seen = [*USED, *[(0, 0)] * len(status.gpus)]
+        used = [
+            {"uuid": gpu.uuid, "memoryUsedMiB": mib, "busyPercent": busy}
+            for gpu, (mib, busy) in zip(status.gpus, seen, strict=False)
+        ]
+        gpus = list(status.gpus)
+        gpus[6] = msgspec.structs.replace(gpus[6], unhealthy="NVML: GPU is lost")
+        gpus[7] = msgspec.structs.replace(gpus[7], used_by="pod kube-system/burn-in")
+        changed = msgspec.to_builtins(msgspec.structs.replace(status, gpus=tuple(gpus))) | {
+            "use": used,
+            "usedAt": NOW - 40,
+            "past": [self._past(status.gpus[0].uuid, "train-9"), self._past(status.pfs[0].vfs[0].bdf, "train-9")],
+            "problems": ["cannot read /sys/class/infiniband/mlx5_9: Input/output error"],
+        }
+        self.set_report("h100-1", msgspec.convert(changed, Status))
+        desk = self.objects[NODE_DEVICES.path(name="desk-1")]
+        self.set_report("desk-1", self.status("desk-1"), annotations={"lading.dev/cordon": "all"}, **_named(desk))
+
+    def _grants(self, pod: Json, status: Status) -> tuple[Any, ...]:
+        kept = self.pod(pod["metadata"]["name"])
+        text = kept["metadata"]["annotations"][ASSIGNMENT]
+        own = parse_own(text, roles_of(msgspec.convert(kept, Pod)), namespace=kept["metadata"]["namespace"])
+        assert not isinstance(own, BadAssignment)
+        granted = [
+            {
+                "pod": own.pod,
+                "container": name,
+                "namespace": kept["metadata"]["namespace"],
+                "podName": kept["metadata"]["name"],
+                "form": "signed",
+                "gen": own.gen,
+                "gpus": [
+                    {"uuid": gpu.uuid, "migUuid": gpu.mig_uuid, "memoryMiB": gpu.memory_mib, "corePercent": gpu.core_percent}
+                    for gpu in placed.gpus
+                ],
+                "vfs": [vf.bdf for vf in placed.vfs],
+            }
+            for name, placed in own.placed.items()
+        ]
+        return msgspec.convert({"grants": granted}, Status).grants
+
+    def _past(self, device: str, pod: str) -> Json:
+        return {
+            "device": device,
+            "pod": uid_of(pod),
+            "namespace": "team-a",
+            "podName": pod,
+            "container": "train",
+            "since": NOW - 300_000,
+            "until": NOW - 90_000,
+            "by": "signed",
+        }
+
+    def _tell(self) -> None:
+        shown = "0/5 nodes are available: 4 node has too few GPUs (too-few-gpus), 1 too few free GPUs (too-few-free-gpus)."
+        self.say("next-run", "FailedScheduling", shown, source="lading-scheduler", count=3)
+        held = "Error: rpc error: code = FailedPrecondition desc = lading: device-held: GPU 0 is held by team-a/train-9"
+        self.say("train-0", "Failed", held, source="kubelet", age_s=86_300)
+        self.say(
+            "train-0",
+            "Scheduled",
+            "Successfully assigned team-a/train-0 to h100-1",
+            source="lading-scheduler",
+            good=True,
+            age_s=86_390,
+        )
+
+
+def _named(obj: Json) -> Json:
+    return {"uid": obj["metadata"]["uid"]}

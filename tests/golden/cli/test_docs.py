@@ -1,0 +1,45 @@
+"""docs/kubectl-lading.md shows what is said, word by word; it has every command and every flag."""
+
+import re
+
+import pytest
+
+from kubectl_lading.flags import Command
+from kubectl_lading.main import main
+from tests.docs import ROOT, section
+from tests.fakes.kubectl_lading import Cli
+
+PAGE = "kubectl-lading.md"
+SHOWN = ("nodes", "node", "gpu", "pod")
+_EXAMPLE = re.compile(r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_a_command_says(cli: Cli, name: str) -> None:
+    examples = re.findall(
+        r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", section(PAGE, f"## `{name}`"), re.MULTILINE | re.DOTALL
+    )
+    assert examples
+    for words, said in examples:
+        assert "".join(line.rstrip() + "\n" for line in cli.run(*words.split()).stdout.splitlines()) == said
+
+
+def test_every_command_has_a_section() -> None:
+    headings = set(re.findall(r"^## `(\w+)`$", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE))
+    assert headings == main.commands.keys() - {"completion", "uncordon"}  # which stand with others
+
+
+def test_every_global_flag_has_a_row() -> None:
+    command = main.commands["nodes"]
+    assert isinstance(command, Command)
+    shown = set(re.findall(r"`(--?[\w-]+)", "".join(re.findall(r"^\| (`-[^|]*) \|", section(PAGE, "## Flags"), re.MULTILINE))))
+    assert shown == {name for param in command.params for name in param.opts if name.startswith("-")}
+
+
+def test_every_column_is_explained_in_help(cli: Cli) -> None:
+    """`node` draws its heads itself; the others' are those of their tables."""
+    for words, own in (("nodes -o wide", "nodes"), ("node h100-1", "node")):
+        heads = re.split(r" {2,}", next(line for line in cli.run(*words.split()).stdout.splitlines() if "HELD" in line).strip())
+        command = main.commands[own]
+        assert isinstance(command, Command)
+        assert {head for head, _ in command.columns} == set(heads)

@@ -1,0 +1,243 @@
+"""What a node's view says of devices, holders and places; and what totals count."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from central.view.build import node_view, totals
+from central.view.model import NodeState, NodeView, State
+from lading.nodedevices import NodeDevices
+from simnode.reported import read_status
+from tests.fakes.kube_objects import Json, devices, gpu_uuid, grant, share, vf_address, vfs
+from tests.fakes.rooms import CARD_MIB
+from tests.unit.central.world import World, uid_of
+
+
+class Node:
+    """One node `n1`, and its report as it was told of last."""
+
+    def __init__(self, gpus: int = 2, vf_count: int = 0, **words: Any) -> None:
+        self.world = World()
+        self.world.readiness("n1", True)
+        self.report = self._tell(devices("n1", gpus, vf_count, version=self.world.next_version(), **words))
+
+    def _tell(self, said: Json) -> NodeDevices:
+        report = msgspec.convert(said, NodeDevices)
+        self.world.devices_feed.changed(report)
+        return report
+
+    def change(self, **status: Any) -> None:
+        """The report again, with these in its status."""
+        said = msgspec.to_builtins(self.report)
+        said["metadata"]["resourceVersion"] = str(self.world.next_version())
+        self.report = self._tell(said | {"status": said["status"] | status})
+
+    def change_gpu(self, number: int, **words: Any) -> None:
+        gpus = list(msgspec.to_builtins(self.report)["status"]["gpus"])
+        gpus[number] |= words
+        self.change(gpus=gpus)
+
+    @property
+    def view(self) -> NodeView:
+        return node_view(self.world.ledger, self.report, "n1")
+
+
+def test_a_free_card_has_no_holders() -> None:
+    (gpu, _) = Node().view.gpus
+    assert (gpu.state, gpu.held_mib, gpu.held_percent, gpu.holders) == (State.FREE, 0, 0, ())
+
+
+def test_a_whole_card_is_held_with_all_that_it_has() -> None:
+    node = Node()
+    node.world.bind("train", "n1")
+    held, free = node.view.gpus
+    assert (held.state, held.held_mib, held.held_percent) == (State.HELD, CARD_MIB, 100)
+    assert [(one.pod, one.namespace, one.claims, one.whole) for one in held.holders] == [("train", "default", ("bound",), True)]
+    assert free.state is State.FREE
+
+
+def test_shares_add_up_and_leave_the_rest() -> None:
+    node = Node(1)
+    node.world.bind("a", "n1", share("8Gi", 30))
+    node.world.bind("b", "n1", share("4Gi", 20))
+    (gpu,) = node.view.gpus
+    assert (gpu.state, gpu.held_mib, gpu.held_percent) == (State.SHARED, 12288, 50)
+    assert [(one.pod, one.memory_mib, one.core_percent) for one in gpu.holders] == [("a", 8192, 30), ("b", 4096, 20)]
+
+
+def test_a_card_without_memory_left_is_held() -> None:
+    node = Node(1)
+    node.world.bind("a", "n1", share("40Gi", 10))
+    node.world.bind("b", "n1", share("40Gi", 10))
+    assert node.view.gpus[0].state is State.HELD
+
+
+def test_containers_are_those_of_the_nodes_grants() -> None:
+    node = Node()
+    node.world.bind("train", "n1")
+    node.change(grants=[grant(uid_of("train"), "n1", 0)])
+    (holder,) = node.view.gpus[0].holders
+    assert (holder.claims, holder.containers) == (("bound", "granted"), ("main",))
+
+
+def test_a_grant_without_a_pod_is_a_holder_too() -> None:
+    node = Node(grants=[grant("uid-nobody", "n1", 1) | {"podName": "gone", "namespace": "ns"}])
+    (holder,) = node.view.gpus[1].holders
+    assert (holder.uid, holder.pod, holder.namespace, holder.claims) == ("uid-nobody", "gone", "ns", ("granted",))
+
+
+@pytest.mark.parametrize("said", [{"unhealthy": "GPU is lost"}, {"usedBy": "pod ns/stranger"}])
+def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
+    node = Node()
+    node.world.bind("train", "n1")
+    node.change_gpu(0, **said)
+    gpu = node.view.gpus[0]
+    assert gpu.state is State.UNUSABLE
+    assert next(iter(said.values())) in gpu.why
+    assert (gpu.cordoned, [one.pod for one in gpu.holders]) == (False, ["train"])
+
+
+def test_a_cordoned_card_is_said_to_be() -> None:
+    node = Node(cordon=gpu_uuid("n1", 1))
+    ready, cordoned = node.view.gpus
+    assert (ready.cordoned, ready.state) == (False, State.FREE)
+    assert (cordoned.cordoned, cordoned.state) == (True, State.UNUSABLE)
+    assert node.view.cordon == gpu_uuid("n1", 1)
+
+
+def test_a_cordon_of_what_is_not_there_is_a_problem() -> None:
+    assert Node(cordon="all").view.problems == ()
+    (problem,) = Node(cordon="GPU-misspelt").view.problems
+    assert "gpu-misspelt" in problem
+
+
+def test_use_is_beside_what_is_held_and_not_added_to_it() -> None:
+    node = Node()
+    node.change(use=[{"uuid": gpu_uuid("n1", 0), "memoryUsedMiB": 512}], usedAt=1000)
+    used, unknown = node.view.gpus
+    assert used.use is not None
+    assert (used.use.memory_mib, used.use.busy_percent, used.use.at) == (512, None, 1000)
+    assert (used.held_mib, unknown.use) == (0, None)
+
+
+def test_vfs_have_one_state_each() -> None:
+    node = Node(1, 3)
+    node.world.bind("net", "n1", vfs(1))
+    (held,) = [vf for pf in node.view.pfs for vf in pf.vfs if vf.holders]
+    assert (held.state, held.holders[0].pod) == (State.HELD, "net")
+    port = msgspec.to_builtins(node.report)["status"]["pfs"][0]
+    port["vfs"][2]["unhealthy"] = "no driver"
+    node.change(pfs=[port])
+    (pf,) = node.view.pfs
+    assert [vf.state for vf in pf.vfs] == [State.HELD, State.FREE, State.UNUSABLE]
+    assert pf.vfs[2].why == "no driver"
+
+
+def test_an_ill_nic_is_why_its_vfs_reach_nobody() -> None:
+    node = Node(1, 2)
+    port = msgspec.to_builtins(node.report)["status"]["pfs"][0] | {"unhealthy": "link is down"}
+    node.change(pfs=[port])
+    (pf,) = node.view.pfs
+    assert pf.why == "link is down"
+    assert [(vf.state, vf.why) for vf in pf.vfs] == [(State.UNUSABLE, "link is down")] * 2
+
+
+def test_instances_of_a_card_in_mig_mode() -> None:
+    node = Node(1)
+    mig = [
+        {"uuid": f"MIG-{n}", "gpuInstance": n, "computeInstance": 0, "memoryMiB": CARD_MIB // 4, "profile": "2g.20gb"}
+        for n in range(2)
+    ]
+    taken = [{"pod": "uid-x", "container": "main", "gpus": [{"uuid": gpu_uuid("n1", 0), "migUuid": "MIG-0"}]}]
+    node.change_gpu(0, migEnabled=True, mig=mig)
+    node.change(grants=taken)
+    (gpu,) = node.view.gpus
+    assert (gpu.state, gpu.held_mib, gpu.held_percent) == (State.SHARED, CARD_MIB // 4, 25)
+    assert [(one.state, [holder.uid for holder in one.holders]) for one in gpu.mig] == [
+        (State.HELD, ["uid-x"]),
+        (State.FREE, []),
+    ]
+    assert gpu.holders[0].mig == ("MIG-0",)
+
+
+def test_what_several_hold_and_one_should_is_a_problem() -> None:
+    grants = [
+        {"pod": f"uid-{n}", "podName": f"pod-{n}", "namespace": "ns", "container": "main", "vfs": [vf_address(0)]} for n in "ab"
+    ]
+    view = Node(0, 1, grants=grants).view
+    (problem,) = view.problems
+    assert vf_address(0) in problem
+    assert "ns/pod-a" in problem
+    assert "ns/pod-b" in problem
+
+
+def test_states_of_a_node() -> None:
+    assert Node().view.state is NodeState.READY
+    assert Node(reconciled=False).view.state is NodeState.NOT_RECONCILED
+    node = Node(reconciled=False)
+    node.world.readiness("n1", False)
+    assert node.view.state is NodeState.UNREACHABLE
+
+
+def test_without_a_report_who_holds_something_is_a_problem() -> None:
+    node = Node()
+    node.world.bind("train", "n1")
+    view = node_view(node.world.ledger, None, "n1")
+    assert (view.state, view.gpus) == (NodeState.NO_REPORT, ())
+    assert "default/train" in view.problems[0]
+    assert node_view(World().ledger, None, "n2").problems == ()
+
+
+def _reported(profile: str) -> NodeView:
+    said = {"metadata": {"name": "n1"}, "status": msgspec.to_builtins(read_status(profile))}
+    world = World()
+    report = msgspec.convert(said, NodeDevices)
+    world.devices_feed.changed(report)
+    return node_view(world.ledger, report, "n1")
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ("demo-8gpu", [(0, 0, 2, 2), (0, 0, 2, 2), (1, 1, 2, 2), (1, 1, 2, 2)]),
+        ("workstation", [(None, None, 1, 0)]),
+        ("mig", [(0, 0, 2, 0)]),
+    ],
+)
+def test_groups_are_switches_in_order_of_socket_and_address(
+    profile: str, expected: list[tuple[int | None, int | None, int, int]]
+) -> None:
+    groups = _reported(profile).groups
+    assert [(one.socket, one.numa, len(one.gpus), len(one.pfs)) for one in groups] == expected
+
+
+@pytest.mark.parametrize("profile", ["demo-8gpu", "dgx-a100", "dgx-h100", "mn2a", "mn2a-one-bridge", "pcie-8gpu", "mig"])
+def test_every_device_is_in_one_group(profile: str) -> None:
+    view = _reported(profile)
+    assert sorted(uuid for one in view.groups for uuid in one.gpus) == sorted(gpu.uuid for gpu in view.gpus)
+    assert sorted(bdf for one in view.groups for bdf in one.pfs) == sorted(pf.bdf for pf in view.pfs)
+
+
+def test_a_switch_of_switches_is_one_group_and_root_ports_are_several() -> None:
+    assert len(_reported("dgx-a100").groups) < len(_reported("dgx-a100").gpus)
+    assert all(len(one.gpus) <= 1 for one in _reported("pcie-8gpu").groups)
+
+
+def test_indices_follow_addresses() -> None:
+    gpus = _reported("demo-8gpu").gpus
+    assert [gpu.index for gpu in gpus] == list(range(8))
+    assert sorted(gpus, key=lambda gpu: gpu.bdf) == list(gpus)
+
+
+def test_totals_count_each_device_once() -> None:
+    node = Node(4, 3, cordon=gpu_uuid("n1", 3))
+    node.world.bind("whole", "n1")
+    node.world.bind("part", "n1", share("8Gi", 30))
+    node.world.bind("net", "n1", vfs(2))
+    sums = totals([node.view, node_view(node.world.ledger, None, "n2")])
+    assert (sums.gpus, sums.gpus_free, sums.gpus_shared, sums.gpus_held, sums.gpus_unusable) == (4, 1, 1, 1, 1)
+    assert (sums.memory_mib, sums.held_mib) == (4 * CARD_MIB, CARD_MIB + 8192)
+    assert (sums.core_percent, sums.held_percent) == (400, 130)
+    assert (sums.vfs, sums.vfs_free, sums.vfs_held, sums.vfs_unusable) == (3, 1, 2, 0)
+    assert (sums.nodes, sums.nodes_not_ready) == (2, 1)

@@ -1,0 +1,117 @@
+"""An installation as `deploy/` makes it, all well, and changes of it: what checks decide about, without an API server."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
+from kubectl_lading.installation.installed import Installation, Replica, SchedulerConfig
+from kubectl_lading.installation.objects import (
+    Crd,
+    Deployment,
+    EndpointSlice,
+    Lease,
+    Node,
+    Policy,
+    PolicyBinding,
+    Report,
+    SystemPod,
+)
+from lading.nodedevices import VERSION
+
+NOW: Final = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+BOOT: Final = "11111111-2222-3333-4444-555555555555"
+LEADER: Final = "lading-central-6d5f-abcde"
+STANDBY: Final = "lading-central-6d5f-fghij"
+ADDRESS: Final = "10.0.0.7"
+
+Json = dict[str, Any]
+
+
+def at(seconds: float) -> str:
+    """So long ago."""
+    return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def deployment(name: str, image: str, *, ready: int = 2, wanted: int = 2, **status: int) -> Deployment:
+    said = {"observedGeneration": 1, "readyReplicas": ready, "updatedReplicas": wanted, "replicas": wanted, **status}
+    template = {"spec": {"containers": [{"name": "it", "image": image}]}}
+    spec = {"replicas": wanted, "template": template}
+    return msgspec.convert({"metadata": {"name": name, "generation": 1}, "spec": spec, "status": said}, Deployment)
+
+
+def lease(holder: str = f"{LEADER}_0b6f", renewed_s: float = 1.0) -> Lease:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": at(renewed_s)}
+    return msgspec.convert({"metadata": {"name": CENTRAL}, "spec": spec}, Lease)
+
+
+def endpoints(*addresses: str) -> EndpointSlice:
+    found = {"metadata": {"name": CENTRAL}, "endpoints": [{"addresses": list(addresses)}]}
+    return msgspec.convert(found, EndpointSlice)
+
+
+def crd(*, established: bool = True, version: str = VERSION, fields: Json | None = None) -> Crd:
+    condition = {"type": "Established", "status": str(established), "message": "the names are taken"}
+    schema = {"openAPIV3Schema": {"properties": {"status": {"properties": fields or {}}}}}
+    versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
+    found = {"metadata": {"name": "nodedevices"}, "spec": {"versions": versions}, "status": {"conditions": [condition]}}
+    return msgspec.convert(found, Crd)
+
+
+def policy(name: str, *, warning: str = "") -> Policy:
+    said = {"typeChecking": {"expressionWarnings": [{"fieldRef": "spec", "warning": warning}]}} if warning else {}
+    return msgspec.convert({"metadata": {"name": name}, "status": said}, Policy)
+
+
+def policy_binding(name: str, action: str = "Deny") -> PolicyBinding:
+    return msgspec.convert(
+        {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": [action]}}, PolicyBinding
+    )
+
+
+def system_pod(name: str, address: str) -> SystemPod:
+    return msgspec.convert({"metadata": {"name": name}, "status": {"phase": "Running", "podIP": address}}, SystemPod)
+
+
+def node(
+    name: str = "n1",
+    *,
+    boot: str = BOOT,
+    kubelet: str = "v1.36.2",
+    runtime: str = "containerd://1.7.28",
+    ready: str = "True",
+    **conditions: str,
+) -> Node:
+    said = [{"type": kind, "status": status} for kind, status in {"Ready": ready, **conditions}.items()]
+    info = {"bootID": boot, "kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+    return msgspec.convert({"metadata": {"name": name}, "status": {"conditions": said, "nodeInfo": info}}, Node)
+
+
+def report(name: str = "n1", *, changed_s: float = 5.0, **status: Any) -> Report:
+    said = {"reporter": "0.1.0", "bootID": BOOT, "reconciled": True, **status}
+    managed = [{"manager": "lading-hooks", "subresource": "status", "time": at(changed_s)}]
+    return msgspec.convert({"metadata": {"name": name, "managedFields": managed}, "status": said}, Report)
+
+
+def installation(**changes: Any) -> Installation:
+    well = Installation(
+        at=NOW,
+        cli="0.1.0",
+        namespace="lading-system",
+        api_server="v1.36.2",
+        crd=crd(),
+        policies={name: policy(name) for name in POLICIES},
+        bindings=[policy_binding(name) for name in POLICIES],
+        central=deployment(CENTRAL, "registry.example/lading-central:0.1.0"),
+        lease=lease(),
+        endpoints=endpoints(ADDRESS),
+        scheduler=deployment(SCHEDULER, "registry.k8s.io/kube-scheduler:v1.36.2"),
+        scheduler_config=SchedulerConfig(profiles=("lading",), asks_central=RESOURCES),
+        system_pods=[system_pod(LEADER, ADDRESS), system_pod(STANDBY, "10.0.0.8")],
+        replicas={LEADER: Replica(version="0.1.0", leads=True, bindings_open=0), STANDBY: Replica(version="0.1.0")},
+        nodes={"n1": node("n1"), "n2": node("n2")},
+        reports={"n1": report("n1"), "n2": report("n2", changed_s=7200.0)},
+    )
+    return replace(well, **changes)

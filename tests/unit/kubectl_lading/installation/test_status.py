@@ -1,0 +1,167 @@
+"""`kubectl lading status` as a command: its exit status, what it waits for, and a cluster that it may not read."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from kubectl_lading.installation.finding import Level
+from kubectl_lading.installation.installed import Unread, Workload
+from kubectl_lading.installation.read_installation import CRDS, DEPLOYMENTS
+from kubectl_lading.installation.status import AGAIN_S, Duration, wait_until_well
+from kubectl_lading.installation.status_view import StatusView, view_status
+from lading.kube.resource import NODE_DEVICES, PODS
+from simnode.api_server import write_kubeconfig
+from tests.fakes.installed_cluster import BOOT, LEADER, NAMESPACE, STANDBY, InstalledCluster, served_installation
+from tests.fakes.kubectl_lading import Cli
+from tests.fakes.small_cluster import NODES_OF, NOW
+from tests.unit.kubectl_lading.installation.installations import installation
+
+WELL = view_status(installation())
+ILL = view_status(installation(workload=Workload(unassigned=("a/b",))))
+AWAY = Unread(why="cannot get /version: connection refused")
+
+
+@pytest.fixture
+def cluster() -> InstalledCluster:
+    """All well."""
+    cluster = InstalledCluster()
+    for path in [path for path in cluster.objects if path.endswith(("/old-1", "/pods/next-run", "/pods/too-many"))]:
+        del cluster.objects[path]
+    for name in NODES_OF:
+        status = cluster.objects[NODE_DEVICES.path(name=name)]["status"]
+        status.update(problems=[], bootID=BOOT)
+        for gpu in status["gpus"]:
+            gpu.pop("unhealthy", None)
+            gpu.pop("usedBy", None)
+    return cluster
+
+
+@pytest.fixture
+def cli(cluster: InstalledCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    with served_installation(cluster, tmp_path) as cli:
+        yield cli
+
+
+def seen(cli: Cli, *words: str) -> tuple[int, StatusView]:
+    done = cli.run("status", "-o", "json", *words)
+    return done.exit_code, msgspec.json.decode(done.stdout, type=StatusView)
+
+
+def test_all_is_well(cluster: InstalledCluster, cli: Cli) -> None:
+    status, view = seen(cli)
+    assert (status, view.state, view.findings) == (0, Level.OK, ())
+    assert view.versions["central"] == {"0.1.0": 2}
+
+
+def test_something_is_degraded(cluster: InstalledCluster, cli: Cli) -> None:
+    cluster.pages[cluster.proxied(LEADER, "/metrics")] = b"lading_central_leader 0\n"
+    status, view = seen(cli)
+    assert (status, [one.check for one in view.findings]) == (1, ["central-answers"])
+
+
+@pytest.mark.parametrize(
+    ("path", "checks"),
+    [
+        (CRDS.path(name="nodedevices.devices.lading.dev"), ["resource-served"]),
+        (DEPLOYMENTS.path(NAMESPACE, "lading-central"), ["central-deployed"]),
+    ],
+)
+def test_what_may_not_be_read(cluster: InstalledCluster, cli: Cli, path: str, checks: list[str]) -> None:
+    cluster.pages[path] = 403
+    status, view = seen(cli)
+    assert (status, [one.check for one in view.findings]) == (3, checks)
+
+
+def test_replicas_that_may_not_be_asked_are_not_needed(cluster: InstalledCluster, cli: Cli) -> None:
+    for pod in (LEADER, STANDBY):
+        cluster.pages[cluster.proxied(pod, "/metrics")] = 403
+    status, view = seen(cli)
+    assert (status, [one.check for one in view.findings]) == (0, ["central-answers"])
+    assert view.versions["central"] == {"0.1.0": 1}  # by its image
+
+
+def test_pods_that_may_not_be_read(cluster: InstalledCluster, cli: Cli) -> None:
+    cluster.pages[PODS.path()] = 403
+    done = cli.run("status")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "/api/v1/pods" in done.stderr
+
+
+def test_nothing_is_installed(tmp_path: Path) -> None:
+    bare = InstalledCluster()
+    for path in list(bare.objects):
+        if "lading" in path:
+            del bare.objects[path]
+    with served_installation(bare, tmp_path) as cli:
+        status, view = seen(cli)
+    missing = {"resource-served", "policies-there", "central-deployed", "central-leads", "scheduler-deployed", "nodes-report"}
+    assert status == 1
+    assert missing <= {one.check for one in view.findings if one.level is Level.DEGRADED}
+
+
+def test_an_api_server_that_is_not_there(tmp_path: Path) -> None:
+    done = Cli(write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")).run("status")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "hint" in done.stderr
+
+
+def test_arguments_without_a_meaning(cli: Cli) -> None:
+    assert cli.run("status", "--wait", "--timeout", "soon").exit_code == 2
+
+
+# ---- --wait
+
+
+class Looks:
+    """One after the other, the last one for ever; time passes in sleep only."""
+
+    def __init__(self, *looks: StatusView | Unread) -> None:
+        self.looks = list(looks)
+        self.now = 0.0
+        self.told: list[str] = []
+
+    async def look(self) -> StatusView | Unread:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def wait(self, timeout_s: float) -> StatusView | Unread:
+        return asyncio.run(
+            wait_until_well(self.look, timeout_s=timeout_s, tell=self.told.append, clock=lambda: self.now, sleep=self.sleep)
+        )
+
+
+def test_it_waits_until_all_is_well() -> None:
+    looks = Looks(AWAY, AWAY, ILL, ILL, WELL, ILL)
+    assert looks.wait(300) is WELL
+    assert looks.now == 4 * AGAIN_S
+    assert [("/version" in words, "a/b" in words) for words in looks.told] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("last", [ILL, AWAY])
+def test_it_waits_no_longer_than_it_may(last: StatusView | Unread) -> None:
+    looks = Looks(last)
+    assert looks.wait(7) is last
+    assert looks.now <= 7
+
+
+def test_without_waiting_it_looks_once() -> None:
+    looks = Looks(ILL, WELL)
+    assert (looks.wait(0), looks.now, looks.told) == (ILL, 0.0, [])
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90", 90), ("90s", 90), ("1h30m", 5400), ("0s", 0)])
+def test_durations(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5 m", "-1s", "m", "1d"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Duration().convert(text, None, None)

@@ -1,0 +1,113 @@
+"""What the pods of a cluster show of the installation."""
+
+from typing import Any
+
+import msgspec
+
+from central.api.objects import Node
+from kubectl_lading.cluster import Cluster, compute
+from kubectl_lading.installation.installed import Workload
+from kubectl_lading.installation.objects import Pod
+from kubectl_lading.installation.workload import summarise
+from lading.nodedevices import NodeDevices
+from tests.fakes.installed_cluster import InstalledCluster
+from tests.fakes.small_cluster import a_pod
+from tests.unit.kubectl_lading.installation.installations import NOW, at
+
+DEVICES_HEALTHY = "lading.dev/DevicesHealthy"
+
+
+def read(cluster: InstalledCluster) -> tuple[Cluster, list[Pod]]:
+    def of(plural: str, kind: Any) -> list[Any]:
+        return [msgspec.convert(one, kind) for path, one in cluster.objects.items() if f"/{plural}/" in path]
+
+    pods = of("pods", Pod)
+    computed = compute((of("nodedevices", NodeDevices), "9999"), (of("nodes", Node), "9999"), (pods, "9999"))
+    return computed, pods
+
+
+def workload(cluster: InstalledCluster) -> Workload:
+    return summarise(*read(cluster), NOW)
+
+
+def running(cluster: InstalledCluster, name: str, *, since_s: float, phase: str = "Running", **status: Any) -> None:
+    cluster.pod(name)["status"] = {"phase": phase, "startTime": at(since_s), **status}
+
+
+def forget_grants(cluster: InstalledCluster, node: str) -> None:
+    cluster.set_report(node, msgspec.structs.replace(cluster.status(node), grants=()))
+
+
+def test_what_is_there() -> None:
+    found = workload(InstalledCluster())
+    assert found == Workload(bound=7, pending={"too-few-gpus": 1, "too-few-free-gpus": 1})
+
+
+def test_a_pod_that_can_never_fit_on_most_nodes_waits_for_those_where_it_can() -> None:
+    """Most nodes have another model, which is no reason to give up."""
+    cluster = InstalledCluster()
+    cluster.keep_pod(a_pod("picky", {"main": {"gpu": 8}}, gpu_model="NVIDIA H100 80GB HBM3"))
+    assert workload(cluster).pending["too-few-free-gpus"] == 2
+
+
+def test_requests_without_a_meaning_and_pods_that_fit() -> None:
+    cluster = InstalledCluster()
+    cluster.keep_pod(a_pod("misspelt", {"main": {"gpu_mem": "8Gi"}}))
+    cluster.keep_pod(a_pod("fits", {"main": {"gpu_core": 5}}))
+    found = workload(cluster).pending
+    assert (found["request-malformed"], found["fits"]) == (1, 1)
+
+
+def test_a_pod_that_runs_without_a_grant() -> None:
+    cluster = InstalledCluster()
+    forget_grants(cluster, "h100-1")
+    running(cluster, "train-0", since_s=61)
+    running(cluster, "serve-a", since_s=10)  # its report may be under way
+    running(cluster, "serve-b", since_s=500, phase="Pending")
+    assert workload(cluster).ungranted == ("team-a/train-0",)
+
+
+def test_of_a_node_that_can_not_know_nothing_is_said() -> None:
+    cluster = InstalledCluster()
+    for node in ("h100-1", "h100-2"):
+        forget_grants(cluster, node)
+    cluster.set_report("h100-1", msgspec.structs.replace(cluster.status("h100-1"), reconciled=False))
+    cluster.add_node("h100-2", cluster.status("h100-2"), ready=False)
+    running(cluster, "train-0", since_s=500)
+    running(cluster, "train-1", since_s=500)
+    assert workload(cluster).ungranted == ()
+
+
+def test_a_pod_that_does_not_start() -> None:
+    cluster = InstalledCluster()
+    running(cluster, "train-0", since_s=601, phase="Pending")
+    running(cluster, "train-1", since_s=599, phase="Pending")
+    running(cluster, "serve-a", since_s=9000)
+    assert workload(cluster).unstarted == ("team-a/train-0",)
+
+
+def test_a_node_without_a_report() -> None:
+    cluster = InstalledCluster()
+    del cluster.objects["/apis/devices.lading.dev/v1alpha1/nodedevices/mig-1"]
+    assert workload(cluster).unreported == ("mig-1",)
+
+
+def test_ill_devices_and_missing_assignments() -> None:
+    cluster = InstalledCluster()
+    running(cluster, "train-0", since_s=1, conditions=[{"type": DEVICES_HEALTHY, "status": "False"}])
+    running(cluster, "train-1", since_s=1, conditions=[{"type": DEVICES_HEALTHY, "status": "True"}])
+    stray = a_pod("stray", {"main": {"gpu": 1}})
+    stray["spec"]["nodeName"] = "desk-1"
+    cluster.keep_pod(stray)
+    found = workload(cluster)
+    assert (found.unhealthy, found.unassigned) == (("team-a/train-0",), ("team-a/stray",))
+
+
+def test_two_pods_with_one_card() -> None:
+    cluster = InstalledCluster()
+    grants = cluster.status("h100-1").grants
+    twice = msgspec.structs.replace(grants[0], pod="another", pod_name="other")
+    cluster.set_report("h100-1", msgspec.structs.replace(cluster.status("h100-1"), grants=(*grants, twice)))
+    found = workload(cluster).clashes
+    assert len(found) >= 1
+    assert all("h100-1" in one and "another" in one and "team-a/train-0" in one for one in found)

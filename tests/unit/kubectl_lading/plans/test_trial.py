@@ -1,0 +1,68 @@
+"""Where pods would go: as central decides it, one beside the other, and nothing is created."""
+
+import msgspec
+
+from central.api.objects import Node
+from central.fit.model import Missing
+from central.reasons import OfPod
+from kubectl_lading.cluster import Cluster, compute
+from kubectl_lading.plans.manifests import parse_manifest
+from kubectl_lading.plans.trial import Trial, try_pods
+from lading.nodedevices import NodeDevices
+from tests.fakes.kube_objects import devices, node
+
+
+def cluster(*sizes: int, cpu: str = "64") -> Cluster:
+    """A node of so many cards and VFs for each."""
+    reports = [msgspec.convert(devices(f"n{n}", size, size, version=n + 1), NodeDevices) for n, size in enumerate(sizes)]
+    nodes = [msgspec.convert(node(f"n{n}", allocatable={"cpu": cpu, "memory": "64Gi"}), Node) for n, _ in enumerate(sizes)]
+    return compute((reports, "9"), (nodes, "9"), ([], "9"))
+
+
+def tried(where: Cluster, limits: str, *, replicas: int = 1, scheduler: str = "lading") -> list[Trial]:
+    text = f"""
+kind: Deployment
+metadata: {{name: x}}
+spec:
+  replicas: {replicas}
+  template: {{spec: {{schedulerName: {scheduler}, containers: [{{name: main, resources: {{limits: {{{limits}}}}}}}]}}}}
+"""
+    return list(try_pods(where, parse_manifest(text, "x", namespace="team").pods))
+
+
+def test_each_is_placed_beside_those_before_it() -> None:
+    trials = tried(cluster(2, 1), "lading.dev/gpu: 1", replicas=4)
+    uuids = [gpu.uuid for trial in trials for given in trial.containers.values() for gpu in given.gpus]
+    assert len(set(uuids)) == 3
+    assert [bool(trial.node) for trial in trials] == [True, True, True, False]
+    why = trials[-1].why
+    assert why is not None
+    assert why.reasons == {Missing.TOO_FEW_FREE_GPUS: 2}
+
+
+def test_those_of_another_manifest_are_beside_them_too() -> None:
+    text = "kind: Pod\nspec: {schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 1}}}]}"
+    pods = [pod for name in ("x", "y") for pod in parse_manifest(text, name, namespace="team").pods]
+    uuids = [gpu.uuid for trial in try_pods(cluster(2), pods) for gpu in trial.containers["main"].gpus]
+    assert len(set(uuids)) == 2
+
+
+def test_devices_and_how_close_they_are() -> None:
+    (trial,) = tried(cluster(2), "lading.dev/gpu: 2, lading.dev/rdma: 1")
+    assert (len(trial.containers["main"].gpus), len(trial.containers["main"].vfs)) == (2, 1)
+    assert len(trial.pairs) == 3
+
+
+def test_a_node_with_the_devices_and_without_the_cpu() -> None:
+    (trial,) = tried(cluster(1, cpu="2"), "lading.dev/gpu: 1, cpu: 4")
+    assert (trial.node, trial.lacks_resources) == ("", ("n0",))
+
+
+def test_what_is_wrong_with_the_pod_itself() -> None:
+    (bad,) = tried(cluster(1), "lading.dev/gpus: 1")
+    assert (bad.node, bad.code) == ("", OfPod.REQUEST_MALFORMED)
+    (plain,) = tried(cluster(1), "cpu: 1")
+    assert (plain.node, plain.code, bool(plain.problem)) == ("", "", True)
+    (elsewhere,) = tried(cluster(1), "lading.dev/gpu: 1", scheduler="default-scheduler")
+    assert elsewhere.node == "n0"
+    assert elsewhere.notes

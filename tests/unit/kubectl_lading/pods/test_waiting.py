@@ -1,0 +1,85 @@
+"""What a pod waits for, and what would help it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from central.fit.model import Missing
+from central.why import Why
+from kubectl_lading.pods.waiting import Wait, explain_wait
+from tests.fakes.kube_objects import WHOLE, share
+from tests.unit.central.world import World
+
+
+def wait(made: World, limits: Mapping[str, str] = WHOLE, *, said: Why | None = None, most: int = 9, **words: Any) -> Wait:
+    made.show("waits", limits, **words)
+    *_, found = explain_wait(made.scheduler, made.pending_pod("waits"), said, most=most)
+    assert found is not None
+    return found
+
+
+def full(*priorities: int) -> World:
+    made = World()
+    made.node("n1", len(priorities))
+    for number, priority in enumerate(priorities):
+        made.bind(f"p{number}", "n1", priority=priority)
+    return made
+
+
+def test_enough_is_free_and_on_no_single_card() -> None:
+    made = World()
+    made.node("n1", 2)
+    for name in ("a", "b"):
+        made.bind(name, "n1", share("50Gi"))
+    found = wait(made, share("40Gi"))
+    assert [(one.node, one.cards, one.free_mib) for one in found.scattered] == [("n1", 2, 2 * 30 * 1024)]
+    assert not wait(made, share("70Gi")).scattered
+    assert not wait(made, WHOLE).scattered
+
+
+def test_whose_end_would_help_and_how_many_nodes_were_left_out() -> None:
+    made = World()
+    for node in ("n1", "n2", "n3"):
+        made.node(node)
+        made.bind(f"on-{node}", node)
+    found = wait(made, most=2)
+    assert [one.node for one in found.helps] == ["n1", "n2"]
+    assert found.not_looked_at == 1
+    assert found.why.reasons == {Missing.TOO_FEW_FREE_GPUS: 3}
+
+
+def test_preemption() -> None:
+    found = wait(full(1, 2), priority=5).preemption
+    assert found is not None
+    assert (found.node, [one.pod for one in found.victims]) == ("n1", ["p0"])
+    for nobody in (
+        wait(full(5), priority=5),
+        wait(full(1), priority=5, never=True),
+        wait(full(1), {"lading.dev/gpu": "2"}, priority=5),
+    ):
+        assert nobody.preemption is not None
+        assert not nobody.preemption.victims
+
+
+def test_where_it_fits_nobody_is_evicted() -> None:
+    made = full(1)
+    made.node("n2")
+    assert wait(made, priority=5).preemption is None
+
+
+def test_a_node_with_the_devices_and_without_the_cpu() -> None:
+    made = World()
+    made.node("n1")
+    made.readiness("n1", True, allocatable={"cpu": "1", "memory": "1Gi"})
+    (node,) = wait(made, requests={"cpu": "2", "memory": "1Gi"}).why.nodes
+    assert (node.reason, "2 cpu" in node.detail) == ("fits", True)
+    (node,) = wait(made, requests={"cpu": "1", "memory": "1Gi"}).why.nodes
+    assert node.detail == ""
+
+
+def test_what_central_says_of_nodes_counts_first() -> None:
+    made = full(1)
+    said = Why(namespace="default", name="waits", uid="uid-waits", state="pending", asks="x", making_room_on="n1")
+    found = wait(made, said=said, priority=5)
+    assert found.from_central
+    assert found.why.nodes == []
+    assert found.preemption is None  # it is under way

@@ -1,0 +1,104 @@
+"""Where the API server is and which namespace is meant, as kubectl finds it; and what an API server's no tells a person."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from kubectl_lading.access import connect, find_kubeconfig, find_namespace, find_pod
+from kubectl_lading.flags import Flags
+from lading.errors import ConfigError, LadingError
+from lading.kube.resource import NODE_DEVICES
+from tests.fakes.kube_server import FakeKubeServer, Fault
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    contexts = [
+        {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+        {"name": "there", "context": {"cluster": "c", "user": "u"}},
+    ]
+    path = tmp_path / "config"
+    clusters, users = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], [{"name": "u", "user": {"token": "t"}}]
+    path.write_text(json.dumps({"current-context": "here", "contexts": contexts, "clusters": clusters, "users": users}))
+    return path
+
+
+def test_a_flag_before_the_environment_before_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "/a:/b")
+    assert find_kubeconfig(Flags(kubeconfig="/c")) == Path("/c")
+    assert find_kubeconfig(Flags()) == Path("/a:/b")
+    monkeypatch.delenv("KUBECONFIG")
+    assert find_kubeconfig(Flags()) == tmp_path / ".kube" / "config"
+
+
+@pytest.mark.parametrize(
+    ("flags", "namespace"),
+    [
+        ({}, "team"),
+        ({"context": "there"}, "default"),
+        ({"context": "there", "namespace": "said"}, "said"),
+        ({"namespace": "said"}, "said"),
+    ],
+)
+def test_the_namespace_is_the_contexts(config: Path, flags: dict[str, str], namespace: str) -> None:
+    assert find_namespace(Flags(kubeconfig=str(config), **flags)) == namespace  # type: ignore[arg-type]
+
+
+def test_no_kubeconfig_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_namespace(Flags(kubeconfig=str(tmp_path / "none")))
+    assert "none" in caught.value.message
+
+
+def test_a_context_that_is_named_needs_no_current_one(config: Path) -> None:
+    said = json.loads(config.read_text())
+    del said["current-context"]
+    config.write_text(json.dumps(said))
+    assert find_namespace(Flags(kubeconfig=str(config), context="here")) == "team"
+
+
+@pytest.mark.parametrize("text", ["words", "contexts: [", "[]"])
+def test_a_kubeconfig_that_is_none_is_an_error_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(ConfigError):
+        find_namespace(Flags(kubeconfig=str(tmp_path / "config")))
+    with pytest.raises(ConfigError):
+        find_namespace(Flags(kubeconfig=str(tmp_path)))
+
+
+def test_a_pod_is_named_with_its_namespace_or_without(config: Path) -> None:
+    flags = Flags(kubeconfig=str(config))
+    assert find_pod(flags, "p") == ("team", "p")
+    assert find_pod(flags, "other/p") == ("other", "p")
+
+
+@pytest.mark.parametrize("word", ["", "/", "team/"])
+def test_a_pod_without_a_name_is_no_list_of_pods(config: Path, word: str) -> None:
+    with pytest.raises(ConfigError):
+        find_pod(Flags(kubeconfig=str(config)), word)
+
+
+async def _ask(flags: Flags) -> None:
+    async with connect(flags) as client:
+        await client.get(NODE_DEVICES.path())
+
+
+@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "lading-reader"), (404, "deploy/crds")])
+def test_a_no_comes_with_what_to_do(tmp_path: Path, status: int, hint: str) -> None:
+    async def scenario() -> None:
+        async with FakeKubeServer() as server:
+            server.fail(Fault(status=status, reason="No"))
+            await _ask(Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config"))))
+
+    with pytest.raises(LadingError) as caught:
+        asyncio.run(scenario())
+    assert hint in caught.value.hint
+
+
+def test_a_server_that_is_not_there_comes_with_what_to_do(config: Path) -> None:
+    with pytest.raises(LadingError) as caught:
+        asyncio.run(_ask(Flags(kubeconfig=str(config))))
+    assert "kubectl" in caught.value.hint

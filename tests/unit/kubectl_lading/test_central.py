@@ -1,0 +1,139 @@
+"""Central is asked through the API server's proxy or at a URL, and nobody needs it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from central.why import Why
+from kubectl_lading.access import connect
+from kubectl_lading.central import Central, Silent
+from kubectl_lading.flags import Flags
+from lading.errors import ConfigError
+from simnode.api_server import failure, write_kubeconfig
+
+WHY = {"namespace": "team", "name": "p", "uid": "u", "state": "pending", "asks": "main: 1 whole GPU", "refused_s": 7.0}
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/sys/leases/lading-central"
+LED = {"spec": {"holderIdentity": "lading-central-x_6b1f0a52-0000-0000-0000-000000000000"}}  # as central.api.lease writes it
+POD = "/api/v1/namespaces/sys/pods/lading-central-x"
+PORTS = [{"containerPort": 9442, "name": "metrics"}, {"containerPort": 8081, "name": "extender"}]
+PATH = "/api/v1/namespaces/sys/pods/{}:lading-central-x:8081/proxy/v1/why/team/p"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def ask(
+    folder: Path, handler: Handler, *, by_url: bool = False, timeout_s: float = 3.0, lease: Any = LED
+) -> tuple[Any, list[str]]:
+    """The answer, and the paths of central that were asked for. A lease of None is the handler's too."""
+    asked = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        if request.path == LEASE and lease is not None:
+            return web.json_response(lease)
+        if request.path == POD and lease is not None:
+            return web.json_response({"spec": {"containers": [{"ports": PORTS}]}})
+        asked.append(request.path)
+        return await handler(request)
+
+    async def run() -> Any:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", serve)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = "http://{}:{}".format(*runner.addresses[0][:2])
+        flags = Flags(
+            kubeconfig=str(write_kubeconfig(folder / "config", url)), lading_namespace="sys", central=url if by_url else ""
+        )
+        try:
+            async with connect(flags) as client:
+                return await Central(client, flags, timeout_s=timeout_s).why("team", "p")
+        finally:
+            await runner.cleanup()
+
+    return asyncio.run(run()), asked
+
+
+async def answers(request: web.Request) -> web.StreamResponse:
+    return web.json_response(WHY)
+
+
+def test_the_one_that_leads_through_the_api_servers_proxy(tmp_path: Path) -> None:
+    said, asked = ask(tmp_path, answers)
+    assert isinstance(said, Why)
+    assert (said.uid, said.refused_s) == ("u", 7.0)
+    assert asked == [PATH.format("http")]
+
+
+def test_at_a_url(tmp_path: Path) -> None:
+    said, asked = ask(tmp_path, answers, by_url=True)
+    assert isinstance(said, Why)
+    assert asked == ["/v1/why/team/p"]
+
+
+def test_one_with_a_certificate_is_asked_after_the_plain_one_failed(tmp_path: Path) -> None:
+    async def only_https(request: web.Request) -> web.StreamResponse:
+        return await answers(request) if "/https:" in request.path else failure(503, "ServiceUnavailable")
+
+    said, asked = ask(tmp_path, only_https)
+    assert isinstance(said, Why)
+    assert asked == [PATH.format("http"), PATH.format("https")]
+
+
+def test_a_pod_that_it_does_not_know_is_no_failure(tmp_path: Path) -> None:
+    async def unknown(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404, text="no such pod asks for devices\n")
+
+    assert ask(tmp_path, unknown)[0] is None
+    assert ask(tmp_path, unknown, by_url=True)[0] is None
+
+
+@pytest.mark.parametrize("lease", [LED, None])
+@pytest.mark.parametrize(("status", "named"), [(404, "lease lading-central"), (403, "pods/proxy"), (503, "503"), (500, "500")])
+def test_why_it_is_silent(tmp_path: Path, status: int, named: str, lease: Any) -> None:
+    async def fails(request: web.Request) -> web.StreamResponse:
+        return failure(status, "NotFound" if status == 404 else "Forbidden")
+
+    said, _ = ask(tmp_path, fails, lease=lease)
+    assert isinstance(said, Silent)
+    assert named in said.why
+
+
+@pytest.mark.parametrize("lease", [{}, {"spec": {}}, {"spec": {"holderIdentity": ""}}])
+def test_nobody_leads(tmp_path: Path, lease: Any) -> None:
+    said, asked = ask(tmp_path, answers, lease=lease)
+    assert isinstance(said, Silent)
+    assert asked == []
+
+
+def test_it_is_not_waited_for_long(tmp_path: Path) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    for by_url in (False, True):
+        assert isinstance(ask(tmp_path, never, by_url=by_url, timeout_s=0.1)[0], Silent)
+
+
+def test_an_answer_that_can_not_be_read(tmp_path: Path) -> None:
+    async def garbage(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>")
+
+    assert isinstance(ask(tmp_path, garbage)[0], Silent)
+
+
+@pytest.mark.parametrize("url", ["central:8080", "ftp://x", "http://"])
+def test_what_is_no_url(tmp_path: Path, url: str) -> None:
+    config = write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1")
+
+    async def run() -> None:
+        flags = Flags(kubeconfig=str(config), central=url)
+        async with connect(flags) as client:
+            Central(client, flags)
+
+    with pytest.raises(ConfigError):
+        asyncio.run(run())

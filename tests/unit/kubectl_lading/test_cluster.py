@@ -1,0 +1,107 @@
+"""The API server's lists, as central's own code understands them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from central.ask.model import Policy
+from central.ledger.model import Claim
+from kubectl_lading.access import connect
+from kubectl_lading.central import Central
+from kubectl_lading.cluster import Cluster, read_cluster, read_deciding
+from kubectl_lading.flags import Flags
+from lading.kube.errors import ForbiddenError
+from lading.vocabulary import ASSIGNMENT
+from tests.fakes.kube_objects import devices, devices_path, node, node_path, pod, pod_path
+from tests.fakes.kube_server import FakeKubeServer, Fault
+from tests.fakes.small_cluster import SmallCluster, uid_of
+
+
+async def _read(server: FakeKubeServer, folder: Path) -> Cluster:
+    async with connect(Flags(kubeconfig=str(server.write_kubeconfig(folder / "config")))) as client:
+        return await read_cluster(client)
+
+
+def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
+    async def scenario() -> Cluster:
+        async with FakeKubeServer() as server:
+            SmallCluster().fill(server.store)
+            return await _read(server, tmp_path)
+
+    cluster = asyncio.run(scenario())
+    held = {one.holder.name: one for one in cluster.ledger.holders("h100-1")}
+    assert held.keys() == {"train-0", "serve-a", "serve-b"}
+    assert set(held["train-0"].claims) == {Claim.BOUND, Claim.GRANTED}
+    assert {one.name for one in cluster.pending} == {"next-run", "too-many"}
+    assert not cluster.ledger.room("old-1").reachable
+    assert cluster.problems == []
+    found = cluster.pod("team-a", "train-0")
+    assert found is not None
+    assert found.metadata.uid == uid_of("train-0")
+
+
+def test_what_can_not_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:
+    async def scenario() -> Cluster:
+        async with FakeKubeServer() as server:
+            server.store.load(devices_path("n1"), devices("n1"))
+            server.store.load(devices_path("odd"), {"metadata": {"name": "odd"}, "status": {"gpus": 7}})
+            server.store.load(node_path("n1"), node("n1"))
+            server.store.load(pod_path("bad"), pod("bad", node="n1", annotations={ASSIGNMENT: "{"}))
+            server.store.load(pod_path("bare"), pod("bare", node="n1"))
+            return await _read(server, tmp_path)
+
+    cluster = asyncio.run(scenario())
+    assert cluster.reports.keys() == {"n1"}
+    assert any("NodeDevices odd" in one for one in cluster.problems)
+    assert any("default/bad" in one for one in cluster.problems)
+    assert [one.metadata.name for one in cluster.unassigned] == ["bare"]
+
+
+def test_a_refused_list_is_an_error(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with FakeKubeServer() as server:
+            server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: request.path.endswith("/pods"))
+            await _read(server, tmp_path)
+
+    with pytest.raises(Exception, match="pods") as caught:
+        asyncio.run(scenario())
+    assert isinstance(caught.value.__cause__, ForbiddenError)
+
+
+TOLD = b'{"policy":"spread","spread_containers_per_card":3,"workload":[{"weight":7,"gpus":8}]}'
+
+
+@pytest.mark.parametrize(
+    ("status", "policy", "warned"), [(200, Policy.SPREAD, 0), (404, Policy.FRAGMENTATION, 1), (503, Policy.FRAGMENTATION, 1)]
+)
+def test_it_is_decided_as_central_says_that_it_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, policy: Policy, warned: int
+) -> None:
+    async def told(request: web.Request) -> web.Response:
+        return web.Response(status=status, body=TOLD if status == 200 else b"no")
+
+    async def scenario() -> Cluster:
+        app = web.Application()
+        app.router.add_get("/v1/reckoning", told)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            async with FakeKubeServer() as server:
+                SmallCluster().fill(server.store)
+                flags = Flags(
+                    kubeconfig=str(server.write_kubeconfig(tmp_path / "config")),
+                    central="http://{}:{}".format(*runner.addresses[0][:2]),
+                )
+                async with connect(flags) as client:
+                    return await read_deciding(client, Central(client, flags))
+        finally:
+            await runner.cleanup()
+
+    scheduler = asyncio.run(scenario()).scheduler
+    assert scheduler.policy is policy
+    assert scheduler.limits.spread_containers_per_card == (3 if status == 200 else 0)
+    assert ([kind.gpus for kind, _ in scheduler.forecast.workload.kinds] == [8]) is (status == 200)
+    assert capsys.readouterr().err.count("warning") == warned

@@ -1,0 +1,63 @@
+"""The flags of every command: before its name, behind it, or both."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from kubectl_lading.flags import Flags, Group, Output, command
+
+
+def parse(*words: str) -> Flags:
+    seen: list[Flags] = []
+
+    @click.group(cls=Group)
+    def main() -> None:
+        pass
+
+    @command("look")
+    @click.argument("name", default="")
+    def look(flags: Flags, name: str) -> None:
+        seen.append(flags)
+
+    main.add_command(look)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return seen[0]
+
+
+def test_nothing_said_is_as_kubectl_has_it() -> None:
+    assert parse("look") == Flags(output=Output.TABLE, namespace="", all_namespaces=False, lading_namespace="lading-system")
+
+
+@pytest.mark.parametrize("words", [("-n", "ns", "look"), ("look", "-n", "ns"), ("look", "x", "--namespace=ns")])
+def test_before_and_behind_the_command_are_one(words: tuple[str, ...]) -> None:
+    assert parse(*words) == Flags(namespace="ns")
+
+
+def test_behind_the_command_counts_more() -> None:
+    assert parse("-n", "one", "-o", "json", "look", "-n", "other") == Flags(namespace="other", output=Output.JSON)
+
+
+def test_all_of_them() -> None:
+    said = parse("--context=c", "--kubeconfig=f", "-A", "look", "--central=http://c", "--lading-namespace=l", "-owide")
+    assert said == Flags(
+        context="c", kubeconfig="f", all_namespaces=True, central="http://c", lading_namespace="l", output=Output.WIDE
+    )
+
+
+def test_an_output_that_there_is_not_is_a_usage_error() -> None:
+    @command("look")
+    def look(flags: Flags) -> None:
+        pass
+
+    assert CliRunner().invoke(look, ["-o", "xml"]).exit_code == 2
+
+
+def test_help_explains_every_column() -> None:
+    @command("look", columns=(("HELD", "what pods were given"),))
+    def look(flags: Flags) -> None:
+        pass
+
+    said = CliRunner().invoke(look, ["--help"]).output
+    assert "HELD" in said
+    assert "what pods were given" in said

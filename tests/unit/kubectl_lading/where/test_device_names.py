@@ -1,0 +1,72 @@
+"""Devices as people name them: no two are mistaken for one another."""
+
+import msgspec
+import pytest
+
+from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
+from lading.errors import LadingError
+from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
+from lading.vocabulary import GpuUuid, PciAddress
+
+MIG = "MIG-0000000a-0000-0000-0000-000000000001"
+
+
+def report(name: str, *uuids: str, mig: str = "") -> NodeDevices:
+    """Cards in the reverse order of their addresses, and one PF with two VFs."""
+    gpus = tuple(
+        Gpu(
+            uuid=GpuUuid(uuid),
+            bdf=PciAddress(f"0000:{0x20 - number:02x}:00.0"),
+            model="M",
+            memory_mib=1024,
+            mig=(MigInstance(uuid=mig, gpu_instance=1, compute_instance=0, memory_mib=512),) if mig and not number else (),
+        )
+        for number, uuid in enumerate(uuids)
+    )
+    vfs = tuple(Vf(bdf=PciAddress(f"0000:60:00.{number}")) for number in (1, 2))
+    pf = Pf(bdf=PciAddress("0000:60:00.0"), vfs=vfs)
+    return NodeDevices(metadata=Metadata(name=name), status=Status(gpus=gpus, pfs=(pf,)))
+
+
+REPORTS = {one.metadata.name: one for one in (report("n1", "GPU-aa11", "GPU-ab22", mig=MIG), report("n2", "GPU-ac33"))}
+
+
+def found(word: str, node: str = "") -> Device:
+    return find_device(word, REPORTS, node=node)
+
+
+@pytest.mark.parametrize("word", ["GPU-ab22", "gpu-AB", "ab2", "n1/0", "n1/0000:1f:00.0", "n1/1f:00.0", "n1/GPU-ab22"])
+def test_a_card_has_many_names(word: str) -> None:
+    device = found(word)
+    assert (device.node, device.kind, device.name, device.index) == ("n1", Kind.GPU, "GPU-ab22", 0)
+
+
+def test_instances_ports_and_functions() -> None:
+    assert found("MIG-0000000a") == Device(node="n1", kind=Kind.MIG, name=MIG, bdf="0000:20:00.0", of="GPU-aa11")
+    assert found("60:00.0", "n2") == Device(node="n2", kind=Kind.PF, name="0000:60:00.0", bdf="0000:60:00.0")
+    assert found("n2/0000:60:00.2").of == "0000:60:00.0"
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("GPU-a", "GPU-ac33"),  # several begin so
+        ("60:00.0", "n2/60:00.0"),  # on several nodes
+        ("n3/0", "n2"),
+        ("n1/7", "GPU-aa11"),
+        ("GPU-aa12", "GPU-aa11"),
+    ],
+)
+def test_what_is_not_one_device_is_refused_with_names_that_are_near(word: str, near: str) -> None:
+    with pytest.raises(LadingError) as raised:
+        found(word)
+    assert near in raised.value.hint
+
+
+def test_an_address_is_a_cards_and_not_its_instances() -> None:
+    assert found("n1/20:00.0").kind is Kind.GPU
+
+
+def test_every_device_of_a_node() -> None:
+    kinds = [device.kind for device in devices_of(msgspec.structs.replace(REPORTS["n1"]))]
+    assert sorted(kinds) == sorted([Kind.GPU, Kind.GPU, Kind.MIG, Kind.PF, Kind.VF, Kind.VF])
