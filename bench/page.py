@@ -1,0 +1,180 @@
+"""`python -m bench.page`: what people who look at central's page cost kube-scheduler, at 5,000 nodes; JSON, and a table.
+
+lading-central, the API server and those who watch are processes of their own, as in bench.central; this one asks as
+kube-scheduler does, one filter and one prioritize after the other. Each answer holds room on a node for a moment, so that
+every pod that is asked about is news for the page.
+
+* `nobody`, `first_look`, `watched`, `nobody_again`: filter and prioritize together, in ms: before anybody looked; while the
+  page is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
+  left, which shows how far the machine itself was the same.
+* `first_look_s`, `again_s`: from the request to the last byte, of the first one and of a later one; `gzip_mb`, `mb`: its size.
+* `node_us`: rendering one node, in this process. `rss_mb_nobody`, `rss_mb_watched`: of lading-central.
+"""
+
+import argparse
+import asyncio
+import gzip
+import http.client
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from bench import api_server
+from bench.api_server import SHAPES
+from bench.central import Asker, central
+from bench.figures import percentile
+from bench.procfs import read_rss_mb
+from central.api.objects import Node
+from central.feed import DevicesFeed, NodeFeed
+from central.ledger.ledger import Ledger
+from central.page.reports import Reports
+from central.settings import Settings
+from central.view.build import node_view, totals
+from lading.nodedevices import NodeDevices
+from simnode.child import Child
+
+OUT: Final = Path("bench/out/page.json")
+NODES: Final = 5000
+WATCHERS: Final = 10
+PODS: Final = 1000  # that are asked about for each figure
+MEANWHILE: Final = 3000  # at most, while the page is opened
+PATH: Final = "/v1/cluster"
+FOLLOWS: Final = "follows"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="bench.page", description="What the page costs kube-scheduler.")
+    parser.add_argument("--nodes", type=int, default=NODES, metavar="N", help=f"[{NODES}]")
+    parser.add_argument("--watch", type=int, metavar="PORT", help="only watch, as the bench has it done")
+    parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
+    args = parser.parse_args(argv)
+    if args.watch is not None:
+        asyncio.run(watch(args.watch))
+        return
+    results = measure(args.nodes)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    for name, figure in results.items():
+        words = [f"{figure:.2f}"] if isinstance(figure, float) else [f"{key} {value:.2f}" for key, value in figure.items()]
+        print(f"{name:18} {'   '.join(words)}")
+    print(f"written to {args.output}")
+
+
+def measure(count: int) -> dict[str, Any]:
+    names = [api_server.node_name(number) for number in range(count)]
+    with central(count, holding=4 * count, others=0, policy=Settings().policy) as started:
+        asker = Asker(started.port, names)
+        warm, alone, first, watched, left = asker.create(started.api, 8 * len(SHAPES), PODS, MEANWHILE, PODS, PODS)
+        for pod in warm:
+            asker.ask(pod)
+        nobody = [asker.ask(pod)[0] for pod in alone]
+        rss_mb_nobody = read_rss_mb(started.pid)
+        look = threading.Thread(target=(opened := Look(started.port)).run)
+        look.start()
+        meanwhile = []
+        for pod in first:
+            meanwhile.append(asker.ask(pod)[0])
+            if not look.is_alive():
+                break
+        look.join()
+        again = Look(started.port)
+        again.run()
+        with tempfile.TemporaryDirectory(prefix="lading-bench-page-") as folder:
+            argv = [sys.executable, "-m", "bench.page", "--watch", str(started.port)]
+            watchers = Child(argv, log=(log := Path(folder) / "watchers.log"))
+            watchers.start()
+            try:
+                watchers.wait_until(lambda: FOLLOWS in log.read_text(), "everybody to watch")
+                with_watchers = [asker.ask(pod)[0] for pod in watched]
+            finally:
+                watchers.stop()
+        rss_mb_watched = read_rss_mb(started.pid)
+        nobody_again = [asker.ask(pod)[0] for pod in left]
+    return {
+        "nobody": _in_ms(nobody),
+        "first_look": _in_ms(meanwhile),
+        "watched": _in_ms(with_watchers),
+        "nobody_again": _in_ms(nobody_again),
+        "first_look_s": opened.took_s,
+        "again_s": again.took_s,
+        "gzip_mb": len(opened.body) / 1e6,
+        "mb": len(gzip.decompress(opened.body)) / 1e6,
+        "node_us": measure_node(min(count, 1000)) * 1e6,
+        "rss_mb_nobody": rss_mb_nobody,
+        "rss_mb_watched": rss_mb_watched,
+    }
+
+
+def _in_ms(seconds: Sequence[float]) -> dict[str, float]:
+    return {
+        "p50_ms": percentile(seconds, 0.5) * 1e3,
+        "p99_ms": percentile(seconds, 0.99) * 1e3,
+        "max_ms": max(seconds) * 1e3,
+        "pods": float(len(seconds)),
+    }
+
+
+class Look:
+    """One request for all of it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.took_s = 0.0
+        self.body = b""
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60.0)
+        began = time.perf_counter()
+        connection.request("GET", PATH, headers={"Accept-Encoding": "gzip"})
+        self.body = connection.getresponse().read()
+        self.took_s = time.perf_counter() - began
+        connection.close()
+
+
+async def watch(port: int) -> None:
+    """WATCHERS, each of whom asks what changed since the answer before, until this process is ended."""
+    url = f"http://127.0.0.1:{port}{PATH}"
+    async with aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=120)) as session:
+
+        async def ask(after: str = "") -> str:
+            async with session.get(url + (f"?after={after}" if after else "")) as answer:
+                answer.raise_for_status()
+                async for _ in answer.content.iter_any():
+                    pass
+                return answer.headers["ETag"].strip('"')
+
+        revisions = [await ask() for _ in range(WATCHERS)]
+        print(FOLLOWS, flush=True)
+
+        async def follow(revision: str) -> None:
+            while True:
+                revision = await ask(revision)
+
+        await asyncio.gather(*map(follow, revisions))
+
+
+def measure_node(count: int) -> float:
+    """Seconds: its view, as JSON, and its totals."""
+    ledger, reports = Ledger(), Reports()
+    NodeFeed(ledger).replaced([msgspec.convert(one, Node) for one in api_server.nodes(count)], "1000")
+    DevicesFeed(ledger, reports).replaced([msgspec.convert(one, NodeDevices) for one in api_server.reports(count)], "1000")
+    ledger.conflicts()
+    names = ledger.nodes()
+    began = time.process_time()
+    for name in names:
+        view = node_view(ledger, reports.get(name), name)
+        msgspec.json.encode(view)
+        totals([view])
+    return (time.process_time() - began) / count
+
+
+if __name__ == "__main__":
+    main()

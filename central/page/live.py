@@ -1,0 +1,142 @@
+"""The cluster as JSON, node by node, kept up with the ledger while somebody looks: whole, or what changed since a revision.
+
+Enters: a ledger, the nodes' reports, the scheduler. Leaves: parts of one JSON object. A node is encoded again only when
+something of it may have changed, and counts as changed only when its JSON is another. Nothing runs by itself: whoever asks has
+it caught up, at most every EVERY_S, for all who ask then.
+
+kube-scheduler's questions come first: work is done in slices of SLICE_S with a rest after each that is longer than the slice,
+so that a question mostly finds the loop idle, and waits for one slice otherwise.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from central.ledger.changes import Changes
+from central.page.reports import Reports
+from central.page.waiting import SENTENCES, Waiting, read_waiting
+from central.scheduler import Scheduler
+from central.slices import Slices
+from central.view.build import node_view, totals
+from central.view.model import NodeView, Totals
+from lading import __version__
+
+EVERY_S: Final = 0.5
+PENDING_EVERY_S: Final = 2.0  # each ask that waits is a look at all nodes, by counting
+SLICE_S: Final = 0.0003
+REST_S: Final = 0.001
+NOTHING: Final = Totals(nodes=0)
+
+_encode = msgspec.json.Encoder().encode
+_FIELDS: Final = Totals.__struct_fields__
+_NONE: Final = (0,) * len(_FIELDS)
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+class Snapshot(NamedTuple):
+    """JSON in parts that joined are one object."""
+
+    revision: str
+    parts: list[bytes]
+
+
+class Live:
+    """Of one term. `clock`: monotonic seconds."""
+
+    def __init__(self, scheduler: Scheduler, reports: Reports, *, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._ledger = scheduler.ledger
+        self._reports = reports
+        self._clock = clock
+        self._name = secrets.token_hex(4)  # a revision of another term is none of ours
+        # Apart, so that nothing in them is the garbage collector's business.
+        self._nodes: dict[str, bytes] = {}
+        self._totals_of: dict[str, tuple[int, ...]] = {}
+        self._sum = msgspec.structs.astuple(NOTHING)
+        self._changes = Changes()
+        self._waiting = Waiting()
+        self._waiting_changed = 0  # at which change
+        self._claims_seen = self._reports_seen = -1
+        self._busy = asyncio.Lock()
+        self._caught_up_at = self._waited_at = float("-inf")
+
+    @property
+    def revision(self) -> str:
+        return f"{self._name}.{self._changes.version}"
+
+    async def catch_up(self) -> None:
+        async with self._busy:
+            if self._clock() - self._caught_up_at < EVERY_S:
+                return
+            slices = Slices(self._clock, slice_s=SLICE_S, rest_s=REST_S)
+            claimed, claims_seen = self._ledger.claims_changed_since(self._claims_seen)
+            reported, reports_seen = self._reports.changed_since(self._reports_seen)
+            for name in dict.fromkeys([*claimed, *reported]):
+                self._look_at(name)
+                await slices.pause()
+            self._claims_seen, self._reports_seen = claims_seen, reports_seen
+            if self._clock() - self._waited_at >= PENDING_EVERY_S:
+                await self._look_at_waiting(slices)
+            self._caught_up_at = self._clock()
+
+    def _look_at(self, name: str) -> None:
+        view = self._view(name)
+        now = None if view is None else _encode(view)
+        if now == self._nodes.get(name):
+            return
+        gone = self._totals_of.pop(name, _NONE)
+        come = _NONE if view is None else msgspec.structs.astuple(totals([view]))
+        self._sum = tuple(total - less + more for total, less, more in zip(self._sum, gone, come, strict=True))
+        if now is None:
+            del self._nodes[name]
+        else:
+            self._nodes[name], self._totals_of[name] = now, come
+        self._changes.mark(name)
+
+    def _view(self, name: str) -> NodeView | None:
+        """None for a node of which there is nothing to show."""
+        report = self._reports.get(name)
+        if report is None and not any(self._ledger.holds_on(name)):
+            return None
+        return node_view(self._ledger, report, name)
+
+    async def _look_at_waiting(self, slices: Slices) -> None:
+        now = await read_waiting(self._scheduler, self._clock(), slices)
+        if not now.is_as(self._waiting):
+            self._waiting_changed = self._changes.mark("")
+        self._waiting = now
+        self._waited_at = self._clock()
+
+    # ---- what is answered, as it was caught up last
+
+    def whole(self) -> Snapshot:
+        head = {"revision": self.revision, "version": __version__, "totals": self._totals(), "sentences": SENTENCES}
+        return self._joined(head | self._pending(), self._nodes.values())
+
+    def since(self, revision: str) -> Snapshot | None:
+        """None where that is not a revision of this term."""
+        term, _, number = revision.partition(".")
+        if term != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
+            return None
+        names = self._changes.since(int(number))
+        gone = [name for name in names if name and name not in self._nodes]
+        head = {"revision": self.revision, "after": revision, "totals": self._totals(), "gone": gone}
+        if self._waiting_changed > int(number):
+            head |= self._pending()
+        return self._joined(head, [self._nodes[name] for name in names if name in self._nodes])
+
+    def _totals(self) -> Totals:
+        return Totals(**dict(zip(_FIELDS, self._sum, strict=True)))
+
+    def _pending(self) -> dict[str, object]:
+        """`refused_s` as it was when that was read."""
+        return {"pending": self._waiting.pods, "pending_count": self._waiting.total}
+
+    def _joined(self, head: dict[str, object], nodes: Iterable[bytes]) -> Snapshot:
+        start = _encode(head)[:-1] + b',"nodes":['
+        commas = [part for node in nodes for part in (b",", node)][1:]
+        return Snapshot(self.revision, [start, *commas, b"]}"])

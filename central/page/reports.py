@@ -1,0 +1,66 @@
+"""What nodes report beside what the ledger keeps of it: versions, problems, use, who held what. By node, as last written.
+
+Enters: NodeDevices, as DevicesFeed has them. Leaves: the same, and of which nodes it is another since when. Parts that did not
+change stay the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat leaves
+nothing behind.
+"""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from central.ledger.changes import Changes
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import PREFIX
+
+_PARTS = ("gpus", "pfs", "partitions", "grants", "past", "use", "problems", "summary")
+
+
+class Reports:
+    def __init__(self) -> None:
+        self._reports: dict[str, NodeDevices] = {}
+        self._changes = Changes()
+
+    def get(self, name: str) -> NodeDevices | None:
+        return self._reports.get(name)
+
+    def set(self, report: NodeDevices) -> None:
+        name = report.metadata.name
+        former = self._reports.get(name)
+        if former is None or not _says_the_same(former, report):
+            self._reports[name] = _kept(report, former)
+            self._changes.mark(name)
+
+    def remove(self, name: str) -> None:
+        if self._reports.pop(name, None) is not None:
+            self._changes.mark(name)
+
+    def replace(self, reports: Iterable[NodeDevices], *, unreadable: Collection[str]) -> None:
+        """A list. One that can not be read stays as it was known."""
+        listed = {report.metadata.name: report for report in reports}
+        for name in [name for name in self._reports if name not in listed and name not in unreadable]:
+            self.remove(name)
+        for report in listed.values():
+            self.set(report)
+
+    def changed_since(self, version: int) -> tuple[list[str], int]:
+        """Names, of those that are gone too (-1: all), and the version that this is."""
+        return self._changes.since(version), self._changes.version
+
+
+def _ours(report: NodeDevices) -> dict[str, str]:
+    """Annotations of others, which may be long, are not kept."""
+    return {key: value for key, value in report.metadata.annotations.items() if key.startswith(PREFIX)}
+
+
+def _says_the_same(former: NodeDevices, report: NodeDevices) -> bool:
+    return former.status == report.status and former.metadata.annotations == _ours(report)
+
+
+def _kept(report: NodeDevices, former: NodeDevices | None) -> NodeDevices:
+    metadata = msgspec.structs.replace(report.metadata, annotations=_ours(report))
+    status = report.status
+    if former is not None:
+        same = {part: getattr(former.status, part) for part in _PARTS}
+        status = msgspec.structs.replace(status, **{k: v for k, v in same.items() if v == getattr(status, k)})
+    return NodeDevices(metadata=metadata, status=status)

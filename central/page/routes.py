@@ -1,0 +1,197 @@
+"""`GET /` and its files, and `GET /v1/cluster`: the page, and what it shows as JSON. Nothing can be changed by either.
+
+    GET /v1/cluster                    all of it, with its `revision`
+    GET /v1/cluster?after=REVISION     what changed since: at once, or as soon as there is something, within WAIT_S
+                                       (`&wait=0`: at once, be it nothing)
+
+Leaves: 503 where another replica leads (for people a page that says so and asks again), or where WATCHERS wait already. Of the
+term before, a revision is nobody's: then all of it is answered. Refuses (421) a connection from this very host that is meant
+for another name: `kubectl port-forward` ends on loopback, and a web page that its author has resolve to 127.0.0.1 is what a
+browser sends there with that author's name as Host (DNS rebinding). Who may ask at all is the listener's to say.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Final
+
+from aiohttp import web
+
+from central.page.files import HEADERS, INDEX, STANDBY, File, read_files, takes, takes_gzip
+from central.page.live import EVERY_S, Live
+
+WAIT_S: Final = 25.0  # shorter than any proxy's patience
+WATCHERS: Final = 64
+WHOLE_AT_ONCE: Final = 4
+_PART: Final = 1 << 18  # bytes that are packed in one go, on a thread: zlib lets the loop run meanwhile
+_GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip's frame
+_LEVEL: Final = 4
+_NOT_THE_LEADER: Final = "not the leader\n"
+
+
+class Page:
+    def __init__(self, live: Callable[[], Live | None]) -> None:
+        """`live`: of the term in which this replica leads; None: it does not."""
+        self._live = live
+        self._files = read_files()
+        self._watchers = 0
+        self._made: tuple[tuple[str, str, bool], asyncio.Task[bytes]] | None = None  # the last changes that were asked for
+        self._whole = asyncio.Semaphore(WHOLE_AT_ONCE)
+        self._stopped = asyncio.Event()
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/", self._index, allow_head=False)
+        router.add_get("/v1/cluster", self._cluster, allow_head=False)
+        for name in self._files:
+            if name not in (INDEX, STANDBY):
+                router.add_get(f"/{name}", self._file, allow_head=False)
+
+    def stop(self) -> None:
+        """Who waits is answered."""
+        self._stopped.set()
+
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        if refused := refuse_name(request):
+            return refused
+        if self._live() is None:
+            response = self._files[STANDBY].answer(request, status=503)
+            response.force_close()  # the next request finds the leader's endpoint
+            return response
+        return self._files[INDEX].answer(request)
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        file: File = self._files[request.path.rpartition("/")[2]]
+        return refuse_name(request) or file.answer(request)
+
+    async def _cluster(self, request: web.Request) -> web.StreamResponse:
+        if refused := refuse_name(request):
+            return refused
+        live, after = self._live(), request.query.get("after")
+        if live is None:
+            return _refusal(503, _NOT_THE_LEADER, close=True)
+        await live.catch_up()
+        if after is None or live.revision != after or request.query.get("wait") == "0":
+            return await self._answer(request, live, after)
+        with self._watching() as granted:
+            if not granted:
+                return _refusal(503, "too many watch already\n")
+            return await self._wait(request, after)
+
+    async def _answer(self, request: web.Request, live: Live, after: str | None) -> web.StreamResponse:
+        packs = takes_gzip(request)
+        changes = self._changes(live, after, packs=packs) if after is not None else None
+        if changes is not None:
+            headers = _headers(live.revision, packs=packs)
+            return web.Response(body=await asyncio.shield(changes), headers=headers)
+        async with self._whole:
+            whole = live.whole()
+            if takes(request, f'"{whole.revision}"'):
+                return web.Response(status=304, headers=HEADERS | {"ETag": f'"{whole.revision}"'})
+            response = web.StreamResponse(headers=_headers(whole.revision, packs=packs))
+            with contextlib.suppress(ConnectionError):  # who asked is gone
+                await response.prepare(request)
+                async for part in _packed(whole.parts, packs=packs):
+                    await response.write(part)
+                await response.write_eof()
+            return response
+
+    def _changes(self, live: Live, after: str, *, packs: bool) -> "asyncio.Task[bytes] | None":
+        """Made once for all who ask for the same, as those who watch do. None: after what nobody knows."""
+        same = after, live.revision, packs
+        if self._made is None or self._made[0] != same:
+            changes = live.since(after)
+            if changes is None:
+                return None
+            self._made = same, asyncio.get_running_loop().create_task(_joined(changes.parts, packs=packs))
+        return self._made[1]
+
+    async def _wait(self, request: web.Request, after: str) -> web.StreamResponse:
+        until = time.monotonic() + WAIT_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), EVERY_S)
+            live = self._live()
+            if live is None or self._stopped.is_set():
+                return _refusal(503, _NOT_THE_LEADER, close=True)
+            await live.catch_up()
+            gone = request.transport is None or request.transport.is_closing()
+            if live.revision != after or gone or time.monotonic() >= until:
+                return await self._answer(request, live, after)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[bool]:
+        if self._watchers >= WATCHERS:
+            yield False
+            return
+        self._watchers += 1
+        try:
+            yield True
+        finally:
+            self._watchers -= 1
+
+
+def _headers(revision: str, *, packs: bool) -> dict[str, str]:
+    encoding = {"Content-Encoding": "gzip"} if packs else {}
+    return HEADERS | {"ETag": f'"{revision}"', "Content-Type": "application/json"} | encoding
+
+
+def refuse_name(request: web.Request) -> web.Response | None:
+    """None for one that may be answered."""
+    if not _is_loopback(request.remote or "") or _is_ours(request.host):
+        return None
+    return _refusal(421, "this is reached by an IP address or as localhost, and by no other name\n")
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return True  # a Unix socket: this host too
+
+
+def _is_ours(host: str) -> bool:
+    """An address can not be somebody else's name."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _refusal(status: int, text: str, *, close: bool = False) -> web.Response:
+    response = web.Response(status=status, text=text, headers=HEADERS | ({"Retry-After": "5"} if status == 503 else {}))
+    if close:
+        response.force_close()
+    return response
+
+
+async def _joined(parts: Iterable[bytes], *, packs: bool) -> bytes:
+    return b"".join([part async for part in _packed(parts, packs=packs)])
+
+
+async def _packed(parts: Iterable[bytes], *, packs: bool) -> AsyncIterator[bytes]:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP) if packs else None
+    for part in _in_parts(parts):
+        packed = await asyncio.to_thread(packer.compress, part) if packer else part
+        if packed:
+            yield packed
+    if packer:
+        yield packer.flush()
+
+
+def _in_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
+    together: list[bytes] = []
+    size = 0
+    for part in parts:
+        together.append(part)
+        size += len(part)
+        if size >= _PART:
+            yield b"".join(together)
+            together, size = [], 0
+    yield b"".join(together)

@@ -1,0 +1,16 @@
+// What is looked at, as the part of the address behind #: it can be sent to somebody, and survives a reload.
+
+const KEYS = ["q", "sort", "group", "pod", "node"];
+const DEFAULTS = { q: "", sort: "name", group: "", pod: "", node: "" };
+
+export function readLink(hash) {
+  const said = new URLSearchParams(hash.replace(/^#/, ""));
+  return Object.fromEntries(KEYS.map((key) => [key, said.get(key) ?? DEFAULTS[key]]));
+}
+
+export function writeLink(state) {
+  const said = new URLSearchParams();
+  for (const key of KEYS) if (state[key] !== DEFAULTS[key]) said.set(key, state[key]);
+  const text = said.toString().replaceAll("%2F", "/");
+  return text ? `#${text}` : "#";
+}

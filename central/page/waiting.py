@@ -1,0 +1,92 @@
+"""Pods that wait for devices, as the page shows them: what each asks, for how long it is refused, and why, by reason code.
+
+Enters: the scheduler, as things are. Leaves: the first MOST of them, in the order in which they get room, and how many there
+are. Reasons are those of the last time that kube-scheduler asked, brought up to date: nothing is judged for the page alone, so
+that an ask that central has not judged yet, or has forgotten, has none.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from central.ask.model import Ask
+from central.fit.model import Missing, NoFit
+from central.pending import Pending, in_line
+from central.scheduler import Scheduler
+from central.slices import Slices
+from central.view.model import PendingView
+from central.why import FITS, ask_in_words
+from lading.vocabulary import PodUid
+
+MOST: Final = 300  # more than anybody reads; kube-scheduler's own lists have the others
+_CHUNK: Final = 256  # pods that are put in line in one step
+
+SENTENCES: Final = {missing.value: missing.text for missing in Missing} | {FITS: "it fits; kube-scheduler has not bound it yet"}
+_CODES: Final = {missing.shown: missing.value for missing in Missing} | {"": FITS}
+
+
+class Waiting(NamedTuple):
+    pods: tuple[PendingView, ...] = ()
+    total: int = 0  # with those that are not among them
+
+    def is_as(self, other: "Waiting") -> bool:
+        """The same but for the time that goes by."""
+        return self.total == other.total and [*map(_timeless, self.pods)] == [*map(_timeless, other.pods)]
+
+
+def _timeless(view: PendingView) -> tuple[object, ...]:
+    return view.uid, view.asks, view.refused_s is None, view.reasons, view.making_room_on
+
+
+async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Waiting:
+    first: list[Pending] = []
+    everybody = list(scheduler.pending)
+    for start in range(0, len(everybody), _CHUNK):
+        first = nsmallest(MOST, [*first, *everybody[start : start + _CHUNK]], key=in_line)
+        await slices.pause()
+    counts: dict[Ask, dict[str, int]] = {}
+    views = []
+    for pod in first:
+        if pod.ask.sharing is not None:  # whom its group is with may be the pod's own doing
+            reasons = _count_in_group(scheduler, pod) or _count(scheduler, pod.ask)
+        else:
+            if pod.ask not in counts:
+                counts[pod.ask] = _count(scheduler, pod.ask)
+            reasons = counts[pod.ask]
+        views.append(pending_view(scheduler, pod, reasons, now))
+        await slices.pause()
+    return Waiting(tuple(views), len(everybody))
+
+
+def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: float) -> PendingView:
+    return PendingView(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        pod=pod.name,
+        asks=ask_in_words(pod),
+        refused_s=None if pod.refused_at is None else round(max(0.0, now - pod.refused_at), 1),
+        reasons=reasons,
+        making_room_on=scheduler.nominated_node(pod.uid),
+    )
+
+
+def _count(scheduler: Scheduler, ask: Ask) -> dict[str, int]:
+    return _by_code((scheduler.known_reasons(ask) or {}).values())
+
+
+def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
+    """Of a pod whose affinity group has a card; empty for any other."""
+    own = [PodUid(pod.uid)]
+    group = scheduler.group_nodes(pod.ask, own)
+    if not group:
+        return {}
+    verdicts = [scheduler.verdict(pod.ask, name, own) for name in group]
+    here = _by_code(found.missing.shown if isinstance(found, NoFit) else "" for found in verdicts)
+    elsewhere = len(scheduler.ledger.nodes()) - len(group)
+    return here | ({Missing.GROUP_ELSEWHERE.value: elsewhere} if elsewhere > 0 else {})
+
+
+def _by_code(shown: Iterable[str]) -> dict[str, int]:
+    """The most frequent one first."""
+    return {_CODES.get(text, text): nodes for text, nodes in Counter(shown).most_common()}

@@ -1,0 +1,52 @@
+"""One browser for all tests of the page; a server and a cluster for each test, or for those that only look at one."""
+
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from selenium import webdriver
+
+from simnode.page import Served, SimCluster
+from tests.fakes.needs import need
+from tests.page.browser import Loop, Tab, start_chromium
+
+OpenTab = Callable[[SimCluster], Tab]
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    need(binary is not None and driver is not None, "chromium and chromedriver")
+    browser = start_chromium(tmp_path_factory.mktemp("chromium"), binary=str(binary), driver=str(driver))
+    browser.set_script_timeout(10)
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    one = Loop()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def tab_on(chromium: webdriver.Chrome, loop: Loop) -> Iterator[OpenTab]:
+    """The page of a cluster; served until the test ends, and nothing may be amiss on the console then."""
+    served: list[Served] = []
+    tabs: list[Tab] = []
+
+    def serve(cluster: SimCluster) -> Tab:
+        served.append(Served(cluster))
+        tabs.append(Tab(chromium, loop, served[-1], loop.run(served[-1].start())))
+        tabs[-1].resize(1280, 900)
+        tabs[-1].emulate()
+        tabs[-1].console()
+        return tabs[-1]
+
+    yield serve
+    said = tabs[-1].console() if tabs else []
+    chromium.get("about:blank")
+    for one in served:
+        loop.run(one.close())
+    assert said == []

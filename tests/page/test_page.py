@@ -1,0 +1,321 @@
+"""The page in a browser: it shows what is there, at any size, follows it, and does what a person asks of it."""
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from lading.nodedevices import Use
+from lading.vocabulary import GpuUuid, PciAddress
+from simnode.page import SimCluster
+from tests.page.browser import Tab
+from tests.page.conftest import OpenTab
+
+WHOLE = {"gpu": "1"}
+
+
+def small() -> SimCluster:
+    """`h100-01`, `a100-01` and `gpu-01`; `train` has two GPUs and two VFs, `a` and `b` share a card, `large` fits nowhere."""
+    cluster = SimCluster(3)
+    for name, limits in (
+        ("train", {"gpu": "2", "rdma": "2"}),
+        ("a", {"gpu-memory": "8Gi"}),
+        ("b", {"gpu-memory": "8Gi"}),
+    ):
+        assert cluster.schedule(cluster.create(name, limits, namespace="team"))
+    assert not cluster.schedule(cluster.create("large", {"gpu-memory": "200Gi"}, namespace="team"))
+    return cluster
+
+
+def devices_of(cluster: SimCluster, name: str) -> tuple[str, list[GpuUuid], list[PciAddress]]:
+    """Its node, GPUs and VFs."""
+    pod = cluster.pods[name]
+    taken = dict(cluster.ledger.holds_on(pod["spec"]["nodeName"]))[pod["metadata"]["uid"]]
+    return pod["spec"]["nodeName"], sorted(taken.gpus), sorted(taken.vfs)
+
+
+# ---- it shows what is there
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(1, "large"), (20, "medium"), (500, "small")])
+def test_a_cluster_of_any_size(tab_on: OpenTab, nodes: int, size: str) -> None:
+    cluster = SimCluster(nodes)
+    cluster.fill(nodes)
+    cluster.make_trouble()
+    tab = tab_on(cluster).open_drawn()
+    assert len(tab.rows()) == nodes
+    assert tab.one("#map").get_attribute("data-size") == size
+    assert tab.one("#map").get_attribute("aria-rowcount") == str(nodes)
+    first = cluster.status(tab.rows()[0])
+    drawn = tab.script("return [...document.querySelector('.node').querySelectorAll('.gpu')].map((cell) => cell.dataset.cell)")
+    assert sorted(drawn) == sorted(gpu.uuid for gpu in first.gpus)
+    tab.until(lambda: tab.text("#connection") == "live")
+    assert tab.script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_rows_that_nobody_sees_are_drawn_when_they_come_near(tab_on: OpenTab) -> None:
+    tab = tab_on(SimCluster(500)).open_drawn()
+    drawn = "return document.querySelectorAll('.node:has([role=gridcell])').length"
+    assert 20 < tab.script(drawn) < 500
+    tab.script("scrollTo(0, document.body.scrollHeight)")
+    last = tab.rows()[-1]
+    tab.until(lambda: tab.all(f'.node[data-node="{last}"] [role=gridcell]'))
+
+
+def test_a_cluster_without_nodes(tab_on: OpenTab) -> None:
+    tab = tab_on(SimCluster(0)).open()
+    tab.until(lambda: tab.one("#empty").is_displayed())
+
+
+def test_held_and_used_are_two_marks(tab_on: OpenTab) -> None:
+    cluster = small()
+    node, (uuid, other), _ = devices_of(cluster, "train")
+    cluster.use_of = lambda name, grants: {"use": (Use(uuid=uuid, memory_used_mib=1024, busy_percent=7),), "used_at": 1}  # type: ignore[method-assign]
+    cluster.report(node)
+    tab = tab_on(cluster).open_drawn()
+    held, bar = tab.cell(uuid), tab.one(f'[data-cell="{uuid}"] .used > span')
+    assert "held" in tab.classes(held)
+    assert 0 < bar.size["height"] < tab.one(f'[data-cell="{uuid}"] .box').size["height"] / 10
+    assert not tab.all(f'[data-cell="{other}"] .used > span')  # its use is not reported: nothing is drawn, not zero
+    assert (
+        bar.rect["x"] >= tab.one(f'[data-cell="{uuid}"] .box').rect["x"] + tab.one(f'[data-cell="{uuid}"] .box').rect["width"]
+    )
+    assert "1 GiB used, 7 % busy" in held.accessible_name
+    assert "use not reported" in tab.cell(other).accessible_name
+
+
+def test_trouble_is_shown_in_words(tab_on: OpenTab) -> None:
+    cluster = small()
+    cluster.cordon("gpu-01", cluster.status("gpu-01").gpus[0].uuid)
+    cluster.set_ready("a100-01", False)
+    tab = tab_on(cluster).open_drawn()
+    assert "unusable: cordoned" in tab.cell(cluster.status("gpu-01").gpus[0].uuid).accessible_name
+    assert "not reachable" in tab.head("a100-01").accessible_name
+    assert tab.text("#totals").count("1 not ready") == 1
+
+
+def test_why_a_pod_waits(tab_on: OpenTab) -> None:
+    tab = tab_on(small()).open_drawn()
+    assert "no-card-large-enough" in tab.text("#waiting-list")
+    tab.one("#waiting-list button").click()
+    assert "no GPU is large enough" in tab.text("#panel")
+    assert "team/large" in tab.text("#panel h2")
+    assert "dims" not in tab.classes(tab.one("#map"))  # it is nowhere
+
+
+# ---- it follows what happens
+
+
+def test_a_cell_changes_as_the_cluster_does(tab_on: OpenTab) -> None:
+    cluster = small()
+    tab = tab_on(cluster).open_drawn()
+    node, (uuid, _), _ = devices_of(cluster, "train")
+    assert "held" in tab.classes(tab.cell(uuid))
+    tab.do(lambda one: one.end("train"))
+    tab.until(lambda: "free" in tab.classes(tab.cell(uuid)))
+    assert "changed" in tab.classes(tab.cell(uuid))
+    assert "team/train" not in tab.text("#map")
+    tab.do(lambda one: one.remove_node("desk-01" if "desk-01" in one.nodes else "a100-01"))
+    tab.until(lambda: "a100-01" not in tab.rows())
+    assert tab.one("#map").get_attribute("aria-rowcount") == "2"
+    assert node in tab.rows()
+
+
+def test_what_is_focused_stays_so_while_it_changes(tab_on: OpenTab) -> None:
+    cluster = small()
+    tab = tab_on(cluster).open_drawn()
+    _, (uuid, _), _ = devices_of(cluster, "train")
+    tab.script("arguments[0].focus()", tab.cell(uuid))
+    tab.do(lambda one: one.end("train"))
+    tab.until(lambda: "free" in tab.classes(tab.cell(uuid)))
+    assert tab.focused().get_attribute("data-cell") == uuid
+
+
+def test_details_follow_too_and_keep_what_was_marked(tab_on: OpenTab) -> None:
+    cluster = small()
+    node, (uuid, _), _ = devices_of(cluster, "train")
+    tab = tab_on(cluster).open_drawn("#pod=team/train")
+    tab.script("getSelection().selectAllChildren(document.querySelector('#panel code'))")
+    other = next(name for name in cluster.nodes if name not in (node, devices_of(cluster, "a")[0]))
+    free = next(card.gpu.uuid for card in cluster.ledger.room(other).cards)
+    tab.do(lambda one: one.cordon(other, free))
+    tab.until(lambda: "unusable" in tab.classes(tab.cell(free)))
+    assert tab.script("return String(getSelection())") == uuid
+    tab.do(lambda one: one.end("train"))
+    tab.until(lambda: "Holds no device now" in tab.text("#panel"))
+
+
+def test_a_server_that_does_not_answer_and_is_back(tab_on: OpenTab) -> None:
+    tab = tab_on(small()).open_drawn()
+    tab.set_leads(False)
+    tab.until(lambda: tab.one("#notice").is_displayed())
+    assert tab.one("#connection").get_attribute("data-state") == "lost"
+    assert tab.rows()  # what was known stays
+    assert any("503" in said for said in tab.console())  # the browser's own word
+    tab.set_leads(True)
+    tab.until(lambda: not tab.one("#notice").is_displayed())
+    assert tab.one("#connection").get_attribute("data-state") == "live"
+    tab.console()
+
+
+def test_a_replica_that_stands_by(tab_on: OpenTab) -> None:
+    tab = tab_on(small())
+    tab.set_leads(False)
+    tab.open()
+    assert "stands by" in tab.text("h1")
+    assert tab.script("return document.querySelector('meta[http-equiv=refresh]').content") == "5"
+    tab.console()  # the browser's own word of 503
+    tab.set_leads(True)
+    tab.until(lambda: tab.all("[role=gridcell]"))
+
+
+# ---- it does what a person asks
+
+
+def lit(tab: Tab) -> set[str]:
+    return set(tab.script("return [...document.querySelectorAll('.cell.lit')].map((cell) => cell.dataset.cell)"))
+
+
+def test_a_pod_is_lit_on_all_its_devices(tab_on: OpenTab) -> None:
+    cluster = small()
+    tab = tab_on(cluster).open_drawn()
+    _, gpus, _ = devices_of(cluster, "train")
+    tab.hover(tab.cell(gpus[0]))
+    tab.until(lambda: set(gpus) < lit(tab))
+    assert len(lit(tab)) == 4  # and the NICs of its VFs
+    assert tab.one("#tip").is_displayed()
+    tab.hover(tab.one("h1"))
+    tab.until(lambda: lit(tab) == set())
+    tab.cell(gpus[1]).click()
+    tab.hover(tab.one("h1"))
+    assert set(gpus) < lit(tab)
+    assert "team/train" in tab.text("#panel h2")
+    tab.one("#panel [aria-label='Close details']").click()
+    assert lit(tab) == set()
+
+
+def test_a_card_that_several_share(tab_on: OpenTab) -> None:
+    cluster = small()
+    node, (uuid,), _ = devices_of(cluster, "a")
+    tab = tab_on(cluster).open_drawn()
+    tab.cell(uuid).click()
+    assert f"node {node}" in tab.text("#panel h2")
+    next(one for one in tab.all("#panel button") if one.text == "team/b").click()
+    assert "team/b" in tab.text("#panel h2")
+    assert lit(tab) == {uuid}
+
+
+@pytest.mark.parametrize("word", ["node", "uuid", "uuid in part", "model", "pod", "reason", "nothing"])
+def test_search(tab_on: OpenTab, word: str) -> None:
+    cluster = small()
+    node, (uuid, other), _ = devices_of(cluster, "train")
+    model = cluster.status("a100-01").gpus[0].model
+    tab = tab_on(cluster).open_drawn()
+    everything = set(tab.rows())
+    typed, rows = {
+        "node": ("GPU-01", {"gpu-01"}),
+        "uuid": (uuid, {node}),
+        "uuid in part": (uuid[:14].lower(), {node}),
+        "model": (model.upper(), {"a100-01"}),
+        "pod": ("team/train", {node}),
+        "reason": ("no-card-large", set()),
+        "nothing": ("<nothing>", set()),
+    }[word]
+    tab.press("/")
+    assert tab.focused().get_attribute("id") == "search"
+    tab.press(*typed)
+    tab.until(lambda: set(tab.rows()) == rows)
+    assert tab.text("#found").startswith(f"{len(rows)} of {len(everything)}")
+    assert tab.one("#waiting-list").is_displayed() is (word == "reason")
+    assert ({uuid, other} < lit(tab)) is (word == "pod")
+    tab.press(Keys.ESCAPE)
+    tab.until(lambda: set(tab.rows()) == everything)
+
+
+def test_order_and_groups(tab_on: OpenTab) -> None:
+    cluster = SimCluster(6)
+    for _ in range(8):
+        cluster.schedule(cluster.create(f"p{_}", {"gpu": "1"}))
+    cluster.set_ready("l40s-01", False)
+    tab = tab_on(cluster).open_drawn("#sort=trouble")
+    assert tab.rows()[0] == "l40s-01"
+    tab.script("const s = document.getElementById('sort'); s.value = 'free'; s.dispatchEvent(new Event('change'))")
+    free = [sum(card.free for card in cluster.ledger.room(name).cards) for name in tab.rows()]
+    assert free == sorted(free, reverse=True)
+    tab.script("const s = document.getElementById('group'); s.value = 'model'; s.dispatchEvent(new Event('change'))")
+    titles = [one.get_attribute("aria-label") or "" for one in tab.all("[role=rowgroup]")]
+    models = {cluster.status(name).gpus[0].model for name in cluster.nodes}
+    assert [title.rpartition(":")[0] for title in titles] == sorted(models)
+    assert tab.script("return location.hash") == "#sort=free&group=model"
+
+
+def test_a_shared_link_shows_the_same(tab_on: OpenTab) -> None:
+    cluster = small()
+    node, gpus, _ = devices_of(cluster, "train")
+    tab = tab_on(cluster).open_drawn()
+    tab.one("#search").send_keys("gpu")
+    tab.cell(gpus[0]).click()
+    link = tab.script("return location.hash")
+    assert "q=gpu" in link
+    assert "pod=team/train" in link
+    tab.open_drawn(link)
+    assert (tab.one("#search").get_attribute("value"), lit(tab) > set(gpus)) == ("gpu", True)
+    assert "team/train" in tab.text("#panel h2")
+    tab.open_drawn("#node=" + node)
+    assert f"node {node}" in tab.text("#panel h2")
+    assert [one.get_attribute("data-node") for one in tab.all("[aria-selected]")] == [node]
+    tab.open_drawn("#pod=team/gone&node=&sort=nonsense&other=1")
+    assert "team/gone" in tab.text("#panel h2")
+    assert len(tab.rows()) == 3
+
+
+def test_back_goes_back(tab_on: OpenTab) -> None:
+    cluster = small()
+    tab = tab_on(cluster).open_drawn()
+    tab.head("gpu-01").click()
+    tab.head("a100-01").click()
+    tab.driver.back()
+    tab.until(lambda: "gpu-01" in tab.text("#panel h2"))
+    tab.driver.back()
+    tab.until(lambda: not tab.one("#panel").is_displayed())
+
+
+# ---- as people need it
+
+
+def test_dark_as_the_system_or_as_chosen(tab_on: OpenTab) -> None:
+    tab = tab_on(small())
+    background = "return getComputedStyle(document.body).backgroundColor"
+    tab.emulate(prefers_color_scheme="light")
+    light = tab.open_drawn().script(background)
+    tab.emulate(prefers_color_scheme="dark")
+    dark = tab.script(background)
+    assert dark != light
+    tab.one("#theme").click()  # light, whatever the system says
+    assert tab.script(background) == light
+    assert tab.open_drawn().script(background) == light
+    tab.one("#theme").click()
+    tab.emulate(prefers_color_scheme="light")
+    assert tab.script(background) == dark
+    tab.one("#theme").click()
+    assert tab.script("return document.documentElement.dataset.theme") == "auto"
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_nothing_moves_for_who_does_not_want_it(tab_on: OpenTab, reduced: bool) -> None:
+    cluster = small()
+    tab = tab_on(cluster)
+    tab.emulate(prefers_reduced_motion="reduce" if reduced else "no-preference")
+    tab.open_drawn()
+    _, (uuid, _), _ = devices_of(cluster, "train")
+    tab.do(lambda one: one.end("train"))
+    tab.until(lambda: "changed" in tab.classes(tab.cell(uuid)))
+    running = tab.script("return document.querySelector('.changed').getAnimations({ subtree: true }).length")
+    assert (running == 0) is reduced
+
+
+def test_on_a_narrow_screen(tab_on: OpenTab) -> None:
+    tab = tab_on(small())
+    tab.resize(380, 760)
+    tab.open_drawn("#node=gpu-01")
+    assert tab.script("return document.documentElement.scrollWidth <= innerWidth")
+    panel = tab.one("#panel").rect
+    assert (panel["x"], panel["width"]) == (0, tab.script("return document.documentElement.clientWidth"))
