@@ -11,11 +11,14 @@ from central.api.lease import Election, KubeLease, Terms, boot_time
 from central.ask.pod import Pod
 from central.bind.binder import BIND_TIMEOUT_S
 from central.bind.networks import parse_vf_network
+from central.counts import Counts
 from central.extender.server import ExtenderServer, server_tls
 from central.extender.wire import BindArgs, FilterResult, MetaVictims
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.metrics import Metrics
+from central.page.live import Live
+from central.page.routes import Page
 from central.settings import Settings, advertised, listen_address, read_prior, read_signer
 from central.term import Term
 from lading import __version__
@@ -25,6 +28,7 @@ from lading.kube.config import open_access
 from lading.log import Event, Log
 from lading.notify import notify
 from lading.stopping import stop_asked
+from lading.tracing import open_tracing
 
 USER_AGENT: Final = f"lading-central/{__version__}"
 LOOK_S: Final = 0.5  # until a term that began is watched too
@@ -87,14 +91,25 @@ class Leadership:
     async def bind(self, args: BindArgs) -> str:
         return await self._now.bind(args)
 
+    def reckoning(self) -> bytes:
+        return self._now.reckoning()
+
     def why(self, namespace: str, name: str) -> bytes | None:
         return self._now.why(namespace, name)
+
+    # ---- central.page
+
+    def live(self) -> Live | None:
+        """None while this replica does not lead."""
+        return self._now.live if self.leads() else None
 
 
 async def run(settings: Settings, log: Log) -> None:
     signer, prior, network = read_signer(settings), read_prior(settings), parse_vf_network(settings.cni_network)
     access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
-    async with KubeClient(access, user_agent=USER_AGENT) as client, KubeClient(access, user_agent=USER_AGENT) as leases:
+    tracing = open_tracing("lading-central", settings.otlp_endpoint, log)
+    clients = KubeClient(access, user_agent=USER_AGENT), KubeClient(access, user_agent=USER_AGENT)
+    async with tracing, clients[0] as client, clients[1] as leases:
 
         def begin_term() -> Term:
             return Term(
@@ -109,8 +124,11 @@ async def run(settings: Settings, log: Log) -> None:
                 clock=time.monotonic,
                 log=log,
                 network=network,
+                page=settings.page,
+                counts=counts,
             )
 
+        counts = Counts()
         leadership = Leadership(begin_term, log)
         # A client of its own: a renewal never waits behind a list.
         election = Election(
@@ -122,7 +140,9 @@ async def run(settings: Settings, log: Log) -> None:
             log=log,
         )
         leadership.election = election
-        metrics = Metrics(lambda: leadership.term, leadership.leads)
+        metrics = Metrics(
+            counts, term=lambda: leadership.term, leads=leadership.leads, transitions=lambda: election.transitions
+        )
         health = HealthServer(
             parse_address(settings.metrics),
             registry=metrics.registry,
@@ -130,7 +150,10 @@ async def run(settings: Settings, log: Log) -> None:
             conditions=lambda: _conditions(leadership, election),
             log=log,
         )
-        server = ExtenderServer(leadership, leads=leadership.leads, answered=metrics.answered, log=log)
+        page = Page(leadership.live) if settings.page else None
+        server = ExtenderServer(
+            leadership, leads=leadership.leads, answered=metrics.answered, log=log, page=page, tracing=tracing
+        )
         stop = stop_asked()
         tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
         host, port = await server.start(listen_address(settings), tls)

@@ -18,6 +18,7 @@ import msgspec
 
 from central.ask.pod import Pod
 from central.bind.signer import Signer
+from central.counts import EvictOutcome
 from central.ledger.model import Clash, Holder, PodRecord
 from central.pending import Pending
 from central.preempt import Plan, plans, renewed
@@ -58,6 +59,7 @@ class Evictor:
         self._client = client
         self._clock = clock
         self._log = log
+        self._counts = scheduler.counts
         self._spared: dict[PodUid, float] = {}  # until when
         self._planning: dict[PodUid, asyncio.Task[None]] = {}
         self._said: set[Clash] = set()
@@ -112,6 +114,7 @@ class Evictor:
 
     def _nominate(self, found: Plan, pod: Pending) -> None:
         """In the turn of the loop in which it was planned."""
+        self._counts.nominated += 1
         until = self._clock() + NOMINATION_S
         self._scheduler.ledger.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder)
 
@@ -180,9 +183,11 @@ class Evictor:
             return True
         except KubeError as e:
             self._spared[victim.uid] = self._clock() + SPARED_S
-            outcome = "not now" if isinstance(e, TooManyRequestsError) else "not known whether"
-            self._log.warning(Event.POD_EVICTED, f"{outcome}, {why}: {e}", **fields)
+            spared = isinstance(e, TooManyRequestsError)
+            self._counts.evicted[reason, EvictOutcome.SPARED if spared else EvictOutcome.UNCLEAR] += 1
+            self._log.warning(Event.POD_EVICTED, f"{'not now' if spared else 'not known whether'}, {why}: {e}", **fields)
             return False
+        self._counts.evicted[reason, EvictOutcome.EVICTED] += 1
         self._log.warning(Event.POD_EVICTED, why, **fields)
         self._tell(victim.holder, reason, f"evicted: {why}")
         return True

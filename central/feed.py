@@ -22,6 +22,7 @@ from central.assignment.model import PlacedContainer
 from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import ONE_EACH, PodLoad, PodRecord, version_of
+from central.page.reports import Reports
 from central.pending import PendingPods, pending_of
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
@@ -134,22 +135,29 @@ class PodFeed:
 
 
 class DevicesFeed:
-    """NodeDevices. One that can not be decoded stays as it was known."""
+    """NodeDevices. One that can not be decoded stays as it was known. `reports` keeps what the ledger does not."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, reports: Reports | None = None) -> None:
         self._ledger = ledger
+        self._reports = reports
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
         readable = [one for one in objects if not isinstance(one, Unreadable)]
         unreadable = {one.metadata.name for one in objects if isinstance(one, Unreadable)}
         self._ledger.replace_nodes(readable, version_of(version), unreadable=unreadable)
+        if self._reports is not None:
+            self._reports.replace(readable, unreadable=unreadable)
 
     def changed(self, obj: NodeDevices | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
             self._ledger.set_node(obj)
+            if self._reports is not None:
+                self._reports.set(obj)
 
     def removed(self, gone: Ident, version: str) -> None:
         self._ledger.remove_node(gone.name, version_of(version))
+        if self._reports is not None:
+            self._reports.remove(gone.name)
 
 
 class NodeFeed:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from central.daemon import run
+from central.keys import new_key
 from central.settings import CONFIG, Settings, check
 from lading import __version__
 from lading.errors import LadingError, die
@@ -22,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             from central.simulate.command import simulate  # noqa: PLC0415
 
             simulate(args[1:])
+        elif args and args[0] == "new-key":
+            new_key(args[1:])
         else:
             serve(args)
     except LadingError as e:
@@ -32,7 +35,7 @@ def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-central",
         description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
-        epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv (see its --help).  "
+        epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv | new-key --id ID (see --help).  "
         "journalctl -t lading-central LADING_EVENT=pod.woken   shows which pods were woken when room appeared",
     )
     parser.add_argument("--version", action="version", version=f"lading-central {__version__}")

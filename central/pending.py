@@ -12,7 +12,9 @@ from central.ask.model import NO_REQUESTS, Ask, Requests, Role, Shape
 from central.ask.parse import roles_of
 from central.ask.pod import Pod
 from central.ask.requests import requests_of
-from central.ledger.model import Holder, version_of
+from central.fit.model import Placement
+from central.ledger.model import Holder, NodeRoom, version_of
+from central.reasons import Coded
 from lading.vocabulary import NETWORKS, PodUid
 
 NEVER: Final = "Never"  # PreemptionPolicy
@@ -33,7 +35,9 @@ class Pending:
     networks: str = ""  # Multus' annotation, as its owner wrote it
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
+    refused_for: Coded | None = None  # what was true of most nodes then; None: nobody has asked about it in this term
     woken_in: int = 0  # the last round of central.wake
+    predicted: tuple[NodeRoom, Placement] | None = None  # what it would get there, and the room with that taken
 
     @property
     def shape(self) -> Shape:
@@ -92,6 +96,9 @@ class PendingPods:
             if version_of(known.resource_version) > version_of(pod.resource_version):
                 return known
             pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
+            pod.refused_for = known.refused_for
+            if pod.ask == known.ask:
+                pod.predicted = known.predicted
             self._forget_refusal(known)
         self._pods[pod.uid] = pod
         if pod.refused_at is not None:

@@ -19,7 +19,8 @@ from central.ask.pod import Pod
 from central.ask.requests import requests_of
 from central.assignment.annotation import name_vfs, render_assignment
 from central.assignment.sharing import groups_of
-from central.extender.verdicts import Verdicts, render_verdicts
+from central.counts import Counts
+from central.extender.verdicts import Verdicts, main_reason, render_verdicts
 from central.extender.wire import FilterResult, MetaVictims
 from central.fit.columns import Columns, Followed
 from central.fit.counted import ColumnStanding
@@ -36,6 +37,7 @@ from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim, PodLoad
 from central.pending import Pending, PendingPods, pending_of
+from central.reasons import OfBinding, OfPod
 from lading.vocabulary import PciAddress, PodUid
 
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
@@ -43,10 +45,6 @@ from lading.vocabulary import PciAddress, PodUid
 PREDICTION_S: Final = 5.0
 
 NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
-
-# Beside the reasons of a fit, as fixed as those.
-ELSEWHERE: Final = "pod is being bound to another node"
-ENDED: Final = "pod has ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +82,7 @@ class Scheduler:
         forecast: Forecast | None = None,
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
         soon: Callable[[Callable[[], None]], object] = lambda do: do(),
+        counts: Counts | None = None,
     ) -> None:
         """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
         nodes, where all but the devices suffices. `soon` does what can wait until filter's answer is on its way."""
@@ -94,6 +93,7 @@ class Scheduler:
         self._clock = clock
         self._refused = refused
         self._soon = soon
+        self.counts = counts or Counts()
         self._judged: tuple[Pending, str] | None = None  # whose room is still to be held, and where
         self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
         self.forecast = forecast or Forecast()
@@ -103,7 +103,17 @@ class Scheduler:
     # ---- which nodes
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
-        return render_verdicts(self.judge(pod, names))
+        answer = render_verdicts(self.judge(pod, names))
+        if not answer.NodeNames:
+            self._soon(lambda: self._count_refusal(pod.metadata.uid, answer))
+        return answer
+
+    def _count_refusal(self, uid: PodUid, answer: FilterResult) -> None:
+        reason = main_reason(answer)
+        if reason is not None:
+            self.counts.refused[reason] += 1
+            if pod := self.pending.get_refused(uid):
+                pod.refused_for = reason
 
     def judge(self, pod: Pod, names: Sequence[str]) -> Verdicts:
         self.hold_judged()
@@ -113,7 +123,7 @@ class Scheduler:
         if isinstance(ask, BadAsk) or self.ledger.has_ended(uid):  # kube-scheduler may not have heard of its end yet
             self.pending.remove(uid)
             self.ledger.forget_prediction(uid)
-            why = ask.message if isinstance(ask, BadAsk) else ENDED
+            why = ask.shown if isinstance(ask, BadAsk) else OfPod.POD_ENDED.shown
             return Verdicts(names=names, fits=(), otherwise=why)
         if settled := self._settled_node(uid):
             return self._only(settled, uid, names)
@@ -134,7 +144,7 @@ class Scheduler:
             self._judged = pending, winner
             self._soon(self.hold_judged)
         fits, reasons = ranked.fits, ranked.reasons
-        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.value, fits_too=nominated)
+        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.shown, fits_too=nominated)
 
     def hold_judged(self) -> None:
         """The room of the pod that was judged last, for a moment. Nothing else is decided before."""
@@ -145,13 +155,13 @@ class Scheduler:
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
         """For a pod whose affinity group has a card: only there, so that no standing of all nodes is kept for it."""
         verdicts = {name: self.verdict(pod.ask, name, [pod.uid]) for name in group}
-        reasons = {name: found.missing.value if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
+        reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
         winner = next((name for name, why in reasons.items() if not why and name in names), None)
         self._predict(pod, winner)
         if winner is None:
             self._refused(pod, names)
         fits = {name for name, why in reasons.items() if not why}
-        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.value)
+        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         """The one node to take; None where central has no word in it."""
@@ -243,6 +253,10 @@ class Scheduler:
             return node in self.standing(ask).fits
         return not group - {node} and isinstance(self.fit(self.ledger.room(node), ask), Placement)
 
+    def known_reasons(self, ask: Ask) -> Mapping[str, str] | None:
+        """By node why it does not fit, empty where it does; None where no standing of that ask is kept, and none is made."""
+        return self.standing(ask).reasons if ask in (self.rankings if self._by_shape(ask) else self._standings) else None
+
     def nominated_node(self, uid: PodUid) -> str:
         """Where room is being made for it; empty: nowhere."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
@@ -272,7 +286,9 @@ class Scheduler:
             return
         self.pending.fitted(pod)
         until = self._clock() + PREDICTION_S
-        self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
+        refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
+        if refused is None:
+            pod.predicted = self.ledger.room(node), placement
 
     def _settled_node(self, uid: PodUid) -> str:
         """Where the pod is bound, or will be, as far as anybody knows."""
@@ -285,7 +301,7 @@ class Scheduler:
     def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Verdicts:
         if settled not in names and (pod := self.pending.get(uid)):
             self.pending.refused(pod, self._clock())  # so that it is woken, should it turn out not to be bound
-        return Verdicts(names=names, fits={settled}, otherwise=ELSEWHERE)
+        return Verdicts(names=names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
 
     # ---- bind
 
@@ -296,16 +312,16 @@ class Scheduler:
         if record is not None and record.node:
             if record.node == node and record.taken is not None:
                 return Bound()
-            return NotBound(why=f"the pod is bound to {record.node} already")
+            return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {record.node} already"))
         reserved = self.ledger.own_claim(uid, Claim.RESERVED)
         if reserved is not None:
             return self._reserved_before(reserved, node)
         pod = self.pending.get(uid)
         if pod is None:
-            return NotBound(why="central does not know the pod yet; this is retried by itself")
-        placement = self.placement(pod, node)
+            return NotBound(why=OfBinding.POD_UNKNOWN.shown)
+        placement = self._predicted(pod, node) or self.placement(pod, node)
         if placement is None:
-            return NotBound(why=f"its devices are not free on {node} any more; this is retried by itself")
+            return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
         gen = pod.gen + 1
         conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.requests)
         if conflict is not None:
@@ -315,6 +331,11 @@ class Scheduler:
         text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)
         vfs = tuple(name_vfs(placement.containers, pod.roles).items())
         return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
+
+    def _predicted(self, pod: Pending, node: str) -> Placement | None:
+        """What was found for it, where the node is as it was then. A group's card may have changed on any node."""
+        room, placement = pod.predicted or (None, None)
+        return placement if room is self.ledger.room(node) and pod.ask.sharing is None else None
 
     def confirm(self, reservation: Reservation) -> None:
         self.ledger.confirm(reservation.pod.uid)
@@ -330,16 +351,15 @@ class Scheduler:
     def _reserved_before(self, reserved: OwnClaim, node: str) -> Bound | NotBound:
         if reserved.confirmed and reserved.node == node:
             return Bound()
-        state = (
-            "is bound"
-            if reserved.confirmed
-            else "may be bound: the API server's answer is not known yet; nothing is sent twice"
-        )
-        return NotBound(why=f"the pod {state} to {reserved.node}")
+        if reserved.confirmed:
+            return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {reserved.node}"))
+        why = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
+        return NotBound(why=OfBinding.BINDING_UNCLEAR.about(why))
 
 
 def _in_words(conflict: Conflict, node: str) -> str:
     holders: Sequence[str] = [f"{holder.namespace}/{holder.name}" for holder in conflict.holders]
     by = f", held by {', '.join(holders[:4])}" if holders else ""
-    device = f": {conflict.device}{by}" if conflict.device else ""
-    return f"its devices on {node} can not be taken ({conflict.obstacle}{device}); this is retried by itself"
+    device = f" {conflict.device}{by}" if conflict.device else ""
+    why = f"its devices on {node} can not be taken: {conflict.obstacle}{device}; this is retried by itself"
+    return OfBinding.DEVICES_TAKEN.about(why)

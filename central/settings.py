@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     service: Annotated[str, Setting("the Service, without a selector, that is pointed at the leader; empty for none")] = ""
     advertise: Annotated[str, Setting("this replica's IP address in it; empty: POD_IP of the environment")] = ""
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9442"
+    page: Annotated[bool, Setting("the page of the cluster at /, and GET /v1/cluster")] = True
+    otlp_endpoint: Annotated[
+        str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
+    ] = ""
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
 
     @property

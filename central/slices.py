@@ -12,14 +12,16 @@ SLICE_S: Final = 0.005  # and the piece of work that goes beyond it: mostly a fi
 
 
 class Slices:
-    """Of one piece of work. `clock`: seconds, monotonic."""
+    """Of one piece of work. `clock`: seconds, monotonic. `rest_s`: how long others have at least between two slices."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, slice_s: float | None = None, rest_s: float = 0.0) -> None:
         self._clock = clock
-        self._until = clock() + SLICE_S
+        self._slice_s = SLICE_S if slice_s is None else slice_s
+        self._rest_s = rest_s
+        self._until = clock() + self._slice_s
 
     async def pause(self) -> None:
         """To be called after each small step."""
         if self._clock() >= self._until:
-            await asyncio.sleep(0)
-            self._until = self._clock() + SLICE_S
+            await asyncio.sleep(self._rest_s)
+            self._until = self._clock() + self._slice_s

@@ -210,6 +210,7 @@ class Waker:
                     return  # once more would be refused once more; the next round asks again
                 await asyncio.sleep(backoff.failed(at_least_s=e.retry_after_s))
             else:
+                self._scheduler.counts.woken += 1
                 self._log.info(Event.POD_WOKEN, **fields)
                 return
 

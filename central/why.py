@@ -1,7 +1,7 @@
 """Why a pod is not running, node by node: `GET /v1/why/<namespace>/<pod>`.
 
-Enters: the scheduler's view of one pod. Leaves: JSON for `kubectl lading why` and for people with curl: the reason that
-kube-scheduler shows, how many nodes it is true of, and for each node the nearest miss in words and numbers.
+Enters: the scheduler's view of one pod. Leaves: JSON for `kubectl lading why` and for people with curl: the reasons that
+kube-scheduler shows, by their codes, how many nodes each is true of, and for each node the nearest miss in words and numbers.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ import msgspec
 
 from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
 from central.assignment.sharing import groups_of
-from central.fit.model import Missing, NoFit, Placement
+from central.fit.model import Missing, Placement
 from central.fit.why import explain
 from central.ledger.model import Claim
 from central.pending import Pending
@@ -28,6 +28,8 @@ from lading.vocabulary import (
     TOPOLOGY,
 )
 
+FITS: Final = "fits"  # in place of a reason
+
 _WHERE: Final = {
     RdmaPolicy.NEAREST: "",
     RdmaPolicy.COUNT: " wherever they are (rdma-policy count)",
@@ -38,7 +40,8 @@ _WHERE: Final = {
 
 class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
-    reason: str  # one of central.fit.model.Missing, or "fits"
+    reason: str  # one of central.fit.model.Missing, or FITS
+    text: str = ""  # the reason's sentence
     detail: str = ""
 
 
@@ -62,12 +65,14 @@ def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
         room = scheduler.ledger.room_without(name, [pod.uid])
         verdict = scheduler.verdict(pod.ask, name, [pod.uid])
         if isinstance(verdict, Placement):
-            nodes.append(NodeWhy(node=room.name, reason="fits"))
-        elif verdict.missing is Missing.GROUP_ELSEWHERE:
-            nodes.append(NodeWhy(node=room.name, reason=verdict.missing.value, detail=_where_its_group_is(scheduler, pod)))
-        elif isinstance(verdict, NoFit):
-            detail = explain(room, pod.ask, verdict.missing, policy=scheduler.policy, limits=scheduler.limits)
-            nodes.append(NodeWhy(node=room.name, reason=verdict.missing.value, detail=detail))
+            nodes.append(NodeWhy(node=room.name, reason=FITS))
+            continue
+        missing = verdict.missing
+        if missing is Missing.GROUP_ELSEWHERE:
+            detail = _where_its_group_is(scheduler, pod)
+        else:
+            detail = explain(room, pod.ask, missing, policy=scheduler.policy, limits=scheduler.limits)
+        nodes.append(NodeWhy(node=room.name, reason=missing.value, text=missing.text, detail=detail))
     return Why(
         namespace=pod.namespace,
         name=pod.name,

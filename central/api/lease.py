@@ -152,6 +152,11 @@ class Election:
         self._current = False  # nobody can have changed it but by taking over: no look needed before writing
         self._failing = False  # and the log says so already
 
+    @property
+    def transitions(self) -> int:
+        """How often another one became the leader, as the lease counts it; as last seen."""
+        return self._record.transitions if self._record is not None else 0
+
     def is_leader(self) -> bool:
         """At this moment, by the clock alone."""
         return self._clock() < self._until

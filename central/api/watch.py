@@ -12,6 +12,7 @@ Source: Kubernetes "API concepts": efficient detection of changes, watch bookmar
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NoReturn, Protocol, TypeVar
@@ -70,7 +71,7 @@ _BARE: Final = msgspec.json.Decoder(_Bare)
 
 
 class Reflector(Generic[T]):
-    """`synced` is set once the sink was given a whole list, and stays so."""
+    """`synced` is set once the sink was given a whole list, and stays so. `failures`: calls that failed, each once."""
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class Reflector(Generic[T]):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.synced = asyncio.Event()
+        self.failures = 0
         self._client = client
         self._resource = resource
         self._decoder = msgspec.json.Decoder(kind)
@@ -93,6 +95,16 @@ class Reflector(Generic[T]):
         self._backoff = Backoff()
         self._unreadable: set[str] = set()  # uids that the log names already
         self._failing = False  # and the log says so already
+        self._heard_at = -math.inf  # on the loop's clock
+
+    @property
+    def resource(self) -> str:
+        return self._resource.plural
+
+    @property
+    def silent_s(self) -> float:
+        """Since the API server said anything: a list, a change, or, about every minute, how far it is. Infinite before."""
+        return asyncio.get_running_loop().time() - self._heard_at
 
     async def run(self) -> NoReturn:
         """Until it is cancelled."""
@@ -104,6 +116,7 @@ class Reflector(Generic[T]):
                     listed = True
                 listed = await self._follow()
             except KubeError as e:
+                self.failures += 1
                 wait_s = self._backoff.failed(at_least_s=e.retry_after_s)
                 may_go_on = isinstance(e, UnclearError | UnreachableError) and self._backoff.failures < WATCH_TRIES
                 listed = listed and may_go_on
@@ -126,6 +139,7 @@ class Reflector(Generic[T]):
         present = {o.metadata.uid for o in objects if isinstance(o, Unreadable)}
         self._unreadable &= present
         self._sink.replaced(objects, version)
+        self._heard_at = asyncio.get_running_loop().time()
         self.synced.set()
         self._succeeded(f"{len(objects)} listed", always=True)
 
@@ -138,6 +152,7 @@ class Reflector(Generic[T]):
         events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
         async with contextlib.aclosing(events):
             async for event in events:
+                self._heard_at = loop.time()
                 if silent:
                     silent = False
                     self._backoff.succeeded()

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ask.pod import Amount, Container, Pod
 from central.ask.quantity import parse_quantity
+from central.reasons import OfPod
 from lading.vocabulary import (
     GPU_MODEL,
     GRANT,
@@ -66,6 +67,11 @@ _LABEL: Final = re.compile(LABEL)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadAsk:
     message: str
+
+    @property
+    def shown(self) -> str:
+        """To kube-scheduler."""
+        return OfPod.REQUEST_MALFORMED.about(self.message)
 
 
 class _BadAskError(Exception):

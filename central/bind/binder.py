@@ -23,8 +23,10 @@ import msgspec
 from central.ask.pod import Pod
 from central.bind.networks import Unreadable, VfNetwork, add_networks
 from central.bind.signer import Signer
+from central.counts import BindOutcome
 from central.extender.wire import BindArgs
 from central.pending import Pending
+from central.reasons import OfBinding, OfPod
 from central.scheduler import Bound, NotBound, Reservation, Scheduler
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient
@@ -37,7 +39,6 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, NETWORKS, PodUid
 BIND_TIMEOUT_S: Final = 4.0
 # A pod's status changes while it waits (kube-scheduler's own conditions): then the Binding is sent again, with the new version.
 TRIES: Final = 4
-ENDED: Final = "this central does not lead any more; whether the pod is bound, the next leader sees"
 
 _PODS: Final = msgspec.json.Decoder(Pod)
 
@@ -71,6 +72,7 @@ class Binder:
         self._log = log
         self._network = network
         self._sleep = sleep
+        self._outcomes = scheduler.counts.bound
         self._binding: dict[tuple[PodUid, str], asyncio.Task[str]] = {}
         self._settling: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -83,7 +85,12 @@ class Binder:
             task = self._binding[key] = asyncio.create_task(self._bind(*key))
             task.add_done_callback(lambda _: self._binding.pop(key, None))
         await asyncio.wait([task])
-        return ENDED if task.cancelled() else task.result()
+        return OfBinding.NOT_LEADING.shown if task.cancelled() else task.result()
+
+    @property
+    def unclear(self) -> int:
+        """Bindings of which nobody knows yet how they ended."""
+        return len(self._settling)
 
     async def close(self) -> bool:
         """What is unclear stays so: whoever leads next reads it from the API server. True: nothing is."""
@@ -101,23 +108,28 @@ class Binder:
                 return ""
             case NotBound(why=why):
                 self._log.info(Event.BIND_REFUSED, why, pod_uid=uid, node=node)
+                self._outcomes[BindOutcome.REFUSED] += 1
                 return why
         try:
             why = await self._send(reserved)
         except (RefusedError, UnreachableError) as e:
             self._scheduler.release(reserved)
+            self._outcomes[BindOutcome.REFUSED] += 1
             self._say(Event.BIND_REFUSED, reserved, str(e))
-            return str(e)
+            return OfBinding.BINDING_REFUSED.about(str(e))
         except BaseException as e:
             # Unclear, malformed, an error of ours, or cancelled: it may have been carried out.
             self._settle_later(reserved)
+            self._outcomes[BindOutcome.UNCLEAR] += 1
             self._say(Event.BIND_UNCLEAR, reserved, f"{type(e).__name__}: {e}")
             if not isinstance(e, KubeError):
                 raise
-            return f"{e}; its devices stay reserved until it is known whether the pod is bound"
+            return OfBinding.BINDING_UNCLEAR.about(f"{e}; its devices stay reserved until it is known whether the pod is bound")
         if why:
+            self._outcomes[BindOutcome.REFUSED] += 1
             return why
         self._scheduler.confirm(reserved)
+        self._outcomes[BindOutcome.BOUND] += 1
         self._say(Event.BIND_CONFIRMED, reserved)
         return ""
 
@@ -128,7 +140,7 @@ class Binder:
             if isinstance(annotations, Unreadable):
                 self._scheduler.release(reserved)
                 self._say(Event.BIND_REFUSED, reserved, annotations.why)
-                return annotations.why
+                return OfPod.REQUEST_MALFORMED.about(annotations.why)
             if not self._leads():
                 raise UnreachableError("another replica leads now")
             try:
@@ -173,7 +185,7 @@ class Binder:
             return ""
         self._scheduler.release(reserved)
         self._say(Event.BIND_REFUSED, reserved, f"somebody else bound it to {now.spec.node_name}")
-        return f"the pod was bound to {now.spec.node_name} by somebody else"
+        return OfPod.BOUND_ELSEWHERE.about(f"the pod was bound to {now.spec.node_name} by somebody else")
 
     # ---- when nobody knows
 
@@ -186,6 +198,12 @@ class Binder:
 
     async def _settle(self, reserved: Reservation) -> None:
         """To the end, or until the watch says it: a pod that is bound, has ended or is gone."""
+        found = await self._find_out(reserved)
+        if found is not None:
+            self._outcomes[found] += 1
+
+    async def _find_out(self, reserved: Reservation) -> BindOutcome | None:
+        """None: the watch said it."""
         backoff = Backoff()
         while self._scheduler.is_open(reserved):
             with contextlib.suppress(msgspec.DecodeError):
@@ -194,11 +212,11 @@ class Binder:
                 except NotFoundError:
                     self._scheduler.release(reserved)
                     self._say(Event.BIND_REFUSED, reserved, "the pod is gone")
-                    return
+                    return BindOutcome.FOUND_NOT_BOUND
                 except ConflictError:
                     self._scheduler.release(reserved)
                     self._say(Event.BIND_REFUSED, reserved, "another pod has its name")
-                    return
+                    return BindOutcome.FOUND_NOT_BOUND
                 except KubeError as e:
                     self._say(Event.BIND_UNCLEAR, reserved, f"still: {e}")
                     await self._sleep(backoff.failed(at_least_s=e.retry_after_s))
@@ -206,11 +224,12 @@ class Binder:
                 if is_bound_by(reserved, now):
                     self._scheduler.confirm(reserved)
                     self._say(Event.BIND_CONFIRMED, reserved, "found bound")
-                else:
-                    self._scheduler.release(reserved)
-                    self._say(Event.BIND_REFUSED, reserved, "found not bound")
-                return
+                    return BindOutcome.FOUND_BOUND
+                self._scheduler.release(reserved)
+                self._say(Event.BIND_REFUSED, reserved, "found not bound")
+                return BindOutcome.FOUND_NOT_BOUND
             await self._sleep(backoff.failed())
+        return None
 
     def _say(self, event: Event, reserved: Reservation, message: str = "") -> None:
         pod = reserved.pod

@@ -1,4 +1,5 @@
-"""The extender's verbs over HTTP/1.1, and what people ask: `POST /filter /prioritize /bind /preempt`, `GET /v1/why/<ns>/<pod>`.
+"""The extender's verbs over HTTP/1.1, and what people ask: `POST /filter /prioritize /bind /preempt`, `GET /v1/why/<ns>/<pod>`,
+and central.page where there is one.
 
 Enters: requests. Leaves: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
 That is meant while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
@@ -28,13 +29,16 @@ from central.extender.wire import (
     PreemptResult,
     name_winner,
 )
+from central.page.routes import Page, refuse_name
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event, Log, printable
+from lading.tracing import OFF, Span, Tracing
 
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
 STOP_S: Final = 15.0  # for answers that are under way when central stops; a pod has 30 s to end
 _JSON: Final = "application/json"
+_SPAN: Final = web.RequestKey("span", Span)
 
 T = TypeVar("T")
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
@@ -60,14 +64,25 @@ class Verbs(Protocol):
     def why(self, namespace: str, name: str) -> bytes | None:
         """JSON; None for a pod that is not known."""
 
+    def reckoning(self) -> bytes:
+        """JSON of central.reckoning."""
+
 
 class ExtenderServer:
     """`leads` is asked for every verb: between two looks at it nothing is decided."""
 
     def __init__(
-        self, verbs: Verbs, *, leads: Callable[[], bool], answered: Callable[[str, int, float], None], log: Log
+        self,
+        verbs: Verbs,
+        *,
+        leads: Callable[[], bool],
+        answered: Callable[[str, int, float], None],
+        log: Log,
+        page: Page | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
-        """`answered` is told the verb, the status and the seconds of each."""
+        """`answered` is told the verb, the status and the seconds of each; of the page nothing: who watches it mostly waits."""
+        self._tracing = tracing
         self._verbs = verbs
         self._answered = answered
         self._leads = leads
@@ -81,6 +96,10 @@ class ExtenderServer:
         ):
             app.router.add_post(f"/{verb}", self._by_leader(verb, handler))
         app.router.add_get("/v1/why/{namespace}/{name}", self._by_leader("why", self._why))
+        app.router.add_get("/v1/reckoning", self._by_leader("reckoning", self._reckoning))
+        self._page = page
+        if page is not None:
+            page.add_routes(app.router)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S)
         self._args = msgspec.json.Decoder(ExtenderArgs)
         self._bind_args = msgspec.json.Decoder(BindArgs)
@@ -97,19 +116,24 @@ class ExtenderServer:
         return Address(*self._runner.addresses[0][:2])
 
     async def close(self) -> None:
+        if self._page is not None:
+            self._page.stop()
         await self._runner.cleanup()
 
     def _by_leader(self, verb: str, answer: Answer) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             began, status = time.perf_counter(), 500
-            try:
-                response = await self._handle(request, answer)
-                status = response.status
-            except web.HTTPException as e:  # aiohttp's own: a body over MAX_BODY
-                status = e.status
-                raise
-            finally:
-                self._answered(verb, status, time.perf_counter() - began)
+            with self._tracing.begin(verb, parent=request.headers.get("traceparent", "")) as span:
+                request[_SPAN] = span
+                try:
+                    response = await self._handle(request, answer)
+                    status = response.status
+                except web.HTTPException as e:  # aiohttp's own: a body over MAX_BODY
+                    status = e.status
+                    raise
+                finally:
+                    span.note(http_response_status__code=str(status))
+                    self._answered(verb, status, time.perf_counter() - began)
             return response
 
         return handle
@@ -128,6 +152,7 @@ class ExtenderServer:
 
     async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
+        _note_pod(request[_SPAN], args.Pod)
         with _names_read(args) as names:
             if names is None:
                 return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
@@ -135,27 +160,48 @@ class ExtenderServer:
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
+        _note_pod(request[_SPAN], args.Pod)
         with _names_read(args) as names:
             winner = self._verbs.prioritize(args.Pod, () if names is None else names)
+            request[_SPAN].note(k8s_node_name=winner or "")
             return self._json(name_winner(winner))
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)
-        return self._json(BindResult(Error=await self._verbs.bind(args)))
+        error = await self._verbs.bind(args)
+        request[_SPAN].note(
+            k8s_namespace_name=args.PodNamespace,
+            k8s_pod_name=args.PodName,
+            k8s_pod_uid=args.PodUID,
+            k8s_node_name=args.Node,
+            lading_outcome="not bound" if error else "bound",
+        )
+        return self._json(BindResult(Error=error))
 
     async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._preempt_args, body)
+        _note_pod(request[_SPAN], args.Pod)
         suffice = self._verbs.preempt(args.Pod, args.NodeNameToMetaVictims or {})
         return self._json(PreemptResult(NodeNameToMetaVictims=suffice))
 
     async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        if refused := refuse_name(request):
+            return refused
         answer = self._verbs.why(request.match_info["namespace"], request.match_info["name"])
         if answer is None:
             return web.Response(status=404, text="no such pod asks for devices\n")
         return web.Response(body=answer, content_type=_JSON)
 
+    async def _reckoning(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        return refuse_name(request) or web.Response(body=self._verbs.reckoning(), content_type=_JSON)
+
     def _json(self, value: object) -> web.Response:
         return web.Response(body=self._encode(value), content_type=_JSON)
+
+
+def _note_pod(span: Span, pod: Pod) -> None:
+    metadata = pod.metadata
+    span.note(k8s_namespace_name=metadata.namespace, k8s_pod_name=metadata.name, k8s_pod_uid=metadata.uid)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

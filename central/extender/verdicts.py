@@ -4,17 +4,22 @@ Enters: names, which nodes fit, and the reasons by which others do not. Leaves: 
 every pod, so each name is looked up once, by functions that loop in C.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from typing import Final
 
 from central.extender.wire import FilterResult
-from central.fit.model import MAY_FIT_LATER
+from central.fit.model import MAY_FIT_LATER, Missing
+from central.reasons import Coded, OfPod
+
+_CODES: Final[Mapping[str, Coded]] = {code.shown: code for code in (*Missing, *OfPod)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """`otherwise` is the reason of those that do not fit and have none."""
+    """Reasons as they are shown. `otherwise` is that of those that do not fit and have none."""
 
     names: Sequence[str]
     fits: Collection[str] | None = None  # None: all do
@@ -43,3 +48,15 @@ def render_verdicts(verdicts: Verdicts) -> FilterResult:
     if verdicts.fits_too and (fails.pop(verdicts.fits_too, "") or never.pop(verdicts.fits_too, "")):
         fitting = [*fitting, verdicts.fits_too]
     return FilterResult(NodeNames=fitting, FailedNodes=fails, FailedAndUnresolvableNodes=never)
+
+
+def main_reason(answer: FilterResult) -> Coded | None:
+    """What is true of most nodes, where the pod fits on none; None where it fits, or there are none."""
+    if answer.NodeNames:
+        return None
+    said = Counter((answer.FailedNodes or {}).values())
+    said.update((answer.FailedAndUnresolvableNodes or {}).values())
+    if not said:
+        return None
+    (most, _), *_ = said.most_common(1)
+    return _CODES.get(most, OfPod.REQUEST_MALFORMED)  # that one is shown in words of its own

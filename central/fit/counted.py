@@ -25,7 +25,7 @@ VERDICTS: Final = 4096  # that are remembered of one ask
 FEW: Final = 16  # rows that are looked up one by one: a step of vectors costs some dozens of calls, whatever their length
 NO_SLOT: Final = -1
 _UNSEEN: Final = -1
-_TEXTS: Final = tuple(missing.value if missing else "" for missing in REASONS)
+_SHOWN: Final = tuple(missing.shown if missing else "" for missing in REASONS)
 
 
 class _Judged(NamedTuple):
@@ -37,7 +37,7 @@ class _Judged(NamedTuple):
 
 class ColumnStanding:
     """For one ask, on all nodes. `fits`: their names, as keys: a filter looks up thousands, and a set would have four times the
-    memory to look at. `reasons`: of every node, empty where it fits."""
+    memory to look at. `reasons`: of every node, as it is shown; empty where it fits."""
 
     def __init__(self, ask: Ask, columns: Columns, place: Place, limits: Limits = DEFAULT_LIMITS) -> None:
         self.fits: dict[str, None] = {}
@@ -153,7 +153,7 @@ class ColumnStanding:
     def _say(self, name: str, why: int) -> None:
         if not name:
             return
-        self.reasons[name] = _TEXTS[why]
+        self.reasons[name] = _SHOWN[why]
         if why == FITS:
             self.fits[name] = None
         else:

@@ -10,7 +10,7 @@ differs.
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from central.ask.model import Shape
 from central.fit.workload import MASS, MOST_KINDS, PodKind, Workload, kind_of, workload_of
@@ -55,6 +55,13 @@ class Forecast:
         self._weights: dict[PodKind, float] = {}
         self._look_at = LOOK_FIRST
         self.workload = workload_of(self._prior)
+
+    @classmethod
+    def settled(cls, workload: Workload) -> Self:
+        """On one that another forecast came to. Learns nothing."""
+        forecast = cls(learns=False)
+        forecast.workload = workload
+        return forecast
 
     def arrived(self, uid: PodUid, shape: Shape) -> bool:
         """True: `workload` is another one now."""

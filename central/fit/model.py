@@ -2,43 +2,42 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from central.assignment.model import PlacedContainer, Taken
+from central.reasons import Coded
 
 
-class Missing(StrEnum):
-    """Why a node does not fit, in the words that kube-scheduler shows. Fixed texts: it groups nodes by them, so that there are
-    no numbers here (`explain` has them)."""
+class Missing(Coded):
+    """Why a node does not fit. In fixed sentences without numbers (`explain` has them): kube-scheduler groups nodes by them."""
 
-    NO_REPORT = "node reports no devices"
-    NOT_RECONCILED = "node does not know yet who holds its devices"
-    UNREACHABLE = "node is not reachable"
-    NO_MODEL = "node has no GPU of the model asked for"
-    TOO_FEW_GPUS = "node has too few GPUs"
-    TOO_FEW_FREE_GPUS = "too few free GPUs"
-    NO_CARD_LARGE_ENOUGH = "no GPU is large enough"
-    NO_CARD_WITH_ROOM = "no single GPU has enough free memory or compute"
-    NODE_TOO_SMALL = "node is too small for the GPUs and GPU shares of all containers"
-    SHARES_DO_NOT_FIT = "too little free for the GPUs and GPU shares of all containers"
-    KEPT_OFF = "sharing constraints keep it off the GPUs with room"
-    GROUP_FULL = "GPU of its affinity group has no room for it"
-    GROUP_ELSEWHERE = "GPU of its affinity group is on another node"
-    SEARCH_ENDED = "pod has containers in one another's way in too many ways to try"
-    SETS_ENDED = "node has too many sets of GPUs to try for one container"
-    TOO_FEW_MIG = "node has too few MIG instances of the profile asked for"
-    TOO_FEW_FREE_MIG = "too few free MIG instances of the profile asked for"
-    TOO_FEW_VFS = "node has too few RDMA VFs"
-    TOO_FEW_FREE_VFS = "too few free RDMA VFs"
-    TOO_FEW_VFS_OF_SWITCH = "node has too few RDMA VFs on the switches of its GPUs"
-    TOO_FEW_FREE_VFS_OF_SWITCH = "too few free RDMA VFs on the switches of free GPUs"
-    TOO_FEW_VFS_OF_PF = "a PF of the node has too few RDMA VFs"
-    TOO_FEW_FREE_VFS_OF_PF = "too few free RDMA VFs of a PF"
-    NO_PARTITION = "node has no NVSwitch partition of so many GPUs"
-    NO_FREE_PARTITION = "no NVSwitch partition of so many GPUs is free"
-    NOT_WITHIN_SCOPE = "node has too few GPUs or RDMA VFs within the topology asked for"
-    NOT_FREE_WITHIN_SCOPE = "too few free GPUs or RDMA VFs within the topology asked for"
-    UNHEALTHY = "devices are unhealthy, cordoned or used without a grant"
+    NO_REPORT = "no-report", "node reports no devices"
+    NOT_RECONCILED = "not-reconciled", "node does not know yet who holds its devices"
+    UNREACHABLE = "unreachable", "node is not reachable"
+    NO_MODEL = "no-model", "node has no GPU of the model asked for"
+    TOO_FEW_GPUS = "too-few-gpus", "node has too few GPUs"
+    TOO_FEW_FREE_GPUS = "too-few-free-gpus", "too few free GPUs"
+    NO_CARD_LARGE_ENOUGH = "no-card-large-enough", "no GPU is large enough"
+    NO_CARD_WITH_ROOM = "no-card-with-room", "no single GPU has enough free memory or compute"
+    NODE_TOO_SMALL = "node-too-small", "node is too small for the GPUs and GPU shares of all containers"
+    SHARES_DO_NOT_FIT = "shares-do-not-fit", "too little free for the GPUs and GPU shares of all containers"
+    KEPT_OFF = "kept-off", "sharing constraints keep it off the GPUs with room"
+    GROUP_FULL = "group-full", "GPU of its affinity group has no room for it"
+    GROUP_ELSEWHERE = "group-elsewhere", "GPU of its affinity group is on another node"
+    SEARCH_ENDED = "search-ended", "pod has containers in one another's way in too many ways to try"
+    SETS_ENDED = "sets-ended", "node has too many sets of GPUs to try for one container"
+    TOO_FEW_MIG = "too-few-mig", "node has too few MIG instances of the profile asked for"
+    TOO_FEW_FREE_MIG = "too-few-free-mig", "too few free MIG instances of the profile asked for"
+    TOO_FEW_VFS = "too-few-vfs", "node has too few RDMA VFs"
+    TOO_FEW_FREE_VFS = "too-few-free-vfs", "too few free RDMA VFs"
+    TOO_FEW_VFS_OF_SWITCH = "too-few-vfs-of-switch", "node has too few RDMA VFs on the switches of its GPUs"
+    TOO_FEW_FREE_VFS_OF_SWITCH = "too-few-free-vfs-of-switch", "too few free RDMA VFs on the switches of free GPUs"
+    TOO_FEW_VFS_OF_PF = "too-few-vfs-of-pf", "a PF of the node has too few RDMA VFs"
+    TOO_FEW_FREE_VFS_OF_PF = "too-few-free-vfs-of-pf", "too few free RDMA VFs of a PF"
+    NO_PARTITION = "no-partition", "node has no NVSwitch partition of so many GPUs"
+    NO_FREE_PARTITION = "no-free-partition", "no NVSwitch partition of so many GPUs is free"
+    NOT_WITHIN_SCOPE = "not-within-scope", "node has too few GPUs or RDMA VFs within the topology asked for"
+    NOT_FREE_WITHIN_SCOPE = "not-free-within-scope", "too few free GPUs or RDMA VFs within the topology asked for"
+    UNHEALTHY = "unhealthy", "devices are unhealthy, cordoned or used without a grant"
 
     @property
     def unresolvable(self) -> bool:
@@ -71,8 +70,8 @@ _UNRESOLVABLE = frozenset(
 )
 
 
-# The texts of those that an eviction may change.
-MAY_FIT_LATER = frozenset(missing.value for missing in Missing if not missing.unresolvable)
+# As it is shown: what an eviction may change.
+MAY_FIT_LATER = frozenset(missing.shown for missing in Missing if not missing.unresolvable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

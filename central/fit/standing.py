@@ -48,7 +48,7 @@ class Standing:
         name = room.name
         if isinstance(verdict, Missing):
             self.fits.pop(name, None)
-            self.reasons[name] = verdict.value
+            self.reasons[name] = verdict.shown
         elif self.fits.get(name) != verdict:
             self.fits[name] = verdict
             self.reasons[name] = ""

@@ -104,8 +104,12 @@ class WrittenWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def parse_workload(text: bytes) -> dict[PodKind, float]:
     """By kind its weight. msgspec.DecodeError for what is no workload."""
+    return kinds_written(msgspec.json.decode(text, type=WrittenWorkload).pods)
+
+
+def kinds_written(pods: Iterable[WrittenPod]) -> dict[PodKind, float]:
     weights: dict[PodKind, float] = {}
-    for pod in msgspec.json.decode(text, type=WrittenWorkload).pods:
+    for pod in pods:
         kind = PodKind(
             requests=Requests(pod.cpu_milli, pod.memory_mib),
             gpus=pod.gpus,

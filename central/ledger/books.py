@@ -24,6 +24,7 @@ class Books:
         self._reachable: dict[str, int] = {}  # Node objects that are Ready, with their version
         self._own = OwnClaims()
         self._changes = Changes()
+        self._claimed = Changes()  # who holds what and why, beside what is left: for those who show it
         self._groups = Groups()
         self._loads = Loads()
 
@@ -41,6 +42,7 @@ class Books:
     def _settle(self, uid: PodUid, name: str) -> None:
         """Brings what this pod holds on this node in line with its claims."""
         node = self._node(name)
+        self._claimed.mark(name)
         planned = (claim.requests for claim in self._own.of(uid).values() if claim.node == name)
         self._loads.plan(uid, name, max(planned, default=None))
         claims = self._claims(uid, node)
@@ -68,6 +70,7 @@ class Books:
 
     def _mark_gain(self, node: NodeState, before: NodeRoom) -> None:
         """What the node has or says of itself changed."""
+        self._claimed.mark(node.name)
         self._mark(node)
         if gained(before, node.room()):
             self._changes.free(node.name)

@@ -218,6 +218,11 @@ class Ledger(Facts):
         """Only the names of these nodes, of those that are gone too."""
         return self._changes.since(version)
 
+    def claims_changed_since(self, version: int) -> tuple[list[str], int]:
+        """Names of nodes whose room may be another since (-1: all), or what some pod holds there, or why: and the version that
+        this is. Versions of their own; of a node that is named nothing need have changed."""
+        return self._claimed.since(version), self._claimed.version
+
     def loads_changed_since(self, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
         """Of nodes whose cpu and memory are others than at that version (-1: all): what is left, and whether it is known; and
         the version that this is. Versions of their own: no room's."""
@@ -295,6 +300,11 @@ class Ledger(Facts):
         self._looked = self.version
         self._crowded = {name for name in self._crowded if name in self._nodes and self._nodes[name].crowded()}
         return tuple(clash for name in sorted(self._crowded) for clash in clashes(self._nodes[name], self.holders(name)))
+
+    def conflicts_on(self, name: str) -> tuple[Clash, ...]:
+        """The same of one node."""
+        node = self._nodes.get(name)
+        return tuple(clashes(node, self.holders(name))) if node is not None and node.crowded() else ()
 
     def snapshot(self) -> Snapshot:
         nodes = {

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from central.bind.binder import BIND_TIMEOUT_S, ENDED, TRIES
+from central.bind.binder import BIND_TIMEOUT_S, TRIES
+from central.counts import BindOutcome
+from central.reasons import OfBinding
 from lading.log import Event
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
 from tests.fakes.kube_objects import gpu_uuid, pod, pod_path
@@ -83,9 +85,10 @@ def test_a_refusal_releases(tmp_path: Path, status: int) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         one.server.fail(Fault(status=status), when=is_binding)
-        assert await one.bind("a", "n1") != ""
+        assert OfBinding.BINDING_REFUSED in await one.bind("a", "n1")
         assert (reserved(one), one.free_cards(), one.sent("/status")) == (0, 1, [])
         assert await one.schedule("a") == ""
+        assert one.term.scheduler.counts.bound == {BindOutcome.REFUSED: 1, BindOutcome.BOUND: 1}
 
     play(story, tmp_path)
 
@@ -201,6 +204,7 @@ def test_it_had_succeeded(tmp_path: Path, fault: Fault) -> None:
         assert await one.bind("a", "n1") == ""
         assert (one.free_cards(), reserved(one), one.assigned("a")) == (0, 0, [gpu_uuid("n1", 0)])
         assert len(one.sent("/binding")) == 1
+        assert one.term.scheduler.counts.bound[BindOutcome.UNCLEAR] == 1
 
     play(story, tmp_path)
 
@@ -211,13 +215,16 @@ def test_it_was_lost(tmp_path: Path, fault: Fault) -> None:
         await one.put_pod("a")
         one.server.fail(fault, when=is_binding)
         one.server.fail(Fault(status=500), when=is_touch, times=3)
-        assert await one.bind("a", "n1") != ""
-        assert (reserved(one), one.free_cards()) == (1, 0)
-        assert await one.bind("a", "n1") != ""  # it may be under way
+        assert OfBinding.BINDING_UNCLEAR in await one.bind("a", "n1")
+        assert (reserved(one), one.free_cards(), one.term.unclear_bindings) == (1, 0, 1)
+        assert OfBinding.BINDING_UNCLEAR in await one.bind("a", "n1")  # it may be under way
         assert len(one.sent("/binding")) == 1
         await one.pause(60)
         assert (reserved(one), one.free_cards(), len(one.sent("/status"))) == (0, 1, 4)
         assert await one.schedule("a") == ""
+        outcomes = one.term.scheduler.counts.bound
+        assert (outcomes[BindOutcome.UNCLEAR], outcomes[BindOutcome.FOUND_NOT_BOUND], outcomes[BindOutcome.BOUND]) == (1, 1, 1)
+        assert one.term.unclear_bindings == 0
 
     play(story, tmp_path)
 
@@ -347,7 +354,7 @@ def test_a_term_that_ends_while_it_binds(tmp_path: Path) -> None:
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(1)
         assert not await one.term.end()  # what became of it, nobody knows
-        assert await binding == ENDED
+        assert await binding == OfBinding.NOT_LEADING.shown
         await one.pause(60)
         assert one.sent("/status") == []  # nothing is written by a term that is over
 

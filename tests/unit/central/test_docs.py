@@ -1,30 +1,43 @@
-"""docs/central.md names every reason, metric and event of central, and no other."""
+"""The pages name every reason, metric and event of central, and no other."""
 
 import re
 from typing import Final
 
 from central.api.lease import Terms
-from central.evict import NOMINATION_S, SPARED_S
+from central.evict import CONFLICT, NOMINATION_S, PREEMPTED, SPARED_S
 from central.fit.model import Missing
-from central.metrics import Metrics
-from central.scheduler import ELSEWHERE, ENDED, PREDICTION_S
+from central.health import HEALTHY, UNHEALTHY
+from central.reasons import OfBinding, OfPod
+from central.scheduler import PREDICTION_S
+from central.tell import Teller
+from central.term import NO_ASSIGNMENT
 from central.wake import LOOK_S as WAKE_LOOK_S
 from central.warn import AT_ONCE, LOOK_S, QUIET_S
 from lading.log import Event
+from lading.reasons import Reason
 from tests.docs import ROOT, first_cells, section
 
 PAGE: Final = "central.md"
 
 
 def test_reasons() -> None:
-    reasons = first_cells(section(PAGE, "## Why a pod waits"))
-    assert reasons == sorted(reasons, key=_unresolvable)
-    assert set(reasons) == {*(missing.value for missing in Missing), ELSEWHERE, ENDED}
+    """That each is explained is looked after in tests/unit/lading/test_reasons.py; here, that it stands where it says whether
+    waiting helps."""
+    waits = {missing.value for missing in Missing if not missing.unresolvable}
+    assert _explained("## Central: the pod waits") == waits
+    never = {code.value for code in (*Missing, *OfPod)} - waits
+    assert _explained("## Central: the pod does not fit there") == never - {Reason.NOT_RECONCILED.value}  # with the nodes' own
+    assert _explained("## Central: the pod is not bound") == {code.value for code in OfBinding}
 
 
-def _unresolvable(reason: str) -> bool:
-    """The page says that the first ones can change."""
-    return reason in {ELSEWHERE, ENDED} or Missing(reason).unresolvable
+def _explained(heading: str) -> set[str]:
+    return set(re.findall(r"^### `([a-z-]+)`$", section("reasons.md", heading), re.MULTILINE))
+
+
+def test_events_on_pods() -> None:
+    told = {NO_ASSIGNMENT, PREEMPTED, CONFLICT, UNHEALTHY, HEALTHY}
+    assert set(first_cells(section("reasons.md", "## Events of central"))) == told
+    assert set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", (Teller.__doc__ or "").split(":")[-1])) == told
 
 
 def test_numbers() -> None:
@@ -40,11 +53,11 @@ def test_numbers() -> None:
 
 
 def test_metrics() -> None:
+    """The names by the source: most have samples only while somebody leads."""
+    made = r'\b(Counter|Gauge|Histogram|_by_state)(?:MetricFamily)?\(\s*"(lading_\w+)"'
     source = (ROOT / "central/metrics.py").read_text()
-    registered = {metric.name: metric.type for metric in Metrics(lambda: None, lambda: False).registry.collect()}
-    named = set(re.findall(r'"(lading_(?:central|build)_\w+)"', source))
-    assert named >= {name for name in registered if name.startswith("lading_")}
-    expected = {f"{name}_total" if registered.get(name) == "counter" else name for name in named}
+    expected = {name + ("_total" if kind == "Counter" else "") for kind, name in re.findall(made, source)}
+    assert len(expected) > 20
     assert set(first_cells(section(PAGE, "## Metrics"))) == expected
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from central.bind.signer import Signer
+from central.counts import EvictOutcome
 from central.evict import CONFLICT, NOMINATION_S, PREEMPTED, SPARED_S
 from lading.log import Event
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
@@ -123,6 +124,9 @@ def test_what_a_budget_spares(tmp_path: Path) -> None:
         await one.pause(1)
         assert (evicted(one), nominated(one, "high")) == (["cheap", "dear"], one.bound_to("dear"))
         assert told(one) == [("dear", PREEMPTED)]
+        counts = one.term.scheduler.counts
+        assert counts.evicted == {(PREEMPTED, EvictOutcome.SPARED): 1, (PREEMPTED, EvictOutcome.EVICTED): 1}
+        assert counts.nominated == 2
 
     play(story, tmp_path)
 

@@ -9,7 +9,8 @@ from central.fit.forecast import Forecast
 from central.fit.model import Missing
 from central.fit.workload import PodKind
 from central.ledger.model import Claim
-from central.scheduler import ELSEWHERE, ENDED, PREDICTION_S, Bound, NotBound, Reservation
+from central.reasons import OfBinding, OfPod
+from central.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, POLICY
 from tests.fakes.kube_objects import decoded, gpu_uuid, pod, share, vfs
 from tests.unit.central.world import World, uid_of
@@ -43,8 +44,8 @@ def test_each_node_is_in_one_answer() -> None:
     made.show("b")
     answer = made.filter("b", "n1", "n2", "n3", "nobody-reports-me")
     assert set(answer.NodeNames) == {"n1", "n2"}
-    assert answer.FailedNodes == {"n3": Missing.TOO_FEW_FREE_GPUS.value}
-    assert answer.FailedAndUnresolvableNodes == {"nobody-reports-me": Missing.NO_REPORT.value}
+    assert answer.FailedNodes == {"n3": Missing.TOO_FEW_FREE_GPUS.shown}
+    assert answer.FailedAndUnresolvableNodes == {"nobody-reports-me": Missing.NO_REPORT.shown}
 
 
 def test_nodes_that_kube_scheduler_does_not_name_hide_no_stranger() -> None:
@@ -53,14 +54,14 @@ def test_nodes_that_kube_scheduler_does_not_name_hide_no_stranger() -> None:
     made.show("b")
     answer = made.filter("b", "n1", "n2", "stranger")
     assert set(answer.NodeNames) == {"n1", "n2"}
-    assert answer.FailedAndUnresolvableNodes == {"stranger": Missing.NO_REPORT.value}
+    assert answer.FailedAndUnresolvableNodes == {"stranger": Missing.NO_REPORT.shown}
 
 
 def test_what_can_never_fit_is_unresolvable() -> None:
     made = world(n1=1)
     made.show("b", {"lading.dev/gpu": "2"})
     answer = made.filter("b")
-    assert (answer.NodeNames, answer.FailedAndUnresolvableNodes) == ([], {"n1": Missing.TOO_FEW_GPUS.value})
+    assert (answer.NodeNames, answer.FailedAndUnresolvableNodes) == ([], {"n1": Missing.TOO_FEW_GPUS.shown})
 
 
 def test_a_pod_that_asks_for_nothing_may_go_anywhere() -> None:
@@ -78,6 +79,7 @@ def test_a_bad_ask_is_told_for_every_node_and_waits_for_nothing() -> None:
     answer = made.filter("b", "n1", "n2")
     assert set(answer.FailedAndUnresolvableNodes) == {"n1", "n2"}
     assert all("lading.dev/gpux" in why for why in answer.FailedAndUnresolvableNodes.values())
+    assert all(OfPod.REQUEST_MALFORMED in why for why in answer.FailedAndUnresolvableNodes.values())
     assert (len(made.pending), predicted(made, "b")) == (0, "")
 
 
@@ -135,7 +137,7 @@ def test_a_bound_pod_is_only_where_it_is() -> None:
     made = world(n1=1, n2=1)
     made.bind("a", "n1")
     answer = made.filter("a")
-    assert (answer.NodeNames, answer.FailedAndUnresolvableNodes) == (["n1"], {"n2": ELSEWHERE})
+    assert (answer.NodeNames, answer.FailedAndUnresolvableNodes) == (["n1"], {"n2": OfPod.BOUND_ELSEWHERE.shown})
     assert len(made.pending) == 0
 
 
@@ -145,7 +147,7 @@ def test_kube_scheduler_may_ask_for_a_pod_that_is_gone() -> None:
     late = made.pods["a"]
     made.gone("a")
     made.pods["a"] = late
-    assert made.filter("a").FailedAndUnresolvableNodes == {"n1": ENDED}
+    assert made.filter("a").FailedAndUnresolvableNodes == {"n1": OfPod.POD_ENDED.shown}
     assert (len(made.pending), made.is_free("n1")) == (0, True)
 
 
@@ -240,29 +242,42 @@ def test_a_pod_that_only_the_watch_has_shown_is_bound_without_a_filter() -> None
     assert made.scheduler.is_open(reserve(made, "a", "n1"))
 
 
+def not_bound(made: World, name: str, node: str) -> str:
+    answer = made.scheduler.reserve(uid_of(name), node)
+    assert isinstance(answer, NotBound)
+    return answer.why
+
+
 def test_while_the_outcome_is_open_nothing_is_sent_twice() -> None:
     made = world(n1=1, n2=1)
     made.show("a")
     reserved = reserve(made, "a", "n1")
-    assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), NotBound)
-    assert isinstance(made.scheduler.reserve(uid_of("a"), "n2"), NotBound)
+    assert OfBinding.BINDING_UNCLEAR in not_bound(made, "a", "n1")
+    assert OfBinding.BINDING_UNCLEAR in not_bound(made, "a", "n2")
     assert made.filter("a").NodeNames == ["n1"]
     made.scheduler.confirm(reserved)
     assert made.scheduler.reserve(uid_of("a"), "n1") == Bound()
-    assert isinstance(made.scheduler.reserve(uid_of("a"), "n2"), NotBound)
+    assert OfPod.BOUND_ELSEWHERE in not_bound(made, "a", "n2")
     made.show("a", node="n1", annotations={ASSIGNMENT: reserved.assignment})
     assert made.scheduler.reserve(uid_of("a"), "n1") == Bound()
-    assert isinstance(made.scheduler.reserve(uid_of("a"), "n2"), NotBound)
+    assert OfPod.BOUND_ELSEWHERE in not_bound(made, "a", "n2")
 
 
 def test_a_pod_that_somebody_bound_without_an_assignment_is_not_bound() -> None:
     made = world()
     made.show("a", node="n1")
-    assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), NotBound)
+    assert OfPod.BOUND_ELSEWHERE in not_bound(made, "a", "n1")
 
 
-@pytest.mark.parametrize("why", ["unknown", "deleting", "no room"])
-def test_what_can_not_be_reserved(why: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [
+        ("unknown", OfBinding.POD_UNKNOWN),
+        ("deleting", OfBinding.POD_UNKNOWN),
+        ("no room", OfBinding.DEVICES_TAKEN),
+    ],
+)
+def test_what_can_not_be_reserved(why: str, code: OfBinding) -> None:
     made = world()
     if why == "deleting":
         made.show("a")
@@ -270,7 +285,7 @@ def test_what_can_not_be_reserved(why: str) -> None:
     elif why == "no room":
         made.bind("b", "n1")
         made.show("a")
-    assert isinstance(made.scheduler.reserve(uid_of("a"), "n1"), NotBound)
+    assert code in not_bound(made, "a", "n1")
     assert made.ledger.reservations() == ()
 
 
@@ -283,7 +298,37 @@ def test_shares_and_vfs_are_predicted_as_they_are_reserved() -> None:
     assert [bool(made.filter(name).NodeNames) for name in "abc"] == [True, True, False]
     for name in "ab":
         reserve(made, name, "n1")
-    assert isinstance(made.scheduler.reserve(uid_of("c"), "n1"), NotBound)
+    assert OfBinding.DEVICES_TAKEN in not_bound(made, "c", "n1")
+
+
+def gpus_of(reserved: Reservation) -> list[str]:
+    return [gpu["uuid"] for gpu in msgspec.json.decode(reserved.assignment)["containers"]["main"]["gpus"]]
+
+
+def test_what_was_predicted_is_reserved_without_another_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(n1=2)
+    for name in "ab":
+        made.show(name)
+        made.filter(name)
+    made.show("b")  # its status changed
+    monkeypatch.setattr("central.scheduler.fit", None)
+    assert gpus_of(reserve(made, "b", "n1")) == [gpu_uuid("n1", 1)]
+
+
+def test_a_card_that_was_cordoned_since_it_was_predicted_is_not_reserved() -> None:
+    made = world(n1=2)
+    made.show("a")
+    made.filter("a")
+    made.report("n1", 2, cordon=gpu_uuid("n1", 0))
+    assert gpus_of(reserve(made, "a", "n1")) == [gpu_uuid("n1", 1)]
+
+
+def test_what_was_predicted_for_another_ask_is_not_reserved() -> None:
+    made = world(n1=2)
+    made.show("a")
+    made.filter("a")
+    made.show("a", {"lading.dev/gpu": "2"})
+    assert len(gpus_of(reserve(made, "a", "n1"))) == 2
 
 
 def test_a_reservation_takes_the_place_of_the_prediction() -> None:
@@ -426,3 +471,23 @@ def test_pods_that_come_are_learned_from_once() -> None:
     beside = pod("b", {}, version=made.next_version(), requests=SMALL)
     made.scheduler.prioritize(decoded(beside), ["n1"])
     assert made.scheduler.forecast.learned == 2
+
+
+def test_refusals_are_counted_by_what_most_nodes_said() -> None:
+    made = world(n1=1, n2=1)
+    made.bind("a", "n1")
+    made.bind("b", "n2")
+    made.show("c")
+    for _ in range(2):  # kube-scheduler asks again
+        made.filter("c")
+    assert made.pending_pod("c").refused_for is Missing.TOO_FEW_FREE_GPUS
+    made.show("c", annotations={"changed": "yes"})
+    assert made.pending_pod("c").refused_for is Missing.TOO_FEW_FREE_GPUS
+    made.show("d", {"lading.dev/gpu": "1", "lading.dev/gpu-core": "5"})
+    made.filter("d")
+    made.filter("a", "n2")
+    assert made.scheduler.counts.refused == {
+        Missing.TOO_FEW_FREE_GPUS: 2,
+        OfPod.REQUEST_MALFORMED: 1,
+        OfPod.BOUND_ELSEWHERE: 1,
+    }

@@ -68,7 +68,7 @@ def test_the_second_pod_of_a_group_follows_the_first_that_is_filtered_at_the_sam
         create(made, name, affinity="x")
     made.filter("a", "n2")
     answer = made.filter("b", "n1", "n2")
-    assert (answer.NodeNames, answer.FailedNodes) == (["n2"], {"n1": Missing.GROUP_ELSEWHERE.value})
+    assert (answer.NodeNames, answer.FailedNodes) == (["n2"], {"n1": Missing.GROUP_ELSEWHERE.shown})
     assert predicted(made, "a") == predicted(made, "b")
     assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n1", "n2"]) == "n2"
 
@@ -89,7 +89,7 @@ def test_a_group_is_pulled_to_its_node_even_if_kube_scheduler_does_not_name_it()
     bind(made, "a", "n1", affinity="x")
     create(made, "b", affinity="x")
     answer = made.filter("b", "n2")
-    assert (answer.NodeNames, answer.FailedNodes) == ([], {"n2": Missing.GROUP_ELSEWHERE.value})
+    assert (answer.NodeNames, answer.FailedNodes) == ([], {"n2": Missing.GROUP_ELSEWHERE.shown})
     assert made.is_refused("b")
     assert made.refused == ["b"]
     assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n2"]) is None
@@ -100,7 +100,7 @@ def test_a_full_card_is_waited_for() -> None:
     bind(made, "a", "n1", FIFTY, affinity="x")
     create(made, "b", FIFTY, affinity="x")
     answer = made.filter("b", "n1", "n2")
-    assert answer.FailedNodes == {"n1": Missing.GROUP_FULL.value, "n2": Missing.GROUP_ELSEWHERE.value}
+    assert answer.FailedNodes == {"n1": Missing.GROUP_FULL.shown, "n2": Missing.GROUP_ELSEWHERE.shown}
     made.gone("a")
     assert set(made.filter("b", "n1", "n2").NodeNames) == {"n1", "n2"}
 
@@ -111,8 +111,8 @@ def test_a_group_on_a_node_that_is_not_ready_waits_for_it() -> None:
     made.readiness("n1", False)
     create(made, "b", affinity="x")
     answer = made.filter("b", "n1", "n2")
-    assert answer.FailedAndUnresolvableNodes == {"n1": Missing.UNREACHABLE.value}
-    assert answer.FailedNodes == {"n2": Missing.GROUP_ELSEWHERE.value}
+    assert answer.FailedAndUnresolvableNodes == {"n1": Missing.UNREACHABLE.shown}
+    assert answer.FailedNodes == {"n2": Missing.GROUP_ELSEWHERE.shown}
 
 
 @pytest.mark.parametrize(("rule", "at_home"), [("affinity", {"n1"}), ("anti_affinity", {"n2"})])
@@ -147,7 +147,7 @@ def test_an_exclusive_card_is_closed_to_all_others() -> None:
     for name, fits in (("b", []), ("c", []), ("d", ["n1"])):
         answer = made.filter(name, "n1")
         assert (name, answer.NodeNames) == (name, fits)
-        assert fits or answer.FailedNodes == {"n1": Missing.KEPT_OFF.value}
+        assert fits or answer.FailedNodes == {"n1": Missing.KEPT_OFF.shown}
 
 
 def test_nodes_that_differ_in_labels_only_are_told_apart() -> None:

@@ -338,6 +338,7 @@ def test_a_touch_that_fails_is_tried_again_while_the_pod_is_refused() -> None:
     run_simulated(story())
     assert one.touched == ["a"] * 3
     assert one.world.records.count(Event.POD_WOKEN) == 3
+    assert one.world.scheduler.counts.woken == 1
 
 
 @pytest.mark.parametrize("kind", [NotFoundError, ConflictError, ForbiddenError])

@@ -27,6 +27,8 @@ def test_a_pod_that_is_refused() -> None:
     assert (said.state, said.refused_s, said.uid, said.node) == ("pending", 2.5, uid_of("b"), "")
     assert said.reasons == {Missing.TOO_FEW_FREE_GPUS.value: 1, "fits": 1, Missing.UNHEALTHY.value: 1}
     assert {node.node: bool(node.detail) for node in said.nodes} == {"n1": True, "n2": False, "n3": True}
+    texts = {Missing.TOO_FEW_FREE_GPUS.text, Missing.UNHEALTHY.text, ""}
+    assert {node.text for node in said.nodes} == texts
 
 
 def test_what_the_pod_holds_itself_is_not_in_its_way() -> None:

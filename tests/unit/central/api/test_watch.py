@@ -194,6 +194,24 @@ def test_a_bookmark_is_where_the_next_watch_begins(play: Play) -> None:
     play(story)
 
 
+def test_how_long_it_is_silent(play: Play) -> None:
+    async def prepare(one: Rig) -> None:
+        assert one.reflector.silent_s == float("inf")
+
+    async def story(one: Rig) -> None:
+        now = asyncio.get_running_loop().time
+        await one.sink.heard("=")
+        await one.server.until(lambda: one.server.watching == 1)
+        before = now()
+        assert 0 <= one.reflector.silent_s < before  # a list was heard
+        await one.server.bookmark(500)
+        await one.server.put(path("a"), {})
+        await one.sink.heard("+a")
+        assert one.reflector.silent_s <= now() - before
+
+    play(story, prepare)
+
+
 @pytest.mark.parametrize("in_stream", [False, True])
 def test_gone_lists_again(play: Play, in_stream: bool) -> None:
     async def story(one: Rig) -> None:
@@ -348,6 +366,7 @@ def test_waits_grow_and_success_ends_them(play: Play) -> None:
         await one.server.until(lambda: len(one.server.calls("GET", watch=True)) == 3)
         assert one.waits[-1] <= 0.5
         assert one.records.count(Event.WATCH_FAILED) == 2
+        assert one.reflector.failures == 5
 
     play(story, prepare)
 

@@ -9,9 +9,11 @@ import pytest
 
 from central.bind.binder import Binder
 from central.bind.networks import VfNetwork
+from central.counts import BindOutcome
 from central.extender.wire import BindArgs
 from central.ledger.model import Claim
 from central.pending import Pending
+from central.reasons import OfPod
 from lading.kube.errors import ConflictError, UnclearError
 from lading.vocabulary import ASSIGNMENT, NETWORKS, RESOURCE_RDMA
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, pod
@@ -60,6 +62,8 @@ def test_found_bound(by: str) -> None:
     asyncio.run(story())
     reserved = made.ledger.own_claim(uid_of("a"), Claim.RESERVED)
     assert (reserved is not None and reserved.confirmed) is (by == "this Binding")
+    found = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
+    assert made.scheduler.counts.bound == {BindOutcome.UNCLEAR: 1, found: 1}
 
 
 class Merging:
@@ -129,5 +133,7 @@ def test_networks_that_changed_meanwhile_are_those_that_are_kept() -> None:
 def test_networks_that_nobody_can_read_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
     why, sent, made = bound_with(*texts)
     assert NETWORKS in why
+    assert OfPod.REQUEST_MALFORMED in why
     assert len(sent) == len(texts) - 1
     assert made.ledger.own_claim(uid_of("a"), Claim.RESERVED) is None
+    assert made.scheduler.counts.bound == {BindOutcome.REFUSED: 1}

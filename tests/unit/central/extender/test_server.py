@@ -12,10 +12,12 @@ import aiohttp
 import msgspec
 import pytest
 
+from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.extender import server as module
 from central.extender.server import ExtenderServer, server_tls
 from central.extender.wire import BindArgs, FilterResult
+from central.reckoning import Reckoning, reckoning_of
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event
@@ -43,6 +45,9 @@ class Verbs:
 
     def why(self, namespace: str, name: str) -> bytes | None:
         return b'{"name":"a"}' if (namespace, name) == ("default", "a") else None
+
+    def reckoning(self) -> bytes:
+        return msgspec.json.encode(reckoning_of(self.world.scheduler))
 
 
 class Http:
@@ -209,6 +214,15 @@ def test_why() -> None:
         for name, status in (("a", 200), ("b", 404)):
             async with one.session.get(f"{one.url}/v1/why/default/{name}") as answer:
                 assert answer.status == status
+
+    play(story)
+
+
+def test_what_it_decides_by() -> None:
+    async def story(one: Http) -> None:
+        async with one.session.get(f"{one.url}/v1/reckoning") as answer:
+            assert answer.status == 200
+            assert msgspec.json.decode(await answer.read(), type=Reckoning).policy is Policy.BINPACK
 
     play(story)
 

@@ -141,7 +141,7 @@ def test_caught_up_it_ranks_as_a_look_at_all_does(steps: list[tuple[list[tuple[A
         exact = {name: place(one, shape.ask) for name, one in rooms.now.items()}
         assert set(ranking.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
         assert ranking.standing.reasons == {
-            name: found.missing.value if isinstance(found, NoFit) else "" for name, found in exact.items()
+            name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
         }
         assert ranking.best(sorted(among)) == best_by_looking(rooms, shape, among)
         assert ranking.best() == best_by_looking(rooms, shape, {*rooms.now})

@@ -63,7 +63,8 @@ def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, 
         verdicts = {one.name: judge(one, asked) for one in rooms.rooms.values()}
         scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
         assert standing.fits == scores
-        assert standing.reasons == {node: "" if node in scores else str(verdict) for node, verdict in verdicts.items()}
+        shown = {node: verdict.shown if isinstance(verdict, Missing) else "" for node, verdict in verdicts.items()}
+        assert standing.reasons == shown
         best = min((([-part for part in scores[node]], node) for node in among & scores.keys()), default=(None, None))[1]
         assert standing.best(sorted(among)) == best
 

@@ -6,7 +6,7 @@ import pytest
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import LINGER_S, Ledger
 from central.ledger.model import Claim
-from lading.nodedevices import NodeDevices, Place
+from lading.nodedevices import NodeDevices, Past, Place, Use
 from tests.fakes.rooms import CARD_MIB, gpu_uuid
 from tests.unit.central.ledger.facts import (
     free_cards,
@@ -212,6 +212,24 @@ def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
     ledger.set_node(report(version=2))
     assert claims(ledger, "p") == set()
     assert ledger.take_freed() == ("n1",)
+
+
+def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> None:
+    """Each node reports that once a minute: nobody who looks at what changed has to look."""
+    ledger = Ledger()
+    held = [grant("p", "c", granted(0))]
+    ledger.set_node(report(grants=held))
+    room, (_, version) = ledger.room("n1"), ledger.rooms_changed_since(-1)
+    ledger.take_freed()
+    busy = report(version=2, grants=held)
+    past = Past(device=gpu_uuid(1), pod=uid("q"), container="c", since=1, until=2)
+    seen = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
+    ledger.set_node(
+        msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=seen, used_at=9))
+    )
+    assert ledger.room("n1") is room
+    assert ledger.rooms_changed_since(version) == ([], version)
+    assert ledger.take_freed() == ()
 
 
 PROVES_NOTHING = [

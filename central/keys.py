@@ -1,0 +1,67 @@
+"""`lading-central new-key`: the pair of keys by which nodes know that an assignment is central's.
+
+Enters: a key id and a folder. Leaves: ID.pem for central alone, ID.pub.pem for every node, and on stdout what to do with them.
+Refuses: an id that a signature can not carry, a file that is there. How keys are exchanged and revoked: docs/install.md.
+Source: RFC 8410 (Ed25519 in PEM), RFC 5208 (PKCS #8).
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from lading.errors import ConfigError, HostError
+from lading.signature import sign
+
+_ON_NODES: Final = "/etc/lading/keys"
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # what TOML takes as a key without quotes
+
+
+def new_key(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-central new-key",
+        description="Makes a key that signs assignments: ID.pem for central, ID.pub.pem for the nodes.",
+    )
+    parser.add_argument("--id", required=True, help="the key's name in signatures and on nodes; one that no other key ever had")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder to write both files to (default: this one)")
+    args = parser.parse_args(argv)
+    private, public = write_pair(args.out, args.id)
+    print(_next_steps(args.id, private, public))
+
+
+def write_pair(folder: Path, key_id: str) -> tuple[Path, Path]:
+    """The private key's file, readable by its owner only, and the public one's. Neither may be there."""
+    key = Ed25519PrivateKey.generate()
+    sign(key, key_id, "")  # an id that can not be written is an error now
+    private, public = folder / f"{key_id}.pem", folder / f"{key_id}.pub.pem"
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), mode=0o644)
+    _write_new(private, pem, mode=0o600)  # the last: where it is, both are
+    return private, public
+
+
+def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(content)
+    except FileExistsError as e:
+        raise ConfigError(f"cannot write {path}: it is there, and a key is never overwritten", hint="another --id") from e
+    except OSError as e:
+        raise HostError(f"cannot write {path}: {e.strerror}") from e
+
+
+def _next_steps(key_id: str, private: Path, public: Path) -> str:
+    name = key_id if _BARE.fullmatch(key_id) else f'"{key_id}"'
+    return f"""\
+{public}: to every node, as {_ON_NODES}/{public.name}. In hooks.toml, below [keys]:
+    {name} = "{_ON_NODES}/{public.name}"
+then: systemctl restart lading-hooks
+
+{private}: for central alone. When every node has the other one:
+    kubectl -n lading-system create secret generic lading-central-signing --from-file=private.pem={private}
+and in central.toml: key_id = "{key_id}\""""

@@ -1,0 +1,150 @@
+"""The cluster in numbers, looked at now and then: what there is to give, what is held, and how fragmented the rest is.
+
+Enters: the ledger, and the pods to expect. Leaves: an Overview, which is read at any time. A scrape that counted 5,000 nodes
+itself would let kube-scheduler wait meanwhile; so nodes are followed, those that changed since the last look, and all of it
+goes in slices, beside the scheduling path.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from central.fit.columns import ANY_MODEL, BARE, CORE, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
+from central.fit.forecast import Forecast
+from central.fit.unusable import Free, read_free, unusable_milli
+from central.ledger.ledger import Ledger
+from central.ledger.model import NodeRoom
+from central.ledger.room import FULL_CORE
+from central.slices import Slices
+from central.view.model import NodeState
+
+LOOK_S: Final = 10.0  # between two looks; Prometheus comes every 15 to 60 s
+SLICE_S: Final = 0.002  # and one step of vectors: less than a filter takes
+SIZES: Final = (1, 2, 4, 8)  # pods of so many whole GPUs that are counted how often they would fit
+_STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT_RECONCILED}  # by Columns.serving
+
+
+class Amounts(NamedTuple):
+    """Of one thing. What is free and may not be given is unusable."""
+
+    free: int = 0
+    held: int = 0
+    unusable: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    nodes: Mapping[NodeState, int]
+    gpus: Amounts  # one that is held in part is held
+    mig_gpus: int  # in MIG mode, of which nobody has an instance; no others of these
+    memory_mib: Amounts  # as below, of GPUs that are not in MIG mode
+    core_percent: Amounts
+    vfs: Amounts
+    free_milli: int  # of cards, the scarcer of memory and compute
+    unusable_milli: float  # of these, for a pod of those to expect, on average
+    places: Mapping[int, int]  # by SIZES
+
+    @property
+    def fragmentation(self) -> float:
+        """Of what is free, the part that is of no use; 0 where nothing is free."""
+        return self.unusable_milli / self.free_milli if self.free_milli else 0.0
+
+
+class Survey:
+    """`clock`: seconds, monotonic."""
+
+    def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float]) -> None:
+        self.overview: Overview | None = None  # before the first look
+        self._ledger = ledger
+        self._forecast = forecast
+        self._clock = clock
+        self._columns = Columns()
+        self._vfs: dict[str, Amounts] = {}
+        self._seen_rooms = self._seen_loads = -1
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        slices = Slices(self._clock, slice_s=SLICE_S)
+        await self._catch_up(slices)
+        free = read_free(self._columns)
+        await slices.pause()
+        unusable = await self._unusable(free, slices)
+        self.overview = _overview(self._columns, self._vfs, free, unusable)
+
+    async def _catch_up(self, slices: Slices) -> None:
+        ledger = self._ledger
+        version, names = ledger.version, ledger.changed_since(self._seen_rooms)
+        for name in names:
+            room = ledger.room(name)
+            if room.reported:
+                self._columns.put(room)
+                self._vfs[name] = _vfs(room)
+            else:
+                self._columns.drop(name)
+                self._vfs.pop(name, None)
+            await slices.pause()
+        self._seen_rooms = version  # what changed meanwhile is looked at once more
+        loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)
+        for load in loads:
+            self._columns.load(*load)
+            await slices.pause()
+
+    async def _unusable(self, free: Free, slices: Slices) -> float:
+        """The mean over the pods to expect that ask for GPUs."""
+        total, mass = 0, 0
+        for kind, weight in self._forecast.workload.kinds:
+            if not kind.cpu_only:
+                models = self._columns.models_of(kind.models) if kind.models else None
+                total += weight * unusable_milli(free, kind, models)
+                mass += weight
+                await slices.pause()
+        return total / mass if mass else 0.0
+
+
+def _vfs(room: NodeRoom) -> Amounts:
+    free = sum(vf.free for vf in room.vfs) if room.serving else 0
+    held = sum(vf.usable and not vf.free for vf in room.vfs)
+    return Amounts(free, held, len(room.vfs) - free - held)
+
+
+def _overview(columns: Columns, vfs: Mapping[str, Amounts], free: Free, unusable: float) -> Overview:
+    rows = np.fromiter(columns.row_of.values(), np.int64, len(columns.row_of))
+    cards, serving = columns.cards[rows], columns.serving[rows]
+    there, bare, mig = cards[:, ANY_MODEL] >= 0, cards[:, BARE] > 0, cards[:, MODEL] < 0
+    usable = (cards[:, USABLE] > 0) & (serving == 0)[:, None]
+
+    def amounts(left: int, whole: int | None) -> Amounts:
+        """Of two planes; None: of each 100."""
+        full = FULL_CORE if whole is None else cards[:, whole]
+        some = there & ~mig
+        rest = cards[:, left]
+        return Amounts(_sum(rest, some & usable), _sum(full - rest, some), _sum(rest, some & ~usable))
+
+    whole = free.whole
+    return Overview(
+        nodes={state: int((serving == number).sum()) for number, state in _STATES.items()},
+        gpus=Amounts(_count(there & bare & usable & ~mig), _count(there & ~bare), _count(there & bare & ~usable)),
+        mig_gpus=_count(there & bare & usable & mig),
+        memory_mib=amounts(MIB, SIZE),
+        core_percent=amounts(CORE, None),
+        vfs=Amounts(*(sum(column) for column in zip(*vfs.values(), strict=True))) if vfs else Amounts(),
+        free_milli=free.total_milli,
+        unusable_milli=unusable,
+        places={size: int((whole // size).sum()) for size in SIZES},
+    )
+
+
+def _sum(plane: Ints, where: Bools) -> int:
+    return int(plane[where].sum())
+
+
+def _count(where: Bools) -> int:
+    return int(np.count_nonzero(where))

@@ -1,0 +1,94 @@
+"""Every metric that the three daemons expose, from their real registries after something was counted: for what relies on names.
+
+exposed(folder)["lading_proxy_held_seconds_bucket"] == {"method", "le"}
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+import central.metrics
+import hooks.metrics
+import runtimeproxy.metrics
+from hooks.assignment.model import Devices, GrantedGpu
+from hooks.attaching import Operation
+from hooks.ledger.store import Ledger
+from hooks.report.reporter import Reporter, connect
+from lading.log import Log
+from lading.reasons import Reason
+from runtimeproxy.call.calls import METHODS, Refuse
+from runtimeproxy.metrics import Gauges
+from tests.fakes.holders import gpu_uuid, grant
+from tests.fakes.led import Led, led
+from tests.unit.hooks.inventories import gpu, inventory
+from tests.unit.hooks.test_metrics import Runtime, Watch, a_node
+
+_SUFFIXES: Final = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+
+Names = dict[str, set[str]]  # of series, with the labels that were seen
+
+
+def exposed(folder: Path, log: Log) -> Names:
+    found: Names = defaultdict(set)
+    asyncio.run(_of_central(folder, found))
+    asyncio.run(_of_hooks(folder, log, found))
+    _of_proxy(found)
+    return dict(found)
+
+
+def _read(registry: CollectorRegistry, into: Names) -> None:
+    for family in registry.collect():
+        for suffix in _SUFFIXES.get(family.type, ("",)):
+            into[family.name + suffix].update()
+        for sample in family.samples:
+            into[sample.name].update(sample.labels)
+
+
+async def _of_central(folder: Path, into: Names) -> None:
+    async with led(folder) as one:
+        await _wait_for_room(one)
+        counts = one.term.scheduler.counts
+        metrics = central.metrics.Metrics(counts, term=lambda: one.term, leads=lambda: True, transitions=lambda: 1)
+        metrics.answered("filter", 200, 0.1)
+        _read(metrics.registry, into)
+
+
+async def _wait_for_room(one: Led) -> None:
+    await one.put_pod("a", {"lading.dev/gpu": "9"})
+    await one.schedule("a")
+    await one.term.survey.look()
+
+
+async def _of_hooks(folder: Path, log: Log, into: Names) -> None:
+    with Ledger.open(folder / "node.db") as ledger:
+        node = a_node(ledger, Runtime(), folder, log)
+        node.watch = Watch(inventory(gpus=(replace(gpu(0), used_mib=1, busy_percent=1),)))
+        ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=gpu_uuid(0), memory_mib=1, core_percent=1),))))
+        reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=log, clock=lambda: 5.0)
+        metrics = hooks.metrics.Metrics(node, reporter)
+        metrics.moved(Operation.ATTACH, 1.0, succeeded=True)
+        _read(metrics.registry, into)
+
+
+def _of_proxy(into: Names) -> None:
+    metrics = runtimeproxy.metrics.Metrics()
+    metrics.call_ended(METHODS[b"/runtime.v1.RuntimeService/CreateContainer"], Refuse(9, "", Reason.DEVICE_HELD), 0.2)
+    metrics.hook_answered("10.json", 2.0, Reason.HOOK_TIMEOUT)
+    metrics.show(
+        lambda: Gauges(
+            connections=0,
+            open_calls=0,
+            connections_opened=0,
+            connections_rejected=0,
+            runtime_up=True,
+            hooks_up={"10.json": True},
+            lost_calls=0,
+            log_dropped=0,
+        )
+    )
+    _read(metrics.registry, into)
