@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-.PHONY: setup demo demo-central test test-cluster bench-proxy bench-central bench-placement lint fmt proto requirements
+.PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-placement lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -37,6 +37,14 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
+# What a node is installed from (deploy/install-node.sh --wheel), with units, manifests and pinned requirements in it.
+wheel: setup
+	@$(PY) deploy/wheel.py
+
+# lading-central as a container image, without a registry or a daemon: for `ctr images import` and `docker load`.
+image: setup
+	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
+
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
 demo: setup
 	@$(PY) -m simnode.install
@@ -45,6 +53,10 @@ demo: setup
 # The scheduler extender on simulated nodes, shown and checked: no root, no containerd, no cluster.
 demo-central: setup
 	@$(PY) -m simnode.demo_central
+
+# The page of lading-central, on 20 simulated nodes where pods come and go: http://127.0.0.1:8080/ until Ctrl-C.
+demo-page: setup
+	@$(PY) -m simnode.page --nodes 20
 
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
 test: setup lint

@@ -1,0 +1,23 @@
+"""What the wheel carries beside its packages: everything that a node or a cluster is set up with, in share/lading.
+
+A wheel alone is then enough to install from: units, the installer, pinned requirements, manifests. setuptools takes a list of
+files for each folder, so the folders are walked here; all else is in pyproject.toml.
+"""
+
+from pathlib import Path
+
+from setuptools import setup
+
+SHARED = ("systemd", "deploy")
+LEFT_OUT = ("deploy/image", "deploy/wheel.py", "__pycache__")  # what makes wheel and image is for a checkout
+
+
+def data_files() -> list[tuple[str, list[str]]]:
+    folders: dict[str, list[str]] = {"share/lading": ["requirements.txt"]}
+    for path in sorted(path for top in SHARED for path in Path(top).rglob("*") if path.is_file()):
+        if not any(part in path.as_posix() for part in LEFT_OUT):
+            folders.setdefault(f"share/lading/{path.parent.as_posix()}", []).append(path.as_posix())
+    return sorted(folders.items())
+
+
+setup(data_files=data_files())

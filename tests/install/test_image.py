@@ -1,0 +1,120 @@
+"""Central's image: built from Debian's packages and the wheel, loaded into a real containerd, run as the Deployment has it.
+
+It takes half a minute: the pinned packages come from the package index, Debian's from apt.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from central.keys import write_pair
+from deploy.wheel import build
+from lading import __version__
+from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.containerd import PrivateContainerd
+from simnode.cri import Container, Cri, Pod
+from simnode.kubelet import ContainerSpec, Mount, render_container
+from tests.docs import ROOT
+from tests.fakes.needs import need
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+
+NAME = f"docker.io/library/lading-central:{__version__}"
+DEPLOYMENT = ROOT / "deploy/central/deployment.yaml"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    need(shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None, "Debian's apt-get and dpkg-deb")
+    folder = tmp_path_factory.mktemp("image")
+    argv: list[str | Path] = [sys.executable, ROOT / "deploy/image/build.py", "--wheel", build(ROOT, folder), "--out", folder]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.strip())
+    yield path
+    path.unlink()  # 360 MB
+
+
+@pytest.fixture(scope="module")
+def client(image: Path, containerd: PrivateContainerd) -> Iterator[Cri]:
+    """With the image in its containerd, by the command that docs/install.md has for nodes."""
+    ctr: list[str | Path] = [containerd.binaries.folder / "ctr", "--address", containerd.socket, "--namespace", "k8s.io"]
+    subprocess.run([*ctr, "images", "import", "--snapshotter", containerd.snapshotter, image], check=True, capture_output=True)
+    with containerd.client() as client:
+        yield client
+    subprocess.run([*ctr, "images", "remove", NAME], check=True, capture_output=True)
+
+
+def run_as_the_deployment(client: Cri, pod: Pod, name: str, args: list[str], mounts: list[Mount]) -> Container:
+    """A container of it as kubelet would make it: its security context, its user, nothing to write to."""
+    template = yaml.safe_load(DEPLOYMENT.read_text().split("\n---")[0])["spec"]["template"]["spec"]
+    (central,) = template["containers"]
+    spec = ContainerSpec(name=name, image=NAME, command=(), args=args, mounts=mounts)
+    image_id = client.image_id(NAME)
+    assert image_id
+    config = render_container(pod.spec, spec, image_id=image_id, folders=client.folders)
+    security = config.linux.security_context
+    security.run_as_user.value = template["securityContext"]["runAsUser"]
+    security.run_as_group.value = template["securityContext"]["runAsGroup"]
+    security.readonly_rootfs = central["securityContext"]["readOnlyRootFilesystem"]
+    security.no_new_privs = not central["securityContext"]["allowPrivilegeEscalation"]
+    security.capabilities.drop_capabilities.extend(central["securityContext"]["capabilities"]["drop"])
+    assert security.readonly_rootfs
+    pod._write_files(spec, config)
+    request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
+    made = client.call("CreateContainer", request, cri.CreateContainerResponse)
+    container = Container(client, made.container_id, Path(pod.config.log_directory) / config.log_path)
+    container.start()
+    return container
+
+
+def test_it_runs_as_the_deployment_has_it(client: Cri, tmp_path: Path) -> None:
+    private, _ = write_pair(tmp_path, "central-1")
+    private.rename(tmp_path / "private.pem").chmod(0o644)  # as a Secret's for its fsGroup
+    tmp_path.chmod(0o755)
+    mounts = [
+        Mount(container_path="/etc/lading/central.toml", host_path=ROOT / "deploy/central/central.toml", readonly=True),
+        Mount(container_path="/etc/lading/signing", host_path=tmp_path, readonly=True),
+    ]
+    with client.pod("central") as pod:
+        version = run_as_the_deployment(client, pod, "version", ["--version"], [])
+        assert version.wait() == 0
+        assert version.logs().split() == ["lading-central", __version__]
+        args = ["--config", "/etc/lading/central.toml", "--advertise", "192.0.2.1", "--check-config"]
+        check = run_as_the_deployment(client, pod, "check", args, mounts)
+        assert check.wait() == 0, check.logs()
+        wrong = run_as_the_deployment(client, pod, "wrong", args, mounts[:1])  # without the key
+        assert wrong.wait() == 2
+        assert "signing_key" in wrong.logs()
+
+
+def test_its_layers_are_what_its_configuration_says(image: Path) -> None:
+    with tarfile.open(image) as archive:
+
+        def read(name: str) -> bytes:
+            file = archive.extractfile(name)
+            assert file
+            return file.read()
+
+        (for_docker,) = json.loads(read("manifest.json"))
+        config = json.loads(read(for_docker["Config"]))
+        digests = [f"sha256:{hashlib.sha256(read(name)).hexdigest()}" for name in for_docker["Layers"]]
+        assert config["rootfs"]["diff_ids"] == digests
+        assert for_docker["RepoTags"] == [NAME.removeprefix("docker.io/library/")]
+        (named,) = json.loads(read("index.json"))["manifests"]
+        manifest: dict[str, Any] = json.loads(read(f"blobs/{named['digest'].replace(':', '/')}"))
+        assert [layer["digest"] for layer in manifest["layers"]] == digests
+        last = archive.extractfile(for_docker["Layers"][-1])
+        with tarfile.open(fileobj=last) as layer:
+            theirs = [entry.name for entry in layer if "/lading" not in entry.name.removeprefix("opt/lading")]
+        assert theirs  # another version of Lading is this layer alone
+        assert not [name for name in theirs if "numpy" in name or name.startswith("usr/")]
