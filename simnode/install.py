@@ -41,7 +41,10 @@ NEEDS = (
 TEST_NEEDS = (
     # Not started, only run: systemd and journald in namespaces of their own, and what judges unit files.
     Need(programs=("systemctl", "systemd-analyze", "journalctl"), packages=("systemd",)),
+    Need(programs=("jq",), packages=("jq",)),  # a question of docs/install.md
     Need(programs=("strace",), packages=("strace",)),  # shows what ip(8) sends
+    Need(programs=("promtool",), packages=("prometheus",)),  # judges rules, and tries them
+    Need(programs=("chromium", "chromedriver"), packages=("chromium", "chromium-driver")),  # opens central's page
 )
 
 

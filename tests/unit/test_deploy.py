@@ -24,6 +24,8 @@ from lading.settings import convert
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
 WORKLOAD: Final = Path("/etc/lading/workload/workload.json")
+MONITORING: Final = DEPLOY / "monitoring"  # for Prometheus, not for kubectl: tests/unit/deploy/test_monitoring.py
+MANIFESTS: Final = sorted(path for path in DEPLOY.rglob("*.yaml") if path.parent != MONITORING)
 BY_HAND: Final = {DEPLOY / "samples/quota.yaml", DEPLOY / "samples/networks.yaml"}  # applied by themselves
 
 
@@ -32,7 +34,7 @@ def read_file(path: Path) -> list[Any]:
 
 
 def documents() -> Iterator[Any]:
-    for path in sorted(DEPLOY.rglob("*.yaml")):
+    for path in MANIFESTS:
         yield from read_file(path)
 
 
@@ -65,13 +67,14 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
     there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
     if folder == DEPLOY:
-        there -= {DEPLOY / "samples", DEPLOY / "acceptance"}
+        there -= {MONITORING, DEPLOY / "samples", DEPLOY / "acceptance"}
+        there -= {DEPLOY / name for name in ("install-node.sh", "wheel.py", "image", "__pycache__")}  # of nodes, and of a build
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
 
 def test_what_has_a_namespace_says_it() -> None:
     cluster_wide = {"Namespace", "CustomResourceDefinition", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
-    for document in itertools.chain.from_iterable(map(read_file, DEPLOY.rglob("*.yaml"))):
+    for document in itertools.chain.from_iterable(map(read_file, MANIFESTS)):
         kind = document["kind"]
         if kind in cluster_wide or kind.startswith(("Validating", "KubeScheduler", "Kustomization")):
             continue

@@ -46,7 +46,7 @@ def test_the_metrics_of_a_node() -> None:
     assert shown == expected
 
 
-@pytest.mark.parametrize("daemon", ["runtimeproxy", "hooks", "central"])
+@pytest.mark.parametrize("daemon", ["runtimeproxy", "hooks", "central", "kubectl_lading"])
 def test_the_architecture_names_every_module(daemon: str) -> None:
     room, named = "", set()
     for cell in re.findall(r"^\| ([^|]+) \|", section("architecture.md", f"## `{daemon}/`"), re.MULTILINE):
