@@ -31,7 +31,7 @@ from lading import __version__
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
 _MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RELEASE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-# kubelet runs 110 pods: who comes near this has pods with hundreds of containers, and one scrape is half a megabyte.
+# kubelet runs 110 pods: who comes near this has pods with hundreds of containers, and one scrape is up to 5 MB (names of 253).
 MOST_HOLDERS: Final = 4096
 _HOLDER: Final = ("device", "kind", "namespace", "pod", "container")
 Labels = tuple[str, ...]

@@ -4,8 +4,8 @@ Enters: versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://
 and why. Pure. A text that is no version goes with itself only, and is said to be unknown, never taken for well.
 
 The rule for Lading: proxy, hooks and central, and the command line that looks at them, are at most MINORS_APART minor versions
-apart and of one major version; tests run neighbours together. So an upgrade goes one minor version at a time, part by part, in
-any order. Each limit on others stands beside its source.
+apart and of one major version; tests run neighbours together. So an upgrade goes one minor version at a time, part by part: the
+resource (deploy/crds) before the nodes that report by it, else in any order. Each limit on others stands beside its source.
 """
 
 import re

@@ -73,48 +73,48 @@ def said(done: "subprocess.CompletedProcess[str]") -> Any:
 
 
 def test_what_is_where(world: World, pods: Pods, person: Ask) -> None:
-    world.run(pods, "train", gpu=2, rdma=1)
-    held = world.assigned("train")["main"]
+    world.run(pods, "cli-train", gpu=2, rdma=1)
+    held = world.assigned("cli-train")["main"]
     (node,) = said(person("nodes", "-o", "json"))["nodes"]
     assert node["name"] == world.node
     holders = {gpu["uuid"]: [one["pod"] for one in gpu.get("holders", [])] for gpu in node["gpus"]}
-    assert {uuid for uuid, pods in holders.items() if pods == ["train"]} == set(held.gpus)
-    for words in (("node", world.node), ("gpu", held.gpus[0]), ("pod", "train")):
+    assert {uuid for uuid, pods in holders.items() if pods == ["cli-train"]} == set(held.gpus)
+    for words in (("node", world.node), ("gpu", held.gpus[0]), ("pod", "cli-train")):
         done = person(*words)
         assert done.returncode == 0, done.stderr
-        assert "train" in done.stdout
+        assert "cli-train" in done.stdout
 
 
 def test_why_a_pod_waits_and_what_would_help(world: World, pods: Pods, person: Ask) -> None:
-    world.run(pods, "fills", gpu=8)
-    world.create(pods, "waits", gpu=1)
-    world.await_refused("waits")
-    done = person("why", "waits")
+    world.run(pods, "cli-fills", gpu=8)
+    world.create(pods, "cli-waits", gpu=1)
+    world.await_refused("cli-waits")
+    done = person("why", "cli-waits")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # central was reached
     assert Missing.TOO_FEW_FREE_GPUS in done.stdout
-    assert "fills" in done.stdout
+    assert "cli-fills" in done.stdout
 
 
 def test_simulate_says_what_then_happens(world: World, pods: Pods, person: Ask) -> None:
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "next"}}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "cli-next"}}
     spec = {"schedulerName": "lading", "containers": [container(resources=asks(gpu=3, rdma=1))]}
     done = person("simulate", "-f", "-", stdin=yaml.safe_dump({**manifest, "spec": spec}))
     assert done.returncode == 0, done.stderr
-    world.run(pods, "next", gpu=3, rdma=1)
-    assert all(gpu in done.stdout for gpu in world.assigned("next")["main"].gpus)
+    world.run(pods, "cli-next", gpu=3, rdma=1)
+    assert all(gpu in done.stdout for gpu in world.assigned("cli-next")["main"].gpus)
 
 
 def test_a_cordon_is_felt_and_taken_back(world: World, pods: Pods, person: Ask) -> None:
     done = person("cordon", "--all", "--node", world.node)
     assert done.returncode == 0, done.stderr
     try:
-        world.create(pods, "late", gpu=1)
-        assert Missing.UNHEALTHY in world.await_refused("late")
+        world.create(pods, "cli-late", gpu=1)
+        assert Missing.UNHEALTHY in world.await_refused("cli-late")
     finally:
         done = person("uncordon", "--all", "--node", world.node)
     assert done.returncode == 0, done.stderr
-    world.await_bound("late", within_s=10.0)
+    world.await_bound("cli-late", within_s=10.0)
 
 
 def test_the_whole_installation(world: World, person: Ask) -> None:
