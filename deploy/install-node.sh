@@ -501,14 +501,16 @@ look_at_api_server() { # its addresses, with the resolver's where it has a name:
     "$python" -I - "$R$KUBECONFIG_OF_KUBELET" "$R/etc/resolv.conf" >"$scratch/addresses" <<'PYTHON' || \
         problem "cannot tell where the API server is" "without --report; docs/operations.md, \"Report to central\""
 import ipaddress, re, socket, sys, urllib.parse
-text = open(sys.argv[1]).read()
-(url,) = re.findall(r"^\s*server:\s*[\"']?([^\s\"']+)", text, re.MULTILINE)
-host = urllib.parse.urlsplit(url).hostname
 try:
-    found = {str(ipaddress.ip_address(host))}
-except ValueError:
-    found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
-    found |= set(re.findall(r"^nameserver\s+([^\s%]+)", open(sys.argv[2]).read(), re.MULTILINE))
+    named = re.findall(r"""(?:^|[\s{,])["']?server["']?:\s*["']?([^\s"',}]+)""", open(sys.argv[1]).read())  # YAML, or JSON
+    host = urllib.parse.urlsplit(named[0]).hostname if named else sys.exit(f"{sys.argv[1]} names no server")
+    try:
+        found = {str(ipaddress.ip_address(host))}
+    except ValueError:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+        found |= set(re.findall(r"^nameserver\s+([^\s%]+)", open(sys.argv[2]).read(), re.MULTILINE))
+except OSError as e:
+    sys.exit(f"{e.filename or host}: {e.strerror}")
 print("".join(f"IPAddressAllow={address}\n" for address in sorted(found)), end="")
 PYTHON
 }

@@ -80,7 +80,7 @@ FIXES: Final[Mapping[str, str]] = {
     "inventory-unavailable": (
         "see `inventory.failed` in the log; `nvidia-smi` and `ls /sys/class/infiniband` show the same from below."
     ),
-    "hook-unavailable": "`systemctl status lading-hooks`. Pods without our annotations do not notice.",
+    "hook-unavailable": "`lading-hooks doctor`, on the node. Pods without our annotations do not notice.",
     "hook-timeout": (
         "usually nothing, kubelet's next try finds the answer; if it lasts, see `hook.timeout` in the log for the "
         "stage and the deadline."

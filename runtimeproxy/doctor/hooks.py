@@ -30,7 +30,9 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
         yield failed(f"{seen.folder}: {problem}", mend=f"{write}; chown root:root, chmod 0644")
     unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
     if unclaimed:
-        what = f"no registration in {seen.folder} answers for {', '.join(unclaimed)}: pods with such annotations are refused"
+        at = ", at the latest when the proxy starts anew" if seen.problems else ""  # till then the last good one is in force
+        whose = ", ".join(unclaimed)
+        what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
         yield failed(what, mend=write)
     elif not seen.problems:
         yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")

@@ -33,7 +33,9 @@ umount -l /sys/fs/cgroup 2>/dev/null || true
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/containerd && mount --bind "$folder/containerd" /run/containerd
-for covered in /opt /var/lib /usr/lib/systemd/system /usr/lib/systemd/system-generators; do mount -t tmpfs tmpfs $covered; done
+for covered in /opt /var/lib /usr/local/sbin /usr/lib/systemd/system /usr/lib/systemd/system-generators; do
+    mount -t tmpfs tmpfs $covered
+done
 mount --bind "$folder/root-etc" /etc
 if [ -n "$2" ]; then mkdir -p /opt/lading && mount --bind "$2" /opt/lading; fi
 cp "$folder/units"/* /usr/lib/systemd/system/

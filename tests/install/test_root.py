@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -236,8 +237,8 @@ def test_an_upgrade_whose_packages_are_not_what_was_pinned_leaves_the_old_versio
 
 @pytest.mark.parametrize(
     "argv",
-    [[], ["--wheel"], ["--wheel", "/no/such.whl"], ["--no-such-option"]],
-    ids=["nothing", "no-value", "no-file", "unknown"],
+    [["--wheel"], ["--wheel", "/no/such.whl"], ["--no-such-option"]],
+    ids=["no-value", "no-file", "unknown"],
 )
 def test_wrong_usage(argv: list[str], tmp_path: Path) -> None:
     install("--root", tmp_path, *argv, status=2)
@@ -249,3 +250,29 @@ def test_without_a_configuration_nothing_is_begun(start: Start, wheels: tuple[Pa
     before = snapshot(root)
     install("--root", root, "--wheel", wheels[0], status=1)
     assert snapshot(root) == before
+
+
+def test_the_commands_are_on_the_path_until_it_goes(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
+    root = start({**KUBEADM, "usr/local/sbin/lading-central": "somebody else's\n"})
+    folder = root / "usr/local/sbin"
+    install("--root", root, "--wheel", wheels[0], "--config", key)
+    assert (folder / "lading-hooks").readlink() == Path("/opt/lading/bin/lading-hooks")
+    install("--root", root, "--uninstall")
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("lading-central", "somebody else's\n")]
+
+
+def test_a_registration_that_was_made_anew_goes_too(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
+    """As `lading-hooks doctor` advises after a change of the settings, which stay: they are somebody's."""
+    root = start()
+    install("--root", root, "--wheel", wheels[0], "--config", key)
+    settings, registration = root / "etc/lading/hooks.toml", root / "etc/lading/hooks.d/50-lading.json"
+    settings.write_text("attach_deadline = 40\n" + settings.read_text())
+    before = registration.read_bytes()
+    python = root / "opt/lading/versions" / name_of(wheels[0]) / "bin/python"
+    argv = [str(python), "-I", "-m", "hooks.main", "registration", "--config", str(settings)]
+    registration.write_bytes(subprocess.run(argv, capture_output=True, check=True).stdout)
+    assert registration.read_bytes() != before
+    done = install("--root", root, "--uninstall")
+    assert not registration.exists()
+    assert settings.exists()
+    assert "/etc/lading/hooks.toml" in done.out.splitlines()[-1]
