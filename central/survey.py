@@ -22,7 +22,8 @@ from central.slices import Slices
 from central.view.model import NodeState
 
 LOOK_S: Final = 10.0  # between two looks; Prometheus comes every 15 to 60 s
-SLICE_S: Final = 0.002  # and one step of vectors: less than a filter takes
+SLICE_S: Final = 0.0005  # and one step of vectors: a question that falls on it hardly waits
+REST_S: Final = 0.01  # a look may take a second
 SIZES: Final = (1, 2, 4, 8)  # pods of so many whole GPUs that are counted how often they would fit
 _STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT_RECONCILED}  # by Columns.serving
 
@@ -71,8 +72,8 @@ class Survey:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
-    async def look(self) -> None:
-        slices = Slices(self._clock, slice_s=SLICE_S)
+    async def look(self, *, rest_s: float = REST_S) -> None:
+        slices = Slices(self._clock, slice_s=SLICE_S, rest_s=rest_s)
         await self._catch_up(slices)
         free = read_free(self._columns)
         await slices.pause()

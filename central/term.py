@@ -156,8 +156,13 @@ class Term:
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            for run in (self._waker.run, self._evictor.run, self._warner.run, self.survey.run):
+            for run in (self._waker.run, self._evictor.run, self._warner.run, self._look_around):
                 group.create_task(run())
+
+    async def _look_around(self) -> None:
+        await self.survey.look(rest_s=0.0)
+        gc.freeze()  # nor at every node's room, which the first look had made
+        await self.survey.run()
 
     async def _expire(self) -> None:
         while True:
