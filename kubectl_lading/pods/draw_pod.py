@@ -48,7 +48,11 @@ def draw_pod(report: PodReport, *, wide: bool) -> Iterator[RenderableType]:
 
 def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
     yield "asks", report.asks or ("what stands below, by hand" if report.by_hand else "for no device of lading.dev/")
-    yield from report.by_hand.items()
+    for key, value in report.by_hand.items():
+        yield (
+            key,
+            text(f"{value}   ! the pod has no such container: it gives nothing", "bad") if key in report.for_nobody else value,
+        )
     if report.signature is not None:
         gen = f"generation {report.gen}, " if report.gen is not None else ""
         yield "assignment", Text.assemble(text(gen), _signature(report.signature))

@@ -22,7 +22,7 @@ from kubectl_lading.pods.podwords import EventWords, PodWords
 from kubectl_lading.pods.situation import Stand, read_situation
 from lading.nodedevices import Grant, NodeDevices
 from lading.signature import parse_signature, verifies
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, MANUAL_GPUS, MANUAL_VFS, GpuUuid, PciAddress
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, MANUAL_GPUS, MANUAL_VFS, PREFIX, GpuUuid, PciAddress
 
 
 class SignatureState(StrEnum):
@@ -70,6 +70,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     said: str  # of where it stands, in words
     asks: str = ""  # in words
     by_hand: Mapping[str, str] = {}  # annotations that name devices
+    for_nobody: tuple[str, ...] = ()  # those of them for a container that the pod does not have: they give nothing
     node: str = ""
     gen: int | None = None  # of its assignment
     signature: Signature | None = None
@@ -108,6 +109,7 @@ def report_pod(
         said=situation.said,
         asks="" if asked is None else asked.message if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked)),
         by_hand={key: value for key, value in metadata.annotations.items() if _is_by_hand(key)},
+        for_nobody=tuple(key for key in metadata.annotations if _is_by_hand(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,
         gen=gen,
         signature=None if text is None else _signature(text, metadata.annotations.get(ASSIGNMENT_SIGNATURE), keys),
@@ -128,6 +130,11 @@ def _misplaced(says: tuple[str, str], its: tuple[str, str]) -> str:
 
 def _is_by_hand(key: str) -> bool:
     return any(key == one or key.startswith(f"{one}.") for one in (MANUAL_GPUS, MANUAL_VFS))
+
+
+def _has_container(pod: Pod, key: str) -> bool:
+    named = key.removeprefix(PREFIX).partition(".")[2]
+    return not named or named in {one.name for one in (*pod.spec.init_containers, *pod.spec.containers)}
 
 
 def _signature(text: str, written: str | None, keys: Mapping[str, Ed25519PublicKey]) -> Signature:

@@ -121,3 +121,8 @@ def test_the_condition_of_its_devices(cluster: SmallCluster) -> None:
     ill = {"type": DEVICES_HEALTHY, "status": "False", "message": "GPU is lost"}
     said = report(cluster, cluster.pod("train-0"), conditions=[ill])
     assert (said.healthy, said.healthy_said) == ("False", "GPU is lost")
+
+
+def test_what_is_named_for_a_container_that_there_is_not(cluster: SmallCluster) -> None:
+    said = report(cluster, annotated(cluster.pod("train-0"), **{f"{MANUAL_GPUS}.trian": "0", f"{MANUAL_GPUS}.train": "1"}))
+    assert said.for_nobody == (f"{MANUAL_GPUS}.trian",)
