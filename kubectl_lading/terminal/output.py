@@ -6,7 +6,7 @@ annotations, messages) have their control characters escaped.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -70,7 +70,7 @@ def show(value: object, output: Output, *tables: RenderableType) -> None:
     """`value` for programs, `tables` for people."""
     match output:
         case Output.JSON:
-            click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+            click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2))
         case Output.YAML:
             click.echo(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True), nl=False)
         case Output.TABLE | Output.WIDE:
@@ -82,7 +82,17 @@ def show(value: object, output: Output, *tables: RenderableType) -> None:
 
 
 def plain(value: object) -> Any:
-    return msgspec.to_builtins(value)
+    """With every key of every struct, also where it has its default: a program asks for it by name."""
+    match value:
+        case msgspec.Struct():
+            names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+            return {written: plain(getattr(value, name)) for written, name in names}
+        case Mapping():
+            return {plain(key): plain(one) for key, one in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(one) for one in value]
+        case _:
+            return msgspec.to_builtins(value)
 
 
 def warn(message: str) -> None:
