@@ -38,6 +38,9 @@ _WHERE: Final = {
 }
 
 
+SENTENCES: Final = {missing.value: missing.text for missing in Missing} | {FITS: "its devices are free"}
+
+
 class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     reason: str  # one of central.fit.model.Missing, or FITS

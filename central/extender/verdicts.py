@@ -11,10 +11,10 @@ from itertools import compress
 from typing import Final
 
 from central.extender.wire import FilterResult
-from central.fit.model import MAY_FIT_LATER, Missing
+from central.fit.model import BY_SHOWN, MAY_FIT_LATER
 from central.reasons import Coded, OfPod
 
-_CODES: Final[Mapping[str, Coded]] = {code.shown: code for code in (*Missing, *OfPod)}
+_CODES: Final[Mapping[str, Coded]] = {**BY_SHOWN, **{code.shown: code for code in OfPod}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

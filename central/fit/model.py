@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from central.assignment.model import PlacedContainer, Taken
 from central.reasons import Coded
@@ -70,6 +71,7 @@ _UNRESOLVABLE = frozenset(
 )
 
 
+BY_SHOWN: Final = {missing.shown: missing for missing in Missing}
 # As it is shown: what an eviction may change.
 MAY_FIT_LATER = frozenset(missing.shown for missing in Missing if not missing.unresolvable)
 

@@ -11,19 +11,19 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from central.ask.model import Ask
-from central.fit.model import Missing, NoFit
+from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.pending import Pending, in_line
 from central.scheduler import Scheduler
 from central.slices import Slices
 from central.view.model import PendingView
 from central.why import FITS, ask_in_words
+from central.why import SENTENCES as OF_WHY
 from lading.vocabulary import PodUid
 
 MOST: Final = 300  # more than anybody reads; kube-scheduler's own lists have the others
 _CHUNK: Final = 256  # pods that are put in line in one step
 
-SENTENCES: Final = {missing.value: missing.text for missing in Missing} | {FITS: "it fits; kube-scheduler has not bound it yet"}
-_CODES: Final = {missing.shown: missing.value for missing in Missing} | {"": FITS}
+SENTENCES: Final = OF_WHY | {FITS: "it fits; kube-scheduler has not bound it yet"}
 
 
 class Waiting(NamedTuple):
@@ -89,4 +89,11 @@ def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
 
 def _by_code(shown: Iterable[str]) -> dict[str, int]:
     """The most frequent one first."""
-    return {_CODES.get(text, text): nodes for text, nodes in Counter(shown).most_common()}
+    return {_code(text): nodes for text, nodes in Counter(shown).most_common()}
+
+
+def _code(shown: str) -> str:
+    if not shown:
+        return FITS
+    missing = BY_SHOWN.get(shown)
+    return missing.value if missing else shown

@@ -11,7 +11,7 @@ from typing import Final
 from central.ask.model import Ask
 from central.ask.parse import BadAsk, parse_ask
 from central.feed import TERMINAL
-from central.fit.model import Missing, NoFit
+from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.ledger.model import Clash
 from central.pending import Pending
 from central.reasons import OfPod
@@ -26,8 +26,6 @@ from lading.vocabulary import ASSIGNMENT, PodUid
 UNREPORTED_S: Final = 60.0
 # A large image takes minutes to come.
 UNSTARTED_S: Final = 600.0
-
-_BY_TEXT: Final = {missing.shown: missing for missing in Missing}
 
 
 def summarise(cluster: Cluster, pods: Sequence[Pod], now: datetime) -> Workload:
@@ -102,4 +100,4 @@ def _missing(scheduler: Scheduler, pod: Pending) -> list[Missing | None]:
     if group := scheduler.group_nodes(pod.ask):
         verdicts = [scheduler.verdict(pod.ask, name, ()) for name in sorted(group)]
         return [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
-    return [_BY_TEXT[text] if text else None for text in scheduler.standing(pod.ask).reasons.values()]
+    return [BY_SHOWN[text] if text else None for text in scheduler.standing(pod.ask).reasons.values()]

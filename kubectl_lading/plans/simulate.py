@@ -15,8 +15,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.fit.model import Missing
-from central.why import FITS
+from central.why import FITS, SENTENCES
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import read_deciding
@@ -35,7 +34,6 @@ NOT_LOOKED_AT: Final = (
     "Not looked at: node selectors, affinity, taints and volumes, which are kube-scheduler's; preemption; what central is "
     "binding at this moment."
 )
-_TEXTS: Final = {missing.value: missing.text for missing in Missing} | {FITS: "its devices are free"}
 _STDIN: Final = "-"
 
 
@@ -116,7 +114,7 @@ def _reasons(trial: Trial, *, wide: bool) -> Iterator[tuple[str, Text]]:
         )
     for reason, nodes in trial.why.reasons.items() if trial.why else ():
         if reason != FITS:
-            yield count(nodes, "node"), text(f"{_TEXTS.get(reason, reason)} ({reason})")
+            yield count(nodes, "node"), text(f"{SENTENCES.get(reason, reason)} ({reason})")
     for node in trial.why.nodes if trial.why and wide else ():
         if node.detail:
             yield node.node, text(node.detail, "dim")

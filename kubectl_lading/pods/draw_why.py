@@ -12,7 +12,7 @@ from rich.text import Text
 
 from central.fit.model import Missing
 from central.view.helps import Ending, NodeHelp
-from central.why import FITS, NodeWhy
+from central.why import FITS, SENTENCES, NodeWhy
 from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
@@ -27,7 +27,6 @@ MOST_SETS: Final = 2  # of pods that would do, on one node
 MOST_PODS: Final = 4  # of one set
 _MANY: Final = 1 << 30
 _NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
-_TEXTS: Final = {missing.value: missing.text for missing in Missing} | {FITS: "its devices are free"}
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,7 +131,7 @@ def _nearest_first(wait: Wait, nodes: Sequence[NodeWhy]) -> list[NodeWhy]:
 def _head(reason: str, nodes: int) -> Text:
     style = "good" if reason == FITS else "bad" if reason in _NEVER else "warn"
     return Text.assemble(
-        text(f"{count(nodes, 'node')}: "), text(_TEXTS.get(reason, reason), style), text(f" ({reason})", "dim")
+        text(f"{count(nodes, 'node')}: "), text(SENTENCES.get(reason, reason), style), text(f" ({reason})", "dim")
     )
 
 

@@ -14,14 +14,14 @@ from kubectl_lading.access import connect, find_pod
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
-from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events
-from kubectl_lading.run import not_found, run
+from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events, read_pod
+from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
 from kubectl_lading.terminal.output import show, warn
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, NotFoundError
-from lading.kube.resource import NODE_DEVICES, PODS
+from lading.kube.resource import NODE_DEVICES
 from lading.nodedevices import NodeDevices
 from lading.signature import load_public_keys
 
@@ -53,7 +53,7 @@ async def _pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     known = load_public_keys(dict(map(_read_key, keys)))
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:
-        raw = await _read(client, namespace, name)
+        raw = await read_pod(client, namespace, name)
         decoded, words = msgspec.json.decode(raw, type=Pod), parse_pod(raw)
         devices = await _read_report(client, words.spec.node_name) if words.spec.node_name else None
         events = await _read_events(client, words)
@@ -69,15 +69,6 @@ def _read_key(given: str) -> tuple[str, bytes]:
         return key_id, Path(file).read_bytes()
     except OSError as e:
         raise ConfigError(f"cannot read --public-key {file}: {e.strerror}") from e
-
-
-async def _read(client: KubeClient, namespace: str, name: str) -> bytes:
-    try:
-        return await client.get(PODS.path(namespace, name))
-    except NotFoundError as e:
-        pages = client.list_pages(PODS.path(namespace))
-        names = [parse_pod(raw).metadata.name async for page in pages for raw in page.items]
-        raise not_found("pod", f"{namespace}/{name}", [f"{namespace}/{one}" for one in names]) from e
 
 
 async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:

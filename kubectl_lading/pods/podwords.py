@@ -8,8 +8,10 @@ from typing import Final
 
 import msgspec
 
+from kubectl_lading.run import not_found
 from lading.kube.client import KubeClient
-from lading.kube.resource import EVENTS
+from lading.kube.errors import NotFoundError
+from lading.kube.resource import EVENTS, PODS
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -126,6 +128,16 @@ _EVENT: Final = msgspec.json.Decoder(EventWords)
 
 def parse_pod(raw: bytes | msgspec.Raw) -> PodWords:
     return _POD.decode(raw)
+
+
+async def read_pod(client: KubeClient, namespace: str, name: str) -> bytes:
+    """Its JSON. Raises LadingError with the nearest names where there is no such pod."""
+    try:
+        return await client.get(PODS.path(namespace, name))
+    except NotFoundError as e:
+        pages = client.list_pages(PODS.path(namespace))
+        names = [f"{namespace}/{parse_pod(raw).metadata.name}" async for page in pages for raw in page.items]
+        raise not_found("pod", f"{namespace}/{name}", names) from e
 
 
 async def read_events(client: KubeClient, pod: PodWords) -> list[EventWords]:

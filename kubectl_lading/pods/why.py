@@ -5,7 +5,7 @@ waits for devices also what each node lacks and whose end would make room (waiti
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -22,16 +22,15 @@ from kubectl_lading.cluster import Cluster, read_deciding
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.pods.draw_why import Answer, draw
 from kubectl_lading.pods.given import given_to
-from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events
+from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events, read_pod
 from kubectl_lading.pods.situation import Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
-from kubectl_lading.run import not_found, run
+from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
 from kubectl_lading.terminal.output import show, warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
-from lading.kube.errors import ForbiddenError, NotFoundError
-from lading.kube.resource import PODS
+from lading.kube.errors import ForbiddenError
 
 LOOKED_AT: Final = 20  # nodes where the ends of pods are tried; with -o wide
 LOOKED_AT_WIDE: Final = 1000
@@ -51,7 +50,7 @@ def why(flags: Flags, pod: str) -> None:
 async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
-        raw = await _read(client, namespace, name)
+        raw = await read_pod(client, namespace, name)
         words, own = parse_pod(raw), msgspec.json.decode(raw, type=Pod)
         asked = parse_ask(own)
         situation = read_situation(words, asked, await _events(client, words))
@@ -66,21 +65,6 @@ async def _why(flags: Flags, pod: str) -> None:
         wait=wait,
     )
     show(answer, flags.output, draw(answer, wide=flags.output is Output.WIDE))
-
-
-async def _read(client: KubeClient, namespace: str, name: str) -> bytes:
-    try:
-        return await client.get(PODS.path(namespace, name))
-    except NotFoundError as e:
-        names = [one async for one in _names(client, namespace)]
-        raise not_found("pod", f"{namespace}/{name}", names) from e
-
-
-async def _names(client: KubeClient, namespace: str) -> AsyncIterator[str]:
-    pages = client.list_pages(PODS.path(namespace))
-    async for page in pages:
-        for raw in page.items:
-            yield f"{namespace}/{parse_pod(raw).metadata.name}"
 
 
 async def _events(client: KubeClient, words: PodWords) -> Sequence[EventWords]:

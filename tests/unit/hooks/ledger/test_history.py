@@ -1,7 +1,6 @@
 """The history in its file: what a ledger writes of grants as they come and go."""
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,27 +16,12 @@ from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid
 from tests.fakes.holders import LONG_AGO, NOW, grant, share, vfs, whole
 from tests.fakes.old_ledger import make_old_ledger
+from tests.unit.hooks.ledger.conftest import reopened
 
 POD = PodUid("pod-1")
 BOTH = Devices(gpus=share(0).gpus, vfs=vfs(1).vfs)
 SIGNED = replace(grant(devices=BOTH), form=Form.SIGNED, gen=7)
 END = End(at=NOW)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "node.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger.open(path) as opened:
-        yield opened
-
-
-def reopened(ledger: Ledger) -> Ledger:
-    ledger.close()
-    return Ledger.open(ledger.path)
 
 
 def run(ledger: Ledger, *pods: int) -> None:

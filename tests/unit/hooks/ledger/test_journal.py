@@ -1,5 +1,4 @@
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from lading.errors import StateError
 from lading.vocabulary import PciAddress, SandboxId
 from tests.fakes.holders import NOW, grant
 from tests.fakes.old_ledger import make_old_ledger
+from tests.unit.hooks.ledger.conftest import reopened
 from tests.unit.hooks.ledger.test_attachment import BARE, FULL
 
 NEW = replace(FULL, generation=0, step=Step.RECORDED, failure="")
@@ -19,17 +19,6 @@ VF = NEW.bdf
 
 def other(number: int = 3) -> Attachment:
     return replace(NEW, vf=replace(NEW.vf, bdf=PciAddress(f"0000:3b:00.{number}")), sandbox=SandboxId("s1"))
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(tmp_path / "state" / "node.db") as opened:
-        yield opened
-
-
-def reopened(ledger: Ledger) -> Ledger:
-    ledger.close()
-    return Ledger.open(ledger.path)
 
 
 def test_what_was_reached_is_there_after_a_restart(ledger: Ledger) -> None:

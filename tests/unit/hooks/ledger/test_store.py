@@ -1,7 +1,6 @@
 import shutil
 import sqlite3
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,27 +13,12 @@ from hooks.ledger.store import Ledger, read_ledger, replace_ledger
 from lading.errors import HostError, StateError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
 from tests.fakes.holders import NOW, grant, vfs, whole
+from tests.unit.hooks.ledger.conftest import reopened
 
 POD = PodUid("pod-1")
 S0, S1 = SandboxId("pod-1-s0"), SandboxId("pod-1-s1")
 C0, C1 = ContainerId("c0"), ContainerId("c1")
 END = End(at=NOW)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "node.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    with Ledger.open(path) as opened:
-        yield opened
-
-
-def reopened(ledger: Ledger) -> Ledger:
-    ledger.close()
-    return Ledger.open(ledger.path)
 
 
 def test_a_new_ledger_is_empty_and_ours_alone(ledger: Ledger) -> None:
