@@ -19,6 +19,7 @@ GROUP: Final = "devices.lading.dev"
 VERSION: Final = "v1alpha1"
 KIND: Final = "NodeDevices"
 PLURAL: Final = "nodedevices"
+_NO_MEMORY: Final = "no memory that could be given"
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -61,6 +62,11 @@ class Gpu(_Wire, frozen=True):
     mig: tuple[MigInstance, ...] = ()
     unhealthy: str = ""  # why, or absent
     used_by: str = ""  # a process or pod that uses it without a grant, in words
+
+    def __post_init__(self) -> None:
+        """A card of which nothing is left beside the driver's own part serves nobody, also where its node calls it well."""
+        if self.usable_mib <= 0 and not self.unhealthy:
+            msgspec.structs.force_setattr(self, "unhealthy", _NO_MEMORY)
 
     @property
     def usable_mib(self) -> int:

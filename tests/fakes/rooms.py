@@ -84,7 +84,7 @@ def card(
         unhealthy=unhealthy,
         used_by=used_by,
     )
-    usable = usable and not unhealthy and not used_by
+    usable = usable and not gpu.unhealthy and not used_by
     return CardRoom(gpu=gpu, free_mib=mib, free_core=core, pods=min(1, containers), containers=containers, usable=usable)
 
 
