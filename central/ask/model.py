@@ -1,6 +1,6 @@
 """What a pod asks for, as one value. Two pods of one template ask the same thing: an Ask is compared and hashed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -86,6 +86,14 @@ class Ask:
     scope: Scope = Scope.ANY
     partition: PartitionPolicy | None = None  # None: the cluster's default
     sharing: Sharing | None = None  # of the shares; whole cards have nobody beside them
+    _hash: int = field(init=False, repr=False, compare=False)  # each decision looks it up eight times
+
+    def __post_init__(self) -> None:
+        shown = self.containers, self.policy, self.gpu_models, self.mig_profile, self.rdma_policy, self.scope
+        object.__setattr__(self, "_hash", hash((*shown, self.partition, self.sharing)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Requests(NamedTuple):

@@ -44,10 +44,9 @@ class Kind(NamedTuple):
 
 
 class States(NamedTuple):
-    """What nodes have left: all that a score depends on. Of different lengths are only the rows of `free`."""
+    """What nodes have left: all that a score depends on."""
 
-    cpu_milli: Ints  # [n]
-    memory_mib: Ints  # [n]
+    left: Ints  # [2, n]: cpu in milli, memory in MiB
     kind: Ints  # [n], an index of Columns.kinds
     free: Ints  # [n, slots], milli
 
@@ -62,8 +61,7 @@ class Columns:
         self.kinds: list[Kind] = [Kind()]
         self.models: dict[str, int] = {}  # the numbers of MODEL and ANY_MODEL
         self.cards: Ints = np.zeros((0, _PLANES, 0), np.int64)
-        self.cpu_milli: Ints = np.zeros(0, np.int64)
-        self.memory_mib: Ints = np.zeros(0, np.int64)
+        self.left: Ints = np.zeros((2, 0), np.int64)  # cpu in milli and memory in MiB, by row
         self.kind: Ints = np.zeros(0, np.int64)
         self.free: Ints = np.zeros(0, np.int64)  # milli of all its cards
         self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
@@ -149,11 +147,11 @@ class Columns:
 
     def changed_since(self, tick: int, *, devices_only: bool = False) -> Ints:
         """Rows; -1: all."""
-        return np.nonzero((self.devices_changed if devices_only else self.changed) > tick)[0]
+        return ((self.devices_changed if devices_only else self.changed) > tick).nonzero()[0]
 
     def has_load(self, row: int, room: NodeRoom) -> bool:
         """That room has the cpu and memory of this row."""
-        return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (self.cpu_milli[row], self.memory_mib[row])
+        return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (*self.left[:, row].tolist(),)
 
     def dropped_since(self, tick: int) -> list[tuple[str, int]] | None:
         """Names, and the rows that they had; None: too many to remember."""
@@ -162,7 +160,7 @@ class Columns:
         return [(name, row) for dropped, name, row in self._dropped if dropped > tick]
 
     def states(self, rows: Ints) -> States:
-        return States(self.cpu_milli[rows], self.memory_mib[rows], self.kind[rows], self.cards[rows, FREE])
+        return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
 
     def cards_by_kind(self) -> list[int]:
         """Of which shares or whole cards may be given at all."""
@@ -204,12 +202,12 @@ class Columns:
             self.names[row] = name
             self.row_of[name] = row
             self._ranks = None
-        if row >= len(self.cpu_milli) or cards > self.slots:
+        if row >= len(self.kind) or cards > self.slots:
             self._grow(row + 1, cards)
         return row
 
     def _grow(self, rows: int, slots: int) -> None:
-        had = len(self.cpu_milli)
+        had = len(self.kind)
         size = had if rows <= had else max(rows, 2 * had, 64)
         slots = max(slots, self.slots)
         cards = np.empty((size, _PLANES, slots), np.int64)
@@ -217,9 +215,9 @@ class Columns:
         cards[:had, :, : self.slots] = self.cards
         self.cards = cards
         more = size - had
-        self.cpu_milli, self.memory_mib, self.kind, self.free, self.full = (
-            np.concatenate([column, np.zeros(more, np.int64)])
-            for column in (self.cpu_milli, self.memory_mib, self.kind, self.free, self.full)
+        self.left = np.concatenate([self.left, np.zeros((2, more), np.int64)], 1)
+        self.kind, self.free, self.full = (
+            np.concatenate([column, np.zeros(more, np.int64)]) for column in (self.kind, self.free, self.full)
         )
         self.devices_changed, self.changed = (
             np.concatenate([column, np.full(more, _NEVER)]) for column in (self.devices_changed, self.changed)
@@ -236,8 +234,8 @@ class Columns:
                 plane[:, slot] = self._card(card)
         for slot in range(len(room.cards), len(had)):
             plane[:, slot] = _NO_CARD
-        self.free[row] = plane[FREE].sum()
-        self.full[row] = np.count_nonzero(plane[FREE] == FULL)
+        free = plane[FREE].tolist()
+        self.free[row], self.full[row] = sum(free), free.count(FULL)
 
     def _compare(self, row: int) -> None:
         """With all that are known: which it is alike."""
@@ -247,10 +245,10 @@ class Columns:
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
         """Whether it is another."""
-        now = _load_of(cpu_milli, memory_mib, known)
-        if now == (self.cpu_milli[row], self.memory_mib[row]):
+        now, (cpu, memory) = _load_of(cpu_milli, memory_mib, known), self.left
+        if now == (cpu[row], memory[row]):
             return False
-        self.cpu_milli[row], self.memory_mib[row] = now
+        cpu[row], memory[row] = now
         return True
 
     def _card(self, card: CardRoom) -> tuple[int, ...]:
@@ -324,9 +322,17 @@ def milli_asked(size_mib: int, memory_mib: int | None, core_percent: int | None)
     return max(core, -(-memory_mib * FULL // size_mib)) if size_mib > 0 else FULL + 1
 
 
+def joined(some: States, more: States) -> States:
+    return States(
+        np.concatenate((some.left, more.left), 1),
+        np.concatenate((some.kind, more.kind)),
+        np.concatenate((some.free, more.free)),
+    )
+
+
 def first_of(columns: Columns, rows: Ints) -> int:
     """Of rows that are equally good, the one to take."""
-    return int(rows[np.argmin(columns.ranks[rows])])
+    return int(rows[columns.ranks[rows].argmin()])
 
 
 def rows_of(columns: Columns, names: Sequence[str]) -> Ints:

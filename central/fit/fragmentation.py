@@ -23,9 +23,7 @@ and 50 are equally good.
 
 from typing import Final, Protocol
 
-import numpy as np
-
-from central.fit.columns import Columns, Ints, States
+from central.fit.columns import Columns, Ints, States, joined
 from central.fit.reserve import Factors, apart, weigh_groups
 from central.fit.workload import MASS, Workload
 from central.fit.worth import Tables
@@ -59,9 +57,10 @@ class Fragmentation:
         self._factors: Factors = {}
 
     def scores(self, before: States, after: States, of: Ints) -> Ints:
-        all_states = States(*(np.concatenate(both) for both in zip(before, after, strict=True)))  # one look for both
-        left = self.worth(all_states) - _UNIT * all_states.free.sum(1)
-        scores: Ints = (left[len(before.free) :] - left[: len(before.free)][of]) // (_UNIT * STEP_MILLI)
+        both = joined(before, after)  # so that there is one look at the tables
+        left = self.worth(both) - _UNIT * both.free.sum(1)
+        count = len(before.kind)
+        scores: Ints = (left[count:] - left[:count][of]) // (_UNIT * STEP_MILLI)
         return scores
 
     def worth(self, states: States) -> Ints:
@@ -70,8 +69,9 @@ class Fragmentation:
         if tables is None or len(tables.kinds) < len(self._columns.kinds):
             tables = self._tables = self._make_tables()
         by_cpu, by_memory = tables.fed(states)
-        held: Ints = _CUT * tables.cut(states) + _USABLE * tables.usable(states)
-        return held + _FED_BY_CPU * by_cpu + _FED_BY_MEMORY * by_memory
+        by_cards = _CUT * tables.cut(states) + _USABLE * tables.usable(states)
+        worth: Ints = by_cards + _FED_BY_CPU * by_cpu + _FED_BY_MEMORY * by_memory
+        return worth
 
     def is_current(self) -> bool:
         return self._tables is None or not apart(self._weigh(), self._factors)

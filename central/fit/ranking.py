@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from central.ask.model import Ask, Shape
+from central.ask.model import Ask, Requests, Shape
 from central.fit.columns import FREE, FULL, Columns, Followed, Ints, first_of, rows_of
 from central.fit.counted import FEW, NO_SLOT, VERDICTS, ColumnStanding, Place
 from central.fit.demand import DEFAULT_LIMITS, Limits
@@ -58,7 +58,7 @@ class Ranking:
 
     def __init__(self, shape: Shape, standing: ColumnStanding, columns: Columns, scoring: Scoring) -> None:
         self.standing = standing
-        self._shape = shape
+        self._requests = _column(shape.requests)
         self._columns = columns
         self._now = _Scores(scoring)
         self._coming: _Scores | None = None
@@ -79,7 +79,7 @@ class Ranking:
         now, columns = self._now, self._columns
         if now.seen != columns.tick:
             now.make_room(len(columns.changed))
-            rows = columns.changed_since(now.seen)
+            rows = self._with_room(columns.changed_since(now.seen), now)
             if len(rows) > FEW:
                 self._score(rows, now)
             elif strange := self._recall(rows.tolist(), now):
@@ -107,7 +107,7 @@ class Ranking:
 
     def _key(self, row: int) -> Hashable:
         columns = self._columns
-        return columns.alike[row], int(columns.cpu_milli[row]), int(columns.memory_mib[row]), self.standing.outlook(row)
+        return columns.alike[row], *columns.left[:, row].tolist(), self.standing.outlook(row)
 
     def _renew(self, scoring: Scoring) -> None:
         coming, rows = self._coming, len(self._columns.changed)
@@ -116,7 +116,7 @@ class Ranking:
             self._renewed = 0
         coming.make_room(rows)
         upto = min(self._renewed + RENEWED, rows)
-        self._score(np.arange(self._renewed, upto), coming)
+        self._score(self._with_room(np.arange(self._renewed, upto), coming), coming)
         self._renewed = upto
         if upto == rows:
             self._now, self._coming = coming, None
@@ -140,7 +140,7 @@ class Ranking:
         highest = scores.max()
         if highest == _NOWHERE:
             return np.zeros(0, np.int64)
-        best = np.flatnonzero(scores == highest)
+        best: Ints = (scores == highest).nonzero()[0]
         return best if rows is None else rows[best]
 
     def slot(self, row: int, scoring: Scoring) -> int | None:
@@ -150,17 +150,21 @@ class Ranking:
             return None
         return int(now.slots[row])
 
-    def _score(self, rows: Ints, into: _Scores) -> None:
+    def _with_room(self, rows: Ints, into: _Scores) -> Ints:
+        """Of these rows those that have a choice to score; the others have no score to be worked out."""
         into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
-        columns, (cpu_milli, memory_mib) = self._columns, self._shape.requests
         rows = self.standing.fitting(rows)
-        enough = (columns.cpu_milli[rows] >= cpu_milli) & (columns.memory_mib[rows] >= memory_mib)
         into.scores[rows] = _SHORT
-        rows = rows[enough]
+        having: Ints = rows[(self._columns.left[:, rows] >= self._requests).all(0)]
+        return having
+
+    def _score(self, rows: Ints, into: _Scores) -> None:
+        """Of rows with room; nothing for none."""
         if not len(rows):
             return
+        columns = self._columns
         found = self.standing.choices(rows)
-        after = left_after(columns, rows, found, cpu_milli, memory_mib)
+        after = left_after(columns, rows, found, self._requests)
         scores = into.scoring.scores(columns.states(rows), after, found.of)
         if len(found.slots):
             scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
@@ -170,12 +174,16 @@ class Ranking:
 def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
     """By row, each of which has a choice: the highest score, and the slot that has it; of several that with the least left."""
     keys = scores * (FULL + 1) - columns.cards[rows[found.of], FREE, found.slots]
-    starts = np.concatenate([_FIRST, np.flatnonzero(found.of[1:] != found.of[:-1]) + 1])
+    starts = np.concatenate([_FIRST, (found.of[1:] != found.of[:-1]).nonzero()[0] + 1])
     highest = np.maximum.reduceat(keys, starts)
-    best = np.flatnonzero(keys == highest[found.of])[::-1]  # so that the first of equal ones is what stays
+    best = (keys == highest[found.of]).nonzero()[0][::-1]  # so that the first of equal ones is what stays
     slots = np.empty(len(rows), np.int64)
     slots[found.of[best]] = found.slots[best]
     return -(-highest // (FULL + 1)), slots
+
+
+def _column(requests: Requests) -> Ints:
+    return np.array(requests, np.int64)[:, None]
 
 
 class Rankings:
@@ -218,8 +226,7 @@ class Rankings:
 
     def knows_all(self, names: Sequence[str]) -> bool:
         """Every one of these nodes reports devices."""
-        columns = self._followed.catch_up()
-        return len(rows_of(columns, names)) == len(names)
+        return all(map(self._followed.catch_up().row_of.__contains__, names))
 
     def of(self, shape: Shape) -> Ranking:
         standing = self.standing(shape.ask)
@@ -247,11 +254,11 @@ class Rankings:
             if found.missing[0] != FITS or columns.odd[row[0]]:
                 return room
             given = choices(columns, row, found.cards, wish)
-            after = left_after(columns, row, given, *shape.requests)
+            after = left_after(columns, row, given, _column(shape.requests))
             scores = self.scoring.scores(columns.states(row), after, given.of)
             slot = int(_best_of_each(columns, row, given, scores)[1][0])
         planes = columns.cards[row[0], :FREE]
-        alike = np.flatnonzero((planes == planes[:, [slot]]).all(0))
+        alike = (planes == planes[:, [slot]]).all(0).nonzero()[0].tolist()
         card = min((room.cards[number] for number in alike), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(room, cards=(card,))
 

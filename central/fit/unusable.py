@@ -46,7 +46,7 @@ def read_free(columns: Columns) -> Free:
     """Of nodes that serve, and have something free."""
     rows = np.flatnonzero((columns.serving == 0) & (columns.free > 0))
     planes = columns.cards[rows]
-    return Free(columns.cpu_milli[rows], columns.memory_mib[rows], *(planes[:, at] for at in (FREE, MIB, CORE, SIZE, MODEL)))
+    return Free(*columns.left[:, rows], *(planes[:, at] for at in (FREE, MIB, CORE, SIZE, MODEL)))
 
 
 def unusable_milli(free: Free, kind: PodKind, models: Bools | None) -> int:

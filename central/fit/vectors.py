@@ -6,6 +6,7 @@ at, a Wish. Leaves: for each row the reason by which it does not fit, or 0; and 
 of cards would leave. All other asks, and nodes that are odd, are judged by the exact fit, one by one (standing.py).
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ class Wish(NamedTuple):
         return not self.cards and self.memory_mib is None and self.core_percent is None
 
 
+@lru_cache(maxsize=1024)
 def wish_of(ask: Ask) -> Wish | None:
     """None: it is not simple."""
     if ask == Ask(containers=(), policy=ask.policy):
@@ -98,9 +100,10 @@ def _why_short(columns: Columns, cards: Ints, wish: Wish, asked: Bools, large: B
     return why
 
 
-def taken_by_share(size_mib: Ints, wish: Wish) -> Ints:
+def taken_by_share(size_mib: Ints, wish: Wish) -> Ints | int:
+    """MiB of cards of that size."""
     if wish.memory_mib is not None:
-        return np.full_like(size_mib, wish.memory_mib)
+        return wish.memory_mib
     return size_mib * (wish.core_percent or 0) // 100
 
 
@@ -128,16 +131,17 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
     alike = bare[:, 1:] & bare[:, :-1] & (planes[:, SIZE, 1:] == planes[:, SIZE, :-1])
     different = cards.copy()
     different[:, 1:] &= ~alike
-    of, slot = np.nonzero(different)
-    size = planes[of, SIZE, slot]
-    mib = planes[of, MIB, slot] - taken_by_share(size, wish)
-    core = planes[of, CORE, slot] - (wish.core_percent or 0)
+    of, slot = different.nonzero()
+    chosen = planes[of, :, slot].T
+    size = chosen[SIZE]
+    mib = chosen[MIB] - taken_by_share(size, wish)
+    core = chosen[CORE] - (wish.core_percent or 0)
     free = planes[of, FREE]
     free[np.arange(len(of)), slot] = np.minimum(np.minimum(mib * FULL // size, core * 10), FULL - 1)
     return Choices(of, free, slot)
 
 
-def left_after(columns: Columns, rows: Ints, found: Choices, cpu_milli: int, memory_mib: int) -> States:
-    """The states that the choices leave, with the pod's other requests gone too."""
+def left_after(columns: Columns, rows: Ints, found: Choices, requests: Ints) -> States:
+    """The states that the choices leave, with the pod's other requests gone too: [[cpu in milli], [memory in MiB]]."""
     of = rows[found.of]
-    return States(columns.cpu_milli[of] - cpu_milli, columns.memory_mib[of] - memory_mib, columns.kind[of], found.free)
+    return States(columns.left[:, of] - requests, columns.kind[of], found.free)

@@ -38,6 +38,7 @@ MOST_AMOUNTS: Final = 64  # of cpu, of memory, or of a card: what lies between i
 MOST_SIZES: Final = 32  # of shares
 _MOST: Final = 1 << 26  # milli of cpu, or MiB: more feeds any number of cards
 _FINE: Final = 4096  # parts of a unit of it for a milli of a card
+_RESOURCES: Final = range(2)  # as in Requests: cpu, memory
 _OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
 
 
@@ -53,16 +54,17 @@ class Tables:
         self._weights = _weights(workload, self.kinds, cards, factors)
         self._shares, self._wholes, self._rank_of_milli = self._make_usable()
         self._rests = np.array([self._make_rests(needs) for needs in self._needs], np.int64)
-        self._by_cpu = Feeding([one.requests.cpu_milli for one in self._pods], self._masses, self._needs)
-        self._by_memory = Feeding([one.requests.memory_mib for one in self._pods], self._masses, self._needs)
+        self._feeding = Feeding(
+            [[one.requests[resource] for one in self._pods] for resource in _RESOURCES], self._masses, self._needs
+        )
 
     def usable(self, states: States) -> Ints:
         free, kind = states.free, states.kind
-        cpu = self._cpu.searchsorted(states.cpu_milli, "right")
-        memory = self._memory.searchsorted(states.memory_mib, "right")
+        cpu = self._cpu.searchsorted(states.left[0], "right")
+        memory = self._memory.searchsorted(states.left[1], "right")
         full = (free == FULL).sum(1)
         rank = self._rank_of_milli[kind[:, None], free]
-        shares = self._shares[kind[:, None], cpu[:, None], memory[:, None], rank].astype(np.int64)
+        shares = self._shares[kind[:, None], cpu[:, None], memory[:, None], rank]
         wholes = self._wholes[kind, cpu, memory, np.minimum(full, MOST_CARDS)]
         answer: Ints = (free * shares).sum(1) + FULL * full * wholes
         return answer
@@ -71,10 +73,9 @@ class Tables:
         answer: Ints = self._rests[states.kind[:, None], states.free].sum(1)
         return answer
 
-    def fed(self, states: States) -> tuple[Ints, Ints]:
-        """By cpu, and by memory."""
-        free, kind = states.free.sum(1), states.kind
-        return self._by_cpu.fed(kind, free, states.cpu_milli), self._by_memory.fed(kind, free, states.memory_mib)
+    def fed(self, states: States) -> Ints:
+        """[2, n]: by cpu, and by memory."""
+        return self._feeding.fed(states.kind, states.free.sum(1), states.left)
 
     def _make_usable(self) -> tuple[NDArray[np.int32], Ints, Ints]:
         """By kind of node, rank of cpu and of memory, and rank of what is free of a card, or number of full cards."""
@@ -134,19 +135,23 @@ def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], fa
 
 
 class Feeding:
-    """Of one resource, cpu or memory: for how much of the free cards what is left of it would last."""
+    """For how much of the free cards what is left of the cpu would last, and what is left of the memory."""
 
-    def __init__(self, asked: Sequence[int], masses: Sequence[int], needs: Sequence[Sequence[int]]) -> None:
-        """By kind of pod: how much of the resource, and its mass; by kind of node and of pod: milli of cards."""
-        made = [_ratios(asked, masses, of_kind) for of_kind in needs]
+    def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[int], needs: Sequence[Sequence[int]]) -> None:
+        """By resource and kind of pod: how much it asks for; by kind of pod: its mass; by kind of node and of pod: milli of
+        cards."""
+        made = [_ratios(amounts, masses, of_kind) for amounts in asked for of_kind in needs]
+        self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # its first table: there is one for a kind of node
         self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
         self._enough = np.concatenate([enough for _, enough, _ in made])
         self._rates = np.concatenate([rates for _, _, rates in made])
 
     def fed(self, kind: Ints, free: Ints, left: Ints) -> Ints:
+        """`left`: [2, n], as the answer."""
+        table = self._of_resource + kind
         left = np.minimum(np.maximum(left, 0), _MOST)
         ratio = np.minimum(left * _FINE // np.maximum(free, 1), _OFFSET - 1)
-        at = self._ratios.searchsorted(kind * _OFFSET + ratio, "right") + kind
+        at = self._ratios.searchsorted(table * _OFFSET + ratio, "right") + table
         answer: Ints = free * self._enough[at] + left * self._rates[at]
         return answer
 

@@ -5,9 +5,11 @@ fit. Every placement is booked in the Cluster, which ends the replay at one for 
 says that a pod does not fit where it does: nobody looks good here by turning away awkward pods.
 """
 
+import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from central.ask.model import Policy
@@ -45,19 +47,32 @@ def replay(
     record = _Record(cluster, fragments)
     player = _player(cluster, policy, seed, fragments, trace.pods, prior)
     began = time.perf_counter()
-    for count, pod in enumerate(arriving, 1):
-        kind = number_of[pod]
-        where = player.place(kind)
-        if where is not None:
-            cluster.take(where.node, kind, where.cards, where.vfs)
-            player.took(where.node)
-        elif cluster.fits[kind].any():
-            raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
-        record.count(pod, placed=where is not None)
-        if count % TOLD == 0:
-            tell(TOLD)
+    with _nothing_collected():
+        for count, pod in enumerate(arriving, 1):
+            kind = number_of[pod]
+            where = player.place(kind)
+            if where is not None:
+                cluster.take(where.node, kind, where.cards, where.vfs)
+                player.took(where.node)
+            elif cluster.fits[kind].any():
+                raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
+            record.count(pod, placed=where is not None)
+            if count % TOLD == 0:
+                tell(TOLD)
     tell(len(arriving) % TOLD)
     return record.run(policy, seed, ratio, (time.perf_counter() - began) / max(1, len(arriving)))
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Nothing leaves in a replay: whoever looks for what can go would look at a whole cluster, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _player(

@@ -65,7 +65,7 @@ def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
     columns.put(sized(room(card(0), name="n9"), cpu_milli=1))
     assert columns.dropped_since(tick) == [("n1", 1)]
     assert columns.row_of == {"n0": 0, "n9": 1, "n2": 2}
-    assert columns.states(np.array([1])).cpu_milli.tolist() == [1]
+    assert columns.states(np.array([1])).left[0].tolist() == [1]
     assert columns.cards[1, FREE].tolist() == [1000, 0]
     assert columns.changed_since(tick).tolist() == [1]
     assert columns.changed_since(columns.tick).tolist() == []
@@ -112,7 +112,7 @@ def test_load_is_told_by_itself() -> None:
     assert columns.changed_since(tick).tolist() == [0]
     assert columns.changed_since(tick, devices_only=True).tolist() == []
     columns.load("n1", 0, 0, False)
-    assert columns.cpu_milli[0] == columns.memory_mib[0] == PLENTY
+    assert columns.left[:, 0].tolist() == [PLENTY, PLENTY]
 
 
 def test_the_first_of_equals_is_that_by_name_or_by_a_given_order() -> None:

@@ -21,8 +21,8 @@ def scoring(weights: dict[PodKind, float]) -> Fragmentation:
 
 
 def states(*nodes: tuple[int, int, list[int]]) -> States:
-    cpu, memory = (np.array([node[part] for node in nodes], np.int64) for part in (0, 1))
-    return States(cpu, memory, np.ones(len(nodes), np.int64), np.array([node[2] for node in nodes], np.int64))
+    left = np.array([node[:2] for node in nodes], np.int64).T
+    return States(left, np.ones(len(nodes), np.int64), np.array([node[2] for node in nodes], np.int64))
 
 
 def score(weights: dict[PodKind, float], before: list[int], after: list[int], cpu_milli: int = 4000) -> int:

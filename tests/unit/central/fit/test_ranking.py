@@ -101,8 +101,7 @@ def best_score(one: NodeRoom, shape: Shape) -> int:
         if isinstance(placed, Placement):
             free = [left_of(each, placed.taken.gpus.get(each.gpu.uuid)) for each in one.cards]
             before = columns.states(np.zeros(1, np.int64))
-            cpu, memory = before.cpu_milli - shape.requests.cpu_milli, before.memory_mib - shape.requests.memory_mib
-            after = States(cpu, memory, before.kind, np.array([free]))
+            after = States(before.left - np.array(shape.requests)[:, None], before.kind, np.array([free]))
             scores.append(int(scoring.scores(before, after, np.zeros(1, np.int64))[0]))
     return max(scores)
 

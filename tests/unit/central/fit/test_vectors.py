@@ -91,8 +91,8 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(rooms: tup
     found = fits(columns, rows, wish(asked))
     fitting = rows[found.missing == 0]
     made = choices(columns, fitting, found.cards[found.missing == 0], wish(asked))
-    after = left_after(columns, fitting, made, 1000, 2048)
-    assert after.cpu_milli.tolist() == [rooms[row].cpu_milli - 1000 for row in fitting[made.of]]
+    after = left_after(columns, fitting, made, np.array([[1000], [2048]]))
+    assert after.left[0].tolist() == [rooms[row].cpu_milli - 1000 for row in fitting[made.of]]
     counted = {(int(row), tuple(sorted(free))) for row, free in zip(fitting[made.of], after.free.tolist(), strict=True)}
     exact = set()
     for row in fitting.tolist():

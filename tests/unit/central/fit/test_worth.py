@@ -31,8 +31,8 @@ nodes = st.tuples(st.sampled_from([0, 499, 8000, 64_000]), st.sampled_from([0, 2
 
 
 def states(*nodes: tuple[int, int, int, list[int]]) -> States:
-    cpu, memory, kind = (np.array(column, np.int64) for column in zip(*(node[:3] for node in nodes), strict=True))
-    return States(cpu, memory, kind, np.array([node[3] for node in nodes], np.int64))
+    left, kind = np.array([node[:2] for node in nodes], np.int64).T, np.array([node[2] for node in nodes], np.int64)
+    return States(left, kind, np.array([node[3] for node in nodes], np.int64))
 
 
 def need(pod: PodKind, kind: Kind) -> int:
