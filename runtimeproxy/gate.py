@@ -24,8 +24,9 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import Answers, Merged, merge
-from runtimeproxy.call.calls import Forward, HeldCall, Outcome, Refusal, Refuse, Stage, held_paths
+from runtimeproxy.call.calls import HeldCall, Stage, held_paths
 from runtimeproxy.call.known import Known
+from runtimeproxy.call.outcome import Forward, Outcome, Refusal, Refuse
 from runtimeproxy.call.projection import sandbox_of_list
 from runtimeproxy.call.screening import Screening
 from runtimeproxy.call.subject import Subject, known_keys, subject_made, subject_of

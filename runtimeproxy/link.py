@@ -15,7 +15,8 @@ from typing import Final, cast
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
-from runtimeproxy.call.calls import METHODS, Forward, HeldCall, Method, Outcome, Refuse
+from runtimeproxy.call.calls import METHODS, HeldCall, Method
+from runtimeproxy.call.outcome import Forward, Outcome, Refuse
 from runtimeproxy.gate import LARGE, Gate
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from lading import __version__
 from lading.reasons import Reason
-from runtimeproxy.call.calls import Forward, Method, Outcome
+from runtimeproxy.call.calls import Method
+from runtimeproxy.call.outcome import Forward, Outcome
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 _REASONS: Final = frozenset(Reason)

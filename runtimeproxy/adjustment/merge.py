@@ -15,7 +15,8 @@ from typing import Final
 
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 
 # What an annotation key may not start with: kubelet's own; CDI injection and systemd properties, which make the runtime act.
 RESERVED_ANNOTATIONS: Final = ("io.kubernetes.", "cdi.k8s.io/", "org.systemd.property.")

@@ -1,29 +1,24 @@
-"""What a held call is: which CRI methods the proxy holds, which stage each is, and the one way in which each ends.
+"""What a held call is: which CRI methods the proxy holds, which stage each is, and what its message is about at first sight.
 
-Enters: a `:path` and the bytes of one request message, decompressed, without the gRPC length prefix. Leaves: `Forward` or
-`Refuse`. CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes and unknown fields
-are kept. `RestorePod` is not in our copy of the API: it makes containers past every stage, and is refused for guarded pods.
+Enters: a `:path` and the bytes of one request message, decompressed, without the gRPC length prefix. Leaves: its method, the
+message parsed, or only its id. CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes
+and unknown fields are kept. `RestorePod` is not in our copy of the API: it makes containers past every stage, and is refused
+for guarded pods.
 
 Source: runtime.v1 RuntimeService (protos/cri/runtime/v1/api.proto); the protobuf wire format for `read_id`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
-from lading.http2.messages import Status
-from lading.log import printable
-from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.call.wire import LENGTH, BrokenWireError, fields, parse_in_parts
-
-if TYPE_CHECKING:
-    from runtimeproxy.call.subject import Subject
 
 
 class Stage(Enum):
@@ -99,54 +94,6 @@ class HeldCall:
     message: bytes
     deadline: float | None  # loop.time() at which the caller gives up
     traceparent: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """Send these bytes on, or the original ones (None). `observe`: tell the gate how the runtime answered."""
-
-    message: bytes | None
-    observe: bool
-    # Whom it is about, where reading the message once more for that would take long.
-    subject: "Subject | None" = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Answer the caller with this gRPC status; nothing reaches the runtime."""
-
-    status: int
-    message: str
-    reason: str = ""  # what it is counted under
-
-
-Outcome = Forward | Refuse
-
-
-# By default FAILED_PRECONDITION: somebody must change something before a retry can succeed.
-_STATUS_OF: Final[Mapping[str, Status]] = {
-    Reason.HOOK_UNAVAILABLE: Status.UNAVAILABLE,
-    Reason.HOOK_TIMEOUT: Status.UNAVAILABLE,
-    Reason.NO_REGISTRATION: Status.UNAVAILABLE,
-    Reason.NOT_RECONCILED: Status.UNAVAILABLE,
-    Reason.REQUEST_UNREADABLE: Status.INVALID_ARGUMENT,
-    Reason.ANNOTATION_RESERVED: Status.INVALID_ARGUMENT,
-    Reason.INTERNAL: Status.INTERNAL,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """An expected no, from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
-
-    reason: str
-    message: str
-    hook: str = ""
-
-    @property
-    def outcome(self) -> Refuse:
-        status = _STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION)
-        return Refuse(status, f"lading: {self.reason}: {printable(self.message)}", self.reason)
 
 
 class AsksStages(Protocol):

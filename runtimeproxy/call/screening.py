@@ -13,7 +13,8 @@ from lading.vocabulary import ATTACHMENTS, GRANT
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS, Answers
 from runtimeproxy.adjustment.unassigned import decide_hidden
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 from runtimeproxy.call.subject import Subject
 from runtimeproxy.call.wire import contains
 from runtimeproxy.chain.registrations import Registration

@@ -20,7 +20,8 @@ from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import Answers
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 from runtimeproxy.chain.endpoint import RESTART_WAIT_S, Endpoint, Failure
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 

@@ -10,7 +10,7 @@ Source: inotify(7) through watchdog; a rescan every minute for what inotify lose
 import asyncio
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -120,8 +120,13 @@ class HooksDir:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was complained of and is still so: of the folder, and of files in it."""
-        return tuple(f"{name}: {message}" if name else message for name, message in self._said.items())
+        """What was complained of and is still so: of the folder, and of files in it, each by its name."""
+        return tuple(self._said.values())
+
+    @property
+    def complaints(self) -> Mapping[str, str]:
+        """The same by the file's name, empty for the folder."""
+        return dict(self._said)
 
     def _names(self) -> list[str] | None:
         """Registration files in order, or None where the folder can not be judged: what is known then stays."""

@@ -9,9 +9,9 @@ Enters: bytes of both sides, in the order in which they came. Leaves: bytes for 
 it came unless one of these holds:
 
 * a call whose `:path` is in `held_paths`: its HEADERS go on at once (so the runtime's deadline runs and its HPACK table stays
-  the client's), its DATA are taken until the message is whole, then `CallHeld` says so. `forward` sends the message on, changed
-  or not; `refuse` resets it at the runtime and answers the client. If the client gives up, or the runtime answers first, the
-  hold is cancelled and `CallCancelled` says so. There is no fourth way.
+  the client's), its DATA are taken until the message is whole (holding.py), then `CallHeld` says so. `forward` sends it on,
+  changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or the runtime answers
+  first, the hold is cancelled and `CallCancelled` says so. There is no fourth way.
 * DATA for which the runtime's window is short, which can only happen after the relay sent bytes of its own: queued (flow.py).
 * WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
 * whatever either side still sends on a refused call: dropped, its credit given back (refused.py).
@@ -22,7 +22,7 @@ Refused: malformed framing and header compression, by `broken`, with GOAWAY to t
 its receiver's to judge.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
 from lading.http2 import frames, messages
@@ -33,7 +33,7 @@ from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.direction import Direction
 from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, RelayEvent, Side
 from runtimeproxy.relay.flow import Flow
-from runtimeproxy.relay.received import Received
+from runtimeproxy.relay.holding import Holding
 from runtimeproxy.relay.refused import Refused
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 
@@ -60,10 +60,6 @@ class Relay:
         self.held_paths = held_paths  # replaced when registrations change; open calls keep what they were
         self.events: list[RelayEvent] = []
         self.broken: Broken | None = None
-        self._budget = budget
-        self._clock = clock
-        self._changed = changed
-        self._max_message = max_message
         self._preface = frames.PREFACE
         self._streams: dict[int, Stream] = {}
         self._open: dict[int, bool] = {}  # calls without their end; True once reply headers went to the client
@@ -94,6 +90,7 @@ class Relay:
             cuts_through=lambda stream: self._greeted and stream not in self._streams,
         )
         self._flow = Flow(self._requests, self._replies, self._streams)
+        self._holding = Holding(self._flow, budget, clock=clock, changed=changed, max_message=max_message)
         self._refused = Refused(self._requests, self._streams)
 
     # ---- what the shell calls
@@ -154,7 +151,7 @@ class Relay:
             return False
         held = stream.received.parts if message is None else (messages.prefix_of(message), message)
         stream.observe = observe
-        self._requests.out.append(self._send_on(stream, held))
+        self._requests.out.append(self._holding.send_on(stream, held))
         return True
 
     def refuse(self, stream_id: int, status: int, message: str) -> bool:
@@ -194,7 +191,7 @@ class Relay:
         for stream in list(self._streams.values()):
             if stream.hold in (Hold.RECEIVING, Hold.HELD) or stream.observe:
                 self.events.append(CallCancelled(stream.id, by))
-            self._drop_held(stream)
+            self._holding.drop(stream)
         self._streams.clear()
         self._flow.end()
         self._open.clear()
@@ -219,9 +216,7 @@ class Relay:
             path = next((value for name, value in fields if name == b":path"), b"")
             path = path if path[:1] == b"/" else b"/" + path  # grpc-go serves both
             if path in self.held_paths and not end_stream:
-                held = Stream(stream_id, Hold.RECEIVING, path=path, headers=fields, opened_at=self._clock())
-                self._flow.open_windows(held)
-                self._streams[stream_id] = held
+                self._streams[stream_id] = self._holding.begin(stream_id, path, fields)
             return None
         stream = self._streams.get(stream_id)
         if stream is None or (stream.hold is Hold.PASSING and not stream.queue):
@@ -231,7 +226,7 @@ class Relay:
             return b""
         stream.queue.append(Trailers(fields, end_stream))  # trailers, which no gRPC client sends
         cut_short = end_stream and stream.hold is Hold.RECEIVING
-        instead = self._send_on(stream, stream.received.parts) if cut_short else b""
+        instead = self._holding.send_on(stream, stream.received.parts) if cut_short else b""
         stream.client_ended = stream.client_ended or end_stream
         return instead
 
@@ -247,13 +242,9 @@ class Relay:
         end_stream = bool(flags & frames.END_STREAM)
         match stream.hold:
             case Hold.RECEIVING:
-                self._flow.came_held(stream, length)
                 return self._receive(stream, buffer[begin:stop], length, end_stream)
-            case Hold.HELD:  # behind a whole message: no credit on the stream for what nobody asked for
-                self._flow.came_held(stream, length)
-                self._flow.credit_client(0, length)
-                stream.queue.append(Waiting(buffer[begin:stop], own=True, end_stream=end_stream))
-                stream.client_ended = stream.client_ended or end_stream
+            case Hold.HELD:
+                self._holding.receive_behind(stream, buffer[begin:stop], length, end_stream=end_stream)
                 return b""
             case Hold.REFUSED:
                 self._flow.credit_client(0, length)
@@ -270,63 +261,16 @@ class Relay:
                 return self._flow.send(stream)
 
     def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
-        """Takes bytes of a message that is to be held. The connection's credit goes back at once, so that no other call waits
-        for this one; the stream's once the message's room is reserved."""
-        stream.received.add(payload)
-        stream.client_ended = stream.client_ended or end_stream
-        stream.uncredited += length
-        self._flow.credit_client(0, length)
-        known = stream.expected
-        stream.read_prefix()
-        if stream.expected - messages.PREFIX_LENGTH > self._max_message:
-            return self._refuse(
-                stream,
-                Status.RESOURCE_EXHAUSTED,
-                messages.too_large(stream.expected - messages.PREFIX_LENGTH, self._max_message),
-            )
-        if stream.expected and not known:
-            self._reserve(stream)
-        if stream.reserved or not stream.expected:  # a window may be smaller than the prefix
-            self._flow.credit_received(stream)
+        if why := self._holding.receive(stream, payload, length, end_stream=end_stream):
+            return self._refuse(stream, Status.RESOURCE_EXHAUSTED, why)
         if stream.whole:
-            self._hold(stream)
+            self.events.append(self._holding.hold(stream))
         elif end_stream:
-            return self._send_on(stream, stream.received.parts)  # cut short: the runtime says what is wrong with it
+            return self._holding.send_on(stream, stream.received.parts)  # cut short: the runtime says what is wrong with it
         return b""
 
-    def _reserve(self, stream: Stream) -> None:
-        def granted() -> None:
-            stream.granted = None
-            stream.reserved = stream.expected
-            self._flow.credit_received(stream)
-            self._changed()
-
-        stream.granted = granted
-        if self._budget.reserve(stream.expected, granted):
-            stream.granted = None
-            stream.reserved = stream.expected
-
-    def _hold(self, stream: Stream) -> None:
-        behind = stream.received.cut(stream.expected)
-        if behind or stream.client_ended:
-            stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
-        stream.hold = Hold.HELD
-        self.events.append(stream.call())
-
-    def _send_on(self, stream: Stream, held: Sequence[bytes | bytearray]) -> bytes:
-        """`held`: the parts of the message."""
-        first = stream.queue[0] if stream.queue else None
-        end_stream = stream.hold is Hold.RECEIVING and stream.client_ended
-        if isinstance(first, Waiting) and not first.left and first.end_stream:
-            stream.queue.popleft()  # END_STREAM rides on the message
-            end_stream = True
-        stream.queue.appendleft(Waiting(*held, own=True, end_stream=end_stream))
-        self._drop_held(stream)
-        stream.hold = Hold.PASSING
-        return self._flow.send(stream)
-
     def _refuse(self, stream: Stream, status: int, message: str) -> bytes:
-        self._drop_held(stream)
+        self._holding.drop(stream)
         stream.queue.clear()
         stream.hold = Hold.REFUSED
         render = messages.trailers if self._open.pop(stream.id, False) else messages.trailers_only
@@ -470,7 +414,7 @@ class Relay:
         if stream.hold in (Hold.RECEIVING, Hold.HELD) or stream.observe:
             self.events.append(CallCancelled(stream.id, by))
         stream.observe = False
-        self._drop_held(stream)
+        self._holding.drop(stream)
         stream.hold = Hold.PASSING
 
     def _over(self, stream_id: int) -> None:
@@ -478,12 +422,3 @@ class Relay:
         stream = self._streams.pop(stream_id, None)
         if stream:
             self._flow.drop(stream)
-
-    def _drop_held(self, stream: Stream) -> None:
-        if stream.granted:
-            self._budget.withdraw(stream.granted)
-            stream.granted = None
-        if stream.reserved:
-            reserved, stream.reserved = stream.reserved, 0
-            self._budget.release(reserved)
-        stream.received = Received()

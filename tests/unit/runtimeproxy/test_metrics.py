@@ -4,7 +4,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lading.reasons import Reason
-from runtimeproxy.call.calls import METHODS, Forward, Refuse
+from runtimeproxy.call.calls import METHODS
+from runtimeproxy.call.outcome import Forward, Refuse
 from runtimeproxy.metrics import Gauges, Metrics
 
 CREATE = METHODS[b"/runtime.v1.RuntimeService/CreateContainer"]

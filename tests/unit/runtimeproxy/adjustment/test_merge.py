@@ -3,7 +3,8 @@ import pytest
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import Merged, merge
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 
 A, B = "10-a.json", "20-b.json"
 CREATE = Stage.CREATE_CONTAINER

@@ -2,10 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.http2.messages import Status
-from lading.reasons import Reason
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.call.calls import METHODS, Refusal, Stage, held_paths, read_id
+from runtimeproxy.call.calls import METHODS, Stage, held_paths, read_id
 from runtimeproxy.chain.registrations import Registration
 from tests.unit.runtimeproxy.requests import golden, goldens
 
@@ -49,23 +47,6 @@ def test_nothing_is_held_for_nobody() -> None:
 @pytest.mark.parametrize("point", ["PreStartContainer", "PostStartContainer"])
 def test_another_stage_is_held_once_somebody_asks(point: str) -> None:
     assert names(held_paths([registration(point)], guarded=False)) == ALWAYS | {"StartContainer"}
-
-
-@pytest.mark.parametrize(
-    ("reason", "status"),
-    [
-        ("device-held", Status.FAILED_PRECONDITION),
-        (Reason.HOOK_UNAVAILABLE, Status.UNAVAILABLE),
-        (Reason.HOOK_TIMEOUT, Status.UNAVAILABLE),
-        (Reason.NO_REGISTRATION, Status.UNAVAILABLE),
-        (Reason.REQUEST_UNREADABLE, Status.INVALID_ARGUMENT),
-        (Reason.INTERNAL, Status.INTERNAL),
-    ],
-)
-def test_a_refusal_has_a_status_and_names_its_reason(reason: str, status: Status) -> None:
-    outcome = Refusal(reason=reason, message="because").outcome
-    assert outcome.status == status
-    assert outcome.message == f"lading: {reason}: because"
 
 
 @pytest.mark.parametrize("name", [n for s in Stage for n in goldens(s.value) if s is not Stage.RUN_POD_SANDBOX])

@@ -3,7 +3,8 @@ import pytest
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import Answers
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 from runtimeproxy.call.screening import Screening
 from runtimeproxy.chain.registrations import HideUnassigned, Registration
 from tests.unit.runtimeproxy.requests import golden, goldens

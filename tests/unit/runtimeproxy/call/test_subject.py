@@ -2,9 +2,9 @@ import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.calls import Stage, read_id
 from runtimeproxy.call.known import Known
-from runtimeproxy.call.subject import known_keys, subject_made, subject_of
+from runtimeproxy.call.subject import SANDBOX_STAGES, known_keys, subject_made, subject_of
 from tests.unit.runtimeproxy.requests import create, golden, goldens, method, run
 
 
@@ -17,9 +17,16 @@ def known() -> Known:
 
 @pytest.mark.parametrize("name", [n for s in Stage for n in goldens(s.value)])
 def test_every_real_request_has_a_subject(name: str) -> None:
-    request = method(name.partition("-")[0]).parse(golden(name))
+    of = method(name.partition("-")[0])
+    request = of.parse(golden(name))
     subject = subject_of(request, Known())
-    assert subject.sandbox.uid or subject.sandbox.id or (subject.container and subject.container.id)
+    if isinstance(request, cri.RunPodSandboxRequest):
+        assert subject.sandbox.uid == request.config.metadata.uid != ""
+    elif of.stage in SANDBOX_STAGES or of.stage is Stage.CREATE_CONTAINER:
+        assert subject.sandbox.id == read_id(golden(name)) != ""
+    else:
+        assert subject.container is not None
+        assert subject.container.id == read_id(golden(name)) != ""
 
 
 def test_a_container_has_its_sandboxs_handler_and_the_keys_of_then_and_now() -> None:

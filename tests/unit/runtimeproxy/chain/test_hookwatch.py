@@ -13,6 +13,7 @@ from runtimeproxy.chain.endpoint import Failure
 from runtimeproxy.chain.hookwatch import HookWatch
 from runtimeproxy.chain.registrations import Registration
 from tests.fakes.hook_server import HookServer
+from tests.fakes.simulated_time import run_simulated
 
 FAILURE = Failure(reason=Reason.HOOK_INVALID, message="garbage")
 
@@ -23,11 +24,21 @@ def registered(name: str, endpoint: Path) -> Registration:
 
 async def looked(watch: HookWatch) -> None:
     """One look at each, however long that takes."""
-    looking = asyncio.create_task(watch.keep_looking())
-    async with asyncio.timeout(10):
-        while "not looked at yet" in watch.silences().values():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    looking.cancel()
+    ended = asyncio.Semaphore(0)
+
+    async def find(path: Path, *, hello: bytes) -> str:
+        try:
+            return await find_silence(path, hello=hello)
+        finally:
+            ended.release()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hookwatch, "find_silence", find)
+        looking = asyncio.create_task(watch.keep_looking())
+        for _ in watch.silences():
+            await ended.acquire()
+        looking.cancel()
+        await asyncio.wait([looking])
 
 
 def run(body: Coroutine[Any, Any, None]) -> None:
@@ -47,7 +58,7 @@ def test_a_server_that_greets_answers_and_one_that_is_not_there_does_not(sockets
     run(body())
 
 
-def test_a_server_that_only_lets_connect_does_not_answer(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_only_lets_connect_does_not_answer(sockets: Path) -> None:
     async def body() -> None:
         watch = HookWatch()
         with socket.socket(socket.AF_UNIX) as hung:  # listens, and never accepts
@@ -55,14 +66,18 @@ def test_a_server_that_only_lets_connect_does_not_answer(sockets: Path, monkeypa
             hung.listen()
             watch.use((registered("10.json", sockets / "hung.sock"),))
             await looked(watch)
+        assert str(sockets / "hung.sock") in watch.silences()["10.json"]
+
+    run_simulated(body())
+
+
+def test_who_was_not_looked_at_yet_does_not_answer(sockets: Path) -> None:
+    async def body() -> None:
+        watch = HookWatch()
+        watch.use((registered("10.json", sockets / "a.sock"),))
         assert watch.silences()["10.json"]
 
-    monkeypatch.setattr(hookwatch, "find_silence", impatient(find_silence))
     run(body())
-
-
-def impatient(find: Any) -> Any:
-    return lambda path, hello: find(path, hello=hello, timeout_s=0.05)
 
 
 def test_a_question_that_failed_outweighs_a_greeting_until_one_succeeds(sockets: Path) -> None:

@@ -1,0 +1,62 @@
+"""The one way in which a held call ends: it goes on, changed or not, or its caller is refused.
+
+Enters: a reason and what it is about, or the bytes that go on in the message's place. Leaves: `Forward`, or `Refuse` with the
+gRPC status that says what a caller may expect of a retry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from lading.http2.messages import Status
+from lading.log import printable
+from lading.reasons import Reason
+from runtimeproxy.call.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send these bytes on, or the original ones (None). `observe`: tell the gate how the runtime answered."""
+
+    message: bytes | None
+    observe: bool
+    # Whom it is about, where reading the message once more for that would take long.
+    subject: Subject | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer the caller with this gRPC status; nothing reaches the runtime."""
+
+    status: int
+    message: str
+    reason: str = ""  # what it is counted under
+
+
+Outcome = Forward | Refuse
+
+
+# By default FAILED_PRECONDITION: somebody must change something before a retry can succeed.
+_STATUS_OF: Final[Mapping[str, Status]] = {
+    Reason.HOOK_UNAVAILABLE: Status.UNAVAILABLE,
+    Reason.HOOK_TIMEOUT: Status.UNAVAILABLE,
+    Reason.NO_REGISTRATION: Status.UNAVAILABLE,
+    Reason.NOT_RECONCILED: Status.UNAVAILABLE,
+    Reason.REQUEST_UNREADABLE: Status.INVALID_ARGUMENT,
+    Reason.ANNOTATION_RESERVED: Status.INVALID_ARGUMENT,
+    Reason.INTERNAL: Status.INTERNAL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An expected no, from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
+
+    reason: str
+    message: str
+    hook: str = ""
+
+    @property
+    def outcome(self) -> Refuse:
+        status = _STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION)
+        return Refuse(status, f"lading: {self.reason}: {printable(self.message)}", self.reason)

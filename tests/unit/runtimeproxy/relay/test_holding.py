@@ -1,0 +1,81 @@
+"""What is done with the message of a held call while it comes: room, credit, and both given back however it ends."""
+
+from lading.http2 import frames
+from lading.http2.messages import prefixed
+from runtimeproxy.relay.connection import Relay
+from tests.fakes.wire import HELD, Wire
+
+SHORT = 200_000  # room for one message of those below
+
+
+def test_too_large_a_message_is_refused_in_grpc_gos_words() -> None:
+    wire = Wire(max_message=1000)
+    stream = wire.request(HELD)
+    wire.send(stream, prefixed(b"x" * 1001), end_stream=False)
+    seen = wire.client.streams[stream]
+    assert seen.last(b"grpc-status") == b"8"
+    assert seen.last(b"grpc-message") == b"grpc: received message larger than max (1001 vs. 1000)"
+
+
+def test_the_hold_budget_delays_a_call_and_lets_it_go_on() -> None:
+    wire = Wire(budget=SHORT)
+    first = wire.call(HELD, b"a" * 150_000)
+    second = wire.request(HELD)
+    message = prefixed(b"b" * 120_000)
+    wire.client.connection.send_data(second, message[:16_000])
+    wire.flow()
+    free = wire.client.connection.local_flow_control_window(second)
+    assert free == frames.DEFAULT_WINDOW - 16_000  # its stream got no credit, so memory is bounded
+    assert wire.client.connection.outbound_flow_control_window == frames.DEFAULT_WINDOW  # nobody else waits
+    wire.forward(first)
+    wire.send(second, message[16_000:])
+    assert wire.held().message == message
+    wire.forward(second)
+    assert wire.runtime.streams[second].data == message
+    assert wire.budget._room == SHORT
+
+
+def test_a_call_that_is_given_up_while_it_waits_for_room_takes_none() -> None:
+    wire = Wire(budget=SHORT)
+    first = wire.call(HELD, b"a" * 150_000)
+    second = wire.request(HELD)
+    wire.send(second, prefixed(b"b" * 120_000)[:16_000], end_stream=False)
+    wire.client.connection.reset_stream(second)
+    wire.flow()
+    wire.forward(first)
+    assert wire.budget._room == SHORT
+
+
+def test_room_that_another_connection_made_is_said_to_the_shell() -> None:
+    """It has to write: the client waits for credit, and nothing comes in that would make anybody look."""
+    told: list[bytes] = []
+    one, other = Wire(budget=SHORT), Wire(started=False)
+    other.relay = Relay(
+        held_paths=frozenset({HELD}),
+        budget=one.budget,
+        clock=lambda: 0.0,
+        changed=lambda: told.append(other.relay.to_client()),
+    )
+    other.flow()
+    first = one.call(HELD, b"a" * 150_000)
+    second = other.request(HELD)
+    message = prefixed(b"b" * 120_000)
+    other.send(second, message[:16_000], end_stream=False)
+    assert told == []
+    one.forward(first)
+    assert told == [frames.window_update(second, 16_000)]
+    other.client.receive(told[0])
+    other.send(second, message[16_000:])
+    assert other.held().message == message
+
+
+def test_what_comes_behind_a_whole_message_has_the_connections_credit_only() -> None:
+    wire = Wire()
+    stream = wire.request(HELD)
+    message = prefixed(b"create")
+    wire.send(stream, message, end_stream=False)
+    wire.send(stream, b"more" * 1000, end_stream=False)
+    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
+    assert wire.client.connection.local_flow_control_window(stream) == frames.DEFAULT_WINDOW - 4000
+    wire.forward(stream)
+    assert wire.runtime.streams[stream].data == message + b"more" * 1000
