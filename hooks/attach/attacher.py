@@ -48,7 +48,7 @@ class _Attaching(Work):
     wanted: WantedVf
     ifname: str
     pod: PodOf
-    deadline: float  # on time.monotonic()
+    deadline: float  # on the loop's clock
 
 
 class Attacher:
@@ -142,7 +142,7 @@ class Attacher:
             wanted=one,
             ifname=known or plan.choose_ifname([*names, *begun, *(row.ifname for row in rows)]),
             pod=pod,
-            deadline=time.monotonic() + self._deadline_s,
+            deadline=_now() + self._deadline_s,
         )
         key = (one.vf.bdf, pod.sandbox)
         task = asyncio.create_task(self._attach(work))
@@ -151,7 +151,7 @@ class Attacher:
         return work, task
 
     async def _outcome(self, work: _Attaching, task: asyncio.Task[Outcome]) -> Outcome:
-        await asyncio.wait({task}, timeout=max(0.0, work.deadline - time.monotonic()))
+        await asyncio.wait({task}, timeout=max(0.0, work.deadline - _now()))
         if task.done():
             return task.result()
         return _refusal(work, Reason.ATTACH_FAILED, f"more than {self._deadline_s:g} s are over, and it is still {work.doing}")
@@ -203,7 +203,7 @@ class Attacher:
     def _check(self, work: _Attaching) -> None:
         if self._stopped(work.pod.sandbox):
             raise _AbandonedError(Reason.SANDBOX_STOPPED, "its sandbox is stopped, or about to be")
-        if time.monotonic() >= work.deadline:
+        if _now() >= work.deadline:
             raise _AbandonedError(Reason.ATTACH_FAILED, f"it took more than {self._deadline_s:g} s; the last was {work.doing}")
 
     def _is_over(self, work: _Attaching, row: Attachment) -> bool:
@@ -337,6 +337,10 @@ class Attacher:
         if not task.cancelled() and (error := task.exception()) is not None:
             event = Event.VF_RELEASE_FAILED if begun is self._releasing else Event.VF_ATTACH_FAILED
             self._log.error(event, f"an error of ours: {type(error).__name__}", reason=Reason.INTERNAL)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _refusal(work: _Attaching, reason: Reason, cause: str) -> Refusal:

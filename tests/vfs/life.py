@@ -15,12 +15,17 @@ from hooks.ledger.journal import Journal, read_rows
 from hooks.ledger.schema import MIGRATIONS
 from lading.errors import StateError
 from lading.log import Level, Log
+from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid, SandboxId
 from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.invariants import HOST, Shown, check
-from tests.vfs.model import ModelKernel, vf
+from tests.vfs.model import Held, ModelKernel, vf
 
 T = TypeVar("T")
+
+MODES: Final = (RdmaMode.SHARED, RdmaMode.EXCLUSIVE)
+
+DEADLINE_S: Final = 30.0  # of an attach
 
 SETTINGS: Final = VfSettings(
     config=VfConfig(mac="02:00:5e:10:00:01", vlan=100, max_tx_rate=1000, trust=True),
@@ -41,9 +46,17 @@ def path_of(sandbox: str) -> str:
 
 
 async def inline(do: Callable[[], T]) -> T:
-    """In place of a thread: the loop turns once, so that others may come in between."""
+    """In place of a thread: the loop turns once, so that others may come in between. What hangs holds nobody else."""
     await asyncio.sleep(0)
-    return do()
+    while True:
+        try:
+            return do()
+        except Held as held:
+            await held.gate.wait()
+
+
+def reason(outcome: object) -> Reason | None:
+    return outcome.reason if isinstance(outcome, Refusal) else None
 
 
 class Node:
@@ -67,7 +80,7 @@ class Node:
 
     # ---- the daemon
 
-    def start(self, *, deadline_s: float = 30.0, in_thread: InThread = inline) -> None:
+    def start(self, *, in_thread: InThread = inline) -> None:
         """A daemon, after the one before died."""
         self.kernel.dead = False
         self.journal = Journal(read_rows(self.db), self._transaction)
@@ -79,7 +92,7 @@ class Node:
             boot_id=self.boot_id,
             log=Log(self.records, Level.DEBUG),
             clock=lambda: self.now,
-            deadline_s=deadline_s,
+            deadline_s=DEADLINE_S,
             in_thread=in_thread,
         )
 
@@ -149,6 +162,11 @@ class Node:
 
     def row(self, number: int = 0) -> Attachment | None:
         return self.journal.find(self.vfs[number].bdf)
+
+    def place(self, number: int = 0) -> str | None:
+        """The path of the namespace that its network device is in; empty for the host's."""
+        found = self.kernel.where(self.vfs[number].bdf)
+        return found[0] if found else None
 
     def shown(self) -> dict[PciAddress, Shown]:
         shown = {}

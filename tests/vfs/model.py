@@ -4,11 +4,11 @@ It is as strict as Linux where that matters: a name is taken once in a namespace
 rename needs it down, a namespace is told from a later one at its path. A device whose namespace ends comes back to the host's,
 down, under the name that it had there or as dev<N>; its ibdev comes back too. `late` keeps them out of sight until `arrive`.
 
-Faults are by method: `fail` makes the next calls raise before or after they take effect, `hold` makes them wait. `point` is
+Faults are by method: `fail` makes the next calls raise before or after they take effect, `hold` makes them hang. `point` is
 told of every moment at which a daemon may be killed; whoever wants it killed there calls `die`. `changes` is what took effect.
 """
 
-import threading
+import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -36,6 +36,14 @@ UNTOUCHED: Final = VfConfig(
 
 class Crash(BaseException):
     """The daemon was killed here. No Exception: nothing of it may run on."""
+
+
+class Held(BaseException):
+    """This call hangs, and nothing of it took effect yet: begun anew once the gate is open, it is the same call. Stands for a
+    thread that is stuck in the kernel, so only what is there in place of threads sees it."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        self.gate = gate
 
 
 class When(Enum):
@@ -86,7 +94,7 @@ class ModelKernel:
         self.changes: list[str] = []
         self.point: Callable[[str], None] = lambda _: None  # told of the moments before and after each call
         self._faults: dict[str, Fault] = {}
-        self._gates: dict[str, threading.Event] = {}
+        self._gates: dict[str, asyncio.Event] = {}
         self._inodes = 4026532000
         self.boot()
 
@@ -151,9 +159,9 @@ class ModelKernel:
     def heal(self) -> None:
         self._faults.clear()
 
-    def hold(self, method: str) -> threading.Event:
-        """Calls of it wait until the event is set."""
-        gate = self._gates[method] = threading.Event()
+    def hold(self, method: str) -> asyncio.Event:
+        """Calls of it hang until the event is set."""
+        gate = self._gates[method] = asyncio.Event()
         return gate
 
     # ---- Kernel
@@ -254,8 +262,8 @@ class ModelKernel:
         return _Call(self, method)
 
     def enter(self, method: str) -> None:
-        if gate := self._gates.get(method):
-            gate.wait(30)
+        if (gate := self._gates.get(method)) and not gate.is_set():
+            raise Held(gate)
         if self.dead:
             raise Crash
         self.point(f"before {method}")

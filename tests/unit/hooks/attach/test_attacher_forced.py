@@ -1,0 +1,81 @@
+"""The attacher's release that a person forces: what it says, what it keeps, and what it gives up."""
+
+import pytest
+
+from hooks.attach.model import RdmaMode
+from hooks.attach.plan import describe_release
+from tests.fakes.simulated_time import run_simulated
+from tests.vfs.life import MODES, Node, path_of
+
+
+def test_a_person_is_told_what_a_release_would_do_and_what_it_did() -> None:
+    node = Node()
+    node.run("p1-s0")
+    vf = node.vfs[0].bdf
+
+    async def live() -> None:
+        assert await node.attacher.force_release(vf, 1) == []
+        (row,) = await node.attached("p1-s0", 0)
+        words = describe_release(row)
+        assert any(path_of("p1-s0") in text for text in words)
+        assert any("vlan 7" in text for text in words)
+        assert await node.attacher.force_release(vf, row.generation + 1) == []
+        assert node.row() is not None
+        assert await node.attacher.force_release(vf, row.generation) == words
+
+    run_simulated(live())
+    assert node.all_free()
+
+
+def test_what_can_not_be_released_now_is_kept_while_its_namespace_is_there() -> None:
+    node = Node()
+    node.run("p1-s0")
+
+    async def live() -> None:
+        (row,) = await node.attached("p1-s0", 0)
+        node.kernel.fail("move_out")
+        (why, *_) = await node.attacher.force_release(row.bdf, row.generation)
+        assert "move_out" in why
+        assert node.row() is not None
+        await node.reconcile()
+
+    run_simulated(live())
+    assert node.all_free()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_is_gone_for_good_is_given_up_by_a_person(broken: bool) -> None:
+    node = Node()
+    node.run("p1-s0")
+    node.kernel.late = True
+
+    async def live() -> None:
+        (row,) = await node.attached("p1-s0", 0)
+        node.end("p1-s0")
+        if broken:
+            node.kernel.fail("set_vf")
+        await node.attacher.force_release(row.bdf, row.generation)
+
+    run_simulated(live())
+    assert node.journal.rows() == ()
+    one = node.vfs[0]
+    assert (node.kernel.table[one.pf, one.index] == node.before[one.bdf].config) is not broken
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_came_back_by_itself_is_not_given_up_before_it_is_reset(mode: RdmaMode) -> None:
+    """Else the next pod would have the VLAN of the one before."""
+    node = Node(mode=mode)
+    node.run("p1-s0")
+
+    async def live() -> None:
+        (row,) = await node.attached("p1-s0", 0)
+        node.end("p1-s0")
+        node.kernel.fail("set_vf", count=2)
+        await node.attacher.force_release(row.bdf, row.generation)
+        assert node.row() is not None
+        node.kernel.heal()
+        await node.reconcile()
+
+    run_simulated(live())
+    assert node.all_free()
