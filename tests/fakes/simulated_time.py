@@ -35,6 +35,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def hold_up(self, seconds: float) -> None:
+        """As if something on the loop took so long."""
+        self._jumping.now += seconds
+
 
 def run_simulated(story: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:

@@ -126,9 +126,8 @@ class Wire:
         self.runtime = runtime or Peer(client=False)
         self.cut = cut
         self.time = 0.0
-        self.relay = Relay(
-            held_paths=frozenset(held), budget=HoldBudget(budget), clock=lambda: self.time, max_message=max_message
-        )
+        self.budget = HoldBudget(budget)
+        self.relay = Relay(held_paths=frozenset(held), budget=self.budget, clock=lambda: self.time, max_message=max_message)
         self.events: list[RelayEvent] = []
         if started:
             self.flow()

@@ -19,7 +19,8 @@ from lading.vocabulary import ATTACHMENTS, GRANT, GpuUuid
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import merge
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 from simnode.cri import CriError
 from tests.fakes import holders
 from tests.hostile import raw

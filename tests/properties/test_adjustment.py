@@ -9,7 +9,8 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import Merged, merge
-from runtimeproxy.call.calls import Refusal, Stage
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.outcome import Refusal
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = Stage.CREATE_CONTAINER

@@ -398,8 +398,8 @@ class RelayMachine(RuleBasedStateMachine):
         assert wire.client.connection.open_outbound_streams == 0
         assert wire.runtime.connection.open_inbound_streams == 0
         assert relay._flow._queued == {}
-        assert relay._budget._room == BUDGET
-        assert not relay._budget._waiting
+        assert wire.budget._room == BUDGET
+        assert not wire.budget._waiting
         # Refused before the client's end: it was reset and will say nothing more about it.
         silent = {s for s, call in self.calls.items() if self.refusal(call) and not call.client_ended}
         assert set(relay._streams) == relay._refused.calls <= silent

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lading.liveness import HELLO, find_own_silence, find_silence, keep_fed, read_watchdog_s
+from lading.liveness import HELLO, PROBE_TIMEOUT_S, find_own_silence, find_silence, keep_fed, read_watchdog_s
 from lading.log import Event, Level, Log, LogfmtSink
+from tests.fakes.simulated_time import run_simulated
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_who_answers_is_alive(path: Path) -> None:
 
 @pytest.mark.usefixtures("listener")
 def test_a_listener_that_nobody_accepts_on_is_silent(path: Path) -> None:
-    assert str(path) in asyncio.run(find_silence(path, timeout_s=0.05))
+    assert str(path) in run_simulated(find_silence(path))
 
 
 @pytest.mark.parametrize("accepts", [True, False])
@@ -56,14 +57,13 @@ def test_a_full_accept_queue_is_waited_for(path: Path, listener: socket.socket, 
     """connect() says EAGAIN there, which asyncio takes for a connection under way."""
 
     async def ask() -> str:
-        asking = asyncio.create_task(find_silence(path, timeout_s=5 if accepts else 0.05))
-        await asyncio.sleep(0.01)  # it has met the full queue
-        async with asyncio.timeout(10):
-            for _ in range(len(waiting) + 1 if accepts else 0):
-                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                with connection:
-                    connection.send(b"!")
-            return await asking
+        asking = asyncio.create_task(find_silence(path))
+        await asyncio.sleep(0.9 * PROBE_TIMEOUT_S)  # it has met the full queue, again and again
+        for _ in range(len(waiting) + 1 if accepts else 0):
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with connection:
+                connection.send(b"!")
+        return await asking
 
     listener.setblocking(False)
     waiting: list[socket.socket] = []
@@ -72,7 +72,9 @@ def test_a_full_accept_queue_is_waited_for(path: Path, listener: socket.socket, 
             waiting.append(socket.socket(socket.AF_UNIX))
             waiting[-1].setblocking(False)
         waiting.pop().close()  # the one that was not let in
-        assert asyncio.run(ask()) == "" if accepts else str(path) in asyncio.run(ask())
+        silence = run_simulated(ask())
+        assert (str(path) in silence) is not accepts
+        assert (silence == "") is accepts
     finally:
         for one in waiting:
             one.close()
@@ -94,7 +96,7 @@ def test_a_socket_file_that_is_gone(path: Path) -> None:
 
 @pytest.mark.usefixtures("listener")
 def test_our_own_socket_unanswered_is_silence(path: Path) -> None:
-    assert str(path) in asyncio.run(find_own_silence(path, timeout_s=0.05))
+    assert str(path) in run_simulated(find_own_silence(path))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import tarfile
 
 import pytest
 
+from lading.errors import HostError
 from simnode.images import Entry, compile_static, render_image
 
 FILES = {
@@ -56,5 +57,5 @@ def test_the_index_leads_to_the_layer_and_the_configuration() -> None:
 
 
 def test_a_program_that_does_not_compile_is_an_error() -> None:
-    with pytest.raises(Exception, match="cannot build the images"):
-        compile_static("no C at all")
+    with pytest.raises(HostError, match="nonsense"):
+        compile_static("nonsense instead of C")
