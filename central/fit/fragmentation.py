@@ -26,13 +26,10 @@ from typing import Final, Protocol
 from central.fit.columns import Columns, Ints, States, joined
 from central.fit.reserve import Factors, apart, weigh_groups
 from central.fit.workload import MASS, Workload
-from central.fit.worth import Tables
+from central.fit.worth import Tables, Weights
 
 _PARTS: Final = 2  # of a milli, in which worth is counted, so that the weights are whole numbers
-_CUT: Final = 12 * _PARTS
-_USABLE: Final = _PARTS
-_FED_BY_CPU: Final = _PARTS
-_FED_BY_MEMORY: Final = _PARTS // 2
+_WEIGHTS: Final = Weights(cut=12 * _PARTS, usable=_PARTS, fed_by_cpu=_PARTS, fed_by_memory=_PARTS // 2)
 _UNIT: Final = _PARTS * MASS  # one milli
 STEP_MILLI: Final = 30
 
@@ -68,17 +65,14 @@ class Fragmentation:
         tables = self._tables
         if tables is None or len(tables.kinds) < len(self._columns.kinds):
             tables = self._tables = self._make_tables()
-        by_cpu, by_memory = tables.fed(states)
-        by_cards = _CUT * tables.cut(states) + _USABLE * tables.usable(states)
-        worth: Ints = by_cards + _FED_BY_CPU * by_cpu + _FED_BY_MEMORY * by_memory
-        return worth
+        return tables.worth(states)
 
     def is_current(self) -> bool:
         return self._tables is None or not apart(self._weigh(), self._factors)
 
     def _make_tables(self) -> Tables:
         self._factors = self._weigh()
-        return Tables(self._workload, self._columns.kinds, self._columns.cards_by_kind(), self._factors)
+        return Tables(self._workload, self._columns.kinds, self._columns.cards_by_kind(), self._factors, _WEIGHTS)
 
     def _weigh(self) -> Factors:
         columns = self._columns

@@ -1,7 +1,8 @@
 """What is left on a node, weighed by what pods could do with it: three terms, each a look into tables.
 
-Enters: a workload, and the kinds of nodes that there are; then what nodes have left. Leaves: milli of cards, times MASS. A term
-costs what a node has cards, however many kinds of pods there are: the sums over these are in the tables.
+Enters: a workload, the kinds of nodes that there are, the terms' weights; then what nodes have left. Leaves: milli of cards,
+times MASS, weighted. A term costs what a node has cards, however many kinds of pods there are: the sums over these are in the
+tables.
 
 *Usable* is the opposite of the fragments of Weng et al.: of a node's free parts, those that a pod drawn at random could use,
 for the node has the cpu and memory for it, cards of its model, enough left of this card, or enough cards that are free as a
@@ -23,7 +24,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +38,32 @@ MOST_CARDS: Final = 64  # of a node, that the tables tell apart
 MOST_AMOUNTS: Final = 64  # of cpu, of memory, or of a card: what lies between is taken for the next higher
 MOST_SIZES: Final = 32  # of shares
 _MOST: Final = 1 << 26  # milli of cpu, or MiB: more feeds any number of cards
-_FINE: Final = 4096  # parts of a unit of it for a milli of a card
+_FINE: Final = 4096  # parts of a unit of it for a milli of a card; so fine it stays below _OFFSET
 _RESOURCES: Final = range(2)  # as in Requests: cpu, memory
 _OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
 
 
+class Weights(NamedTuple):
+    """Of the terms. They are in the tables, so that they cost nothing where scores are made."""
+
+    cut: int = 1
+    usable: int = 1
+    fed_by_cpu: int = 1
+    fed_by_memory: int = 1
+
+
+_ONE_EACH: Final = Weights()
+
+
 class Tables:
-    def __init__(self, workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        kinds: Sequence[Kind],
+        cards: Sequence[int],
+        factors: Factors,
+        weigh: Weights = _ONE_EACH,
+    ) -> None:
         """`cards`: how many there are in the cluster, by kind. `factors`: of the pods that ask for several at once."""
         self.kinds = tuple(kinds)
         self._pods = [one for one, _ in workload.kinds]
@@ -51,12 +71,20 @@ class Tables:
         self._needs = [[_need(one, kind) for one in self._pods] for kind in self.kinds]
         self._cpu = _amounts([one.requests.cpu_milli for one in self._pods])
         self._memory = _amounts([one.requests.memory_mib for one in self._pods])
-        self._weights = _weights(workload, self.kinds, cards, factors)
+        self._weights = [weigh.usable * weight for weight in _weights(workload, self.kinds, cards, factors)]
+        self._often = weigh.usable * OFTEN
         self._shares, self._wholes, self._rank_of_milli = self._make_usable()
-        self._rests = np.array([self._make_rests(needs) for needs in self._needs], np.int64)
+        self._rests = weigh.cut * np.array([self._make_rests(needs) for needs in self._needs], np.int64)
         self._feeding = Feeding(
-            [[one.requests[resource] for one in self._pods] for resource in _RESOURCES], self._masses, self._needs
+            [[one.requests[resource] for one in self._pods] for resource in _RESOURCES],
+            [[by * mass for mass in self._masses] for by in (weigh.fed_by_cpu, weigh.fed_by_memory)],
+            self._needs,
         )
+
+    def worth(self, states: States) -> Ints:
+        """All three."""
+        worth: Ints = self.cut(states) + self.usable(states) + self.fed(states).sum(0)
+        return worth
 
     def usable(self, states: States) -> Ints:
         free, kind = states.free, states.kind
@@ -97,7 +125,7 @@ class Tables:
             step = steps[number].searchsorted(needed[some]) + 1
             np.add.at(shares[number], (cpu[some], memory[some], step), weights[some])
         for number in set(NUMBERS) - {one.gpus for one in self._pods}:
-            wholes[:, 0, 0, number] += OFTEN
+            wholes[:, 0, 0, number] += self._often
         for table in (shares, wholes):
             for axis in (1, 2, 3):
                 np.cumsum(table, axis=axis, out=table)
@@ -137,10 +165,9 @@ def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], fa
 class Feeding:
     """For how much of the free cards what is left of the cpu would last, and what is left of the memory."""
 
-    def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[int], needs: Sequence[Sequence[int]]) -> None:
-        """By resource and kind of pod: how much it asks for; by kind of pod: its mass; by kind of node and of pod: milli of
-        cards."""
-        made = [_ratios(amounts, masses, of_kind) for amounts in asked for of_kind in needs]
+    def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]) -> None:
+        """By resource and kind of pod: how much it asks for, and its mass; by kind of node and of pod: milli of cards."""
+        made = [_ratios(*of_resource, of_kind) for of_resource in zip(asked, masses, strict=True) for of_kind in needs]
         self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # its first table: there is one for a kind of node
         self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
         self._enough = np.concatenate([enough for _, enough, _ in made])
@@ -150,7 +177,7 @@ class Feeding:
         """`left`: [2, n], as the answer."""
         table = self._of_resource + kind
         left = np.minimum(np.maximum(left, 0), _MOST)
-        ratio = np.minimum(left * _FINE // np.maximum(free, 1), _OFFSET - 1)
+        ratio = left * _FINE // np.maximum(free, 1)
         at = self._ratios.searchsorted(table * _OFFSET + ratio, "right") + table
         answer: Ints = free * self._enough[at] + left * self._rates[at]
         return answer
