@@ -91,7 +91,7 @@ def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Miss
     def may_fit(room: NodeRoom, demand: Demand) -> bool:
         devices = _devices(room, demand, lay_out(room, vfs=demand.vfs_peak > 0))
         try:
-            return choose_in_turn(devices, demand, policy, steps=steps) is not None
+            return choose_in_turn(devices, demand, policy, steps=steps, first=True) is not None
         except SearchEndedError:
             return True
 

@@ -106,7 +106,9 @@ def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
     last = 1 << (phases - 1)
     has_vfs = any(one.vfs for one in wanted)
     # With VFs what runs in the last phase comes first, whatever it asks for: so the VFs of all phases together are few.
-    wanted.sort(key=lambda one: (has_vfs and not one.mask & last, *_order(one, last)))
+    # Bound to places, those first that the fewest places will do for: the others have more to choose from.
+    bound = ask.scope is not Scope.ANY or ask.rdma_policy is RdmaPolicy.PER_SWITCH
+    wanted.sort(key=lambda one: (has_vfs and not one.mask & last, *_order(one, last, bound=bound)))
     cards = [one for one in wanted if one.count]
     whole_peak, whole = _peak([one for one in cards if one.whole], phases)
     return Demand(
@@ -164,12 +166,13 @@ def _peak(wholes: Sequence[Wanted], phases: int) -> tuple[int, tuple[Wanted, ...
     return peak, (Wanted(container="", phases=(), mask=0, count=peak, whole=True),)
 
 
-def _order(wanted: Wanted, last: int) -> tuple[bool, bool, float, float, bool]:
+def _order(wanted: Wanted, last: int, *, bound: bool) -> tuple[bool, bool, float, float, bool]:
     """Whole cards first: shares fit beside more. Of these, those of the last phase first, which keeps the cards of all phases
     together few. Of shares the largest first; a percentage of memory as if it were of an endless card. VFs alone come last."""
     if not wanted.count:
         return True, False, 1, 0, not wanted.mask & last
     if wanted.whole:
-        return False, not wanted.mask & last, 0, 0, False
+        hard = (-wanted.vfs, -wanted.count) if bound else (0, 0)
+        return False, not wanted.mask & last, *hard, False
     memory_mib = float("inf") if wanted.memory_mib is None else wanted.memory_mib
     return True, False, -memory_mib, -(wanted.core_percent or 0), not wanted.mask & last

@@ -53,6 +53,7 @@ class Query(NamedTuple):
     rdma: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
     partition: PartitionPolicy | None = None  # None: not looked at
+    first: bool = False  # the first choice will do, not the best
 
 
 class State(NamedTuple):
@@ -96,18 +97,23 @@ def find(topology: Topology, query: Query, state: State) -> Answer:
     return Answer(min(found, key=lambda one: one.order, default=None), sets, ended)
 
 
-def alternatives(topology: Topology, query: Query, state: State, most: int) -> Sequence[Found] | None:
+class Alternatives(NamedTuple):
+    found: Sequence[Found]
+    sets: int  # as in Answer
+
+
+def alternatives(topology: Topology, query: Query, state: State, most: int) -> Alternatives | None:
     """Every choice that makes a difference to what follows, the best first; None where it takes more than `most` sets."""
     found: list[Found] = []
+    sets = 0
     for site in sites_of(topology, query.scope):
-        search = _Search(topology, site, query, state)
-        for one in search.every():
-            most -= 1
-            if most < 0:
+        for one in _Search(topology, site, query, state).every():
+            sets += 1
+            if sets > most:
                 return None
             if one is not None:
                 found.append(one)
-    return sorted(found, key=lambda one: one.order)
+    return Alternatives(sorted(found, key=lambda one: one.order), sets)
 
 
 def sites_of(topology: Topology, scope: Scope) -> Sequence[Site]:
@@ -139,7 +145,7 @@ class _Search:
         if not self._query.cards:
             self._judge(0, 0, 0, (0, 0, 0))
             return self._best
-        if self._cards.bit_count() >= self._query.cards:
+        if self._cards.bit_count() >= self._query.cards and self._vfs.suffice():
             for quota in self._quotas():
                 if self._find_partition(quota):
                     break
@@ -209,7 +215,7 @@ class _Search:
                 self.sets += 1
                 if not reusing or self._quota(cards) == quota:
                     self._judge(cards, level, self._linked(cards)[1] if of_all is None else of_all, first)
-                    if self._best is not None and self._best.key == at.ideal:
+                    if self._best is not None and (self._query.first or self._best.key == at.ideal):
                         break
             if self._best is not None:
                 return True

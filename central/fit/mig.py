@@ -14,9 +14,10 @@ Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -25,9 +26,9 @@ from central.ask.model import Policy, RdmaPolicy
 from central.assignment.model import PlacedGpu
 from central.fit.cards import Card
 from central.fit.demand import Demand
-from central.fit.joint import Query, State, sites_of
+from central.fit.joint import Found, Query, State, sites_of
 from central.fit.model import Devices, Missing
-from central.fit.topology import Topology, bits
+from central.fit.topology import Distance, Topology, bits
 from central.fit.vfs import Choice
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Gpu, MigInstance
@@ -35,6 +36,7 @@ from lading.vocabulary import GpuUuid, PciAddress
 
 _NAMED: Final = {Missing.TOO_FEW_GPUS: Missing.TOO_FEW_MIG, Missing.TOO_FEW_FREE_GPUS: Missing.TOO_FEW_FREE_MIG}
 _WITHIN: Final = "/"  # between a card's address and the instance's numbers
+MOST_WAYS: Final = 512  # to take instances from below several switches, some 20 us each
 REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
 
 # By the identity of a card and by profile. The entry keeps the card alive, so that no other can come to have the same one; and
@@ -72,13 +74,35 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 @lru_cache(maxsize=4096)
 def narrowed(topology: Topology, query: Query, state: State) -> State:
-    """`state` with no more instances than are wanted in each site that they may be within: those to be taken there, where that
-    leaves room for what follows."""
+    """`state` with no more instances than are wanted in each site that they may be within: the best to be taken there, where
+    that leaves room for what follows."""
     picked = 0
     for site in sites_of(topology, query.scope):
-        useless = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs).useless_cards()
-        picked |= _picked(topology, query, state, state.cards & site.cards & ~useless, site.ports)
+        vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
+        useful = state.cards & site.cards & ~vfs.useless_cards()
+        best = _best_by_place(topology, query, state, useful, vfs, range(site.levels[-1] + 1)) if query.vfs else None
+        picked |= best.cards if best else _picked(topology, query, state, useful, site.ports)
     return state._replace(cards=picked)
+
+
+def _best_by_place(
+    topology: Topology, query: Query, state: State, useful: int, vfs: Choice, levels: Sequence[int]
+) -> Found | None:
+    """By how many are taken below each switch; there the ones that are preferred. None also where there are too many ways."""
+    heaps: list[list[int]] = []
+    for switch in topology.groups[Distance.SWITCH]:
+        heap = sorted(bits(switch.cards & useful), key=lambda n: (not state.again >> n & 1, state.ranks[n], n))
+        if heap:
+            heaps.append(heap[: query.cards])
+    ways = list(islice(splits([len(heap) for heap in heaps], query.cards), MOST_WAYS + 1))
+    if len(ways) > MOST_WAYS:
+        return None
+    found = []
+    for counts in ways:
+        numbers = [number for heap, count in zip(heaps, counts, strict=True) for number in heap[:count]]
+        if one := with_vfs(topology, state, numbers, vfs, levels):
+            found.append(one)
+    return min(found, key=lambda one: one.order, default=None)
 
 
 def _picked(topology: Topology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
@@ -155,3 +179,29 @@ def _state(card: CardRoom) -> str:
     if not card.usable:
         return "on GPUs that are unhealthy, cordoned or used without a grant"
     return "free" if card.free else "held"
+
+
+def with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
+    """These cards with their best VFs; compared by what joint.py compares first, which decides among instances."""
+    cards = sum(1 << number for number in numbers)
+    costs = [(vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None]
+    if not costs:
+        return None
+    compared, level, cost = min(costs, key=lambda one: (vfs.new(one[0]), one[1]))
+    partly = (cards & state.partly).bit_count()
+    fresh = len(numbers) - partly - (cards & state.again).bit_count()
+    key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
+    links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
+    return Found(key, cards, vfs.vfs(cost), max(links, default=0), level)
+
+
+def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to take `count` from heaps of these sizes; the most from the first ones first."""
+    if not sizes:
+        if count == 0:
+            yield ()
+        return
+    for head in range(min(sizes[0], count), -1, -1):
+        if count - head <= sum(sizes[1:]):
+            for tail in splits(sizes[1:], count - head):
+                yield head, *tail

@@ -10,7 +10,7 @@ where they are; never on which VFs of one place are taken. What a container take
 (demand.py).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit.cards import Card, CardState
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import Found, Query, State, alternatives, find, sites_of
-from central.fit.mig import instance_ranks, narrowed
+from central.fit.mig import instance_ranks, narrowed, splits, with_vfs
 from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
 from central.fit.topology import Topology, bits, link
@@ -142,14 +142,17 @@ class Devices:
         return tuple(kinds)
 
 
-def choose_in_turn(devices: Devices, demand: Demand, policy: Policy, *, steps: int) -> Sequence[Chosen] | None:
-    """In the order of the demand. `devices` are changed. SearchEndedError after `steps` choices."""
-    search = _Search(devices, demand, policy, steps)
+def choose_in_turn(
+    devices: Devices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
+) -> Sequence[Chosen] | None:
+    """In the order of the demand. `devices` are changed. SearchEndedError after `steps` choices. `first`: any will do."""
+    search = _Search(devices, demand, policy, steps, first=first)
     return search.chosen if search.run(0) else None
 
 
 class _Search:
-    def __init__(self, devices: Devices, demand: Demand, policy: Policy, steps: int) -> None:
+    def __init__(self, devices: Devices, demand: Demand, policy: Policy, steps: int, *, first: bool) -> None:
+        self._first = first
         self._devices = devices
         self._demand = demand
         self._policy = policy
@@ -221,11 +224,13 @@ class _Search:
         state = self._state(wanted, having, kinds=True)
         query, most = self._query(wanted), SETS_A_STEP * max(1, self._steps)
         if self._is_of_instances(wanted):
-            found: Sequence[Found] | None = self._by_kind(query, state)
+            found = self._by_kind(query, state)
         else:
-            found = alternatives(self._devices.topology, query, state, most)
-        if found is None:
-            raise SearchEndedError
+            every = alternatives(self._devices.topology, query, state, most)
+            if every is None:
+                raise SearchEndedError
+            self._step(every.sets)
+            found = every.found
         tried = {self._kind(state, first)}
         for one in found:
             choice = self._chosen(wanted, one)
@@ -245,10 +250,10 @@ class _Search:
             useful = bits(state.cards & site.cards & ~vfs.useless_cards())
             for number in sorted(useful, key=lambda n: (not state.again >> n & 1, state.ranks[n], n)):
                 kinds.setdefault(state.kinds[number], []).append(number)
-            for counts in _splits([len(kind) for kind in kinds.values()], query.cards):
+            for counts in splits([len(kind) for kind in kinds.values()], query.cards):
                 self._step()
                 numbers = [number for kind, count in zip(kinds.values(), counts, strict=True) for number in kind[:count]]
-                if one := _with_vfs(topology, state, numbers, vfs, range(site.levels[-1] + 1)):
+                if one := with_vfs(topology, state, numbers, vfs, range(site.levels[-1] + 1)):
                     found.append(one)
         return sorted(found, key=lambda one: one.order)
 
@@ -262,7 +267,7 @@ class _Search:
         demand = self._demand
         whole = wanted.whole and wanted.count > 0
         rdma = demand.rdma if wanted.vfs else RdmaPolicy.NEAREST
-        return Query(wanted.count, wanted.vfs, rdma, demand.scope, demand.partition if whole else None)
+        return Query(wanted.count, wanted.vfs, rdma, demand.scope, demand.partition if whole else None, self._first)
 
     def _state(self, wanted: Wanted, having: Sequence[Card], *, kinds: bool = False) -> State:
         if self._is_of_instances(wanted):
@@ -289,38 +294,12 @@ class _Search:
         for card in self._prefer(having, wanted, len(having)):
             alike.setdefault(self._devices.kind(card), []).append(card)
         tried = tuple(sum(1 for card in first.cards if card in kind) for kind in alike.values())
-        for counts in _splits([len(kind) for kind in alike.values()], wanted.count):
+        for counts in splits([len(kind) for kind in alike.values()], wanted.count):
             if counts != tried:
                 picks = [card for kind, count in zip(alike.values(), counts, strict=True) for card in kind[:count]]
                 yield _by_policy(wanted, picks)
 
 
-def _with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
-    """These cards with their best VFs; compared by what joint.py compares first, which decides among instances."""
-    cards = sum(1 << number for number in numbers)
-    costs = [(vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None]
-    if not costs:
-        return None
-    compared, level, cost = min(costs, key=lambda one: (vfs.new(one[0]), one[1]))
-    partly = (cards & state.partly).bit_count()
-    fresh = len(numbers) - partly - (cards & state.again).bit_count()
-    key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
-    links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
-    return Found(key, cards, vfs.vfs(cost), max(links, default=0), level)
-
-
 def _by_policy(wanted: Wanted, cards: Sequence[Card]) -> Chosen:
     worst = max((link(a.gpu, b.gpu) for a in cards for b in cards if a is not b), default=0) if len(cards) > 1 else 0
     return Chosen(wanted, sorted(cards, key=lambda card: card.address), link=worst)
-
-
-def _splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to take `count` from heaps of these sizes; the most from the first ones first."""
-    if not sizes:
-        if count == 0:
-            yield ()
-        return
-    for head in range(min(sizes[0], count), -1, -1):
-        if count - head <= sum(sizes[1:]):
-            for tail in _splits(sizes[1:], count - head):
-                yield head, *tail

@@ -106,6 +106,12 @@ class Choice:
 
     # ---- what can not be, at a glance
 
+    def suffice(self) -> bool:
+        """False: whatever the cards, the site has too few VFs."""
+        if self._paired:
+            return sum(len(costs) - 1 for costs in self._ports.values()) >= self._count
+        return self._per_switch or self._anywhere is not None
+
     def could_be_within(self, groups: Sequence[Site], cards: int) -> bool:
         """False: whichever of these cards are taken, some pair leaves its group. By numbers alone, so that it may be True where
         that is so too."""

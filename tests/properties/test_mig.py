@@ -13,8 +13,9 @@ from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.model import Placement
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeRoom, VfRoom
 from tests.fakes.rooms import ask, mig_card, port, room, vf, whole
+from tests.properties.test_joint import distances
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 UNBOUNDED = Limits(search_steps=1_000_000)
@@ -158,3 +159,19 @@ def test_instances_are_found_exactly_where_there_is_a_way(
     assert isinstance(found, Placement) == is_possible(where, pod)
     if isinstance(found, Placement):
         assert keeps_the_rules(where, pod, found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(nodes, st.integers(1, 3), st.integers(1, 2), st.sampled_from([Scope.ANY, Scope.NUMA]))
+def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(
+    where: NodeRoom, count: int, vfs: int, scope: Scope
+) -> None:
+    pod = replace(ask(whole("a", count, vfs=vfs), scope=scope), mig_profile=SMALL)
+    found = fit(where, pod, policy=Policy.BINPACK)
+    card_of = {mig.uuid: card for card in where.cards for mig in card.gpu.mig}
+    vf_of: dict[str, VfRoom] = {one.vf.bdf: one for one in where.vfs}
+    worst = {
+        distances([card_of[name] for name in way if name in card_of], [vf_of[name] for name in way if name in vf_of])[0]
+        for way in choices(where, pod, pod.containers[0])
+    }
+    assert (found.distance if isinstance(found, Placement) else None) == min(worst, default=None)

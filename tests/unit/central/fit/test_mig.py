@@ -13,6 +13,7 @@ from central.fit.fit import fit
 from central.fit.likeness import likeness
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import score
+from central.fit.topology import Distance
 from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, mig_card, mig_uuid, port, room, vf, vf_bdf, whole
@@ -50,6 +51,15 @@ def test_a_card_that_is_in_use_already_comes_first() -> None:
     assert given_to(where, instances(whole("a"))) == {"a": [mig_uuid(2, 5)]}
     assert given_to(where, instances(whole("a", 2))) == {"a": [mig_uuid(2, 5), mig_uuid(2, 6)]}
     assert given_to(where, instances(whole("a"), policy=Policy.SPREAD)) == {"a": [mig_uuid(0, 0)]}
+
+
+def test_two_instances_and_one_vf_are_on_one_switch() -> None:
+    """One by one the second would go beside another VF, which the container does not get."""
+    cards = mig_card(0, SMALL, switch=0), mig_card(1, SMALL, switch=2), mig_card(2, SMALL, SMALL, switch=2)
+    where = room(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=2))])
+    found = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
+    assert isinstance(found, Placement)
+    assert found.distance <= Distance.SWITCHES
 
 
 def test_of_equal_cards_the_lowest_address_comes_first() -> None:

@@ -1,0 +1,69 @@
+"""The joint choice on 16 GPUs x 16 PFs against every set of GPUs, each with its best VFs by the assignment problem.
+
+There is one VF a PF, and as many VFs are asked for as GPUs. Distances and links are those of test_joint's oracle; scipy solves
+the assignment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from central.ask.model import Policy
+from central.fit.fit import fit
+from central.fit.model import Placement
+from central.fit.topology import Distance
+from central.ledger.model import NodeRoom
+from tests.fakes.rooms import ask, whole
+from tests.properties.test_joint import Plan, kept_whole, linked, near, random_status, room_of
+
+NEVER = 1 << 20
+Key = tuple[int, int, int, int, int, list[str]]
+
+
+def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
+    """The least (worst, sum) of the distances, by card and VF."""
+    for level in Distance:
+        costs = np.where(apart <= level, apart, NEVER)
+        total = int(costs[linear_sum_assignment(costs)].sum())
+        if total < NEVER:
+            return level, total
+    return None
+
+
+def keys(where: NodeRoom, count: int) -> Iterator[Key]:
+    cards = [(place, one) for place, one in enumerate(where.cards) if one.free]
+    apart = np.array([[near(card.gpu.place, vf.pf.place) for vf in where.vfs if vf.free] for _, card in cards], np.int64)
+    links = [[linked(a.gpu, b.gpu) if a is not b else 0 for _, b in cards] for _, a in cards]
+    groups = [{place for place, one in enumerate(where.cards) if one.gpu.uuid in group} for group in kept_whole(where)]
+    worst_so_far = NEVER
+    for some in combinations(range(len(cards)), count):
+        between = [links[a][b] for a, b in combinations(some, 2)]
+        if max(between) > worst_so_far or (found := assigned(apart[list(some)])) is None:
+            continue
+        worst_so_far = max(between)
+        level, total = found
+        chosen = {cards[number][0] for number in some}
+        broken = sum(1 for group in groups if group & chosen and not group <= chosen)
+        yield worst_so_far, level, sum(between), total, broken, sorted(cards[number][1].gpu.bdf for number in some)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sixteen_by_sixteen(seed: int) -> None:
+    random = Random(seed)  # noqa: S311
+    status = random_status(random, Plan(cards=16, ports=16, vfs_of_pf=1, places=16))
+    where = replace(room_of(status, random, held=0.1, vfs_of_pf=1), partitions=())
+    count = random.choice([2, 3, 5, 7, 8])
+    best = min(keys(where, count), default=None)
+    found = fit(where, ask(whole("a", count, vfs=count)), policy=Policy.BINPACK)
+    if best is None:
+        assert not isinstance(found, Placement)
+        return
+    assert isinstance(found, Placement)
+    assert (found.link, found.distance) == best[:2]
+    assert sorted(gpu.bdf for gpu in found.containers["a"].gpus) == best[-1]

@@ -1,0 +1,78 @@
+"""The largest node that is searched exactly: sixteen GPUs, each on a switch of its own with a PF of four VFs, all of a kind of
+their own to a search. What is in the way is found by counting, or by choices that come early."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from central.ask.model import Policy, RdmaPolicy, Scope
+from central.fit import joint
+from central.fit.fit import fit
+from central.fit.model import Missing, NoFit, Placement
+from central.ledger.model import NodeRoom
+from lading.nodedevices import Place
+from tests.fakes.rooms import ask, card, port, room, vf, whole
+
+VFS_OF_PF = 4
+
+
+def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *, socket: int | None = None) -> NodeRoom:
+    """`is_free`: by switch, and number of the VF there. `socket`: all of it is there."""
+
+    def here(place: Place) -> Place:
+        return place if socket is None else msgspec.structs.replace(place, numa=socket, socket=socket)
+
+    cards = [card(n, switch=n) for n in range(16)]
+    ports = [port(n, switch=n) for n in range(16)]
+    return room(
+        *(replace(one, gpu=msgspec.structs.replace(one.gpu, place=here(one.gpu.place))) for one in cards),
+        vfs=[
+            vf(number, pf=msgspec.structs.replace(pf, place=here(pf.place)), held=not is_free(switch, number))
+            for switch, pf in enumerate(ports)
+            for number in range(VFS_OF_PF)
+        ],
+    )
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sets of cards that a search looked at."""
+    seen: list[int] = []
+    judge = joint._Search._judge
+
+    def counted(self: joint._Search, cards: int, *args: Any) -> None:
+        seen.append(cards)
+        judge(self, cards, *args)
+
+    monkeypatch.setattr(joint._Search, "_judge", counted)
+    joint.find.cache_clear()
+    return seen
+
+
+def test_containers_that_need_many_vfs_come_before_those_that_need_few() -> None:
+    """Eight switches have one free VF: c and d need others, which a and b would take first."""
+    where = sixteen(lambda switch, number: switch % 2 == 0 or number == 0)
+    asked = {"a": (4, 1), "b": (4, 1), "c": (5, 2), "d": (2, 4)}
+    pod = ask(*(whole(name, gpus, vfs=vfs) for name, (gpus, vfs) in asked.items()), rdma_policy=RdmaPolicy.PER_SWITCH)
+    found = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(found, Placement)
+    assert list(found.containers) == list(asked)
+
+
+def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:
+    where = sixteen(lambda switch, number: switch % 2 == 0)
+    found = fit(where, ask(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
+    assert found == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
+    assert len(judged) < 100
+
+
+def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> None:
+    """All GPUs are on a socket with four free VFs; eight more are elsewhere."""
+    near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
+    away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
+    found = fit(replace(near, vfs=(*near.vfs, *away)), ask(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
+    assert found == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
+    assert len(judged) < 100
