@@ -4,8 +4,9 @@ Enters: a room that `find_shortage` let through. What it never takes: a card tha
 mode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
@@ -87,32 +88,53 @@ def _placed_gpu(card: Card, wanted: Wanted) -> PlacedGpu:
 def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Missing:
     """By counting each container would fit: whether it does alone, and all would together; as things are, if nobody else held
     anything, and if nothing were wrong."""
-
-    def may_fit(room: NodeRoom, demand: Demand) -> bool:
-        devices = _devices(room, demand, lay_out(room, vfs=demand.vfs_peak > 0))
-        try:
-            return choose_in_turn(devices, demand, policy, steps=steps, first=True) is not None
-        except SearchEndedError:
-            return True
-
     never, not_now = Missing.NODE_TOO_SMALL, Missing.SHARES_DO_NOT_FIT
+    if bound := find_bound(room, demand, policy, steps=steps):
+        demand = bound.demand
+        never, not_now = MISSING_OF[bound.bonds[0]]
+    if _may_fit(_emptied(room), demand, policy, steps):
+        return not_now
+    return Missing.UNHEALTHY if _may_fit(_emptied(room, healthy=True), demand, policy, steps) else never
+
+
+Bond = PartitionPolicy | RdmaPolicy | Scope
+# Where it would not do on an empty node either, and where it would.
+MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
+    PartitionPolicy.HONOR: (Missing.NO_PARTITION, Missing.NO_FREE_PARTITION),
+    RdmaPolicy.PER_SWITCH: (Missing.TOO_FEW_VFS_OF_SWITCH, Missing.TOO_FEW_FREE_VFS_OF_SWITCH),
+    **dict.fromkeys(Scope, (Missing.NOT_WITHIN_SCOPE, Missing.NOT_FREE_WITHIN_SCOPE)),
+}
+
+
+class Bound(NamedTuple):
+    """A container that does not fit by what binds its devices to a place."""
+
+    demand: Demand  # for it alone
+    bonds: Sequence[Bond]  # the one without which it would fit; all that it has, where it takes more than one
+
+
+def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
+    """The first container that fits by counting, and not where it is bound to be; None: each does, for itself."""
     for wanted in demand.wanted if demand.bound else ():
         alone = replace(demand, wanted=(wanted,))
-        if not may_fit(room, alone):
-            demand = alone
-            never, not_now = _bound_by(alone, [bond for bond, loose in _loosened(alone) if may_fit(room, loose)])
-            break
-    if may_fit(_emptied(room), demand):
-        return not_now
-    return Missing.UNHEALTHY if may_fit(_emptied(room, healthy=True), demand) else never
+        if not _may_fit(room, alone, policy, steps):
+            loosened = _loosened(alone)
+            would_help = [bond for bond, loose in loosened if _may_fit(room, loose, policy, steps)]
+            return Bound(alone, would_help[:1] or [bond for bond, _ in loosened])
+    return None
 
 
-_Bond = PartitionPolicy | RdmaPolicy | Scope
+def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool:
+    devices = _devices(room, demand, lay_out(room, vfs=demand.vfs_peak > 0))
+    try:
+        return choose_in_turn(devices, demand, policy, steps=steps, first=True) is not None
+    except SearchEndedError:
+        return True
 
 
-def _loosened(demand: Demand) -> Sequence[tuple[_Bond, Demand]]:
+def _loosened(demand: Demand) -> Sequence[tuple[Bond, Demand]]:
     """Without each of what binds its devices to a place, the other things as they are."""
-    loosened: list[tuple[_Bond, Demand]] = []
+    loosened: list[tuple[Bond, Demand]] = []
     if demand.partition is PartitionPolicy.HONOR:
         loosened.append((PartitionPolicy.HONOR, replace(demand, partition=None)))
     if demand.rdma is RdmaPolicy.PER_SWITCH:
@@ -120,16 +142,6 @@ def _loosened(demand: Demand) -> Sequence[tuple[_Bond, Demand]]:
     if demand.scope is not Scope.ANY:
         loosened.append((demand.scope, replace(demand, scope=Scope.ANY)))
     return loosened
-
-
-def _bound_by(demand: Demand, would_help: Sequence[_Bond]) -> tuple[Missing, Missing]:
-    """What to name: the one thing without which it would fit; where it takes more than one, the first that was asked."""
-    bond = next(iter(would_help), None) or next(bond for bond, _ in _loosened(demand))
-    if bond is PartitionPolicy.HONOR:
-        return Missing.NO_PARTITION, Missing.NO_FREE_PARTITION
-    if bond is RdmaPolicy.PER_SWITCH:
-        return Missing.TOO_FEW_VFS_OF_SWITCH, Missing.TOO_FEW_FREE_VFS_OF_SWITCH
-    return Missing.NOT_WITHIN_SCOPE, Missing.NOT_FREE_WITHIN_SCOPE
 
 
 def _emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:

@@ -1,7 +1,7 @@
 """The nearest miss of devices that have to be in one place, in words and numbers: a scope, a VF on each switch or of each PF,
 an NVSwitch partition.
 
-Enters: a room, a demand, and which of these is missing. Leaves: one line that names the place that comes closest.
+Enters: a room, a demand, and whether it would do on an empty node. Leaves: one line that names the place that comes closest.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,6 @@ from typing import Final
 from central.ask.model import Scope
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import sites_of
-from central.fit.model import Missing
 from central.fit.shortage import is_asked, short_of_cards, vfs_by_pf
 from central.fit.topology import Layout, Site, address, bits, lay_out
 from central.ledger.model import CardRoom, NodeRoom
@@ -20,9 +19,10 @@ from lading.nodedevices import Partition, Place
 _CALLED: Final = {Scope.SWITCH: "switch", Scope.NUMA: "NUMA node", Scope.SOCKET: "socket", Scope.ANY: "node"}
 
 
-def explain_scope(room: NodeRoom, demand: Demand, missing: Missing) -> str:
-    """ "2 free GPUs and 2 free VFs below one switch asked; the nearest has 2 GPUs and 1 VF (0000:16:00.0)"."""
-    now = missing is Missing.NOT_FREE_WITHIN_SCOPE
+def explain_scope(room: NodeRoom, demand: Demand, *, now: bool) -> str:
+    """As things are (`now`), or if nobody held anything.
+
+    "2 free GPUs and 2 free VFs below one switch asked; the nearest has 2 GPUs and 1 VF (0000:16:00.0)"."""
     layout = lay_out(room, vfs=True)
     sites = sites_of(layout.topology, demand.scope)
 
@@ -41,12 +41,11 @@ def explain_scope(room: NodeRoom, demand: Demand, missing: Missing) -> str:
         return words
     best = max(sites, key=lambda site: met(asked, site))
     cards, vfs = found(asked, best)
-    have = " and ".join(_count(n, of) for n, of, wants in ((cards, "GPU", asked.count), (vfs, "VF", asked.vfs)) if wants)
+    have = " and ".join(count_of(n, of) for n, of, wants in ((cards, "GPU", asked.count), (vfs, "VF", asked.vfs)) if wants)
     return f"{words}; the nearest has {have} ({_name(room, layout, best, demand.scope)})"
 
 
-def explain_switches(room: NodeRoom, demand: Demand, missing: Missing) -> str:
-    now = missing is Missing.TOO_FEW_FREE_VFS_OF_SWITCH
+def explain_switches(room: NodeRoom, demand: Demand, *, now: bool) -> str:
     layout = lay_out(room, vfs=True)
     asked = max(demand.wanted, key=lambda one: (one.vfs > 0, one.count))
     serving = 0
@@ -63,8 +62,7 @@ def explain_switches(room: NodeRoom, demand: Demand, missing: Missing) -> str:
     return f"{words}; there {'is' if serving == 1 else 'are'} {serving}; {beside}"
 
 
-def explain_pfs(room: NodeRoom, demand: Demand, missing: Missing) -> str:
-    now = missing is Missing.TOO_FEW_FREE_VFS_OF_PF
+def explain_pfs(room: NodeRoom, demand: Demand, *, now: bool) -> str:
     ports = vfs_by_pf(room)
     free = {pf: sum(vf.free for vf in vfs) for pf, vfs in ports.items()}
     fewest = min(ports, key=lambda pf: (free[pf] if now else len(ports[pf]), address(pf)), default=None)
@@ -72,13 +70,13 @@ def explain_pfs(room: NodeRoom, demand: Demand, missing: Missing) -> str:
     return f"{words}; PF {fewest} has {free[fewest]} free of {len(ports[fewest])}" if fewest else words
 
 
-def explain_partition(room: NodeRoom, demand: Demand, missing: Missing) -> str:
+def explain_partition(room: NodeRoom, demand: Demand, *, now: bool) -> str:
     count = max((one.count for one in demand.wanted if one.whole), default=0)
     cards = {card.gpu.module_id: card for card in room.cards if is_asked(card, demand)}
-    words = f"an NVSwitch partition of {count} {'GPU' if count == 1 else 'GPUs'} asked"
+    words = f"an NVSwitch partition of {count_of(count, 'GPU')} asked"
     sizes = sorted({len(partition.modules) for partition in room.partitions})
     of_size = [partition for partition in room.partitions if len(partition.modules) == count]
-    if missing is Missing.NO_PARTITION or not of_size:
+    if not now or not of_size:
         return f"{words}; the node has {'partitions of ' + ', '.join(map(str, sizes)) if sizes else 'no partitions'}"
 
     def free(partition: Partition) -> int:
@@ -107,10 +105,10 @@ def _vf_would_do(room: NodeRoom, layout: Layout, number: int, site: Site, *, now
 
 
 def _counted(cards: int, vfs: int, free: str) -> str:
-    return " and ".join(_count(count, f"{free}{of}") for count, of in ((cards, "GPU"), (vfs, "VF")) if count)
+    return " and ".join(count_of(count, f"{free}{of}") for count, of in ((cards, "GPU"), (vfs, "VF")) if count)
 
 
-def _count(count: int, of: str) -> str:
+def count_of(count: int, of: str) -> str:
     return f"{count} {of}" if count == 1 else f"{count} {of}s"
 
 

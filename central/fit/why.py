@@ -8,17 +8,25 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from central.ask.model import Ask, Policy, Sharing
+from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope, Sharing
+from central.fit.choose import MISSING_OF, Bond, find_bound
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, Wanted, policy_of, read_demand
 from central.fit.joint import MOST_SETS
 from central.fit.mig import explain_instances, instances_as_cards
 from central.fit.model import Missing
-from central.fit.nearby import explain_partition, explain_pfs, explain_scope, explain_switches
+from central.fit.nearby import count_of, explain_partition, explain_pfs, explain_scope, explain_switches
 from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import asked_cards, short_of_cards
 from central.ledger.model import CardRoom, NodeRoom
 
 _LISTED: Final = 8  # amounts in one line
+# On an empty node it would do.
+_NOW: Final = {
+    Missing.TOO_FEW_FREE_VFS_OF_SWITCH,
+    Missing.TOO_FEW_FREE_VFS_OF_PF,
+    Missing.NO_FREE_PARTITION,
+    Missing.NOT_FREE_WITHIN_SCOPE,
+}
 
 
 def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> str:
@@ -54,13 +62,16 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
         case Missing.TOO_FEW_VFS | Missing.TOO_FEW_FREE_VFS:
             return _explain_vfs(room, demand.vfs_peak)
         case Missing.TOO_FEW_VFS_OF_PF | Missing.TOO_FEW_FREE_VFS_OF_PF:
-            return explain_pfs(room, demand, missing)
-        case Missing.TOO_FEW_VFS_OF_SWITCH | Missing.TOO_FEW_FREE_VFS_OF_SWITCH:
-            return explain_switches(instances_as_cards(room, demand), demand, missing)
-        case Missing.NO_PARTITION | Missing.NO_FREE_PARTITION:
-            return explain_partition(room, demand, missing)
-        case Missing.NOT_WITHIN_SCOPE | Missing.NOT_FREE_WITHIN_SCOPE:
-            return explain_scope(instances_as_cards(room, demand), demand, missing)
+            return explain_pfs(room, demand, now=missing in _NOW)
+        case (
+            Missing.TOO_FEW_VFS_OF_SWITCH
+            | Missing.TOO_FEW_FREE_VFS_OF_SWITCH
+            | Missing.NO_PARTITION
+            | Missing.NO_FREE_PARTITION
+            | Missing.NOT_WITHIN_SCOPE
+            | Missing.NOT_FREE_WITHIN_SCOPE
+        ):
+            return _explain_bonds(instances_as_cards(room, demand), demand, missing, policy_of(ask, policy), limits)
         case Missing.KEPT_OFF:
             return _explain_kept_off(room, demand, ask.sharing)
         case Missing.GROUP_FULL:
@@ -69,6 +80,29 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             return "pods with its share-affinity have shares of a GPU of another node"
         case _:
             assert_never(missing)
+
+
+# Devices that have to be in one place
+
+
+def _explain_bonds(room: NodeRoom, demand: Demand, missing: Missing, policy: Policy, limits: Limits) -> str:
+    """All that is in the way where it is more than the one thing that `missing` names."""
+    bound = find_bound(room, demand, policy, steps=limits.search_steps)
+    bonds = bound.bonds if bound else [next(bond for bond, named in MISSING_OF.items() if missing in named)]
+    alone = bound.demand if bound else demand
+    return "; and ".join(_explain_bond(room, alone, bond, now=missing in _NOW) for bond in bonds)
+
+
+def _explain_bond(room: NodeRoom, demand: Demand, bond: Bond, *, now: bool) -> str:
+    match bond:
+        case PartitionPolicy():
+            return explain_partition(room, demand, now=now)
+        case RdmaPolicy():
+            return explain_switches(room, demand, now=now)
+        case Scope():
+            return explain_scope(room, demand, now=now)
+        case _:
+            assert_never(bond)
 
 
 # Cards
@@ -80,7 +114,7 @@ def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
     if missing in {Missing.TOO_FEW_GPUS, Missing.TOO_FEW_FREE_GPUS}:
         free = sum(card.free for card in cards)
         short = need.count - free
-        more = f"{short} more free {'GPU' if short == 1 else 'GPUs'}"
+        more = count_of(short, "more free GPU")
         would_help = f"; needs {more}" if missing is Missing.TOO_FEW_FREE_GPUS else ""
         return f"{_asked(need)} asked; {_states(room, demand)}{would_help}"
     if missing is Missing.NO_CARD_LARGE_ENOUGH:
@@ -114,7 +148,7 @@ def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
 def _asked(need: Wanted, card: CardRoom | None = None) -> str:
     """`card`: of which a percentage of memory is meant."""
     if need.whole:
-        return f"{need.count} whole {'GPU' if need.count == 1 else 'GPUs'}"
+        return count_of(need.count, "whole GPU")
     parts = []
     if need.memory_mib is not None:
         parts.append(f"{need.memory_mib} MiB")
@@ -135,7 +169,7 @@ def _states(room: NodeRoom, demand: Demand) -> str:
     """ "of 8 GPUs 5 are free, 2 held, 1 cordoned"."""
     cards = _of_model(room, demand)
     states = Counter(_state(card) for card in cards)
-    return f"of {len(cards)} GPUs {', '.join(f'{count} {state}' for state, count in states.most_common())}"
+    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in states.most_common())}"
 
 
 def _unusable(room: NodeRoom, demand: Demand) -> str:
@@ -173,7 +207,8 @@ def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -
     if not closed:
         return f"{_asked_together(demand)}; by its share-affinity all on one GPU, and none has room for all of them"
     own = " and ".join(f"share-{rule} {label}" for rule, label in _rules(sharing) if label) or "no share-exclusion"
-    return f"it has {own}; of {len(having)} GPUs with something free {len(closed)} have sharers that may not be beside it"
+    free = f"{count_of(len(having), 'GPU')} with something free"
+    return f"it has {own}; of {free} {len(closed)} have sharers that may not be beside it"
 
 
 def _rules(sharing: Sharing | None) -> tuple[tuple[str, str], ...]:
@@ -199,4 +234,4 @@ def _explain_vfs(room: NodeRoom, asked: int) -> str:
     states = [f"{free} free", f"{usable - free} held"]
     if unusable := len(room.vfs) - usable:
         states.append(f"{unusable} unhealthy or cordoned")
-    return f"{asked} VFs asked; of {len(room.vfs)} VFs {', '.join(states)}"
+    return f"{count_of(asked, 'VF')} asked; of {count_of(len(room.vfs), 'VF')} {', '.join(states)}"

@@ -146,7 +146,7 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
     ("where", "pod", "named"),
     [
         (room(card(0, free_mib=500), shared(1, X)), one(Y), ["share-exclusion y", "of 2 GPUs", "2 have"]),
-        (room(shared(0, X)), one(None), ["no share-exclusion", "of 1 GPUs", "1 have"]),
+        (room(shared(0, X)), one(None), ["no share-exclusion", "of 1 GPU ", "1 have"]),
         (room(shared(0, labels(anti="x"))), one(labels(anti="x")), ["share-anti-affinity x"]),
         (room(card(0), card(1)), ask(share("a", 50_000), share("b", 50_000), sharing=labels("x")), ["50000 MiB; 50000 MiB"]),
         (room(card(0), shared(1, labels("x"), free_mib=7)), one(labels("x")), [gpu_uuid(1), "7 MiB"]),

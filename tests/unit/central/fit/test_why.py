@@ -2,14 +2,14 @@
 
 import pytest
 
-from central.ask.model import Ask, Policy
+from central.ask.model import Ask, Policy, RdmaPolicy, Scope
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.joint import MOST_SETS
 from central.fit.model import Missing, NoFit
 from central.fit.why import explain
 from central.ledger.model import NodeRoom
-from tests.fakes.rooms import MODEL, ask, card, gpu_bdf, gpu_uuid, held, rdma, room, share, vf, whole
+from tests.fakes.rooms import MODEL, ask, card, eight_gpus, gpu_bdf, gpu_uuid, held, rdma, room, share, vf, whole
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,22 @@ from tests.fakes.rooms import MODEL, ask, card, gpu_bdf, gpu_uuid, held, rdma, r
         ),
         (room(card(0, unhealthy="Xid 79")), ask(whole("a")), Missing.UNHEALTHY, ["unhealthy (Xid 79)"]),
         (room(card(0, used_by="pid 7")), ask(share("a", 5)), Missing.UNHEALTHY, ["5 MiB", "pid 7"]),
-        (room(card(0), vfs=[vf(0, usable=False)]), ask(whole("a", vfs=1)), Missing.UNHEALTHY, ["1 VFs asked", "1 unhealthy"]),
+        (room(card(0), vfs=[vf(0, usable=False)]), ask(whole("a", vfs=1)), Missing.UNHEALTHY, ["1 VF asked", "1 unhealthy"]),
         (room(card(0), card(1, usable=False)), ask(whole("a"), share("b", 9)), Missing.UNHEALTHY, ["9 MiB", "1 cordoned"]),
         (room(card(0), held(1)), ask(whole("a"), share("b", 9)), Missing.SHARES_DO_NOT_FIT, ["1 whole GPU; 9 MiB", "1 held"]),
-        (room(card(0)), ask(whole("a"), share("b", 9)), Missing.NODE_TOO_SMALL, ["1 whole GPU; 9 MiB", "of 1 GPUs"]),
-        (room(vfs=[vf(0)]), ask(rdma("a", 2)), Missing.TOO_FEW_VFS, ["2 VFs", "of 1 VFs"]),
+        (room(card(0)), ask(whole("a"), share("b", 9)), Missing.NODE_TOO_SMALL, ["1 whole GPU; 9 MiB", "of 1 GPU "]),
+        (room(vfs=[vf(0)]), ask(rdma("a", 2)), Missing.TOO_FEW_VFS, ["2 VFs", "of 1 VF "]),
         (
             room(vfs=[vf(0), vf(1, held=True), vf(2, usable=False)]),
             ask(rdma("a", 2)),
             Missing.TOO_FEW_FREE_VFS,
             ["2 VFs", "of 3 VFs", "1 free", "1 held", "1 unhealthy or cordoned"],
+        ),
+        (  # each of two bonds is in the way, so that both are told
+            eight_gpus(),
+            ask(whole("a", 3, vfs=9), rdma_policy=RdmaPolicy.PER_SWITCH, scope=Scope.SWITCH),
+            Missing.TOO_FEW_VFS_OF_SWITCH,
+            ["switches with 9 VFs each", "3 GPUs and 9 VFs below one switch"],
         ),
     ],
 )
