@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_lading.flags import Flags
+from kubectl_lading.terminal.patience import Patience
 from lading import __version__
 from lading.errors import ConfigError, LadingError
-from lading.kube.client import KubeClient
+from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S, KubeClient
 from lading.kube.config import open_access, read_namespace
-from lading.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError, UnreachableError
+from lading.kube.errors import ForbiddenError, TimedOutError, UnauthorizedError, UnreachableError
 
 USER_AGENT: Final = f"kubectl-lading/{__version__}"
 DEFAULT: Final = "default"
@@ -25,7 +26,15 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 @contextlib.asynccontextmanager
 async def connect(flags: Flags) -> AsyncIterator[KubeClient]:
     access = open_access(find_kubeconfig(flags), context=flags.context)
-    async with KubeClient(access, user_agent=USER_AGENT) as client:
+    patience = Patience((await access.credentials()).server)
+    client = KubeClient(
+        access,
+        user_agent=USER_AGENT,
+        timeout_s=flags.request_timeout_s or TIMEOUT_S,
+        page_timeout_s=flags.request_timeout_s or PAGE_TIMEOUT_S,
+        around=patience.around,
+    )
+    async with client:
         with _hinted():
             yield client
 
@@ -65,10 +74,8 @@ def _hinted() -> Iterator[None]:
         yield
     except (ForbiddenError, UnauthorizedError) as e:
         raise LadingError(e.message, hint="ClusterRole lading-reader (deploy/rbac/reader.yaml) has the rights to look") from e
+    except TimedOutError as e:
+        hint = "kubectl get --raw /readyz, with the same --context, has to work; --request-timeout gives a busy server longer"
+        raise LadingError(e.message, hint=hint) from e
     except UnreachableError as e:
         raise LadingError(e.message, hint="kubectl get nodes, with the same --context and --kubeconfig, has to work") from e
-    except NotFoundError as e:
-        if "nodedevices" not in e.message:
-            raise
-        hint = "kubectl apply -k deploy/crds, if Lading is to be here; or is this another cluster? (--context)"
-        raise LadingError(e.message, hint=hint) from e

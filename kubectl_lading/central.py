@@ -2,7 +2,8 @@
 
 Enters: a client of the API server, the flags. Leaves: central's answer; or `Silent`, for nothing here needs central. The pod
 that leads is reached through the API server's proxy, with the rights of whoever runs this (Role lading-reader has no more than
-GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's.
+GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's. Refuses, as
+ConfigError, a URL at which something else answers for certain: a metrics port, an API server.
 
 Not through the Service: the API server proxies only to addresses that an Endpoints object maps to pods, and the leader writes
 an EndpointSlice. Source: Kubernetes, "Access services running on clusters" (pods/SCHEME:NAME:PORT/proxy), "Services without
@@ -20,15 +21,17 @@ import msgspec
 from central.reckoning import Reckoning
 from central.why import Why
 from kubectl_lading.flags import Flags
-from lading.errors import ConfigError
+from lading.errors import ConfigError, LadingError
+from lading.health import NO_SUCH_PAGE
 from lading.kube.client import KubeClient
-from lading.kube.errors import ForbiddenError, KubeError, NotFoundError, UnclearError, parse_failure
+from lading.kube.errors import ForbiddenError, KubeError, NotFoundError, RefusedError, UnclearError, parse_failure
 from lading.kube.resource import LEASES, PODS
 
 TIMEOUT_S: Final = 2.0  # twice, where it has a certificate
 LEASE: Final = "lading-central"
 PORT: Final = "extender"  # of the pod, by name
 DEFAULT_PORT: Final = 8080
+_STANDBY: Final = b"not the leader\n"  # as central.extender.server says it
 _SCHEMES: Final = ("http", "https")  # as it is installed, and as docs/deploy.md hardens it
 
 T = TypeVar("T")
@@ -71,12 +74,17 @@ class Silent:
     why: str
 
 
+def named_central(client: KubeClient, flags: Flags) -> "Central | None":
+    """The one of --central; None where nobody named one."""
+    return Central(client, flags) if flags.central else None
+
+
 class Central:
     def __init__(self, client: KubeClient, flags: Flags, *, timeout_s: float = TIMEOUT_S) -> None:
         """ConfigError for a --central that is no URL."""
         self._client = client
         self._namespace = flags.lading_namespace
-        self._url = _checked(flags.central).rstrip("/") if flags.central else ""
+        self.url = _checked(flags.central).rstrip("/") if flags.central else ""  # empty: through the API server
         self._timeout_s = timeout_s
         self._leader: _Leader | None = None  # once it is known
 
@@ -94,11 +102,12 @@ class Central:
 
     async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Silent | None:
         try:
-            return decode(await (self._by_url(path) if self._url else self._by_proxy(path)))
+            return decode(await (self._by_url(path) if self.url else self._by_proxy(path)))
         except NotFoundError as e:
             if not e.reason:  # central's own word: it has no Status
                 return None
-            return Silent(why=f"there is no pod in namespace {self._namespace} that holds the lease {LEASE}")
+            why = f"there is no pod in namespace {self._namespace} that holds the lease {LEASE}"
+            return Silent(why=f"{why} (--lading-namespace, --central: where else it is)")
         except ForbiddenError:
             where = f"leases and pods/proxy in namespace {self._namespace}"
             return Silent(why=f"you may not ask it through the API server ({where}): Role lading-reader gives that right")
@@ -130,16 +139,31 @@ class Central:
         return _Leader(holder, next((port.container_port for port in ports if port.name == PORT), DEFAULT_PORT))
 
     async def _by_url(self, path: str) -> bytes:
-        call = f"get {self._url}{path}"
+        call = f"get {self.url}{path}"
         limit = aiohttp.ClientTimeout(total=self._timeout_s)
         try:
-            async with aiohttp.ClientSession(timeout=limit) as session, session.get(self._url + path) as answer:
+            async with aiohttp.ClientSession(timeout=limit) as session, session.get(self.url + path) as answer:
                 body = await answer.read()
                 if answer.status != 200:
-                    raise parse_failure(call, answer.status, body)
+                    raise self._failure(call, answer.status, body)
                 return body
         except (TimeoutError, aiohttp.ClientError, OSError) as e:
             raise UnclearError(f"cannot {call}: {str(e) or 'it takes too long'}") from e
+
+    def _failure(self, call: str, status: int, body: bytes) -> LadingError:
+        if status == 503 and body == _STANDBY:
+            return UnclearError(f"cannot {call}: this replica does not lead: name the one that does, or leave --central out")
+        if status == 404 and body == NO_SUCH_PAGE:
+            hint = (
+                f"the port of `listen` in central.toml is meant, {DEFAULT_PORT} as it is installed: "
+                f"--central {_with_port(self.url, DEFAULT_PORT)}"
+            )
+            return ConfigError(f"cannot use --central {self.url}: a metrics port answers there", hint=hint)
+        failure = parse_failure(call, status, body)
+        if isinstance(failure, RefusedError) and failure.reason:  # central's own refusals have no Status
+            hint = "--central is the URL of lading-central; without it central is asked through the API server"
+            return ConfigError(f"cannot use --central {self.url}: an API server answers there", hint=hint)
+        return failure
 
 
 def _decode_why(body: bytes) -> Why:
@@ -151,7 +175,17 @@ def _decode_reckoning(body: bytes) -> Reckoning:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or DEFAULT_PORT) > 0
+    except ValueError:  # a port that is no number
+        known = False
+    if not known:
         raise ConfigError(f"cannot use --central {url}: it is no URL", hint="http://HOST:8080, as of a port-forward")
     return url
+
+
+def _with_port(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"

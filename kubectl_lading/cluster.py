@@ -17,7 +17,7 @@ import msgspec
 
 from central.api.objects import Metadata, Node
 from central.api.watch import Named, Unreadable
-from central.ask.pod import Pod
+from central.ask import pod as ask
 from central.feed import DevicesFeed, NodeFeed, PodFeed
 from central.health import Conditions
 from central.ledger.ledger import Ledger
@@ -25,9 +25,11 @@ from central.pending import PendingPods
 from central.reckoning import Reckoning
 from central.scheduler import Scheduler
 from kubectl_lading.central import Central, Silent
+from kubectl_lading.owners import Pod
 from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
+from lading.kube.errors import KubeError, NotFoundError
 from lading.kube.resource import NODE_DEVICES, NODES, PODS, Resource
 from lading.log import Event, Level, Log
 from lading.nodedevices import NodeDevices
@@ -45,7 +47,7 @@ class Cluster:
     reports: Mapping[str, NodeDevices]
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
-    unassigned: Sequence[Pod] = ()  # ask for devices, and were bound without an assignment
+    unassigned: Sequence[ask.Pod] = ()  # ask for devices, and were bound without an assignment
     problems: Sequence[str] = ()  # what could not be understood, in words
 
     def pod(self, namespace: str, name: str) -> Pod | None:
@@ -62,8 +64,8 @@ async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     lists, said = await asyncio.gather(_lists(client), central.reckoning())
     if isinstance(said, Reckoning):
         return compute(*lists, said)
-    why = said.why if isinstance(said, Silent) else "it is older, and does not say by what it decides"
-    warn(f"central did not say by what it decides, so it is taken to be as it is installed ({DEFAULT.policy.value}): {why}")
+    why = said.why if isinstance(said, Silent) else "it is older than this command, and does not tell them"
+    warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {why}")
     return compute(*lists)
 
 
@@ -84,7 +86,7 @@ def compute(devices: Listed[NodeDevices], nodes: Listed[Node], pods: Listed[Pod]
     ledger, pending = Ledger(), PendingPods()
     scheduler = reckoning.scheduler(ledger, pending, clock=time.monotonic)
     problems = _Problems()
-    unassigned: list[Pod] = []
+    unassigned: list[ask.Pod] = []
     log = Log(problems, Level.ERROR)
     NodeFeed(ledger).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
@@ -128,18 +130,37 @@ class _Bare(msgspec.Struct):
     metadata: Metadata = Metadata()
 
 
+class NotInstalledError(KubeError):
+    """The API server does not know the resource of which a list was asked: it answers 404, and says no more than that."""
+
+    def __init__(self, resource: Resource) -> None:
+        name = f"{resource.plural}.{resource.group}"
+        super().__init__(
+            f"cannot list {name}: this cluster has no such resource: "
+            f"its CustomResourceDefinition ({resource.version}) is not installed"
+        )
+        self.hint = (
+            "kubectl apply --server-side -k deploy/crds installs it, and docs/deploy.md says what else Lading needs; "
+            "or is another cluster meant? (--context)"
+        )
+
+
 async def read_list(client: KubeClient, resource: Resource, kind: type[T], progress: Progress) -> Listed[T]:
+    """NotInstalledError where there is no such resource; else KubeError."""
     parse = functools.partial(_parse, msgspec.json.Decoder(kind))
     objects: list[T | Unreadable] = []
     version = ""
     pages = client.list_pages(resource.path())
-    async with contextlib.aclosing(pages):
-        async for page in pages:
-            if page.first:
-                objects.clear()
-            objects += map(parse, page.items)
-            version = page.resource_version
-            progress.say(resource.plural, len(objects))
+    try:
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                if page.first:
+                    objects.clear()
+                objects += map(parse, page.items)
+                version = page.resource_version
+                progress.say(resource.plural, len(objects))
+    except NotFoundError as e:  # an empty list is none
+        raise NotInstalledError(resource) from e
     return objects, version
 
 

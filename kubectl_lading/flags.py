@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import click
 
+from kubectl_lading.terminal.duration import Duration
+from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S
+
 _SYSTEM: Final = "lading-system"
 
 
@@ -34,6 +37,7 @@ class Flags:
     output: Output = Output.TABLE
     central: str = ""  # its URL; empty: through the API server
     lading_namespace: str = _SYSTEM
+    request_timeout_s: float | None = None  # of one request to the API server; None: as long as that kind takes at most
 
 
 _OPTIONS: Final = (
@@ -51,6 +55,12 @@ _OPTIONS: Final = (
         ["--central"], metavar="URL", default=None, help="Of lading-central; else it is asked through the API server."
     ),
     click.Option(["--lading-namespace"], metavar="NAME", default=None, help=f"Where Lading is installed; else {_SYSTEM}."),
+    click.Option(
+        ["--request-timeout", "request_timeout_s"],
+        type=Duration(least=1),
+        default=None,
+        help=f"Of one request to the API server; else {TIMEOUT_S:g}s, and {PAGE_TIMEOUT_S:g}s for a page of a list.",
+    ),
 )
 _NAMES: Final = tuple(str(option.name) for option in _OPTIONS)
 

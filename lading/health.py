@@ -26,6 +26,7 @@ MAX_HEAD: Final = 8 << 10
 MAX_CONNECTIONS: Final = 16  # a few scrapers, a kubelet probe, a person
 REQUEST_TIMEOUT_S: Final = 5.0
 BIND_RETRY_S: Final = 10.0
+NO_SUCH_PAGE: Final = b"/metrics /healthz /readyz\n"  # what there is instead; by it whoever took the wrong port is told so
 
 # Else each counter has a second series, which Prometheus does not read.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -177,7 +178,7 @@ class HealthServer:
                 ready = all(condition.ok for condition in conditions if condition.required)
                 return _json(ready, _Readiness(ready=ready, conditions=conditions))
             case _:
-                return _response(HTTPStatus.NOT_FOUND, b"/metrics /healthz /readyz\n")
+                return _response(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
 
 
 def _json(ok: bool, value: msgspec.Struct) -> bytes:

@@ -4,6 +4,9 @@ Enters: the scheduler as things are, one pending pod, nodes. Leaves: node by nod
 sets of pods that were found: when all of one set have ended, the pod fits there. Every answer is a fit of central's own, as if
 they were gone; nothing is guessed from amounts. By devices only.
 
+Pods that do not end, or come back on the same node, are in none of these sets: those of DaemonSets, and static pods with their
+mirror pods. The ledger does not know whose a pod is, so whoever asks names them. Where only they are in the way, they are told.
+
 The search is bounded. Single pods are all tried, then pairs, threes and so on as long as the node's tries last; beyond, one set
 of which nobody can stay. So a set may be larger than necessary, and never too small.
 """
@@ -38,22 +41,31 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeHelp(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Without pods: nobody's end would help there."""
+    """Without sets: nobody's end would help there."""
 
     node: str
     together: int = 0  # how many have to end
     any_of: tuple[Ending, ...] = ()  # any so many of these would do; those that end already first, then the least important
     sets: tuple[tuple[Ending, ...], ...] = ()  # where not any would do: these would, all of one of them
     more: int = 0  # sets that are not listed
+    stay: tuple[Ending, ...] = ()  # where there is no set: who does not end, and without whom too it would fit
 
 
-def find_helps(scheduler: Scheduler, pod: Pending, names: Collection[str], *, tries: int = TRIES) -> Iterator[NodeHelp]:
-    """One for each of these nodes; without sets where nobody's end would help. Nodes where the pod fits are passed over."""
+def find_helps(
+    scheduler: Scheduler,
+    pod: Pending,
+    names: Collection[str],
+    *,
+    stay: Collection[PodUid] = frozenset(),
+    tries: int = TRIES,
+) -> Iterator[NodeHelp]:
+    """One for each of these nodes; without sets where nobody's end would help. Nodes where the pod fits are passed over.
+    `stay`: pods that do not end."""
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     far = {name: lacks(scheduler.ledger.room_without(name, [pod.uid]), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
         if not isinstance(scheduler.verdict(pod.ask, name, [pod.uid]), Placement):
-            yield _help_on(scheduler, pod, name, tries)
+            yield _help_on(scheduler, pod, name, stay, tries)
 
 
 def lacks(room: NodeRoom, demand: Demand) -> int:
@@ -64,19 +76,21 @@ def lacks(room: NodeRoom, demand: Demand) -> int:
     return max(0, demand.whole_peak - free) + some + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
 
 
-def _help_on(scheduler: Scheduler, pod: Pending, name: str, tries: int) -> NodeHelp:
+def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[PodUid], tries: int) -> NodeHelp:
     held = [one for one in scheduler.ledger.holders(name) if one.holder.pod != pod.uid]
     held.sort(key=lambda one: (not _deleting(one), _priority(one), -one.since, one.holder.pod))
     by_uid = {one.holder.pod: one for one in held}
+    ending = [uid for uid in by_uid if uid not in stay]
 
     def fits_without(gone: Collection[PodUid]) -> bool:
         return isinstance(scheduler.verdict(pod.ask, name, [pod.uid, *gone]), Placement)
 
-    found = smallest_sets(list(by_uid), fits_without, tries=tries)
+    found = smallest_sets(ending, fits_without, tries=tries)
     if not found:
-        return NodeHelp(node=name)
+        staying = [one for uid, one in by_uid.items() if uid in stay]
+        return NodeHelp(node=name, stay=tuple(map(_ending, staying)) if staying and fits_without(by_uid) else ())
     together = len(found[0])
-    some = [uid for uid in by_uid if any(uid in gone for gone in found)]
+    some = [uid for uid in ending if any(uid in gone for gone in found)]
     if len(found) == comb(len(some), together) and together < len(some):
         return NodeHelp(node=name, together=together, any_of=tuple(_ending(by_uid[uid]) for uid in some))
     sets = tuple(tuple(_ending(by_uid[uid]) for uid in gone) for gone in found[:MOST_SETS])

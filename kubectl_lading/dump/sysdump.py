@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from kubectl_lading.access import connect
-from kubectl_lading.central import Central, Silent
+from kubectl_lading.central import Central, Silent, named_central
 from kubectl_lading.dump.dump_folder import DumpFolder, Items
 from kubectl_lading.dump.redact import scrub, scrubbed
 from kubectl_lading.dump.shapes import event
@@ -32,16 +32,16 @@ from kubectl_lading.dump.sysdump_sections import (
     render_readme,
 )
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
+from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.finding import counted
-from kubectl_lading.installation.read_installation import NAME_LABEL, read_installation, replica_path
+from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status
 from kubectl_lading.run import run
 from kubectl_lading.terminal.progress import Progress
 from lading import __version__
-from lading.errors import LadingError
+from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient
-from lading.kube.errors import ForbiddenError, KubeError
+from lading.kube.errors import ForbiddenError, KubeError, RefusedError
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS, Resource
 
 # Read of the API server; as much is held by nobody, but a control plane feels it.
@@ -82,7 +82,10 @@ def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
 
 
 async def _dump(flags: Flags, path: Path, at: datetime, *, yes: bool) -> None:
+    """Of an API server that does not answer there is nothing to dump: waiting for each part of it would take minutes."""
     async with connect(flags) as client:
+        with contextlib.suppress(RefusedError):
+            await client.get("/version")
         _agree(await estimate(client), yes=yes)
         dump = Dump(client, DumpFolder(path), flags)
         await dump.run()
@@ -133,6 +136,7 @@ class Dump:
         self._flags = flags
         self._namespace = flags.lading_namespace
         self._central = Central(client, flags)
+        self._named = named_central(client, flags)
         self._says: dict[str, str] = {}  # of each file
         self._log: list[str] = []
 
@@ -172,8 +176,8 @@ class Dump:
 
     async def _status(self) -> None:
         try:
-            view = view_status(await read_installation(self._client, self._namespace))
-        except KubeError as e:
+            view = view_status(await read_installation(self._client, self._namespace, self._named))
+        except (KubeError, ConfigError) as e:
             self._failed("status", e)
             return
         content = msgspec.json.format(msgspec.json.encode(scrubbed(msgspec.to_builtins(view))), indent=2)
@@ -290,7 +294,11 @@ class Dump:
 
     async def _answer(self, name: str, says: str, path: str) -> bool:
         """Whether central can be asked."""
-        match await self._central.answer(path):
+        try:
+            said = await self._central.answer(path)
+        except ConfigError as e:
+            said = Silent(why=e.message)
+        match said:
             case Silent(why=why):
                 self._failed(name, why)
                 return False
@@ -298,11 +306,11 @@ class Dump:
                 self._log.append(f"{name}: central knows nothing of it")
             case body:
                 try:
-                    said = msgspec.json.encode(scrubbed(msgspec.json.decode(body)))
+                    content = msgspec.json.encode(scrubbed(msgspec.json.decode(body)))
                 except msgspec.DecodeError as e:
                     self._failed(name, e)
                 else:
-                    self._write(name, says, said)
+                    self._write(name, says, content)
         return True
 
 

@@ -19,6 +19,13 @@ SCHEDULER: Final = "lading-scheduler"
 POLICIES: Final = ("lading-assignments", "lading-bindings", "lading-manual", "lading-nodedevices", "lading-requests")
 RESOURCES: Final = frozenset({RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE, RESOURCE_RDMA})
 
+NAME_LABEL: Final = "app.kubernetes.io/name"
+_HERE: Final = "--lading-namespace, if it is in another namespace"
+_INSTALL: Final = {
+    CENTRAL: f"kubectl apply --server-side -k deploy/central (docs/install.md); {_HERE}; --central URL, if it runs another way",
+    SCHEDULER: f"kubectl apply --server-side -k deploy/scheduler (docs/deploy.md); {_HERE}",
+}
+
 # Clocks of this machine and of the node where central runs differ; a lease that is older than twice its term is not kept.
 _TERMS_LATE: Final = 2
 _CLOCK_OFF_S: Final = 5.0
@@ -85,40 +92,49 @@ def policies_bound(now: Installation) -> Iterator[Said]:
 
 
 def central_deployed(now: Installation) -> Iterator[Said]:
-    yield from _deployed(now, now.central, CENTRAL, "-k deploy/central")
+    if now.named is not None and now.named.silent:
+        mend = "is it the URL of lading-central? Without --central this looks for its Deployment"
+        yield degraded(f"central does not answer at {now.named.url}", why=now.named.silent, mend=mend)
+    elif now.central is None and now.replicas:
+        yield note(f"central runs without the Deployment {now.namespace}/{CENTRAL} of deploy/central")
+    elif now.central is not None or now.named is None:
+        yield from _deployed(now, now.central, CENTRAL)
 
 
 def scheduler_deployed(now: Installation) -> Iterator[Said]:
-    yield from _deployed(now, now.scheduler, SCHEDULER, "-k deploy/scheduler")
+    yield from _deployed(now, now.scheduler, SCHEDULER)
 
 
-def _deployed(now: Installation, found: Deployment | Unread | None, name: str, source: str) -> Iterator[Said]:
+def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[Said]:
     of = f"-n {now.namespace}"
     match found:
         case Unread(why=why):
             yield unknown(f"Deployment {now.namespace}/{name}", why)
         case None:
             yield degraded(
-                f"there is no Deployment {now.namespace}/{name}",
-                mend=f"kubectl apply --server-side {source}; or is it in another namespace? (--lading-namespace)",
+                f"not installed as a Deployment: there is no {now.namespace}/{name}",
+                why="while nobody leads, no pod gets devices" if name == CENTRAL else "",
+                mend=_INSTALL[name],
             )
         case Deployment() as one:
             ready, wanted = one.status.ready_replicas, one.spec.replicas
             if wanted == 0:
                 yield degraded(f"{name} is scaled to 0", mend=f"kubectl {of} scale deployment/{name} --replicas=2")
             elif ready < wanted:
-                mend = f"kubectl {of} describe pods -l app.kubernetes.io/name={name}"
+                mend = f"kubectl {of} describe pods -l {NAME_LABEL}={name}"
                 yield degraded(f"{ready} of {wanted} replicas of {name} are ready", mend=mend)
             if one.rolling:
                 yield degraded(f"a rollout of {name} is under way", mend=f"kubectl {of} rollout status deployment/{name}")
 
 
 def central_leads(now: Installation) -> Iterator[Said]:
-    logs = f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep lease"
+    logs = _logs(now, "lease")
     why = "while nobody leads, no pod gets devices"
     match now.lease:
         case Unread(why=cause):
             yield unknown(f"Lease {now.namespace}/{CENTRAL}", cause)
+        case None if not now.has_central:
+            return  # nobody is there to lead: `central_deployed` says so, or --central answered
         case None:
             yield degraded("nobody leads: central's Lease is not there", why=why, mend=logs)
         case Lease() as lease:
@@ -143,7 +159,9 @@ def central_announced(now: Installation) -> Iterator[Said]:
             addresses = ()
     if not isinstance(now.lease, Lease) or isinstance(now.system_pods, Unread):
         return
-    logs = f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep announce"
+    if now.endpoints is None and not now.has_central:
+        return  # one that runs elsewhere may be called by its address
+    logs = _logs(now, "announce")
     leader = next((pod for pod in now.system_pods if pod.metadata.name == now.lease.holder), None)
     if not addresses:
         yield degraded("Service lading-central points nowhere: kube-scheduler does not reach central", mend=logs)
@@ -169,7 +187,7 @@ def central_answers(now: Installation) -> Iterator[Said]:
         yield degraded(
             f"{len(leading)} replicas of central lead and answer{': ' + listed(leading) if leading else ''}",
             why="for some seconds after a start or a change of leaders nobody does",
-            mend=f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep -e lease -e leader",
+            mend=_logs(now, "lease", "leader"),
         )
 
 
@@ -179,7 +197,7 @@ def central_bindings(now: Installation) -> Iterator[Said]:
         yield degraded(
             f"{count} Bindings are under way or unclear",
             why="their devices stay reserved until a read says how they ended",
-            mend=f"kubectl -n {now.namespace} logs deployment/{CENTRAL} | grep bind.unclear",
+            mend=_logs(now, "bind.unclear"),
         )
 
 
@@ -206,6 +224,14 @@ def scheduler_version(now: Installation) -> Iterator[Said]:
     if judged.support is Support.NONE:
         mend = "set newTag in deploy/scheduler/kustomization.yaml to your control plane's version, and apply it"
         yield degraded(judged.why, mend=mend)
+
+
+def _logs(now: Installation, *words: str) -> str:
+    """Of every replica; of one that does not run here, nobody here knows where its log is."""
+    sought = f"grep {words[0]}" if len(words) == 1 else f"grep {' '.join(f'-e {word}' for word in words)}"
+    if not now.has_central:
+        return f"look at central's log, where it runs: {sought}"
+    return f"kubectl -n {now.namespace} logs -l {NAME_LABEL}={CENTRAL} --prefix --tail=-1 | {sought}"
 
 
 CHECKS: Final = (

@@ -66,6 +66,14 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCentral:
+    """A central of which a person said where it answers: it need not run as the Deployment of `deploy/`."""
+
+    url: str
+    silent: str = ""  # why it did not answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     at: datetime  # by the clock of this machine
     cli: str  # our own version
@@ -75,6 +83,7 @@ class Installation:
     policies: Mapping[str, Policy] | Unread = field(default_factory=dict)
     bindings: Sequence[PolicyBinding] | Unread = ()
     central: Maybe[Deployment] = None
+    named: NamedCentral | None = None  # by --central
     lease: Maybe[Lease] = None
     endpoints: Maybe[EndpointSlice] = None
     scheduler: Maybe[Deployment] = None
@@ -84,6 +93,11 @@ class Installation:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     workload: Workload = Workload()
+
+    @property
+    def has_central(self) -> bool:
+        """It runs in the namespace, as a Deployment or as some other pods, or may do so as far as anybody can see."""
+        return self.central is not None or bool(self.replicas)
 
     @property
     def central_version(self) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from central.api import objects as api
 from central.ask import pod as ask
+from kubectl_lading import owners
 from lading import nodedevices
 
 
@@ -278,7 +279,7 @@ class PodStatus(ask.Status, frozen=True):
     start_time: str | None = None  # kubelet has seen it
 
 
-class Pod(ask.Pod, frozen=True):
+class Pod(owners.Pod, frozen=True):
     status: PodStatus = PodStatus()
 
     @property

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from kubectl_lading.access import connect
+from kubectl_lading.central import named_central
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.finding import Finding, Level, counted, find, worst
 from kubectl_lading.installation.installed import Installation, Unread
@@ -85,7 +86,7 @@ def preflight(flags: Flags, target: str) -> None:
 async def _look(flags: Flags, target: str) -> PreflightView | Unread:
     async with connect(flags) as client:
         try:
-            now = await read_installation(client, flags.lading_namespace)
+            now = await read_installation(client, flags.lading_namespace, named_central(client, flags))
         except KubeError as e:
             return Unread(why=e.message)
     return view_preflight(now, target)

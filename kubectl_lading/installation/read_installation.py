@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from central.announce import ENDPOINT_SLICES
 from central.api.watch import Unreadable
-from kubectl_lading.cluster import compute, read_list
-from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
-from kubectl_lading.installation.installed import Installation, Maybe, Replica, SchedulerConfig, Unread
+from kubectl_lading.central import Central, Silent
+from kubectl_lading.cluster import Listed, NotInstalledError, compute, read_list
+from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
+from kubectl_lading.installation.installed import Installation, Maybe, NamedCentral, Replica, SchedulerConfig, Unread
 from kubectl_lading.installation.objects import (
     Crd,
     Deployment,
@@ -44,7 +45,6 @@ CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions"
 POLICIES: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
 POLICY_BINDINGS: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings")
 CRD_NAME: Final = f"{nodedevices.PLURAL}.{nodedevices.GROUP}"
-NAME_LABEL: Final = "app.kubernetes.io/name"
 METRICS_PORT: Final = 9442
 REPLICA_TIMEOUT_S: Final = 3.0
 _CONFIG_KEY: Final = "config.yaml"
@@ -64,8 +64,9 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-async def read_installation(client: KubeClient, namespace: str) -> Installation:
-    """`namespace`: Lading's own. Raises KubeError where the cluster itself can not be read."""
+async def read_installation(client: KubeClient, namespace: str, named: Central | None = None) -> Installation:
+    """`namespace`: Lading's own. `named`: where a person says that central answers. Raises KubeError where the cluster itself
+    can not be read."""
     version = msgspec.json.decode(await client.get("/version"), type=_Version).git_version
     with Progress("reading the installation") as progress:
         crd, policies, bindings = await asyncio.gather(
@@ -81,22 +82,23 @@ async def read_installation(client: KubeClient, namespace: str) -> Installation:
             _some(client, PODS.path(namespace), SystemPod),
         )
         config = await _scheduler_config(client, namespace, scheduler)
+        asked = await _ask(named) if named is not None else None
         replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
-        devices, nodes, pods = await asyncio.gather(
-            read_list(client, NODE_DEVICES, Report, progress) if crd is not None else _none(),
-            read_list(client, NODES, Node, progress),
-            read_list(client, PODS, Pod, progress),
+        reports, nodes, pods = await asyncio.gather(
+            _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)
         )
+    devices = reports or ([], "")
     now = datetime.fromtimestamp(time.time(), UTC)
     return Installation(
         at=now,
         cli=__version__,
         namespace=namespace,
         api_server=version,
-        crd=crd,
+        crd=None if reports is None else crd,
         policies=policies if isinstance(policies, Unread) else {one.metadata.name: one for one in policies},
         bindings=bindings,
         central=central,
+        named=asked,
         lease=lease,
         endpoints=endpoints,
         scheduler=scheduler,
@@ -193,7 +195,20 @@ def parse_scheduler_config(text: str) -> SchedulerConfig | Unread:
         return Unread(why=f"it is no KubeSchedulerConfiguration: {type(e).__name__}")
 
 
+async def _ask(central: Central) -> NamedCentral:
+    said = await central.reckoning()
+    return NamedCentral(url=central.url, silent=said.why if isinstance(said, Silent) else "")
+
+
 # ---- one read
+
+
+async def _reports(client: KubeClient, progress: Progress) -> Listed[Report] | None:
+    """None: there is no such resource, which who may not read its definition learns by this."""
+    try:
+        return await read_list(client, NODE_DEVICES, Report, progress)
+    except NotInstalledError:
+        return None
 
 
 async def _one(client: KubeClient, path: str, kind: type[T]) -> Maybe[T]:
@@ -226,11 +241,6 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as e:
         raise MalformedError(f"cannot read {path}: {e}") from e
-
-
-async def _none() -> tuple[Sequence[Any], str]:
-    """The list of a resource that is not there."""
-    return (), ""
 
 
 def _readable(objects: Sequence[T | Unreadable]) -> list[T]:

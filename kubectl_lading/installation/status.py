@@ -5,10 +5,9 @@ something may not be read. `--wait` looks again until all is well, as after an i
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 from rich.console import Group, RenderableType
@@ -16,12 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.access import connect
+from kubectl_lading.central import named_central
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.installation.finding import Finding, Level
 from kubectl_lading.installation.installed import Unread
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.run import run
+from kubectl_lading.terminal.duration import Duration
 from kubectl_lading.terminal.output import safe, show, table, text
 from lading.kube.errors import KubeError
 from lading.log import printable
@@ -31,22 +32,6 @@ EXIT: Final = {Level.OK: 0, Level.NOTE: 0, Level.UNKNOWN: CANNOT_TELL, Level.DEG
 AGAIN_S: Final = 2.0  # between two looks of --wait; one costs a list of all pods
 
 STATE_STYLES: Final = {Level.OK: "good", Level.NOTE: "dim", Level.UNKNOWN: "warn", Level.DEGRADED: "bad"}
-_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
-
-
-class Duration(click.ParamType[float]):
-    """`5m`, `1h30m`, `90s` or `90`, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = _DURATION.fullmatch(str(value))
-        if not value or found is None:
-            self.fail(f"{value!r} is no duration: write it as 90s, 5m or 1h", param, ctx)
-        hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        return float(hours * 3600 + minutes * 60 + seconds)
 
 
 Look = Callable[[], Awaitable[StatusView | Unread]]
@@ -87,7 +72,7 @@ async def _look(flags: Flags, timeout_s: float) -> StatusView | Unread:
 
         async def look() -> StatusView | Unread:
             try:
-                return view_status(await read_installation(client, flags.lading_namespace))
+                return view_status(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
             except KubeError as e:
                 return Unread(why=e.message)
 

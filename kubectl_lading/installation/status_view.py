@@ -114,6 +114,8 @@ def _admission(now: Installation) -> str:
 
 def _central(now: Installation) -> str:
     words = [_replicas(now.central)]
+    if now.named is not None and not now.named.silent:
+        words.append(f"answers at {now.named.url}")
     if isinstance(now.lease, Lease) and now.lease.holder:
         age = now.lease.age_s(now.at)
         words.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))

@@ -88,7 +88,8 @@ def defrag(flags: Flags) -> None:
 async def _defrag(flags: Flags) -> None:
     async with connect(flags) as client:
         cluster = await read_deciding(client, Central(client, flags))
-        waiting = [pod for pod in cluster.pending if not flags.namespace or pod.namespace == flags.namespace]
+        everybody = flags.all_namespaces or not flags.namespace
+        waiting = [pod for pod in cluster.pending if everybody or pod.namespace == flags.namespace]
         advice = await _advise(client, cluster, waiting)
     show(advice, flags.output, draw(advice))
 

@@ -1,42 +1,59 @@
 """The pods of a manifest, as the API server would be given them. Pure.
 
 Enters: YAML or JSON, several documents, Lists. Leaves: Pods as central reads them, with a name each: a Pod is one; of
-a Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time; other kinds are named, and passed over.
+a Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. PriorityClasses are kept too, for what
+becomes of a pod's priority (priority.py). Other kinds are named, and passed over.
 Refuses, as ConfigError, what is no YAML or no Kubernetes object, with the place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
 
 from central.ask.pod import Pod
+from kubectl_lading.plans.priority import PriorityClass, Wanted
 from lading.errors import ConfigError
+
+T = TypeVar("T")
 
 MOST_PODS: Final = 1000  # of one manifest
 _NUMBERED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A pod as it is written, without what the API server makes of its priority."""
+
+    pod: Pod
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    pods: Sequence[Pod]
+    pods: Sequence[Draft]
+    classes: Sequence[PriorityClass] = field(default_factory=tuple)
     passed_over: Sequence[str] = field(default_factory=tuple)  # kind/name of what has no pods that can be counted
 
 
 def parse_manifest(text: str, source: str, *, namespace: str) -> Manifest:
     """`namespace`: of what names none."""
-    pods: list[Pod] = []
+    pods: list[Draft] = []
+    classes: list[PriorityClass] = []
     passed_over: list[str] = []
     for document in _documents(text, source):
+        if document["kind"] == "PriorityClass":
+            classes.append(_converted(document, PriorityClass, source, f"PriorityClass {_name(document)}"))
+            continue
         made = list(_pods(document, source, namespace))
         if not made:
-            passed_over.append(f"{document['kind']}/{_name(document)}")
+            passed_over.append("/".join(filter(None, (document["kind"], _written_name(document)))))
         pods += made
         if len(pods) > MOST_PODS:
             raise ConfigError(f"cannot simulate {source}: it has more than {MOST_PODS} pods")
-    return Manifest(pods=pods, passed_over=tuple(passed_over))
+    return Manifest(pods=pods, classes=tuple(classes), passed_over=tuple(passed_over))
 
 
 def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
@@ -57,7 +74,7 @@ def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
             yield one
 
 
-def _pods(document: Mapping[str, Any], source: str, namespace: str) -> Iterator[Pod]:
+def _pods(document: Mapping[str, Any], source: str, namespace: str) -> Iterator[Draft]:
     kind, metadata = document["kind"], _map(document, "metadata", source)
     namespace = str(metadata.get("namespace") or namespace)
     if kind == "Pod":
@@ -91,19 +108,33 @@ def _checked(count: object, source: str) -> int:
     return count
 
 
-def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> Pod:
+def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> Draft:
     written_there = _map(_map(written, "metadata", source), "annotations", source)
     annotations = {key: value for key, value in written_there.items() if value is not None}
-    kept = {"metadata": {"name": name, "namespace": namespace, "annotations": annotations}, "spec": written.get("spec") or {}}
+    kept = {
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+        "spec": dict(_map(written, "spec", source)),
+    }
+    wanted = _converted(kept["spec"], Wanted, source, f"pod {name}")
+    for key in ("priority", "preemptionPolicy"):
+        kept["spec"].pop(key, None)  # may be null
+    return Draft(pod=_converted(kept, Pod, source, f"pod {name}"), wanted=wanted)
+
+
+def _converted(written: Mapping[str, Any], kind: type[T], source: str, what: str) -> T:
     try:
-        return msgspec.convert(kept, Pod)
+        return msgspec.convert(written, kind)
     except msgspec.ValidationError as e:
-        raise ConfigError(f"cannot use {source}: pod {name}: {e}") from e
+        raise ConfigError(f"cannot use {source}: {what}: {e}") from e
 
 
 def _name(document: Mapping[str, Any]) -> str:
+    return _written_name(document) or "pod"
+
+
+def _written_name(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata") or {}
-    return str(metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-") or "pod")
+    return str(metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-"))
 
 
 def _map(written: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:

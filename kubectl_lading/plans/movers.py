@@ -8,24 +8,15 @@ Source: k8s.io/api core/v1, policy/v1 PodDisruptionBudget; apimachinery's LabelS
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import msgspec
 
-T = TypeVar("T")
-
-_MIRROR: Final = "kubernetes.io/config.mirror"  # of a static pod
-_BOUND_TO_ITS_NODE: Final = frozenset({"DaemonSet", "Node"})
+from kubectl_lading.owners import Owner, controller_of, why_bound_to_its_node
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What all parts have in common."""
-
-
-class Owner(_Wire, frozen=True):
-    kind: str = ""
-    name: str = ""
-    controller: bool = False
 
 
 class Meta(_Wire, frozen=True):
@@ -53,7 +44,7 @@ class Mover(_Wire, frozen=True):
 
     @property
     def controller(self) -> Owner | None:
-        return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+        return controller_of(self.metadata.owner_references)
 
 
 class Requirement(_Wire, frozen=True):
@@ -133,10 +124,7 @@ def _key(budget: Budget) -> tuple[str, str]:
 
 
 def _bound_to_its_node(pod: Mover) -> str:
-    owner = pod.controller
-    if _MIRROR in pod.metadata.annotations:
-        return "it is a static pod of its node"
-    return f"it belongs to {owner.kind} {owner.name}" if owner is not None and owner.kind in _BOUND_TO_ITS_NODE else ""
+    return why_bound_to_its_node(pod.metadata.annotations, pod.metadata.owner_references)
 
 
 def notes(pod: Mover) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """`simulate -f MANIFEST`: where its pods would go now, without creating them.
 
-Enters: manifests, the cluster. Leaves: for each pod its node and devices, or why it would wait (trial.py).
+Enters: manifests, the cluster, its PriorityClasses. Leaves: for each pod its node and devices, or why it would wait (trial.py).
 """
 
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -15,30 +16,38 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from central.ask.pod import Pod
 from central.why import FITS, SENTENCES
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import read_deciding
 from kubectl_lading.flags import Flags, Output, command
-from kubectl_lading.plans.manifests import parse_manifest
-from kubectl_lading.plans.trial import Trial, try_pods
+from kubectl_lading.plans.manifests import Draft, parse_manifest
+from kubectl_lading.plans.priority import PriorityClass, RefusedPod, admit, as_written, by_name
+from kubectl_lading.plans.trial import Trial, Trials, Verdict
 from kubectl_lading.pods.nearness import Pair
 from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import count
-from kubectl_lading.terminal.blocks import pairs, under
+from kubectl_lading.terminal.blocks import of_nodes, pairs, under
 from kubectl_lading.terminal.output import show, text, warn
 from kubectl_lading.terminal.progress import Progress
 from lading.errors import ConfigError
+from lading.kube.client import KubeClient
+from lading.kube.errors import ForbiddenError
+from lading.kube.resource import Resource
 
 NOT_LOOKED_AT: Final = (
-    "Not looked at: node selectors, affinity, taints and volumes, which are kube-scheduler's; preemption; what central is "
-    "binding at this moment."
+    "Not looked at: node selectors, affinity, taints and volumes, which are kube-scheduler's; the room that evictions would "
+    "make for others; what central is binding at this moment."
 )
+CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses")
+_CLASS: Final = msgspec.json.Decoder(PriorityClass)
 _STDIN: Final = "-"
 
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
-    pods: tuple[Trial, ...]
+    pods: tuple[Trial, ...]  # in the order in which they were tried
+    verdicts: tuple[Verdict, ...] = ()  # what nodes lack; which of them are of a pod, its own `verdicts` say
     passed_over: tuple[str, ...] = ()  # objects of the manifests without pods that can be counted
 
 
@@ -47,8 +56,9 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
 def simulate(flags: Flags, files: tuple[str, ...]) -> None:
     """Where the pods of a manifest would go now, and with which devices, without creating them.
 
-    Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another: each is placed beside those
-    before it. One that would wait has the reasons. -o wide has the distance of each pair of devices.
+    Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
+    each is placed beside those before it. One that would wait has the reasons, and whom central would evict for it. -o wide has
+    the distance of each pair of devices, and what each node lacks.
     """
     run(_simulate(flags, files))
 
@@ -56,18 +66,38 @@ def simulate(flags: Flags, files: tuple[str, ...]) -> None:
 async def _simulate(flags: Flags, files: Sequence[str]) -> None:
     namespace = find_namespace(flags)
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
+    drafts = [draft for manifest in manifests for draft in manifest.pods]
     async with connect(flags) as client:
-        cluster = await read_deciding(client, Central(client, flags))
-    trials = []
+        cluster, classes = await asyncio.gather(read_deciding(client, Central(client, flags)), _read_classes(client))
+    if classes is not None:
+        classes = {**classes, **by_name(one for manifest in manifests for one in manifest.classes)}
+    trials, made = Trials(cluster), []
     with Progress("simulating") as progress:
-        for trial in try_pods(cluster, [pod for manifest in manifests for pod in manifest.pods]):
-            trials.append(trial)
-            progress.say("pods", len(trials))
+        for trial in trials.run([_admitted(draft, classes) for draft in drafts]):
+            made.append(trial)
+            progress.say("pods", len(made))
             await asyncio.sleep(0)
-    passed_over = tuple(one for manifest in manifests for one in manifest.passed_over)
-    if not trials:
+    if not made:
         warn("there is no pod in it")
-    show(Simulation(pods=tuple(trials), passed_over=passed_over), flags.output, draw(trials, passed_over, flags.output))
+    passed_over = tuple(one for manifest in manifests for one in manifest.passed_over)
+    simulation = Simulation(pods=tuple(made), verdicts=trials.verdicts, passed_over=passed_over)
+    show(simulation, flags.output, draw(simulation, flags.output))
+
+
+async def _read_classes(client: KubeClient) -> Mapping[str, PriorityClass] | None:
+    """None: they may not be read."""
+    try:
+        return by_name([_CLASS.decode(raw) async for page in client.list_pages(CLASSES.path()) for raw in page.items])
+    except ForbiddenError:
+        warn(
+            "you may not read PriorityClasses, so each pod has the priority that is written in it: ClusterRole lading-reader "
+            "(deploy/rbac/reader.yaml) gives that right"
+        )
+        return None
+
+
+def _admitted(draft: Draft, classes: Mapping[str, PriorityClass] | None) -> Pod | RefusedPod:
+    return as_written(draft.pod, draft.wanted) if classes is None else admit(draft.pod, draft.wanted, classes)
 
 
 def _read(file: str) -> str:
@@ -79,34 +109,46 @@ def _read(file: str) -> str:
         raise ConfigError(f"cannot read {file}: it is no text: {e}") from e
 
 
-def draw(trials: Sequence[Trial], passed_over: Sequence[str], output: Output) -> RenderableType:
+def draw(simulation: Simulation, output: Output) -> RenderableType:
     lines: list[RenderableType] = []
-    for trial in trials:
-        lines += [*_trial(trial, wide=output is Output.WIDE), text("")]
-    if passed_over:
-        lines.append(text(f"Passed over, without pods that can be counted: {', '.join(passed_over)}.", "warn"))
-    placed = sum(bool(trial.node) for trial in trials)
-    lines.append(text(f"{placed} of {count(len(trials), 'pod')} would be placed now. {NOT_LOOKED_AT}", "dim"))
+    for _, alike in groupby(simulation.pods, key=_alike):
+        lines += [*_trial(list(alike), simulation.verdicts, wide=output is Output.WIDE), text("")]
+    if simulation.passed_over:
+        lines.append(text(f"Passed over, without pods that can be counted: {', '.join(simulation.passed_over)}.", "warn"))
+    placed = sum(bool(trial.node) for trial in simulation.pods)
+    lines.append(text(f"{placed} of {count(len(simulation.pods), 'pod')} would be placed now. {NOT_LOOKED_AT}", "dim"))
     return Group(*lines)
 
 
-def _trial(trial: Trial, *, wide: bool) -> Iterator[RenderableType]:
-    name = f"{trial.namespace}/{trial.pod}"
+def _alike(trial: Trial) -> object:
+    """Pods that wait one after another and for the same are shown as one; of others each is its own."""
+    if trial.why is None:
+        return trial.namespace, trial.pod
+    return msgspec.structs.replace(trial, namespace="", pod="", why=None)
+
+
+def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -> Iterator[RenderableType]:
+    trial = alike[0]
+    name = f"{trial.namespace}/{trial.pod}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
     notes = [("note", text(note, "warn")) for note in trial.notes]
     if trial.problem:
         yield text(f"{name} {'asks for what has no meaning' if trial.code else trial.problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
+    asks = [("asks", text(trial.asks))]
+    if trial.priority:
+        asks.append(("priority", text(str(trial.priority))))
     if not trial.node:
-        yield text(f"{name} would wait: it fits on no node", "head")
-        yield pairs([("asks", text(trial.asks)), *_reasons(trial, wide=wide), *notes])
+        fits = "it fits" if len(alike) == 1 else "they fit"
+        yield text(f"{name} would wait: {fits} on no node", "head")
+        yield pairs([*asks, *_reasons(trial, verdicts, wide=wide), *_preemption(trial), *notes])
         return
     yield Text.assemble(text(f"{name} would go to ", "head"), text(trial.node, "good"))
     devices = [pair for container, some in trial.containers.items() for pair in under(container, some.in_words())]
-    yield pairs([("asks", text(trial.asks)), *devices, *_distances(trial.pairs, wide=wide), *notes])
+    yield pairs([*asks, *devices, *_distances(trial.pairs, wide=wide), *notes])
 
 
-def _reasons(trial: Trial, *, wide: bool) -> Iterator[tuple[str, Text]]:
+def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterator[tuple[str, Text]]:
     if trial.lacks_resources:
         yield (
             count(len(trial.lacks_resources), "node"),
@@ -115,9 +157,15 @@ def _reasons(trial: Trial, *, wide: bool) -> Iterator[tuple[str, Text]]:
     for reason, nodes in trial.why.reasons.items() if trial.why else ():
         if reason != FITS:
             yield count(nodes, "node"), text(f"{SENTENCES.get(reason, reason)} ({reason})")
-    for node in trial.why.nodes if trial.why and wide else ():
-        if node.detail:
-            yield node.node, text(node.detail, "dim")
+    for verdict in (verdicts[number] for number in trial.verdicts) if wide else ():
+        if verdict.detail:
+            yield from of_nodes(verdict.nodes, [text(verdict.detail, "dim")], wide=True)
+
+
+def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
+    """Of a pod that has a priority: of the others nobody expects it."""
+    if trial.preemption is not None and (trial.preemption.victims or trial.priority):
+        yield "preemption", text(trial.preemption.in_words())
 
 
 def _distances(between: Sequence[Pair], *, wide: bool) -> Iterable[tuple[str, Text]]:

@@ -1,7 +1,11 @@
 """Where pods would go now, one after another, as central would decide it. Pure, but for the cluster's own ledger.
 
 Enters: a cluster that was read, pods that do not exist. Leaves: a `Trial` for each: its node and devices, or why there is none.
-Each is placed beside those before it: their room is held in the cluster's ledger, which nobody else reads.
+Each is placed beside those before it: their room is held in the cluster's ledger, which nobody else reads. The highest priority
+comes first, as kube-scheduler takes them. Nobody is evicted for the pods that follow: whom it would be is said.
+
+What nodes lack is said once for all of which it is true, and once for all pods: of a thousand pods that wait for a thousand
+nodes it would be a million lines.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,74 +13,134 @@ from typing import Final
 
 import msgspec
 
+from central.ask.model import Shape
 from central.ask.parse import BadAsk, parse_ask
 from central.ask.pod import Pod
 from central.pending import Pending, pending_of
 from central.reasons import OfPod
 from central.view.whatif import has_resources
-from central.why import FITS, Why, ask_in_words, why_pending
+from central.why import FITS, NodeWhy, Why, ask_in_words, why_pending
 from kubectl_lading.cluster import Cluster
+from kubectl_lading.plans.priority import RefusedPod
 from kubectl_lading.pods.given import Given, given_of
 from kubectl_lading.pods.nearness import Pair, pairs_of
+from kubectl_lading.pods.preemption import Preemption, find_preemption
 from kubectl_lading.pods.situation import SCHEDULER
+from kubectl_lading.pods.waiting import LATER
 
 _PREFIX: Final = "simulated-"  # of uids
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is true of each of these nodes."""
+
+    reason: str
+    text: str  # the reason's sentence
+    detail: str  # the nearest miss
+    nodes: tuple[str, ...]
 
 
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     pod: str
     asks: str = ""  # in words
+    priority: int = 0
     node: str = ""  # empty: nowhere
     containers: dict[str, Given] = {}
     pairs: tuple[Pair, ...] = ()  # how close they are, of containers with several
-    why: Why | None = None  # of one that goes nowhere
+    why: Why | None = None  # of one that goes nowhere; its nodes are not in it, but in the verdicts
+    verdicts: tuple[int, ...] = ()  # which ones of the simulation are of this pod
     lacks_resources: tuple[str, ...] = ()  # nodes with the devices, and without the cpu or memory
+    preemption: Preemption | None = None  # of one that goes nowhere
     problem: str = ""  # with the pod itself, whatever the node
     code: str = ""  # of that problem
     notes: tuple[str, ...] = ()
 
 
-def try_pods(cluster: Cluster, pods: Sequence[Pod]) -> Iterator[Trial]:
-    for number, pod in enumerate(pods):
-        yield _try(cluster, _with_uid(pod, number))
+class Trials:
+    """`verdicts` grows with each step."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._numbers: dict[Verdict, int] = {}
+        self._nowhere: dict[tuple[Shape, int, bool], tuple[Trial, Why]] = {}  # what was found since somebody was placed
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(self._numbers)
+
+    def run(self, pods: Sequence[Pod | RefusedPod]) -> Iterator[Trial]:
+        """One for each, in the order in which they are tried."""
+        numbered = list(enumerate(pods))
+        for number, pod in sorted(numbered, key=lambda one: -_priority(one[1])):
+            yield self._refused(pod) if isinstance(pod, RefusedPod) else self._try(_with_uid(pod, number))
+
+    def _refused(self, refused: RefusedPod) -> Trial:
+        metadata = refused.pod.metadata
+        problem = f"would be refused by the API server: {refused.why}"
+        return Trial(namespace=metadata.namespace, pod=metadata.name, problem=problem)
+
+    def _try(self, pod: Pod) -> Trial:
+        metadata, asked = pod.metadata, parse_ask(pod)
+        blank = Trial(namespace=metadata.namespace, pod=metadata.name, notes=tuple(_notes(pod)), priority=pod.spec.priority)
+        if asked is None:
+            problem = "asks for no device of lading.dev/: any scheduler may take it anywhere"
+            return msgspec.structs.replace(blank, problem=problem)
+        if isinstance(asked, BadAsk):
+            return msgspec.structs.replace(blank, problem=asked.message, code=OfPod.REQUEST_MALFORMED.value)
+        pending = pending_of(pod, asked)
+        blank = msgspec.structs.replace(blank, asks=ask_in_words(pending))
+        cluster = self._cluster
+        able = [name for name in cluster.ledger.nodes() if has_resources(cluster.ledger.room(name), pending.requests)]
+        cluster.scheduler.filter(pod, able)
+        winner = cluster.scheduler.prioritize(pod, able)
+        placement = cluster.scheduler.placement(pending, winner) if winner else None
+        if winner is None or placement is None:
+            return self._nowhere_as_well(blank, pending, able)
+        self._nowhere.clear()
+        placed, report = placement.containers, cluster.reports[winner]
+        return msgspec.structs.replace(
+            blank,
+            node=winner,
+            containers={name: given_of(one) for name, one in placed.items()},
+            pairs=tuple(pair for one in placed.values() for pair in pairs_of(report, one)),
+        )
+
+    def _nowhere_as_well(self, blank: Trial, pending: Pending, able: Sequence[str]) -> Trial:
+        """Of a hundred that are alike the first one is explained."""
+        kind = pending.shape, pending.priority, pending.may_preempt
+        if kind not in self._nowhere:
+            self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
+        known, said = self._nowhere[kind]
+        why = msgspec.structs.replace(said, namespace=pending.namespace, name=pending.name, uid=pending.uid)
+        return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=why)
+
+    def _explained(self, blank: Trial, pending: Pending, able: frozenset[str]) -> tuple[Trial, Why]:
+        why = why_pending(self._cluster.scheduler, pending, 0.0)
+        lacks = tuple(node.node for node in why.nodes if node.reason == FITS and node.node not in able)
+        later = [node.node for node in why.nodes if node.reason in LATER and node.node in able]
+        *_, preemption = find_preemption(self._cluster.scheduler, pending, later)
+        numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(why.nodes))
+        found = msgspec.structs.replace(blank, verdicts=numbers, lacks_resources=lacks, preemption=preemption)
+        return found, msgspec.structs.replace(why, nodes=[])
+
+
+def _verdicts(nodes: Sequence[NodeWhy]) -> Iterator[Verdict]:
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for node in nodes:
+        alike.setdefault((node.reason, node.text, node.detail), []).append(node.node)
+    for (reason, words, detail), names in alike.items():
+        yield Verdict(reason=reason, text=words, detail=detail, nodes=tuple(names))
+
+
+def _priority(pod: Pod | RefusedPod) -> int:
+    return pod.pod.spec.priority if isinstance(pod, RefusedPod) else pod.spec.priority
 
 
 def _with_uid(pod: Pod, number: int) -> Pod:
     """What does not exist has none, and each holds its own room."""
     metadata = msgspec.structs.replace(pod.metadata, uid=f"{_PREFIX}{number}")
     return msgspec.structs.replace(pod, metadata=metadata)
-
-
-def _try(cluster: Cluster, pod: Pod) -> Trial:
-    metadata, asked = pod.metadata, parse_ask(pod)
-    blank = Trial(namespace=metadata.namespace, pod=metadata.name, notes=tuple(_notes(pod)))
-    if asked is None:
-        return msgspec.structs.replace(blank, problem="asks for no device of lading.dev/: any scheduler may take it anywhere")
-    if isinstance(asked, BadAsk):
-        return msgspec.structs.replace(blank, problem=asked.message, code=OfPod.REQUEST_MALFORMED.value)
-    pending = pending_of(pod, asked)
-    blank = msgspec.structs.replace(blank, asks=ask_in_words(pending))
-    names = cluster.ledger.nodes()
-    able = [name for name in names if has_resources(cluster.ledger.room(name), pending.requests)]
-    cluster.scheduler.filter(pod, able)
-    winner = cluster.scheduler.prioritize(pod, able)
-    placement = cluster.scheduler.placement(pending, winner) if winner else None
-    if winner is None or placement is None:
-        return _nowhere(cluster, blank, pending, set(able))
-    placed, report = placement.containers, cluster.reports[winner]
-    return msgspec.structs.replace(
-        blank,
-        node=winner,
-        containers={name: given_of(one) for name, one in placed.items()},
-        pairs=tuple(pair for one in placed.values() for pair in pairs_of(report, one)),
-    )
-
-
-def _nowhere(cluster: Cluster, blank: Trial, pending: Pending, able: set[str]) -> Trial:
-    why = why_pending(cluster.scheduler, pending, 0.0)
-    lacks = tuple(node.node for node in why.nodes if node.reason == FITS and node.node not in able)
-    return msgspec.structs.replace(blank, why=why, lacks_resources=lacks)
 
 
 def _notes(pod: Pod) -> Iterator[str]:

@@ -13,16 +13,14 @@ from rich.text import Text
 from central.fit.model import Missing
 from central.view.helps import Ending, NodeHelp
 from central.why import FITS, SENTENCES, NodeWhy
-from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
-from kubectl_lading.pods.waiting import Preemption, Wait
+from kubectl_lading.pods.waiting import Wait
 from kubectl_lading.terminal.amounts import age, count, gib, pod_name
-from kubectl_lading.terminal.blocks import indented, pairs, under
+from kubectl_lading.terminal.blocks import indented, of_nodes, pairs, under
 from kubectl_lading.terminal.output import text
 
 MOST_NODES: Final = 4  # of one reason
-MOST_NAMES: Final = 6  # of nodes of which the same is said
 MOST_SETS: Final = 2  # of pods that would do, on one node
 MOST_PODS: Final = 4  # of one set
 _MANY: Final = 1 << 30
@@ -104,8 +102,8 @@ def _nodes_by_reason(wait: Wait, wide: bool) -> Iterator[RenderableType]:
         of_it = [node for node in wait.why.nodes if node.reason == reason]
         yield text("")
         yield _head(reason, len(of_it))
-        if reason in FIXES:
-            yield pairs([("do", text(FIXES[reason]))])
+        if reason in wait.fixes:
+            yield pairs([("do", text(wait.fixes[reason]))])
         yield _table(wait, _nearest_first(wait, of_it), wide)
 
 
@@ -137,29 +135,30 @@ def _head(reason: str, nodes: int) -> Text:
 
 def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
     """Nodes of which the same is said are one row."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for node in nodes:
         rows.setdefault((node.detail, _ends_in_words(wait.help_on(node.node), wide)), []).append(node.node)
     shown = list(rows.items()) if wide else list(rows.items())[:MOST_NODES]
     made: list[tuple[str, Text]] = []
-    for (detail, ends), names in shown:
-        made += [(_names(names, wide), text(detail))] if detail or not ends else []
-        made += [("" if detail else _names(names, wide), text(ends, "good"))] if ends else []
+    for (detail, (ends, style)), names in shown:
+        said = [text(detail)] if detail or not ends else []
+        made += of_nodes(names, [*said, *([text(ends, style)] if ends else [])], wide=wide)
     left = sum(len(names) for names in rows.values()) - sum(len(names) for _, names in shown)
     if left:
         made.append((f"and {left} more", text("-o wide names them", "dim")))
     return pairs(made, style="")
 
 
-def _names(names: Sequence[str], wide: bool) -> str:
-    if wide or len(names) <= MOST_NAMES:
-        return ", ".join(names)
-    return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} more"
+def _ends_in_words(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
+    """And the style of these words."""
+    if found is None or not (found.together or found.stay):
+        return "", ""
+    if found.stay:
+        return f"held by pods of DaemonSets, or static ones, which do not end: {_listed(found.stay, wide)}", "warn"
+    return _fits_when(found, wide), "good"
 
 
-def _ends_in_words(found: NodeHelp | None, wide: bool) -> str:
-    if found is None or not found.together:
-        return ""
+def _fits_when(found: NodeHelp, wide: bool) -> str:
     if found.any_of:
         of = len(found.any_of)
         number = "one" if found.together == 1 else f"any {found.together}"
@@ -198,15 +197,9 @@ def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
         nodes = f"{count(len(wait.scattered), 'node')} {'has' if len(wait.scattered) == 1 else 'have'} enough memory free"
         yield "memory", text(f"{nodes}, but on several cards: {most.node} has {gib(most.free_mib)} on {most.cards} cards")
     if wait.preemption is not None:
-        yield "preemption", text(_preemption(wait.preemption))
-    if wait.helps and not wait.why.reasons.get(FITS):
+        yield "preemption", text(wait.preemption.in_words())
+    some_would = any(one.together for one in wait.helps) or wait.not_looked_at
+    if some_would and not wait.why.reasons.get(FITS):
         yield "moves", text("kubectl lading defrag says which pods could go elsewhere to make room")
     if wait.not_looked_at:
         yield "not tried", text(f"whose end would help on {count(wait.not_looked_at, 'node')} more: -o wide")
-
-
-def _preemption(found: Preemption) -> str:
-    if not found.victims:
-        return f"none: {found.said}"
-    victims = ", ".join(f"{pod_name(one.namespace, one.pod, one.uid)} (priority {one.priority})" for one in found.victims)
-    return f"on {found.node} central can evict {victims}; {found.said}"

@@ -11,10 +11,11 @@ import msgspec
 
 from central.ask.pod import Pod
 from kubectl_lading.access import connect, find_pod
+from kubectl_lading.cluster import NotInstalledError
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
-from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events, read_pod
+from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
 from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
 from kubectl_lading.terminal.output import show, warn
@@ -56,7 +57,7 @@ async def _pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
         raw = await read_pod(client, namespace, name)
         decoded, words = msgspec.json.decode(raw, type=Pod), parse_pod(raw)
         devices = await _read_report(client, words.spec.node_name) if words.spec.node_name else None
-        events = await _read_events(client, words)
+        events = await read_events(client, words)
     report = report_pod(decoded, words, devices, events, known)
     show(report, flags.output, *draw_pod(report, wide=flags.output is Output.WIDE))
 
@@ -74,16 +75,10 @@ def _read_key(given: str) -> tuple[str, bytes]:
 async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:
     try:
         return msgspec.json.decode(await client.get(NODE_DEVICES.path(name=node)), type=NodeDevices)
-    except NotFoundError:
+    except NotFoundError as e:
+        if not e.reason:  # a Status would have one: it is the resource that is not there
+            warn(NotInstalledError(NODE_DEVICES).message)
         return None
     except (ForbiddenError, msgspec.DecodeError) as e:
         warn(f"what node {node} granted can not be read: {e}")
         return None
-
-
-async def _read_events(client: KubeClient, words: PodWords) -> list[EventWords]:
-    try:
-        return await read_events(client, words)
-    except ForbiddenError as e:
-        warn(f"{e.message}; its events are left out")
-        return []

@@ -1,16 +1,20 @@
 """The fields of a Pod and of Events by which a person sees why a pod does not run; msgspec skips the rest.
 
-Read for one pod: what central decides by is `central.ask.pod`. Source: k8s.io/api/core/v1, as of v1.36.
+Read for one pod: what central decides by is `central.ask.pod`. Who may not read Events is told so, in the same words by every
+command, and gets what the pod itself says. Source: k8s.io/api/core/v1, as of v1.36.
 """
 
 import contextlib
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
 from kubectl_lading.run import not_found
+from kubectl_lading.terminal.output import warn
+from lading.errors import LadingError
 from lading.kube.client import KubeClient
-from lading.kube.errors import NotFoundError
+from lading.kube.errors import ForbiddenError, NotFoundError
 from lading.kube.resource import EVENTS, PODS
 
 
@@ -131,20 +135,44 @@ def parse_pod(raw: bytes | msgspec.Raw) -> PodWords:
 
 
 async def read_pod(client: KubeClient, namespace: str, name: str) -> bytes:
-    """Its JSON. Raises LadingError with the nearest names where there is no such pod."""
+    """Its JSON. Raises LadingError with the nearest names where there is no such pod; those that are called so in other
+    namespaces come first, for whoever named none."""
     try:
         return await client.get(PODS.path(namespace, name))
     except NotFoundError as e:
-        pages = client.list_pages(PODS.path(namespace))
-        names = [f"{namespace}/{parse_pod(raw).metadata.name}" async for page in pages for raw in page.items]
-        raise not_found("pod", f"{namespace}/{name}", names) from e
+        full = f"{namespace}/{name}"
+        if elsewhere := await _called(client, name):
+            raise LadingError(f"cannot find pod {full}", hint=f"did you mean {' or '.join(elsewhere[:3])}?") from e
+        raise not_found("pod", full, await _names(client, PODS.path(namespace))) from e
+
+
+async def _called(client: KubeClient, name: str) -> list[str]:
+    """In all namespaces; none where only one may be read."""
+    try:
+        found = await _names(client, f"{PODS.path()}?fieldSelector=metadata.name={quote(name, safe='')}")
+    except ForbiddenError:
+        return []
+    return [one for one in found if one.endswith(f"/{name}")]
+
+
+async def _names(client: KubeClient, path: str) -> list[str]:
+    found = [parse_pod(raw).metadata async for page in client.list_pages(path) for raw in page.items]
+    return [f"{one.namespace}/{one.name}" for one in found]
 
 
 async def read_events(client: KubeClient, pod: PodWords) -> list[EventWords]:
-    """Of this pod, the oldest first."""
+    """Of this pod, the oldest first; none, and a warning, where they may not be read."""
+    namespace, uid = pod.metadata.namespace, pod.metadata.uid
     found = []
-    pages = client.list_pages(f"{EVENTS.path(pod.metadata.namespace)}?fieldSelector=involvedObject.uid={pod.metadata.uid}")
-    async with contextlib.aclosing(pages):
-        async for page in pages:
-            found += [_EVENT.decode(raw) for raw in page.items]
-    return sorted((one for one in found if one.involved_object.uid == pod.metadata.uid), key=lambda one: one.last)
+    pages = client.list_pages(f"{EVENTS.path(namespace)}?fieldSelector=involvedObject.uid={uid}")
+    try:
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                found += [_EVENT.decode(raw) for raw in page.items]
+    except ForbiddenError:
+        warn(
+            f"you may not read Events of namespace {namespace}, so what was said of the pod there is left out: "
+            "ClusterRole lading-reader (deploy/rbac/reader.yaml) gives that right"
+        )
+        return []
+    return sorted((one for one in found if one.involved_object.uid == uid), key=lambda one: one.last)

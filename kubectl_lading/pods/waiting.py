@@ -4,7 +4,7 @@ Enters: the cluster as central's code sees it, one pending pod, and central's ow
 of nodes counts before what follows from the API server, for it also knows what it is binding right now. Leaves: a `Wait`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,21 +13,15 @@ from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 from central.pending import Pending
-from central.preempt import plans
 from central.scheduler import Scheduler
-from central.view.helps import Ending, NodeHelp, find_helps
+from central.view.helps import NodeHelp, find_helps
 from central.view.whatif import has_resources
 from central.why import FITS, NodeWhy, Why, why_pending
+from kubectl_lading.pods.fixes import FIXES
+from kubectl_lading.pods.preemption import Preemption, find_preemption
+from lading.vocabulary import PodUid
 
-_LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)
-
-
-class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What central would do for it by itself. Without victims: why nothing."""
-
-    said: str
-    node: str = ""
-    victims: tuple[Ending, ...] = ()
+LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # it may fit there some time
 
 
 class Scattered(msgspec.Struct, frozen=True):
@@ -45,19 +39,29 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
     not_looked_at: int = 0  # nodes where somebody's end may help, beyond those
     scattered: tuple[Scattered, ...] = ()
     preemption: Preemption | None = None
+    fixes: Mapping[str, str] = {}  # by reason, what to do about it
 
     def help_on(self, node: str) -> NodeHelp | None:
         return next((one for one in self.helps if one.node == node), None)
 
 
-def explain_wait(scheduler: Scheduler, pod: Pending, said: Why | None, *, most: int) -> Iterator[Wait | None]:
-    """None between two steps; a Wait at last. `most`: nodes where the ends of pods are looked at."""
+def explain_wait(
+    scheduler: Scheduler,
+    pod: Pending,
+    said: Why | None,
+    *,
+    most: int,
+    silent: bool = False,
+    stay: Collection[PodUid] = frozenset(),
+) -> Iterator[Wait | None]:
+    """None between two steps; a Wait at last. `most`: nodes where the ends of pods are looked at. `silent`: central did not
+    answer. `stay`: pods that do not end."""
     why = said or why_pending(scheduler, pod, 0.0)
     why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
     yield None
-    later = [node.node for node in why.nodes if node.reason in _LATER]
+    later = [node.node for node in why.nodes if node.reason in LATER]
     helps = []
-    for one in find_helps(scheduler, pod, later):
+    for one in find_helps(scheduler, pod, later, stay=stay):
         helps.append(one)
         yield None
         if len(helps) >= most:
@@ -65,7 +69,7 @@ def explain_wait(scheduler: Scheduler, pod: Pending, said: Why | None, *, most: 
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     preemption = None
     if not why.making_room_on and not why.reasons.get(FITS):
-        for found in _preemption(scheduler, pod, later):
+        for found in find_preemption(scheduler, pod, later):
             preemption = found
             yield None
     yield Wait(
@@ -75,6 +79,31 @@ def explain_wait(scheduler: Scheduler, pod: Pending, said: Why | None, *, most: 
         not_looked_at=max(0, len(later) - len(helps)),
         scattered=tuple(_scattered(scheduler, pod, why.nodes, demand)),
         preemption=preemption,
+        fixes=dict(_fixes(scheduler, pod, why, silent=silent)),
+    )
+
+
+def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Iterator[tuple[str, str]]:
+    for reason in why.reasons:
+        if reason in FIXES:
+            yield reason, FIXES[reason]
+    fitting = [node.node for node in why.nodes if node.reason == FITS]
+    if fitting:
+        able = any(has_resources(scheduler.ledger.room_without(name, [pod.uid]), pod.requests) for name in fitting)
+        yield FITS, _fix_of_fitting(why, able=able, silent=silent)
+
+
+def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
+    """What keeps a pod whose devices are free. `able`: one of these nodes has its cpu and memory, as far as anybody knows."""
+    if why.state == "reserved":
+        return "nothing: it is being bound."
+    if not able:
+        return "ask for less cpu or memory, or wait until pods end there."
+    if silent:
+        return "central did not answer, and without it no pod gets devices: `kubectl lading status` says what is wrong."
+    return (
+        "look at what kube-scheduler says of it: a taint, a selector, an affinity or a volume keeps it off these nodes; "
+        "where it says nothing, `kubectl lading status`."
     )
 
 
@@ -89,28 +118,6 @@ def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWh
     if asked.memory_mib > room.memory_mib:
         lacks.append(f"{asked.memory_mib} MiB of its memory asked, {room.memory_mib} MiB left")
     return msgspec.structs.replace(node, detail=f"but {'; '.join(lacks)}")
-
-
-def _preemption(scheduler: Scheduler, pod: Pending, names: Sequence[str]) -> Iterator[Preemption | None]:
-    lowest = scheduler.ledger.lowest_priority()
-    if not pod.may_preempt:
-        yield Preemption(said="its preemptionPolicy is Never")
-        return
-    if lowest is None or lowest >= pod.priority:
-        yield Preemption(said=f"no pod that holds devices has a lower priority than its {pod.priority}")
-        return
-    best = None
-    for found in plans(scheduler, pod, names):
-        best = found or best
-        yield None
-    if best is None:
-        yield Preemption(said=f"the pods of lower priority than its {pod.priority} have too little")
-        return
-    victims = tuple(
-        Ending(uid=one.uid, namespace=one.namespace, pod=one.name, priority=one.priority, deleting=one.deleting)
-        for one in best.victims
-    )
-    yield Preemption(said="it does so by itself, where all but the devices suffices", node=best.node, victims=victims)
 
 
 def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], demand: Demand) -> Iterator[Scattered]:

@@ -5,7 +5,6 @@ waits for devices also what each node lacks and whose end would make room (waiti
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -17,20 +16,20 @@ from central.ask.pod import Pod
 from central.pending import Pending, pending_of
 from central.why import Why
 from kubectl_lading.access import connect, find_pod
-from kubectl_lading.central import Central
+from kubectl_lading.central import Central, Silent
 from kubectl_lading.cluster import Cluster, read_deciding
 from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.owners import stays
 from kubectl_lading.pods.draw_why import Answer, draw
 from kubectl_lading.pods.given import given_to
-from kubectl_lading.pods.podwords import EventWords, PodWords, parse_pod, read_events, read_pod
+from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
 from kubectl_lading.pods.situation import Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
-from kubectl_lading.terminal.output import show, warn
+from kubectl_lading.terminal.output import show
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
-from lading.kube.errors import ForbiddenError
 
 LOOKED_AT: Final = 20  # nodes where the ends of pods are tried; with -o wide
 LOOKED_AT_WIDE: Final = 1000
@@ -53,7 +52,7 @@ async def _why(flags: Flags, pod: str) -> None:
         raw = await read_pod(client, namespace, name)
         words, own = parse_pod(raw), msgspec.json.decode(raw, type=Pod)
         asked = parse_ask(own)
-        situation = read_situation(words, asked, await _events(client, words))
+        situation = read_situation(words, asked, await read_events(client, words))
         wait = await _wait(client, flags, own, asked) if situation.stand is Stand.WAITING and isinstance(asked, Ask) else None
     answer = Answer(
         namespace=namespace,
@@ -67,25 +66,19 @@ async def _why(flags: Flags, pod: str) -> None:
     show(answer, flags.output, draw(answer, wide=flags.output is Output.WIDE))
 
 
-async def _events(client: KubeClient, words: PodWords) -> Sequence[EventWords]:
-    try:
-        return await read_events(client, words)
-    except ForbiddenError as e:
-        warn(f"{e.message}; what follows is from the pod alone")
-        return ()
-
-
 async def _wait(client: KubeClient, flags: Flags, own: Pod, asked: Ask) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
     cluster, said = await asyncio.gather(read_deciding(client, central), central.why(metadata.namespace, metadata.name))
-    known = said if isinstance(said, Why) and said.uid == metadata.uid else None
-    most = LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE
-    return await _search(cluster, cluster.pending.get(metadata.uid) or pending_of(own, asked), known, most=most)
+    pod = cluster.pending.get(metadata.uid) or pending_of(own, asked)
+    return await _search(cluster, pod, said, most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE)
 
 
-async def _search(cluster: Cluster, pod: Pending, said: Why | None, *, most: int) -> Wait:
+async def _search(cluster: Cluster, pod: Pending, said: Why | Silent | None, *, most: int) -> Wait:
+    known = said if isinstance(said, Why) and said.uid == pod.uid else None
+    stay = frozenset(one.metadata.uid for one in cluster.pods if stays(one))
+    steps = explain_wait(cluster.scheduler, pod, known, most=most, silent=isinstance(said, Silent), stay=stay)
     with Progress("looking for what would help") as progress:
-        for step, found in enumerate(explain_wait(cluster.scheduler, pod, said, most=most)):
+        for step, found in enumerate(steps):
             if found is not None:
                 return found
             progress.say("steps", step)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kubectl_lading.terminal.output import text
 
+MOST_NAMES: Final = 6  # of nodes of which the same is said
 _LONGEST: Final = 32  # columns of what it is about
 _DEEP: Final = 2
 
@@ -27,6 +28,22 @@ def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> Renderable
 def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
     """Several things that are said of one; its name is written once."""
     return [("" if number else name, text(one, style)) for number, one in enumerate(said)]
+
+
+def of_nodes(names: Sequence[str], said: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
+    """The same of several nodes. Many are counted; `wide` names them all, below, where there is room."""
+    if not any(one.plain for one in said):
+        return [("on", text(_listed(names, wide=wide)))]
+    few = len(names) <= MOST_NAMES
+    left = ", ".join(names) if few else f"{len(names)} nodes"
+    rows = [("" if number else left, one) for number, one in enumerate(said)]
+    return rows if few else [*rows, ("", text(_listed(names, wide=wide), "dim"))]
+
+
+def _listed(names: Sequence[str], *, wide: bool) -> str:
+    named = names if wide else names[:MOST_NAMES]
+    more = f" and {len(names) - len(named)} more" if len(named) < len(names) else ""
+    return ", ".join(named) + more
 
 
 def indented(what: RenderableType) -> RenderableType:

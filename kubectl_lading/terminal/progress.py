@@ -1,17 +1,20 @@
-"""Says on stderr what is going on, where somebody looks and it takes longer than half a second."""
+"""Says on stderr what is going on where it takes long: on a terminal a line that changes, on a pipe a line now and then."""
 
 import asyncio
 from types import TracebackType
 from typing import Final, Self
 
+import click
 from rich.console import Console
 from rich.status import Status
 
 AFTER_S: Final = 0.5
+ON_A_PIPE_S: Final = 10.0  # a script's log is read later, and by somebody who looks for what is wrong
 
 
 class Progress:
-    """`with Progress("reading the cluster") as progress: … progress.say("pods", 1000)`, on a running loop."""
+    """`with Progress("reading the cluster") as progress: … progress.say("pods", 1000)`, on a running loop. On a pipe nothing is
+    said before there is something to count: who is not answered at all is told so by `patience`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -20,7 +23,11 @@ class Progress:
         self._status: Status | None = None
 
     def __enter__(self) -> Self:
-        self._due = asyncio.get_running_loop().call_later(AFTER_S, self._show)
+        self._loop = asyncio.get_running_loop()
+        if self._console.is_terminal:
+            self._due = self._loop.call_later(AFTER_S, self._show)
+        else:
+            self._due = self._loop.call_later(ON_A_PIPE_S, self._write, ON_A_PIPE_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -34,9 +41,14 @@ class Progress:
             self._status.update(self._line)
 
     def _show(self) -> None:
-        if self._console.is_terminal:
-            self._status = self._console.status(self._line)
-            self._status.start()
+        self._status = self._console.status(self._line)
+        self._status.start()
+
+    def _write(self, after_s: float) -> None:
+        """Again whenever the time has doubled."""
+        if self._counts:
+            click.echo(self._line, err=True)
+        self._due = self._loop.call_later(after_s, self._write, 2 * after_s)
 
     @property
     def _line(self) -> str:

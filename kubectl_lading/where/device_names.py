@@ -1,13 +1,13 @@
-"""Devices as people name them. Pure.
+"""Devices as people name them, for every command that takes one. Pure.
 
     GPU-5c1e…            a UUID, or the beginning of one that no other device has; MIG instances too
     node/3               the GPU of that index: in the order of PCI addresses, from 0
-    node/0000:18:00.0    a PCI address on that node, of a GPU, PF or VF; with --node without the node's name; 18:00.0 will do
+    node/0000:18:00.0    a PCI address of a GPU, PF or VF; 18:00.0 will do, and the node may be left out where no other has it
 
 Enters: the words, the reports of all nodes. Leaves: a `Device`, or LadingError with the names that are near.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -19,6 +19,7 @@ from lading.nodedevices import NodeDevices
 
 _DOMAIN: Final = "0000:"
 _FEW: Final = 4
+_OLD_MIG: Final = "mig-gpu-"  # MIG-GPU-…/1/0, as drivers before R470 name instances: the one UUID with slashes
 
 
 class Kind(StrEnum):
@@ -57,44 +58,72 @@ def devices_of(report: NodeDevices) -> Iterator[Device]:
 
 def find_device(word: str, reports: Mapping[str, NodeDevices], *, node: str = "") -> Device:
     """`node`: where it is, where the word does not say."""
-    before, slash, rest = word.rpartition("/")
-    if slash and before in reports:  # UUIDs of MIG instances may have slashes too
-        word, node = rest, before
-    elif slash and not _is_mig(word):
-        node = before
-    if node and node not in reports:
-        raise not_found("node", node, list(reports))
-    known = [device for name in ([node] if node else reports) for device in devices_of(reports[name])]
-    if _is_address(word) and not node:
-        nodes = sorted({device.node for device in known if device.bdf == _full(word)})
-        hint = f"write {_either([f'{one}/{word}' for one in nodes])}, or --node" if nodes else "no node has it"
-        raise LadingError(f"cannot tell which node's {word} is meant", hint=hint)
-    found = list(_matches(word, known, index=bool(node)))
-    if len(found) > 1:
-        raise LadingError(f"cannot tell which device {word} is: {len(found)} begin so", hint=_either([d.name for d in found]))
+    found, named = _called(word, reports, node)
     if not found:
-        where = f" on node {node}" if node else ""
-        raise not_found("device", f"{word}{where}", [device.name for device in known if device.kind is Kind.GPU])
+        raise _none(named, "device", reports)
+    return _only(word, found, "device")
+
+
+def find_card(word: str, reports: Mapping[str, NodeDevices]) -> Device:
+    """A GPU, be it by the name of an instance of it."""
+    found, named = _called(word, reports)
+    if not found:
+        raise _none(named, "GPU", reports)
+    cards = [_card_of(device, reports) for device in found if device.kind in (Kind.GPU, Kind.MIG)]
+    if not cards:
+        nic = found[0]
+        hint = f"kubectl lading node {nic.node} shows its GPUs"
+        raise LadingError(f"cannot find GPU {word}: it is a {nic.kind} of node {nic.node}", hint=hint)
+    return _only(word, list(dict.fromkeys(cards)), "GPU")
+
+
+def _card_of(device: Device, reports: Mapping[str, NodeDevices]) -> Device:
+    return next(one for one in devices_of(reports[device.node]) if one.name == (device.of or device.name))
+
+
+def _only(word: str, found: Sequence[Device], what: str) -> Device:
+    if len(found) > 1:
+        names = [f"{one.node}/{one.bdf if _is_address(word) else one.name}" for one in found]
+        raise LadingError(f"cannot tell which {what} {word} is: {len(found)} are called so", hint=f"write {_either(names)}")
     return found[0]
 
 
-def _matches(word: str, known: list[Device], *, index: bool) -> Iterator[Device]:
+def _called(word: str, reports: Mapping[str, NodeDevices], node: str = "") -> tuple[list[Device], str]:
+    """Every device that the word may mean; and the whole of it, with the node."""
+    before, slash, rest = word.partition("/")
+    if slash and (before in reports or not word.lower().startswith(_OLD_MIG)):
+        word, node = rest, before
+    if node and node not in reports:
+        raise not_found("node", node, list(reports))
+    known = [device for name in ([node] if node else reports) for device in devices_of(reports[name])]
+    return list(_matches(word, known, index=bool(node))), f"{node}/{word}" if node else word
+
+
+def _none(word: str, what: str, reports: Mapping[str, NodeDevices]) -> LadingError:
+    """Names that are near are of GPUs: of the node that was named, by index too."""
+    node = word.partition("/")[0]
+    known = (one for name in ([node] if node in reports else reports) for one in devices_of(reports[name]))
+    gpus = [one for one in known if one.kind is Kind.GPU]
+    if _is_address(word):
+        return not_found(what, word, [f"{one.node}/{one.bdf}" for one in gpus])
+    indexes = [f"{one.node}/{one.index}" for one in gpus if node in reports]
+    return not_found(what, word, [*indexes, *(one.name for one in gpus)])
+
+
+def _matches(word: str, known: Sequence[Device], *, index: bool) -> Iterator[Device]:
     if index and word.isascii() and word.isdecimal():
         yield from (device for device in known if device.index == int(word))
     elif _is_address(word):
         yield from (device for device in known if device.bdf == _full(word) and device.kind is not Kind.MIG)
     else:
-        exact = [device for device in known if device.name.lower() == word.lower()]
-        yield from exact or (device for device in known if _begins(device.name.lower(), word.lower()))
+        uuids = [device for device in known if device.kind in (Kind.GPU, Kind.MIG)]
+        exact = [device for device in uuids if device.name.lower() == word.lower()]
+        yield from exact or (device for device in uuids if _begins(device.name.lower(), word.lower()))
 
 
 def _begins(name: str, word: str) -> bool:
-    """With GPU- or MIG- before it, or without."""
-    return name.startswith(word) or (len(word) > 1 and name.partition("-")[2].startswith(word))
-
-
-def _is_mig(word: str) -> bool:
-    return word.upper().startswith("MIG-")
+    """With GPU- or MIG- before it, or without; one character would be no name."""
+    return len(word) > 1 and (name.startswith(word) or name.partition("-")[2].startswith(word))
 
 
 def _is_address(word: str) -> bool:
@@ -106,6 +135,6 @@ def _full(word: str) -> str:
     return word if word.count(":") > 1 else _DOMAIN + word
 
 
-def _either(names: list[str]) -> str:
+def _either(names: Sequence[str]) -> str:
     shown = " or ".join(names[:_FEW])
     return f"{shown} or {len(names) - _FEW} more" if len(names) > _FEW else shown

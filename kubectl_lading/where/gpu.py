@@ -11,16 +11,16 @@ from rich.text import Text
 
 from central.fit.topology import Distance, distance
 from central.view.build import node_view
-from central.view.model import GpuView, Holder, NodeView, Past, State
+from central.view.model import GpuView, Holder, Past, State
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.run import not_found, run
-from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name, short_bdf
+from kubectl_lading.run import run
+from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name
 from kubectl_lading.terminal.distances import WORDS
 from kubectl_lading.terminal.facts import facts
 from kubectl_lading.terminal.output import show, table, text
-from lading.errors import LadingError
+from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 
 COLUMNS: Final = (
@@ -62,50 +62,19 @@ async def _gpu(flags: Flags, card: str) -> None:
     show(found, flags.output, *draw_gpu(found))
 
 
-def find_gpu(cluster: Cluster, card: str) -> GpuReport:
+def find_gpu(cluster: Cluster, word: str) -> GpuReport:
     """Raises LadingError where there is none, or several."""
-    views = [node_view(cluster.ledger, report, name) for name, report in sorted(cluster.reports.items())]
-    found = [(view, one) for view in views for one in view.gpus if _is_called(card, view, one)]
-    if not found:
-        raise _no_gpu(card, views)
-    if len(found) > 1:
-        names = ", ".join(f"{view.name}/{one.index}" for view, one in found[:6])
-        raise LadingError(f"cannot tell which GPU is meant by {card}: {len(found)} are called so", hint=f"name one: {names}")
-    ((view, one),) = found
+    card = find_card(word, cluster.reports)
+    report = cluster.reports[card.node]
+    view = node_view(cluster.ledger, report, card.node)
+    one = next(gpu for gpu in view.gpus if gpu.uuid == card.name)
     devices = {one.uuid, *(instance.uuid for instance in one.mig)}
     return GpuReport(
-        node=view.name,
+        node=card.node,
         gpu=one,
-        near=tuple(_near(cluster.reports[view.name], one.uuid)),
+        near=tuple(_near(report, one.uuid)),
         past=tuple(past for past in view.past if past.device in devices),
     )
-
-
-def _is_called(card: str, view: NodeView, gpu: GpuView) -> bool:
-    node, slash, device = card.partition("/")
-    uuids = (gpu.uuid, *(one.uuid for one in gpu.mig))
-    if slash and node == view.name:
-        return device in {str(gpu.index), gpu.bdf, short_bdf(gpu.bdf)} or any(uuid.startswith(device) for uuid in uuids)
-    return card in {gpu.bdf, short_bdf(gpu.bdf)} or any(_begins(uuid, card) for uuid in uuids)
-
-
-def _begins(uuid: str, card: str) -> bool:
-    """With `GPU-` or without; one character would be no name."""
-    bare = uuid.partition("-")[2]
-    return len(card) > 1 and (uuid.lower().startswith(card.lower()) or bare.startswith(card.lower()))
-
-
-def _no_gpu(card: str, views: list[NodeView]) -> LadingError:
-    node, slash, device = card.rpartition("/")
-    near = [view for view in views if not slash or view.name == node]
-    for view in near:
-        nics = {bdf for pf in view.pfs for bdf in (pf.bdf, *(vf.bdf for vf in pf.vfs))}
-        if device in nics | set(map(short_bdf, nics)):
-            return LadingError(f"cannot find GPU {card}: it is a NIC of {view.name}", hint=f"kubectl lading node {view.name}")
-    cards = [(view, gpu) for view in near or views for gpu in view.gpus]
-    if slash:
-        return not_found("GPU", card, [f"{view.name}/{gpu.index}" for view, gpu in cards])
-    return not_found("GPU", card, [gpu.uuid for _, gpu in cards])
 
 
 def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:

@@ -17,7 +17,7 @@ import contextlib
 import random
 import socket
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -31,6 +31,7 @@ from lading.kube.errors import (
     GoneError,
     KubeError,
     MalformedError,
+    TimedOutError,
     UnauthorizedError,
     UnclearError,
     UnreachableError,
@@ -86,10 +87,21 @@ _LISTS: Final = msgspec.json.Decoder(_List)
 class KubeClient:
     """Used as an `async with` block, on one event loop. One that must not wait for others' calls has a client of its own."""
 
-    def __init__(self, access: Access, *, user_agent: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        user_agent: str,
+        timeout_s: float = TIMEOUT_S,
+        page_timeout_s: float = PAGE_TIMEOUT_S,
+        around: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        """`around` is entered for as long as each call takes, with what it is: for who tells a person what is waited for."""
         self._access = access
         self._user_agent = user_agent
         self._timeout_s = timeout_s
+        self._page_timeout_s = page_timeout_s
+        self._around = around
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     async def __aenter__(self) -> Self:
@@ -135,7 +147,7 @@ class KubeClient:
             try:
                 while True:
                     query = _query(limit=str(limit), **{"continue": token})
-                    body = await self._call("GET", path, query=query, timeout_s=PAGE_TIMEOUT_S)
+                    body = await self._call("GET", path, query=query, timeout_s=self._page_timeout_s)
                     page = _parse_list(body, path)
                     yield Page(items=page.items or [], resource_version=page.metadata.resource_version, first=not token)
                     token = page.metadata.continue_
@@ -154,7 +166,7 @@ class KubeClient:
         call = f"watch {path}"
         credentials = await self._credentials(call)
         limit = aiohttp.ClientTimeout(total=watch_s + _WATCH_LATE_S, connect=CONNECT_S)
-        with self._translated(call, credentials):
+        with self._translated(call, credentials, limit):
             async with self._session.get(**self._request(credentials, path, query), timeout=limit) as answer:
                 if answer.status != 200:
                     raise await self._failure(call, answer, credentials)
@@ -241,17 +253,22 @@ class KubeClient:
         content_type: str = _JSON,
         timeout_s: float | None = None,
     ) -> bytes:
+        with self._around(f"{method.lower()} {path}"):
+            return await self._send(method, path, query or {}, body, content_type, timeout_s or self._timeout_s)
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str], body: object, content_type: str, timeout_s: float
+    ) -> bytes:
         call = f"{method.lower()} {path}"
-        timeout_s = timeout_s or self._timeout_s
         began = asyncio.get_running_loop().time()
         credentials = await self._credentials(call, timeout_s)
         left_s = max(0.001, timeout_s - (asyncio.get_running_loop().time() - began))
-        request = self._request(credentials, path, {**(query or {}), "timeout": f"{left_s:.3f}s"})
+        request = self._request(credentials, path, {**query, "timeout": f"{left_s:.3f}s"})
         if body is not None:
             request["data"] = msgspec.json.encode(body)
             request["headers"]["Content-Type"] = content_type
         limit = aiohttp.ClientTimeout(total=left_s, connect=min(CONNECT_S, left_s))
-        with self._translated(call, credentials, resent=method == "DELETE"):
+        with self._translated(call, credentials, limit, resent=method == "DELETE"):
             async with self._session.request(method, **request, timeout=limit) as answer:
                 if not 200 <= answer.status < 300:
                     raise await self._failure(call, answer, credentials)
@@ -282,7 +299,9 @@ class KubeClient:
         return failure
 
     @contextlib.contextmanager
-    def _translated(self, call: str, credentials: Credentials, *, resent: bool = False) -> Iterator[None]:
+    def _translated(
+        self, call: str, credentials: Credentials, limit: aiohttp.ClientTimeout, *, resent: bool = False
+    ) -> Iterator[None]:
         """aiohttp's exceptions as ours. What may have been sent, be it by aiohttp's first attempt of two, is unclear."""
         try:
             yield
@@ -290,7 +309,10 @@ class KubeClient:
             if isinstance(e, aiohttp.ClientSSLError):
                 self._access.refused(credentials)  # the authority may have been replaced
             raise (UnclearError if resent else UnreachableError)(f"cannot {call}: {e}") from e
-        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+        except TimeoutError as e:
+            given = f" within {round(limit.total, 1):g} s" if limit.total else ""
+            raise TimedOutError(f"cannot {call}: {credentials.server} did not answer{given}") from e
+        except (aiohttp.ClientError, OSError) as e:
             raise UnclearError(f"cannot {call}: {type(e).__name__}: {e}") from e
 
 

@@ -32,6 +32,10 @@ class UnclearError(KubeError):
     """The request may have been carried out, or may be yet."""
 
 
+class TimedOutError(UnclearError):
+    """Nothing came back in the time that the call has."""
+
+
 class MalformedError(KubeError):
     """An answer that is not what Kubernetes says it is."""
 
@@ -105,7 +109,7 @@ def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_af
     except msgspec.DecodeError:
         said = _Status(message="an answer without a Status")  # of something between us and the server
     status = status or said.code
-    message = f"cannot {call}: {status} {said.reason}: {said.message[:_MAX_TEXT]}"
+    message = f"cannot {call}: {f'{status} {said.reason}'.rstrip()}: {said.message[:_MAX_TEXT]}"
     wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
     wait_s = max(wait_s, said.details.retry_after_seconds if said.details else 0.0)
     if status >= 500 or status == 0:

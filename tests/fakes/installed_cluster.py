@@ -129,7 +129,7 @@ class InstalledCluster(SmallCluster):
 
 
 class PagedServer(ApiServer):
-    """A number in place of a page: that status."""
+    """A number in place of a page: that status, and for 404 no Status with it, as of a resource that there is not."""
 
     pages: dict[str, bytes | int]
 
@@ -139,6 +139,8 @@ class PagedServer(ApiServer):
         match page:
             case bytes():
                 return web.Response(body=page)
+            case 404:
+                return web.Response(status=404, text="404 page not found\n")
             case int():
                 body = {"kind": "Status", "code": page, "reason": "Forbidden", "message": f"{call.path} is forbidden"}
                 return web.json_response(body, status=page)

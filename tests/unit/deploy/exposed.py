@@ -21,7 +21,8 @@ from hooks.ledger.store import Ledger
 from hooks.report.reporter import Reporter, connect
 from lading.log import Log
 from lading.reasons import Reason
-from runtimeproxy.call.calls import METHODS, Refuse
+from runtimeproxy.call.calls import METHODS
+from runtimeproxy.call.outcome import Refuse
 from runtimeproxy.metrics import Gauges
 from tests.fakes.holders import gpu_uuid, grant
 from tests.fakes.led import Led, led

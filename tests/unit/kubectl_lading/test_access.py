@@ -11,6 +11,7 @@ from kubectl_lading.flags import Flags
 from lading.errors import ConfigError, LadingError
 from lading.kube.resource import NODE_DEVICES
 from tests.fakes.kube_server import FakeKubeServer, Fault
+from tests.fakes.simulated_time import run_simulated
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ async def _ask(flags: Flags) -> None:
         await client.get(NODE_DEVICES.path())
 
 
-@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "lading-reader"), (404, "deploy/crds")])
+@pytest.mark.parametrize(("status", "hint"), [(403, "lading-reader"), (401, "lading-reader")])
 def test_a_no_comes_with_what_to_do(tmp_path: Path, status: int, hint: str) -> None:
     async def scenario() -> None:
         async with FakeKubeServer() as server:
@@ -96,6 +97,43 @@ def test_a_no_comes_with_what_to_do(tmp_path: Path, status: int, hint: str) -> N
     with pytest.raises(LadingError) as caught:
         asyncio.run(scenario())
     assert hint in caught.value.hint
+
+
+def test_a_server_that_accepts_and_never_answers_is_left_after_the_time_that_was_given(tmp_path: Path) -> None:
+    async def scenario() -> float:
+        async with FakeKubeServer() as server:
+            server.fail(Fault(hang=True), times=2)
+            flags = Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config")), request_timeout_s=0.1)
+            began = asyncio.get_running_loop().time()
+            for read in (_ask, _list):
+                with pytest.raises(LadingError) as caught:
+                    await read(flags)
+                assert server.url in caught.value.message
+                assert "--request-timeout" in caught.value.hint
+            return asyncio.get_running_loop().time() - began
+
+    assert asyncio.run(scenario()) < 5
+
+
+async def _list(flags: Flags) -> None:
+    async with connect(flags) as client:
+        async for _ in client.list_pages(NODE_DEVICES.path()):
+            pass
+
+
+def test_a_server_that_is_silent_is_named_on_stderr_meanwhile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> str:
+        async with FakeKubeServer() as server:
+            server.fail(Fault(hang=True))
+            flags = Flags(kubeconfig=str(server.write_kubeconfig(tmp_path / "config")), request_timeout_s=8)
+            with pytest.raises(LadingError):
+                await _ask(flags)
+            return server.url
+
+    url = run_simulated(scenario())
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [(url in line, NODE_DEVICES.path() in line) for line in said.err.splitlines()] == [(True, True)] * 2
 
 
 def test_a_server_that_is_not_there_comes_with_what_to_do(config: Path) -> None:

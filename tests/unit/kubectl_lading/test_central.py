@@ -10,9 +10,10 @@ from aiohttp import web
 
 from central.why import Why
 from kubectl_lading.access import connect
-from kubectl_lading.central import Central, Silent
+from kubectl_lading.central import DEFAULT_PORT, Central, Silent
 from kubectl_lading.flags import Flags
 from lading.errors import ConfigError
+from lading.health import NO_SUCH_PAGE
 from simnode.api_server import failure, write_kubeconfig
 
 WHY = {"namespace": "team", "name": "p", "uid": "u", "state": "pending", "asks": "main: 1 whole GPU", "refused_s": 7.0}
@@ -126,7 +127,35 @@ def test_an_answer_that_can_not_be_read(tmp_path: Path) -> None:
     assert isinstance(ask(tmp_path, garbage)[0], Silent)
 
 
-@pytest.mark.parametrize("url", ["central:8080", "ftp://x", "http://"])
+def test_a_metrics_port_is_called_one_and_the_right_one_is_named(tmp_path: Path) -> None:
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404, body=NO_SUCH_PAGE)
+
+    with pytest.raises(ConfigError) as caught:
+        ask(tmp_path, metrics, by_url=True)
+    assert "metrics" in caught.value.message
+    assert f"http://127.0.0.1:{DEFAULT_PORT}" in caught.value.hint
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_api_server_is_no_central(tmp_path: Path, status: int) -> None:
+    async def api_server(request: web.Request) -> web.StreamResponse:
+        return failure(status, "No")
+
+    with pytest.raises(ConfigError):
+        ask(tmp_path, api_server, by_url=True)
+
+
+def test_a_replica_that_does_not_lead_says_so(tmp_path: Path) -> None:
+    async def standby(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, text="not the leader\n")
+
+    said, _ = ask(tmp_path, standby, by_url=True)
+    assert isinstance(said, Silent)
+    assert "lead" in said.why
+
+
+@pytest.mark.parametrize("url", ["central:8080", "ftp://x", "http://", "http://c:port", "http://c:99999"])
 def test_what_is_no_url(tmp_path: Path, url: str) -> None:
     config = write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1")
 

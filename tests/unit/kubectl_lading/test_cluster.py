@@ -10,9 +10,10 @@ from central.ask.model import Policy
 from central.ledger.model import Claim
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import Cluster, read_cluster, read_deciding
+from kubectl_lading.cluster import Cluster, NotInstalledError, read_cluster, read_deciding
 from kubectl_lading.flags import Flags
 from lading.kube.errors import ForbiddenError
+from lading.kube.resource import NODE_DEVICES
 from lading.vocabulary import ASSIGNMENT
 from tests.fakes.kube_objects import devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer, Fault
@@ -40,6 +41,21 @@ def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
     found = cluster.pod("team-a", "train-0")
     assert found is not None
     assert found.metadata.uid == uid_of("train-0")
+
+
+def test_a_cluster_without_the_resource_is_told_how_to_get_it(tmp_path: Path) -> None:
+    """As an API server answers what it does not serve: text, and no Status."""
+
+    async def scenario() -> None:
+        async with FakeKubeServer() as server:
+            missing = Fault(status=404, body=b"404 page not found\n")
+            server.fail(missing, when=lambda request: request.path == NODE_DEVICES.path())
+            await _read(server, tmp_path)
+
+    with pytest.raises(NotInstalledError) as caught:
+        asyncio.run(scenario())
+    assert "nodedevices.devices.lading.dev" in caught.value.message
+    assert "deploy/crds" in caught.value.hint
 
 
 def test_what_can_not_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ def test_all_of_them() -> None:
     assert said == Flags(
         context="c", kubeconfig="f", all_namespaces=True, central="http://c", lading_namespace="l", output=Output.WIDE
     )
+    assert parse("--request-timeout=1m30s", "look") == Flags(request_timeout_s=90.0)
+
+
+@pytest.mark.parametrize("time", ["0", "soon", ""])
+def test_a_time_that_is_none_is_a_usage_error(time: str) -> None:
+    @command("look")
+    def look(flags: Flags) -> None:
+        pass
+
+    assert CliRunner().invoke(look, ["--request-timeout", time]).exit_code == 2
 
 
 def test_an_output_that_there_is_not_is_a_usage_error() -> None:

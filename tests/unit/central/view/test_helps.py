@@ -69,6 +69,28 @@ def test_where_nobody_can_help() -> None:
     assert helps(made, {"lading.dev/gpu": "2"}) == [NodeHelp(node="small")]
 
 
+def test_who_does_not_end_is_in_no_set() -> None:
+    made = World()
+    made.node("n1", 2)
+    made.node("n2", 1)
+    for name, node in (("stays", "n1"), ("ends", "n1"), ("alone", "n2")):
+        made.bind(name, node)
+    made.show("waits")
+    stay = {uid_of("stays"), uid_of("alone")}
+    first, second = find_helps(made.scheduler, made.pending_pod("waits"), ["n1", "n2"], stay=stay)
+    assert (sets(first), first.stay) == ([["ends"]], ())
+    assert (second.together, [one.pod for one in second.stay]) == (0, ["alone"])
+
+
+def test_who_does_not_end_is_named_only_where_that_is_what_is_in_the_way() -> None:
+    made = World()
+    made.node("n1", 2)
+    made.bind("stays", "n1")
+    made.show("waits", {"lading.dev/gpu": "3"})
+    (on,) = find_helps(made.scheduler, made.pending_pod("waits"), ["n1"], stay={uid_of("stays")})
+    assert on == NodeHelp(node="n1")
+
+
 def test_who_is_known_by_a_grant_alone() -> None:
     made = World()
     made.node("n1", 1, grants=[grant("uid-x", "n1", 0)])

@@ -16,6 +16,7 @@ from kubectl_lading.installation.control_checks import CENTRAL
 from kubectl_lading.installation.read_installation import CONFIG_MAPS, DEPLOYMENTS
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import ASSIGNMENT_SIGNATURE
+from simnode.api_server import write_kubeconfig
 from tests.docs import ROOT
 from tests.fakes.installed_cluster import LEADER, NAMESPACE, STANDBY, InstalledCluster, served_installation
 from tests.fakes.kubectl_lading import Cli
@@ -154,6 +155,23 @@ def test_what_can_not_be_read_is_said_and_the_rest_is_there(cluster: InstalledCl
         assert f"- {name}: " in failures
     assert items(dump, "objects/nodes.json") == []
     assert len(items(dump, "objects/nodedevices.json")) == 6
+
+
+def test_of_an_api_server_that_does_not_answer_nothing_is_waited_for_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = Cli(write_kubeconfig(tmp_path / "away", "http://127.0.0.1:1")).run("sysdump", "-o", "dump")
+    assert done.exit_code == 1
+    assert "127.0.0.1" in done.stderr
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_central_that_is_named_wrongly_is_a_part_that_can_not_be_read(cli: Cli, tmp_path: Path) -> None:
+    url = json.loads(cli.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    assert cli.run("sysdump", "-o", "dump", "--central", url).exit_code == 0
+    assert "an API server answers there" in (tmp_path / "dump" / "README.md").read_text()
+    assert items(tmp_path / "dump", "objects/nodedevices.json")
 
 
 def test_secrets_are_not_asked_for() -> None:

@@ -1,18 +1,22 @@
 """`kubectl lading status` as a command: its exit status, what it waits for, and a cluster that it may not read."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import click
 import msgspec
 import pytest
 
-from kubectl_lading.installation.finding import Level
+from central.reckoning import Reckoning
+from kubectl_lading.installation.finding import Level, Part
 from kubectl_lading.installation.installed import Unread, Workload
 from kubectl_lading.installation.read_installation import CRDS, DEPLOYMENTS
-from kubectl_lading.installation.status import AGAIN_S, Duration, wait_until_well
+from kubectl_lading.installation.status import AGAIN_S, wait_until_well
 from kubectl_lading.installation.status_view import StatusView, view_status
+from lading.health import NO_SUCH_PAGE
 from lading.kube.resource import NODE_DEVICES, PODS
 from simnode.api_server import write_kubeconfig
 from tests.fakes.installed_cluster import BOOT, LEADER, NAMESPACE, STANDBY, InstalledCluster, served_installation
@@ -77,6 +81,69 @@ def test_what_may_not_be_read(cluster: InstalledCluster, cli: Cli, path: str, ch
     assert (status, [one.check for one in view.findings]) == (3, checks)
 
 
+def test_who_may_not_read_the_definition_learns_by_the_list_that_it_is_not_there(cluster: InstalledCluster, cli: Cli) -> None:
+    cluster.pages[CRDS.path(name="nodedevices.devices.lading.dev")] = 403
+    cluster.pages[NODE_DEVICES.path()] = 404
+    _, view = seen(cli)
+    (found,) = [one for one in view.findings if one.check == "resource-served"]
+    assert (found.level, "deploy/crds" in found.mend) == (Level.DEGRADED, True)
+
+
+@contextmanager
+def answering(page: bytes, status: int = 200) -> Iterator[str]:
+    """An HTTP server that says the same to everybody; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def without_central(cluster: InstalledCluster) -> None:
+    for path in list(cluster.objects):
+        if "/lading-central" in path:
+            del cluster.objects[path]
+
+
+def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: InstalledCluster, tmp_path: Path) -> None:
+    without_central(cluster)
+    with served_installation(cluster, tmp_path) as cli:
+        _, alone = seen(cli)
+        with answering(msgspec.json.encode(Reckoning())) as url:
+            status, named = seen(cli, "--central", url)
+            assert cli.run("preflight", "--central", url).exit_code == 0
+        gone = seen(cli, "--central", url)[1]
+    (found,) = [one for one in alone.findings if one.part is Part.CENTRAL]
+    assert (found.check, found.level, "--central" in found.mend) == ("central-deployed", Level.DEGRADED, True)
+    assert (status, [one for one in named.findings if one.part is Part.CENTRAL]) == (0, [])
+    assert url in next(one.what for one in named.parts if one.part is Part.CENTRAL)
+    assert [(one.check, one.level) for one in gone.findings if one.part is Part.CENTRAL] == [
+        ("central-deployed", Level.DEGRADED)
+    ]
+
+
+def test_a_metrics_port_in_place_of_central_is_an_unusable_flag(cli: Cli) -> None:
+    with answering(NO_SUCH_PAGE, 404) as url:
+        for words in (("status",), ("defrag",), ("simulate", "-f", "-")):
+            done = cli.run(*words, "--central", url)
+            assert (done.exit_code, done.stdout) == (2, "")
+            assert "http://127.0.0.1:8080" in done.stderr
+
+
 def test_replicas_that_may_not_be_asked_are_not_needed(cluster: InstalledCluster, cli: Cli) -> None:
     for pod in (LEADER, STANDBY):
         cluster.pages[cluster.proxied(pod, "/metrics")] = 403
@@ -99,9 +166,10 @@ def test_nothing_is_installed(tmp_path: Path) -> None:
             del bare.objects[path]
     with served_installation(bare, tmp_path) as cli:
         status, view = seen(cli)
-    missing = {"resource-served", "policies-there", "central-deployed", "central-leads", "scheduler-deployed", "nodes-report"}
+    missing = {"resource-served", "policies-there", "central-deployed", "scheduler-deployed", "nodes-report"}
     assert status == 1
     assert missing <= {one.check for one in view.findings if one.level is Level.DEGRADED}
+    assert not [one.mend for one in view.findings if " logs " in one.mend]  # of what is not there
 
 
 def test_an_api_server_that_is_not_there(tmp_path: Path) -> None:
@@ -154,14 +222,3 @@ def test_it_waits_no_longer_than_it_may(last: StatusView | Unread) -> None:
 def test_without_waiting_it_looks_once() -> None:
     looks = Looks(ILL, WELL)
     assert (looks.wait(0), looks.now, looks.told) == (ILL, 0.0, [])
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90", 90), ("90s", 90), ("1h30m", 5400), ("0s", 0)])
-def test_durations(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "5 m", "-1s", "m", "1d"])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        Duration().convert(text, None, None)

@@ -9,7 +9,7 @@ import yaml
 
 from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
 from kubectl_lading.installation.finding import Level, Part
-from kubectl_lading.installation.installed import Replica, SchedulerConfig, Unread, Workload
+from kubectl_lading.installation.installed import NamedCentral, Replica, SchedulerConfig, Unread, Workload
 from kubectl_lading.installation.objects import Crd
 from kubectl_lading.installation.status_view import CHECKS, age_in_words, view_status
 from tests.docs import ROOT
@@ -56,7 +56,8 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("policies-there", {"policies": {name: policy(name, warning="undefined field") for name in POLICIES}}, "undefined field"),
     ("policies-bound", {"bindings": [policy_binding(name, "Warn") for name in POLICIES]}, POLICIES[0]),
     ("policies-bound", {"bindings": []}, POLICIES[-1]),
-    ("central-deployed", {"central": None}, CENTRAL),
+    ("central-deployed", {"central": None, "replicas": {}}, CENTRAL),
+    ("central-deployed", {"named": NamedCentral(url="http://c:8080", silent="it takes too long")}, "http://c:8080"),
     ("central-deployed", {"central": deployment(CENTRAL, IMAGE, ready=1)}, "1 of 2"),
     ("central-deployed", {"central": deployment(CENTRAL, IMAGE, ready=0, wanted=0)}, "0"),
     ("central-deployed", {"central": deployment(CENTRAL, IMAGE, updatedReplicas=1)}, "rollout"),
@@ -134,6 +135,7 @@ def test_what_can_not_be_read_is_never_well(check: str, changes: dict[str, Any],
 @pytest.mark.parametrize(
     ("check", "changes", "named"),
     [
+        ("central-deployed", {"central": None}, CENTRAL),
         ("central-leads", {"lease": lease(renewed_s=-60)}, "60 s"),
         ("central-answers", {"replicas": {LEADER: UNREAD, STANDBY: Replica()}}, LEADER),
         ("nodes-report", {"reports": {"n1": report(), "gone": report("gone")}}, "gone"),
@@ -162,6 +164,29 @@ def test_the_worst_comes_first() -> None:
 def test_a_leader_that_runs_elsewhere_is_believed() -> None:
     """One outside of the cluster has no pod whose address could be compared."""
     assert view_status(installation(lease=lease(holder="a-host_0b6f"))).findings == ()
+
+
+def test_one_that_runs_elsewhere_needs_no_deployment_where_a_person_says_that_it_answers() -> None:
+    away: dict[str, Any] = {"central": None, "replicas": {}, "lease": None, "endpoints": None, "system_pods": []}
+    (found,) = view_status(installation(**away)).findings
+    assert (found.check, found.level) == ("central-deployed", Level.DEGRADED)
+    named = NamedCentral(url="http://c:8080")
+    assert view_status(installation(**away, named=named)).findings == ()
+    leads = away | {"lease": lease(holder="a-host_0b6f")}  # kube-scheduler may know its address without the Service
+    assert view_status(installation(**leads, named=named)).findings == ()
+
+
+@pytest.mark.parametrize("changes", [{"central": None}, {"replicas": {}}, {}])
+def test_the_logs_of_all_replicas_are_looked_at_however_they_were_made(changes: dict[str, Any]) -> None:
+    found = view_status(installation(lease=None, **changes)).findings
+    (mend,) = [one.mend for one in found if one.check == "central-leads"]
+    assert f"logs -l app.kubernetes.io/name={CENTRAL}" in mend
+
+
+def test_no_log_is_named_that_there_is_not() -> None:
+    late = installation(central=None, replicas={}, lease=lease(renewed_s=31))
+    (mend,) = [one.mend for one in view_status(late).findings if one.check == "central-leads"]
+    assert "kubectl" not in mend
 
 
 def test_two_addresses_of_one_service() -> None:

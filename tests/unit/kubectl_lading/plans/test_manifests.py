@@ -19,11 +19,11 @@ def parsed(text: str) -> Manifest:
 
 def of_kind(kind: str, spec: str) -> list[str]:
     made = parsed(f"kind: {kind}\nmetadata: {{name: x, namespace: own}}\nspec: {{{spec}}}")
-    return [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in made.pods]
+    return [f"{draft.pod.metadata.namespace}/{draft.pod.metadata.name}" for draft in made.pods]
 
 
 def test_a_pod_with_what_is_asked_of_it() -> None:
-    (pod,) = parsed(POD).pods
+    (pod,) = [draft.pod for draft in parsed(POD).pods]
     assert (pod.metadata.namespace, pod.metadata.name) == ("team", "a")
     assert pod.metadata.annotations == {"lading.dev/policy": "spread"}
     assert pod.spec.containers[0].resources.limits == {"lading.dev/gpu": 1, "cpu": 0.5}
@@ -50,13 +50,13 @@ def test_as_many_as_would_run_at_one_time(kind: str, spec: str, count: int) -> N
 
 def test_other_kinds_are_named() -> None:
     made = parsed(f"{POD}\n---\n---\nkind: Service\nmetadata: {{name: s}}\n---\nkind: DaemonSet\nspec: {{{TEMPLATE}}}")
-    assert (len(made.pods), made.passed_over) == (1, ("Service/s", "DaemonSet/pod"))
+    assert (len(made.pods), made.passed_over) == (1, ("Service/s", "DaemonSet"))
 
 
 def test_a_list_and_several_documents() -> None:
     document = "\n".join(f"    {line}" for line in POD.strip().splitlines())
     made = parsed(f"kind: List\nitems:\n  -\n{document}\n---{POD}")
-    assert [pod.metadata.name for pod in made.pods] == ["a", "a"]
+    assert [draft.pod.metadata.name for draft in made.pods] == ["a", "a"]
 
 
 @pytest.mark.parametrize(

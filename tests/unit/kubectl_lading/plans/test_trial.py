@@ -7,7 +7,7 @@ from central.fit.model import Missing
 from central.reasons import OfPod
 from kubectl_lading.cluster import Cluster, compute
 from kubectl_lading.plans.manifests import parse_manifest
-from kubectl_lading.plans.trial import Trial, try_pods
+from kubectl_lading.plans.trial import Trial, Trials
 from lading.nodedevices import NodeDevices
 from tests.fakes.kube_objects import devices, node
 
@@ -19,6 +19,10 @@ def cluster(*sizes: int, cpu: str = "64") -> Cluster:
     return compute((reports, "9"), (nodes, "9"), ([], "9"))
 
 
+def run(trials: Trials, *texts: str) -> list[Trial]:
+    return list(trials.run([draft.pod for text in texts for draft in parse_manifest(text, "x", namespace="team").pods]))
+
+
 def tried(where: Cluster, limits: str, *, replicas: int = 1, scheduler: str = "lading") -> list[Trial]:
     text = f"""
 kind: Deployment
@@ -27,7 +31,7 @@ spec:
   replicas: {replicas}
   template: {{spec: {{schedulerName: {scheduler}, containers: [{{name: main, resources: {{limits: {{{limits}}}}}}}]}}}}
 """
-    return list(try_pods(where, parse_manifest(text, "x", namespace="team").pods))
+    return run(Trials(where), text)
 
 
 def test_each_is_placed_beside_those_before_it() -> None:
@@ -42,8 +46,7 @@ def test_each_is_placed_beside_those_before_it() -> None:
 
 def test_those_of_another_manifest_are_beside_them_too() -> None:
     text = "kind: Pod\nspec: {schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 1}}}]}"
-    pods = [pod for name in ("x", "y") for pod in parse_manifest(text, name, namespace="team").pods]
-    uuids = [gpu.uuid for trial in try_pods(cluster(2), pods) for gpu in trial.containers["main"].gpus]
+    uuids = [gpu.uuid for trial in run(Trials(cluster(2)), text, text) for gpu in trial.containers["main"].gpus]
     assert len(set(uuids)) == 2
 
 
@@ -56,6 +59,20 @@ def test_devices_and_how_close_they_are() -> None:
 def test_a_node_with_the_devices_and_without_the_cpu() -> None:
     (trial,) = tried(cluster(1, cpu="2"), "lading.dev/gpu: 1, cpu: 4")
     assert (trial.node, trial.lacks_resources) == ("", ("n0",))
+
+
+def test_what_was_found_of_one_is_not_kept_beyond_the_next_that_is_placed() -> None:
+    """The second six finds two cards free, the last six none."""
+    six, two = (
+        f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: m, resources: {{limits: {{lading.dev/gpu: {n}}}}}}}]}}"
+        for n in (6, 2)
+    )
+    trials = Trials(cluster(8))
+    tried = run(trials, six, six, two, six)
+    assert [bool(trial.node) for trial in tried] == [True, False, True, False]
+    (before,), (after,) = ([trials.verdicts[number] for number in tried[at].verdicts] for at in (1, 3))
+    assert before.nodes == after.nodes == ("n0",)
+    assert before.detail != after.detail
 
 
 def test_what_is_wrong_with_the_pod_itself() -> None:

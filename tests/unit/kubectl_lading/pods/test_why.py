@@ -11,7 +11,7 @@ from central.why import Why
 from kubectl_lading.central import Silent
 from kubectl_lading.pods.situation import Stand
 from lading.kube.resource import EVENTS
-from tests.fakes.busy_cluster import BusyCluster
+from tests.fakes.busy_cluster import BusyCluster, a_pod_that_waits
 from tests.fakes.kube_server import FakeKubeServer, Fault
 from tests.fakes.kubectl_lading import Cli, served
 from tests.fakes.small_cluster import uid_of
@@ -24,7 +24,9 @@ def server() -> FakeKubeServer:
 
 @pytest.fixture
 def cli(server: FakeKubeServer, tmp_path: Path) -> Iterator[Cli]:
-    with served(BusyCluster(), tmp_path, server=server) as cli:
+    cluster = BusyCluster()
+    cluster.keep_pod(a_pod_that_waits("fits", {"gpu": 1}))
+    with served(cluster, tmp_path, server=server) as cli:
         yield cli
 
 
@@ -86,10 +88,39 @@ def test_a_pod_that_does_not_wait_needs_neither_central_nor_the_cluster(
 
 
 def test_without_the_right_to_read_events(server: FakeKubeServer, cli: Cli) -> None:
-    server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: request.path == EVENTS.path("team-a"))
-    done = cli.run("why", "team-a/busy-b-5", "-o", "json")
-    assert json.loads(done.stdout)["situation"]["refusals"][0]["code"] == "device-held"
-    assert "events" in done.stderr
+    def ask(command: str) -> tuple[Any, str]:
+        server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: request.path == EVENTS.path("team-a"))
+        done = cli.run(command, "team-a/busy-b-5", "-o", "json")
+        return json.loads(done.stdout), done.stderr
+
+    said, told = ask("why")
+    assert said["situation"]["refusals"][0]["code"] == "device-held"
+    assert "Events of namespace team-a" in told
+    assert ask("pod") == (ask("pod")[0] | {"events": []}, told)  # in the same words
+
+
+def test_pods_of_daemon_sets_are_nobodys_hope(cli: Cli) -> None:
+    by_node = {one["node"]: one for one in answer(cli, "team-a/share")["wait"]["helps"]}
+    assert (by_node["busy-c"]["together"], len(by_node["busy-c"]["stay"])) == (0, 8)
+    assert {one["node"]: one["together"] for one in answer(cli, "team-a/eight")["wait"]["helps"]}["busy-b"] == 6
+
+
+@pytest.mark.parametrize(("said", "named"), [(Silent(why="it is away"), "kubectl lading status"), (None, "kube-scheduler")])
+def test_what_to_do_where_the_devices_are_free(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, said: Silent | None, named: str
+) -> None:
+    central_says(monkeypatch, said)
+    assert named in answer(cli, "team-a/fits")["wait"]["fixes"]["fits"]
+    assert f"do  {'central did not answer' if said else 'look at'}" in cli.run("why", "team-a/fits").stdout
+    assert "cpu" in answer(cli, "team-a/hungry")["wait"]["fixes"]["fits"]
+
+
+def test_a_pod_of_another_namespace_is_named(server: FakeKubeServer, cli: Cli) -> None:
+    done = cli.run("why", "eight")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "team-a/eight" in done.stderr
+    server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: "metadata.name" in str(request.query))
+    assert "none" in cli.run("why", "eight").stderr
 
 
 def test_devices_of_a_pod_that_has_some(cli: Cli) -> None:

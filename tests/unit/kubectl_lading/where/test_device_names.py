@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
+from kubectl_lading.where.device_names import Device, Kind, devices_of, find_card, find_device
 from lading.errors import LadingError
 from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
@@ -51,9 +51,10 @@ def test_instances_ports_and_functions() -> None:
     ("word", "near"),
     [
         ("GPU-a", "GPU-ac33"),  # several begin so
-        ("60:00.0", "n2/60:00.0"),  # on several nodes
+        ("60:00.0", "n2/0000:60:00.0"),  # on several nodes
         ("n3/0", "n2"),
-        ("n1/7", "GPU-aa11"),
+        ("n1/7", "n1/0"),
+        ("n1/GPU-aa12", "GPU-aa11"),
         ("GPU-aa12", "GPU-aa11"),
     ],
 )
@@ -61,6 +62,43 @@ def test_what_is_not_one_device_is_refused_with_names_that_are_near(word: str, n
     with pytest.raises(LadingError) as raised:
         found(word)
     assert near in raised.value.hint
+
+
+def test_an_address_that_one_node_has_needs_no_node() -> None:
+    assert found("1f:00.0") == found("n1/0")
+
+
+@pytest.mark.parametrize("word", ["MIG-0000000a", "n1/MIG-0000000a", "GPU-aa11", "n1/1", "n1/20:00.0", "aa1"])
+def test_a_card_is_named_by_its_instances_too(word: str) -> None:
+    assert find_card(word, REPORTS) == found("GPU-aa11")
+
+
+def test_a_card_that_two_nodes_report_is_named_with_its_node() -> None:
+    twice = REPORTS | {"n3": report("n3", "GPU-ac33")}
+    for find in (find_card, find_device):
+        with pytest.raises(LadingError) as raised:
+            find("GPU-ac33", twice)
+        assert "n3/GPU-ac33" in raised.value.hint
+    assert find_card("n3/GPU-ac33", twice).node == "n3"
+
+
+def test_instances_of_old_drivers_have_slashes_in_their_names() -> None:
+    old = "MIG-GPU-aa11/1/0"
+    reports = {"mig-1": report("mig-1", "GPU-aa11", mig=old)}
+    for word in (old, old.lower(), f"mig-1/{old}"):
+        assert (find_device(word, reports).name, find_card(word, reports).name) == (old, "GPU-aa11")
+
+
+@pytest.mark.parametrize("word", ["n2/60:00.0", "n2/60:00.1", "60:00.1"])
+def test_a_nic_is_no_card(word: str) -> None:
+    with pytest.raises(LadingError) as raised:
+        find_card(word, REPORTS)
+    assert "kubectl lading node n" in raised.value.hint
+
+
+def test_the_beginning_of_an_address_is_no_name() -> None:
+    with pytest.raises(LadingError):
+        find_device("0000", {"n2": REPORTS["n2"]})
 
 
 def test_an_address_is_a_cards_and_not_its_instances() -> None:

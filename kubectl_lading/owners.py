@@ -1,0 +1,49 @@
+"""Whom a pod belongs to, and whether it leaves its node at all. Pure.
+
+A pod of a DaemonSet that is deleted is made again for the same node; a static pod is its kubelet's own, and its object in the
+API server (the mirror pod) only shows it. So nobody's room comes from their end.
+
+Source: k8s.io/apimachinery metav1.OwnerReference; "Create static Pods": the annotation kubernetes.io/config.mirror.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from central.ask import pod as ask
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+_BOUND_TO_ITS_NODE: Final = frozenset({"DaemonSet", "Node"})
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
+class Metadata(ask.Metadata, frozen=True, kw_only=True):
+    owner_references: tuple[Owner, ...] = ()
+
+
+class Pod(ask.Pod, frozen=True, kw_only=True):
+    """As central reads it, and whom it belongs to."""
+
+    metadata: Metadata
+
+
+def controller_of(owners: Iterable[Owner]) -> Owner | None:
+    return next((owner for owner in owners if owner.controller), None)
+
+
+def why_bound_to_its_node(annotations: Mapping[str, str], owners: Iterable[Owner]) -> str:
+    """In words; empty for a pod whose node is nothing to it."""
+    owner = controller_of(owners)
+    if MIRROR in annotations:
+        return "it is a static pod of its node"
+    return f"it belongs to {owner.kind} {owner.name}" if owner is not None and owner.kind in _BOUND_TO_ITS_NODE else ""
+
+
+def stays(pod: Pod) -> bool:
+    return bool(why_bound_to_its_node(pod.metadata.annotations, pod.metadata.owner_references))

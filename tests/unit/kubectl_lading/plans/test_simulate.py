@@ -1,0 +1,107 @@
+"""`simulate` as a command: the priorities of its pods, and an answer that stays small."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubectl_lading.plans.simulate import CLASSES
+from tests.docs import ROOT
+from tests.fakes.busy_cluster import A100, BusyCluster
+from tests.fakes.kube_server import FakeKubeServer, Fault
+from tests.fakes.kubectl_lading import Cli, served
+
+LIMITS = "schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 8}}}]"
+EIGHT = f"{{metadata: {{annotations: {{lading.dev/gpu-model: {A100}}}}}, spec: {{{LIMITS}}}}}"
+
+
+def a_pod(name: str, spec: str = "") -> str:
+    return (
+        f"kind: Pod\nmetadata: {{name: {name}, annotations: {{lading.dev/gpu-model: {A100}}}}}\nspec: {{{spec}{LIMITS}}}\n---\n"
+    )
+
+
+@pytest.fixture
+def server() -> FakeKubeServer:
+    return FakeKubeServer()
+
+
+@pytest.fixture
+def cli(server: FakeKubeServer, tmp_path: Path) -> Iterator[Cli]:
+    cluster = BusyCluster()
+    for name, value, default in (("training", 100_000, False), ("usual", 2, True)):
+        made = {
+            "metadata": {"name": name},
+            "value": value,
+            "globalDefault": default,
+            "preemptionPolicy": "PreemptLowerPriority",
+        }
+        cluster.objects[CLASSES.path(name=name)] = made
+    with served(cluster, tmp_path, server=server) as cli:
+        yield cli
+
+
+def simulated(cli: Cli, text: str) -> dict[str, Any]:
+    (cli.kubeconfig.parent / "pods.yaml").write_text(text)
+    done = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml"), "-o", "json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_priorities_are_those_that_the_api_server_would_give(cli: Cli) -> None:
+    own = "kind: PriorityClass\nmetadata: {name: own}\nvalue: 50\n---\n"
+    text = a_pod("plain") + a_pod("first", "priorityClassName: training, ") + a_pod("ours", "priorityClassName: own, ") + own
+    said = simulated(cli, text)
+    assert [(pod["pod"], pod["priority"]) for pod in said["pods"]] == [("first", 100_000), ("ours", 50), ("plain", 2)]
+    assert said["passed_over"] == []
+
+
+def test_whom_central_would_evict(cli: Cli) -> None:
+    (pod,) = simulated(cli, a_pod("first", "priorityClassName: training, "))["pods"]
+    assert pod["node"] == ""
+    assert [one["pod"] for one in pod["preemption"]["victims"]] == ["finetune"]
+    shown = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml")).stdout
+    assert "team-a/finetune" in shown
+    assert "100000" in shown
+
+
+def test_a_class_that_there_is_not(cli: Cli) -> None:
+    (pod,) = simulated(cli, a_pod("first", "priorityClassName: trainin, "))["pods"]
+    assert (pod["node"], pod["why"]) == ("", None)
+    assert "training" in pod["problem"]
+
+
+def test_without_the_right_to_read_classes(server: FakeKubeServer, cli: Cli) -> None:
+    server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: request.path == CLASSES.path())
+    (cli.kubeconfig.parent / "pods.yaml").write_text(a_pod("first", "priorityClassName: unknown, "))
+    done = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml"), "-o", "json")
+    (pod,) = json.loads(done.stdout)["pods"]
+    assert (pod["priority"], bool(pod["why"])) == (0, True)
+    assert "PriorityClasses" in done.stderr
+
+
+def test_a_reader_has_the_right_to_read_classes() -> None:
+    role = next(iter(yaml.safe_load_all((ROOT / "deploy/rbac/reader.yaml").read_text())))
+    assert any(CLASSES.plural in rule["resources"] and "list" in rule["verbs"] for rule in role["rules"])
+
+
+def test_what_nodes_lack_is_said_once_for_all_pods_that_wait(cli: Cli) -> None:
+    one, many = (
+        simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: {count}, template: {EIGHT}}}")
+        for count in (1, 200)
+    )
+    assert one["verdicts"] == many["verdicts"]
+    assert {tuple(pod["verdicts"]) for pod in many["pods"]} == {tuple(one["pods"][0]["verdicts"])}
+    assert [pod["why"]["name"] for pod in many["pods"]] == [pod["pod"] for pod in many["pods"]]
+    (pod,) = one["pods"]
+    assert pod["why"]["nodes"] == []
+    mine = [one["verdicts"][number] for number in pod["verdicts"]]
+    assert sum(len(verdict["nodes"]) for verdict in mine) == sum(pod["why"]["reasons"].values()) == 9
+    assert {verdict["reason"] for verdict in mine} == pod["why"]["reasons"].keys()
+    shown = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml")).stdout
+    assert "x-0 and 199 more" in shown
+    assert len(shown.splitlines()) < 12

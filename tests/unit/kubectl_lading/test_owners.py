@@ -1,0 +1,31 @@
+"""Pods that do not leave their node."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubectl_lading.owners import MIRROR, Pod, stays
+
+
+def pod(**metadata: Any) -> Pod:
+    return msgspec.convert({"metadata": {"name": "p", **metadata}}, Pod)
+
+
+def owner(kind: str, *, controller: bool = True) -> dict[str, Any]:
+    return {"kind": kind, "name": "of", "controller": controller, "apiVersion": "v1", "uid": "u"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, False),
+        ({"ownerReferences": [owner("ReplicaSet")]}, False),
+        ({"ownerReferences": [owner("Job"), owner("DaemonSet", controller=False)]}, False),
+        ({"ownerReferences": [owner("Job", controller=False), owner("DaemonSet")]}, True),
+        ({"ownerReferences": [owner("Node")]}, True),
+        ({"annotations": {MIRROR: "x"}}, True),
+    ],
+)
+def test_who_stays(metadata: dict[str, Any], expected: bool) -> None:
+    assert stays(pod(**metadata)) is expected
