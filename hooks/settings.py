@@ -125,22 +125,24 @@ def check(settings: Settings) -> None:
     _check_cni(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)
-    if trust.accepted & {Form.SIGNED, Form.UNSIGNED} and not settings.node_name:
-        accepted = ", ".join(sorted(trust.accepted))
-        raise ConfigError(
-            f"node_name is empty, and assignments = {accepted} are for one node",
-            hint="node_name = the name that `kubectl get nodes` shows for this machine",
+    if missing := _missing(settings, trust):
+        raise ConfigError("; ".join(missing), hint="; ".join(missing.values()))
+
+
+def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
+    """What has no default and is needed by other settings: in words, with how it is written. All at once: whoever writes a
+    configuration should not be told one thing at a time."""
+    missing: dict[str, str] = {}
+    of_central = sorted(trust.accepted & {Form.SIGNED, Form.UNSIGNED})
+    if not settings.node_name and (of_central or settings.report):
+        needed = (
+            f"assignments = {', '.join(of_central)} are for one node" if of_central else "report = true reports as this node"
         )
-    if settings.report and not settings.node_name:
-        raise ConfigError(
-            "node_name is empty, and report = true reports as this node",
-            hint="node_name = the name that `kubectl get nodes` shows for this machine",
-        )
+        missing[f"node_name is empty, and {needed}"] = "node_name = the name that `kubectl get nodes` shows for this machine"
     if Form.SIGNED in trust.accepted and not trust.keys:
-        raise ConfigError(
-            "keys is empty, and assignments = signed are checked with them",
-            hint='[keys]\n       k1 = "/etc/lading/keys/k1.pem"   (or assignments = ["manual"], for testing)',
-        )
+        hint = 'below [keys]: k1 = "/etc/lading/keys/k1.pem" (or assignments = ["manual"], for testing)'
+        missing["keys is empty, and assignments = signed are checked with them"] = hint
+    return missing
 
 
 def _check_cni(settings: Settings) -> None:

@@ -6,7 +6,10 @@ right. An unknown key is an error: a misspelt `failure_polcy` must not silently 
 """
 
 import argparse
+import contextlib
+import difflib
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from lading.errors import ConfigError
+from lading.log import printable
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -44,7 +48,11 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
     """`--config`, `--check-config`, `--print-config` and one flag a setting."""
     parser.add_argument("--config", type=Path, default=None, metavar="FILE", help=f"TOML file [{config}]")
     parser.add_argument("--check-config", action="store_true", help="check the configuration, say what is wrong, exit")
-    parser.add_argument("--print-config", action="store_true", help="print the configuration in force as TOML, exit")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the configuration in force as TOML, exit; what it lacks is said on stderr",
+    )
     parser.set_defaults(default_config=config)
     for key, kind, setting, default in declared(schema):
         if not setting.flag:
@@ -60,22 +68,47 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
 
 def load(schema: type[S], args: argparse.Namespace) -> S:
     """The settings in force. A `--config` that was named must exist; the default one may be absent."""
-    path: Path = args.config or args.default_config
-    values: dict[str, Any] = {}
+    values, flags = _read_file(args), _read_flags(schema, args)
+    where = str(args.config or args.default_config)
+    source = dict.fromkeys(values, where) | {key: "--" + key.replace("_", "-") for key in flags}
+    return convert(schema, values | flags, source, where)
+
+
+def load_usable(schema: type[S], args: argparse.Namespace) -> S:
+    """As `load`, without each value that it would refuse: for who has to go on, and says elsewhere what was wrong. Every key
+    has a default here."""
     try:
-        values = tomllib.loads(path.read_bytes().decode())
+        values = _read_file(args)
+    except ConfigError:
+        values = {}
+    usable: dict[str, Any] = {}
+    for key, value in (values | _read_flags(schema, args)).items():
+        with contextlib.suppress(ConfigError):
+            convert(schema, {key: value}, {}, "")
+            usable[key] = value
+    return convert(schema, usable, {}, "")
+
+
+def _read_file(args: argparse.Namespace) -> dict[str, Any]:
+    path: Path = args.config or args.default_config
+    try:
+        return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError as e:
         if args.config:
             raise ConfigError(f"cannot read {path}: no such file") from e
+        return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise ConfigError(f"cannot read {path}: {e}") from e
-    source = dict.fromkeys(values, str(path))
+
+
+def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
+    """Of those that were given, as the file would have them."""
+    flags = {}
     for key, kind, setting, _ in declared(schema):
         given = getattr(args, f"set_{key}", None) if setting.flag else None
         if given is not None:
-            values[key] = given if isinstance(given, bool) else _from_flag(kind, given)
-            source[key] = "--" + key.replace("_", "-")
-    return convert(schema, values, source, str(path))
+            flags[key] = given if isinstance(given, bool) else _from_flag(kind, given)
+    return flags
 
 
 def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str) -> S:
@@ -83,7 +116,9 @@ def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], whe
     kinds = {key: kind for key, kind, *_ in declared(schema)}
     for key in values:
         if key not in kinds:
-            raise ConfigError(f"{where}: unknown key {key!r}", hint=f"known keys: {', '.join(sorted(kinds))}")
+            near = difflib.get_close_matches(key, kinds, n=1)
+            meant = f"{near[0]}? " if near else ""
+            raise ConfigError(f"{where}: unknown key {key!r}", hint=f"{meant}known keys: {', '.join(sorted(kinds))}")
     try:
         return msgspec.convert(values, schema, strict=True)
     except msgspec.ValidationError as e:
@@ -169,16 +204,29 @@ def _quote(text: str) -> str:
 
 def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], None]) -> S:
     """Answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise. `check` raises ConfigError
-    for what only several settings together, or the files that they name, can show."""
+    for what only several settings together, or the files that they name, can show. What it finds does not keep them from being
+    printed: whoever writes a configuration wants to see it before it is complete."""
     settings = load(schema, args)
-    try:
-        check(settings)
-    except ConfigError as e:
-        raise ConfigError(f"{args.config or args.default_config}: {e.message}", hint=e.hint) from e
+    problem = _find_problem(settings, args, check)
+    if args.print_config:
+        print(render_toml(settings), end="")
+        if problem:
+            print(f"not to be started with: {printable(problem.message)}", file=sys.stderr)
+            print(f"hint:  {printable(problem.hint)}", file=sys.stderr)
+        raise SystemExit(0)
+    if problem:
+        raise problem
     if args.check_config:
         print("configuration ok")
         raise SystemExit(0)
-    if args.print_config:
-        print(render_toml(settings), end="")
-        raise SystemExit(0)
     return settings
+
+
+def _find_problem(settings: S, args: argparse.Namespace, check: Callable[[S], None]) -> ConfigError | None:
+    try:
+        check(settings)
+    except ConfigError as e:
+        problem = ConfigError(f"{args.config or args.default_config}: {e.message}", hint=e.hint)
+        problem.__cause__ = e
+        return problem
+    return None

@@ -3,6 +3,7 @@
 Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
 """
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -10,10 +11,12 @@ import msgspec
 from hooks.doctor.cluster import ApiSeen
 from hooks.report.reporter import Api, connect
 from lading import nodedevices
-from lading.errors import HostError
+from lading.errors import ConfigError, HostError
 from lading.kube.errors import NotFoundError, RefusedError, UnclearError, UnreachableError
 from lading.kube.resource import NODES
+from lading.threads import in_thread
 
+_KUBELETS: Final = ("/etc/kubernetes/kubelet.conf", "/var/lib/rancher/*/agent/kubelet.kubeconfig")
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 # What the reporter does (deploy/rbac/reporter.yaml): verb, API group, resource, subresource.
 _RIGHTS: Final = (
@@ -27,13 +30,21 @@ async def read_api(node_name: str, *, report: bool, kubeconfig: str) -> ApiSeen:
     """Creates reviews only, which nobody keeps. LadingError where the API server is not reached."""
     if not report:
         return ApiSeen(node_name=node_name, asked=False)
+    if kubeconfig and not await in_thread(lambda: Path(kubeconfig).is_file()):
+        hint = f'kubeconfig = "FILE" in hooks.toml, kubelet\'s own: ls {" ".join(_KUBELETS)}'
+        raise ConfigError(f"there is no kubeconfig {kubeconfig}", hint=hint)
     try:
         async with connect(kubeconfig) as api:
             return await ask(api, node_name)
     except (UnreachableError, UnclearError) as e:
-        source = kubeconfig or "the pod's service account"
-        hint = f"server and credentials of {source}; journalctl -t lading-hooks LADING_EVENT=report.failed"
-        raise HostError(e.message, hint=hint) from e
+        raise HostError(e.message, hint=_try_it(kubeconfig, node_name)) from e
+    except ConfigError as e:
+        raise ConfigError(e.message, hint=e.hint or _try_it(kubeconfig, node_name)) from e
+
+
+def _try_it(kubeconfig: str, node_name: str) -> str:
+    said = "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5"
+    return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {said}" if kubeconfig else said
 
 
 async def ask(api: Api, node_name: str) -> ApiSeen:

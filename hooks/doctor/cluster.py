@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
+from lading.doctor.sandbox import SandboxSeen, ServerSeen, decide_network, decide_sandbox
 
 PLUGINS: Final = "var/lib/kubelet/device-plugins"
 # NVIDIA's and its forks' (nvidia-gpu.sock, hami), Mellanox' and the network operator's (rdma-shared…, sriov…).
@@ -34,7 +35,8 @@ def decide_plugins(seen: PluginsSeen) -> Iterator[Verdict]:
         yield ok(f"{', '.join(rivals)} serve this node too, and coexist = true leaves alone what they give out")
     else:
         what = f"{', '.join(rivals)} in /{PLUGINS}: a device plugin gives out devices here too, and coexist is false"
-        mend = "take the plugin's DaemonSet off this node; or coexist = true, with devices that only one of both gives out"
+        away = "take the plugin's DaemonSet off this node (kubectl get ds -A | grep -i -e device -e plugin)"
+        mend = f"{away}; or coexist = true, with devices that only one of both gives out"
         yield failed(what, mend=mend)
 
 
@@ -88,3 +90,16 @@ def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
         yield failed(f"not allowed: {', '.join(seen.denied)}", mend="kubectl apply -f deploy/rbac/reporter.yaml")
     if seen.node and seen.served and not seen.denied:
         yield ok(f"Node {seen.node_name} and NodeDevices are there, and may be reported to")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiInside:
+    """What the daemon's own reports need: files, and a way to the server."""
+
+    sandbox: SandboxSeen | None
+    server: ServerSeen
+
+
+def decide_api_inside(seen: ApiInside) -> Iterator[Verdict]:
+    yield from decide_sandbox(seen.sandbox)
+    yield from decide_network(seen.sandbox, seen.server)

@@ -72,11 +72,10 @@ def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Verdict]:
     there = {node.path for node in seen.nvml.driver.control} if seen.nvml.driver else set()
     absent = [path for path in _CONTROL if path not in there]
     if absent:
-        why = "; ".join(seen.nvml.problems) or "not there"
-        mend = (
-            "nvidia-modprobe -c 0 -u (package nvidia-modprobe), after removing what is wrong; at each boot: nvidia-persistenced"
-        )
-        yield failed(f"{', '.join(absent)}: {why}", mend=mend)
+        said = seen.nvml.problems
+        unsaid = [f"{path} is not there" for path in absent if not any(path in problem for problem in said)]
+        makes = "nvidia-modprobe -c 0 -u (package nvidia-modprobe); at each boot: systemctl enable nvidia-persistenced"
+        yield failed("; ".join((*said, *unsaid)), mend=f"rm -f {' '.join(absent)}; {makes}")
     if not missing and not absent:
         yield ok("/dev has every card's node and the driver's, with the kernel's numbers")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
-from hooks.doctor import cards, cluster, files, kernel, rdma, read, state
+from hooks.doctor import cards, cluster, files, kernel, needs, rdma, read, state
 from hooks.doctor.api import read_api
 from hooks.doctor.gpus import InjectionSeen
 from hooks.grant.gpu import GpuMode
@@ -30,8 +30,10 @@ from lading.doctor.kubelet import KubeletSeen, Route
 from lading.doctor.neighbour import ProxyConfig
 from lading.doctor.read import read_listener, read_neighbour, read_runtime, read_said, read_socket, read_units
 from lading.doctor.read_kubelet import read_kubelet
-from lading.doctor.reading import ElsewhereError, Readings, said_by
+from lading.doctor.read_sandbox import DaemonView
+from lading.doctor.reading import ElsewhereError, said_by
 from lading.doctor.runtime import CgroupDrivers, RuntimeSeen
+from lading.doctor.sandbox import SandboxSeen
 from lading.doctor.sockets import SocketSeen
 from lading.doctor.units import UnitsSeen
 from lading.doctor.versions import VersionsSeen
@@ -58,13 +60,12 @@ class NriSeen:
     served: bool
 
 
-class Host(Readings):
+class Host(DaemonView):
     """One node, as this configuration sees it."""
 
     def __init__(self, settings: Settings, *, config: ConfigSeen, proxy_config: Path) -> None:
-        super().__init__()
+        super().__init__(DAEMON, Path(settings.host_root))
         self.settings = settings
-        self.root = Path(settings.host_root)
         self._config = config
         self._proxy_config = proxy_config
 
@@ -104,6 +105,9 @@ class Host(Readings):
     async def config_file(self) -> ConfigSeen:
         return self._config
 
+    async def config_inside(self) -> SandboxSeen | None:
+        return await self.inside(*needs.config_needs(self.settings, self._config.path))
+
     async def keys(self) -> files.KeysSeen:
         if self._config.is_denied:
             raise ElsewhereError("config")
@@ -129,7 +133,8 @@ class Host(Readings):
         return await in_thread(lambda: read.read_disk(Path(self.settings.state_dir)))
 
     async def route(self) -> Route:
-        return Route(kubelet=await self.kubelet(), proxy=(await self.proxy()).listen)
+        proxy = await self.proxy()
+        return Route(kubelet=await self.kubelet(), proxy=proxy.listen, runtime=proxy.runtime_endpoint)
 
     async def cgroup_drivers(self) -> CgroupDrivers:
         return CgroupDrivers(
@@ -147,6 +152,16 @@ class Host(Readings):
     async def api(self) -> cluster.ApiSeen:
         settings = self.settings
         return await read_api(settings.node_name, report=settings.report, kubeconfig=settings.kubeconfig)
+
+    async def api_inside(self) -> cluster.ApiInside:
+        path = Path(self.settings.kubeconfig)
+        found = (
+            await in_thread(lambda: read.read_kubeconfig(path)) if self.settings.report and path.name else needs.Kubeconfig()
+        )
+        return cluster.ApiInside(
+            sandbox=await self.inside(*needs.api_needs(self.settings, found)),
+            server=await in_thread(lambda: read.read_server(found.server)),
+        )
 
     async def cdi(self) -> CdiSeen:
         runtime = await said_by("runtime", self.runtime())

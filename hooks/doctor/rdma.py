@@ -130,6 +130,6 @@ def decide_memlock(seen: MemlockSeen) -> Iterator[Verdict]:
     elif seen.ipc_lock:
         yield ok("the runtime's limit is small, and rdma_ipc_lock = true gives containers CAP_IPC_LOCK")
     else:
-        yield failed(
-            seen.problem, mend="systemctl edit containerd: [Service] LimitMEMLOCK=infinity; systemctl restart containerd"
-        )
+        folder = "/etc/systemd/system/containerd.service.d"
+        write = f"mkdir -p {folder}; printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {folder}/20-memlock.conf"
+        yield failed(seen.problem, mend=f"{write}; systemctl daemon-reload && systemctl restart containerd")

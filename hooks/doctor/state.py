@@ -45,6 +45,7 @@ class DiskSeen:
 
 
 def decide_disk(seen: DiskSeen) -> Iterator[Verdict]:
+    room = f'make room: du -xhd2 "$(findmnt -no TARGET -T {seen.folder})" | sort -h | tail; '
     where = f"df -h {seen.folder}; df -i {seen.folder}; findmnt -T {seen.folder}"
     if not seen.there or seen.access is None:
         yield skipped(f"there is no {seen.folder} yet: the first start of lading-hooks makes it")
@@ -55,10 +56,12 @@ def decide_disk(seen: DiskSeen) -> Iterator[Verdict]:
         yield failed(what, mend=f"chown root {seen.folder}; chmod 0700 {seen.folder}")
     mib = seen.free >> 20
     if seen.read_only:
-        yield failed(f"{seen.folder} is on a file system that is mounted read-only", mend=f"dmesg | tail; {where}")
+        remount = f'mount -o remount,rw "$(findmnt -no TARGET -T {seen.folder})"'
+        what = f"{seen.folder} is on a file system that is mounted read-only"
+        yield failed(what, mend=f"dmesg | tail says whether its disk failed; else {remount}; {where}")
     elif seen.free < LEAST_FREE or seen.free_inodes == 0:
-        yield failed(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=where)
+        yield failed(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=room + where)
     elif seen.free < LITTLE_FREE or (seen.free_inodes is not None and seen.free_inodes < _LITTLE_INODES):
-        yield warning(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=where)
+        yield warning(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=room + where)
     else:
         yield ok(f"{seen.folder} can be written, {mib} MiB are free")

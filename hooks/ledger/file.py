@@ -19,7 +19,10 @@ from typing import Final
 from hooks.ledger.schema import APPLICATION_ID, MIGRATIONS
 from lading.errors import HostError, LadingError, StateError
 
-_REBUILD: Final = "rebuild it: lading-hooks rebuild-ledger"
+_REBUILD: Final = (
+    "rebuild it: systemctl stop lading-hooks.socket lading-hooks; lading-hooks rebuild-ledger; "
+    "systemctl start lading-hooks.socket lading-hooks"
+)
 _BUSY_MS: Final = 1000  # a person's sqlite3 shell may hold a lock; the hook call's deadline is twice that
 
 

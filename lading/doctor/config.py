@@ -33,7 +33,7 @@ def can_be_changed(access: Access | None) -> bool:
 
 def decide_config(seen: ConfigSeen) -> Iterator[Verdict]:
     if seen.problem is not None:
-        what = f"{seen.problem.message}; the other checks go by the defaults, or by what could be read"
+        what = f"{seen.problem.message}; the other checks go by the flags, by what can be used of the file, and by the defaults"
         if seen.is_denied:
             yield skipped(what, mend="run this as root")
             return

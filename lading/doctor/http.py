@@ -4,7 +4,7 @@ Enters: the bodies of /readyz and /metrics (lading.health). Leaves: conditions t
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,8 +46,9 @@ class Said:
         return float(found[1]) if found else None
 
 
-def decide_ready(said: Said) -> Iterator[Verdict]:
-    """A condition that does not hold is what the daemon itself found."""
+def decide_ready(said: Said, mends: Mapping[str, str]) -> Iterator[Verdict]:
+    """A condition that does not hold is what the daemon itself found. `mends` has what mends each, by its name's first word;
+    a daemon newer than this command may have more."""
     if not said.address:
         yield skipped(f"{said.daemon} serves no /readyz: metrics is empty in its configuration")
         return
@@ -60,10 +61,14 @@ def decide_ready(said: Said) -> Iterator[Verdict]:
     except msgspec.DecodeError:
         yield warning(f"something else than {said.daemon} answers at {said.address}", mend=f"ss -tlnp | grep {said.address}")
         return
-    mend = f"journalctl -t {said.daemon} -p warning -n 50; docs/operations.md, Is it well?"
     for condition in conditions:
         if not condition.ok:
-            what = f"{condition.name}: {condition.why}"
-            yield failed(what, mend=mend) if condition.required else warning(what, mend=mend)
+            mend = mends.get(condition.name.partition(" ")[0]) or f"journalctl -t {said.daemon} -p warning -n 50"
+            what = f"not ready: {condition.name}: {condition.why}"
+            yield (
+                failed(what, mend=mend)
+                if condition.required
+                else warning(f"ready, but {condition.name}: {condition.why}", mend=mend)
+            )
     if all(condition.ok for condition in conditions):
         yield ok(f"{said.daemon} says so itself: {len(conditions)} conditions hold")

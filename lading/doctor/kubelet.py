@@ -2,7 +2,8 @@
 
 Enters: the kubelet that runs, its unit's files, its configuration. Leaves: endpoints with where each is from, and whether pods
 start past the proxy. A flag wins over the configuration file, the last of several flags over the others, and the drop-ins of
-`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way.
+`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of
+K3s or RKE2 has the settings of those (lading.doctor.distribution).
 
 Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
 files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.
@@ -13,17 +14,22 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from lading.doctor.distribution import CONTAINERD, Service, redirect
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 from lading.doctor.processes import Process
 from lading.doctor.unit_files import Unit, Word
 
 _FLAG: Final = "container-runtime-endpoint"
-_KEY: Final = "containerRuntimeEndpoint"
+KEY: Final = "containerRuntimeEndpoint"
 _EXTRA_ARGS: Final = "KUBELET_EXTRA_ARGS"
 _DROP_INS: Final = "/etc/systemd/system/kubelet.service.d"
 _RESTART: Final = "systemctl daemon-reload && systemctl restart kubelet"
-_DEFAULT: Final = "kubelet's default"
+DEFAULT: Final = "kubelet's default"
 COMMAND_LINE: Final = "its command line"
+_RUNTIME: Final = (
+    f'runtime_endpoint = "{CONTAINERD}" in runtimeproxy.toml and in hooks.toml; '
+    "systemctl restart lading-runtimeproxy lading-hooks"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +48,11 @@ class Command:
     def setting(self, flag: str, key: str, default: str) -> Setting:
         if word := last_flag(self.words, flag):
             return Setting(value=word.text, source=word.file)
-        return self.config.get(key) or Setting(value=default, source=_DEFAULT)
+        return self.config.get(key) or Setting(value=default, source=DEFAULT)
 
     @property
     def endpoint(self) -> Setting:
-        return self.setting(_FLAG, _KEY, "unix:///run/containerd/containerd.sock")
+        return self.setting(_FLAG, KEY, "unix:///run/containerd/containerd.sock")
 
     @property
     def cgroup_driver(self) -> Setting:
@@ -63,6 +69,12 @@ class KubeletSeen:
     running: Command | None = None  # what the process was started with
     unit: Unit = field(default_factory=Unit)
     planned: Command | None = None  # what the unit would start now; None: no unit that starts anything
+    service: Service | None = None  # the distribution that kubelet is a part of, and whose settings it has
+
+    @property
+    def name(self) -> str:
+        inside = self.service is not None and self.process is not None and self.process.program != "kubelet"
+        return f"kubelet inside {self.process}" if inside else str(self.process)
 
     @property
     def command(self) -> Command:
@@ -89,6 +101,10 @@ def same_socket(one: str, other: str) -> bool:
     return _socket_path(one) == _socket_path(other)
 
 
+def _url(endpoint: str) -> str:
+    return f"unix://{_socket_path(endpoint)}"
+
+
 def _socket_path(text: str) -> str:
     path = text.removeprefix("unix://").removeprefix("unix:")
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
@@ -96,18 +112,20 @@ def _socket_path(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """kubelet, and the socket of the proxy that it should talk to."""
+    """kubelet, the socket of the proxy that it should talk to, and the one of the runtime behind the proxy."""
 
     kubelet: KubeletSeen
     proxy: str
+    runtime: str
 
 
 def decide_endpoint(route: Route) -> Iterator[Verdict]:
     now, later = route.kubelet.running, route.kubelet.planned
     if now is None and later is None:
-        yield skipped("no kubelet runs here, and it has no unit")
+        yield skipped("no kubelet runs here, and it has no unit (neither have k3s and rke2)")
     elif now is None and later is not None:
-        what = f"kubelet does not run; when it starts it talks to {later.endpoint.value}, as {later.endpoint.source} says"
+        whose = f"{route.kubelet.service.distribution}'s kubelet" if route.kubelet.service else "kubelet"
+        what = f"{whose} does not run; when it starts it talks to {later.endpoint.value}, as {later.endpoint.source} says"
         past = not same_socket(later.endpoint.value, route.proxy)
         yield failed(f"{what}: past the proxy", mend=_redirect(route, later)) if past else ok(what)
     elif now is not None and not same_socket(now.endpoint.value, route.proxy):
@@ -118,29 +136,50 @@ def decide_endpoint(route: Route) -> Iterator[Verdict]:
         )
         yield warning(what, mend=_redirect(route, later))
     elif now is not None:
-        yield ok(f"{route.kubelet.process} talks to the proxy at {now.endpoint.value}, as {now.endpoint.source} says")
+        yield _through_the_proxy(route, now)
+
+
+def _through_the_proxy(route: Route, now: Command) -> Verdict:
+    service, found = route.kubelet.service, now.endpoint
+    if service is None:
+        return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
+    if not service.runs_containerd and same_socket(route.runtime, CONTAINERD):
+        what = f"container-runtime-endpoint in {service.own_endpoint.file} turns off {service.distribution}'s own containerd"
+        mend = f"take it out there; {redirect(service, _url(route.proxy))}"
+        return failed(f"{what}, which is the runtime that the proxy asks", mend=mend)
+    if service.runs_containerd and not same_socket(route.runtime, CONTAINERD):
+        what = f"the proxy asks {route.runtime}, and {service.distribution}'s containerd listens at {CONTAINERD}"
+        return failed(f"{route.kubelet.name} talks to the proxy; {what}", mend=_RUNTIME)
+    if service.changed:
+        what = f"{route.kubelet.name} was started before {service.changed} was written: what it talks to now is not known"
+        return warning(f"{what}, from its next start on it is the proxy", mend=f"systemctl restart {service.unit}")
+    return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
 
 
 def _bypass(route: Route, now: Command, later: Command | None) -> Verdict:
     found = now.endpoint
-    what = f"{route.kubelet.process} talks to {found.value}, as {found.source} says: past the proxy at {route.proxy}"
+    what = f"{route.kubelet.name} talks to {found.value}, as {found.source} says: past the proxy at {route.proxy}"
     if later is not None and same_socket(later.endpoint.value, route.proxy):
-        return failed(f"{what}; it was not restarted since {later.endpoint.source} says otherwise", mend=_RESTART)
+        restart = f"systemctl restart {route.kubelet.service.unit}" if route.kubelet.service else _RESTART
+        return failed(f"{what}; it was not restarted since {later.endpoint.source} says otherwise", mend=restart)
     return failed(what, mend=_redirect(route, later or now))
 
 
 def _redirect(route: Route, command: Command) -> str:
     """What to change so that the next kubelet talks to the proxy: where the flag is given, or could be."""
-    unit, source = route.kubelet.unit, command.endpoint.source
-    socket = f"unix://{_socket_path(route.proxy)}"
+    unit, source, service = route.kubelet.unit, command.endpoint.source, route.kubelet.service
+    socket = _url(route.proxy)
+    if service:
+        first = f"{_RUNTIME}; " if service.runs_containerd and not same_socket(route.runtime, CONTAINERD) else ""
+        return f"{first}{redirect(service, socket)}"
     flag = f"--{_FLAG}={socket}"
     if winner := extra_args_file(unit):
         return f"give {_EXTRA_ARGS} in {winner}, which wins over drop-ins, {flag}; systemctl restart kubelet"
     if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # behind the others, where kubeadm writes its own
         line = f'[Service]\\nEnvironment="{_EXTRA_ARGS}={flag}"\\n'
         return f"mkdir -p {_DROP_INS}; printf '{line}' > {_DROP_INS}/10-lading.conf; {_RESTART}"
-    if command.config.get(_KEY) == command.endpoint:
-        return f"{_KEY}: {socket} in {source}; systemctl restart kubelet"
+    if command.config.get(KEY) == command.endpoint:
+        return f"{KEY}: {socket} in {source}; systemctl restart kubelet"
     return f"{flag}{f' in {source}' if source.startswith('/') else ' on its command line'}; {_RESTART}"
 
 

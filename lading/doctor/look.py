@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from lading.doctor.model import Check, Finding, Verdict, failed, skipped
+from lading.doctor.model import Check, Finding, Look, State, Verdict, failed, skipped
 from lading.doctor.reading import ElsewhereError
 from lading.errors import LadingError
 
@@ -27,9 +27,17 @@ async def look(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tup
 
 
 async def _look_at(check: Check[H], host: H, deadline_s: float) -> Iterable[Verdict]:
+    """What is well from here, and not for the daemon, is not well."""
+    looks = [check.look] + ([check.inside] if check.inside else [])
+    found, *inside = await asyncio.gather(*(_verdicts(check, look, host, deadline_s) for look in looks))
+    kept_from_it = [verdict for verdicts in inside for verdict in verdicts if verdict not in found]
+    return [*(v for v in found if v.state is not State.OK), *kept_from_it] if kept_from_it else found
+
+
+async def _verdicts(check: Check[H], look: Look[H], host: H, deadline_s: float) -> Sequence[Verdict]:
     try:
         async with asyncio.timeout(deadline_s):
-            return tuple(await check.look(host))
+            return tuple(await look(host))
     except TimeoutError:
         return (
             failed(
@@ -37,7 +45,7 @@ async def _look_at(check: Check[H], host: H, deadline_s: float) -> Iterable[Verd
             ),
         )
     except ElsewhereError as e:
-        return (skipped(f"`{e}` says why"),)
+        return (skipped(f"what it takes could not be read: `{e}` says why"),)
     except (LadingError, OSError) as e:
         if denied := _denied(e):
             return (skipped(f"not allowed: {denied}", mend="run this as root"),)

@@ -51,13 +51,15 @@ Look = Callable[[H], Awaitable[Iterable[Verdict]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Generic[H]):
-    """`look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one."""
+    """`look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one. `inside`
+    says what the daemon itself can not reach of that: where it finds something, nothing is well."""
 
     name: str
     group: str
     what: str  # is looked at
     why: str  # it matters
     look: Look[H]
+    inside: Look[H] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

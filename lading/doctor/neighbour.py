@@ -8,6 +8,7 @@ class ProxyConfig:
     """The defaults are lading-runtimeproxy's own."""
 
     listen: str = "/run/lading/cri.sock"
+    runtime_endpoint: str = "/run/containerd/containerd.sock"
     hooks_dir: str = "/etc/lading/hooks.d"
     metrics: str = "127.0.0.1:9440"
 

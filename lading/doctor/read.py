@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import yaml
 
 from lading.doctor.config import ConfigSeen
+from lading.doctor.distribution import CONTAINERD
 from lading.doctor.http import Said
 from lading.doctor.neighbour import HooksConfig, ProxyConfig
 from lading.doctor.processes import Process
@@ -32,7 +34,7 @@ from lading.errors import ConfigError, HostError
 from lading.health import Address, parse_address
 from lading.liveness import HELLO, find_silence
 from lading.runtime import RuntimeClient
-from lading.settings import load
+from lading.settings import load, load_usable
 from lading.sockets import Access, peer_credentials
 from lading.threads import in_thread
 
@@ -42,9 +44,10 @@ N = TypeVar("N", ProxyConfig, HooksConfig)
 ANSWER_S: Final = 4.0  # of each question; a check may ask two
 PROC: Final = Path("/proc")  # our own: the kernel names a peer by the pid that it has for us
 LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
+RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen at is none to connect to
 _BOOTED: Final = Path("run/systemd/system")  # sd_booted(3)
-_PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NeedDaemonReload"
+_PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainStatus,NRestarts,NeedDaemonReload"
 
 
 # ---- processes
@@ -151,10 +154,16 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 async def read_runtime(endpoint: Path) -> RuntimeSeen:
     """HostError where nobody listens, RuntimeUnavailableError where it does not answer; PermissionError."""
     if await in_thread(lambda: read_listener(endpoint)) is None:
-        hint = "systemctl status containerd; journalctl -u containerd -n 50; is runtime_endpoint its socket?"
-        raise HostError(f"nobody listens at {endpoint}", hint=hint)
+        raise HostError(f"nobody listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
     async with RuntimeClient(endpoint, timeout_s=ANSWER_S) as client:
         return RuntimeSeen(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
+
+
+def _where_a_runtime_is(endpoint: Path) -> str:
+    others = [path for path in RUNTIMES if path != str(endpoint) and Path(path).is_socket()]
+    if not others:
+        return "systemctl status containerd; journalctl -u containerd -n 50; is runtime_endpoint its socket?"
+    return f'runtime_endpoint = "{others[0]}" in runtimeproxy.toml and in hooks.toml (a runtime is there), and restart both'
 
 
 # ---- systemd
@@ -178,16 +187,27 @@ def read_units(host_root: Path, units: Sequence[str]) -> UnitsSeen:
 
 
 def read_config(schema: type[S], args: argparse.Namespace, check: Callable[[S], None], *, daemon: str) -> tuple[S, ConfigSeen]:
-    """What can not be used of a configuration is a finding, and the checks go on with what can, or with the defaults. `check`
-    is the daemon's own, of what one setting at a time can not show."""
+    """What can not be used of a configuration is a finding, and the checks go on with what can. `check` is the daemon's
+    own, of what one setting at a time can not show."""
     path: Path = args.config or args.default_config
-    settings, problem = schema(), None
+    problem = None
     try:
-        settings = load(schema, args)
-        check(settings)
+        check(load(schema, args))
     except ConfigError as e:
         problem = e
+    settings = load_usable(schema, args)
     return settings, ConfigSeen(daemon=daemon, path=path, access=read_access(path), problem=problem)
+
+
+def read_yaml(path: Path, name: str) -> dict[str, Any]:
+    """Nothing of a file that is not there. ConfigError for one that is none."""
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except yaml.YAMLError as e:
+        raise ConfigError(f"cannot read {name}: no YAML") from e
+    return found if isinstance(found, dict) else {}
 
 
 def read_access(path: Path) -> Access | None:

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
-from lading.doctor.kubelet import Command, KubeletSeen, Setting, last_flag, traced
-from lading.doctor.read import find_processes
-from lading.doctor.unit_files import Unit, UnitFile, Word, environment_files, plan_command
-from lading.errors import ConfigError
-
-# Where units lie, in rising priority: a file of one name in a later folder replaces the one in an earlier.
-UNIT_FOLDERS: Final = ("lib/systemd/system", "usr/lib/systemd/system", "run/systemd/system", "etc/systemd/system")
+from lading.doctor.distribution import Distribution, kubelet_words
+from lading.doctor.kubelet import KEY, Command, KubeletSeen, Setting, last_flag, traced
+from lading.doctor.processes import Process
+from lading.doctor.read import find_processes, read_yaml
+from lading.doctor.read_distribution import RunningService, read_service
+from lading.doctor.read_unit_files import read_unit
+from lading.doctor.unit_files import Word, plan_command
 
 _UNIT: Final = "kubelet.service"
 
@@ -21,13 +19,36 @@ def read_kubelet(host_root: Path) -> KubeletSeen:
     """Blocks. PermissionError where a file may not be read, ConfigError for a configuration that is none."""
     process = next(iter(find_processes(host_root / "proc", "kubelet")), None)
     unit = read_unit(host_root, _UNIT)
+    if service := read_service(host_root, kubelet=process is not None, alone=process is None and not unit.files):
+        return _of_service(host_root, service, process)
     planned = plan_command(unit)
-    running = traced(process.argv, planned) if process else ()
     return KubeletSeen(
         process=process,
-        running=Command(words=running, config=_read_config(host_root, running)) if running else None,
+        running=_running(host_root, process, planned),
         unit=unit,
         planned=Command(words=planned, config=_read_config(host_root, planned)) if planned else None,
+    )
+
+
+def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) -> Command | None:
+    words = traced(process.argv, planned) if process else ()
+    return Command(words=words, config=_read_config(host_root, words)) if words else None
+
+
+def _of_service(host_root: Path, found: RunningService, kubelet: Process | None) -> KubeletSeen:
+    """RKE2's kubelet shows its command line. K3s', which is K3s itself, is taken to have what its files say."""
+    service = found.service
+    words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
+    config = _read_config(host_root, words)
+    if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # what the distribution wrote when it started
+        config[KEY] = Setting(value=service.own_endpoint.value, source=service.own_endpoint.file)
+    planned = Command(words=words, config=config)
+    inside = service.distribution is Distribution.K3S
+    return KubeletSeen(
+        process=found.process if inside else kubelet,
+        running=(planned if found.process else None) if inside else _running(host_root, kubelet, words),
+        planned=planned,
+        service=service,
     )
 
 
@@ -43,7 +64,7 @@ def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
         name = f"/{path.relative_to(host_root)}"
         settings |= {
             key: Setting(value=value, source=name)
-            for key, value in _read_yaml(path, name).items()
+            for key, value in read_yaml(path, f"kubelet's {name}").items()
             if isinstance(value, str) and value
         }
     return settings
@@ -58,31 +79,3 @@ def _drop_ins(folder: Path) -> list[Path]:
 
 def _below(host_root: Path, path: str) -> Path:
     return host_root / path.lstrip("/")
-
-
-def _read_yaml(path: Path, name: str) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except yaml.YAMLError as e:
-        raise ConfigError(f"cannot read kubelet's {name}: no YAML") from e
-    return found if isinstance(found, dict) else {}
-
-
-def read_unit(host_root: Path, name: str) -> Unit:
-    """Blocks. PermissionError where a file may not be read."""
-    main: dict[str, Path] = {}
-    drop_ins: dict[str, Path] = {}
-    for folder in (host_root / part for part in UNIT_FOLDERS):
-        if (folder / name).is_file():
-            main[name] = folder / name
-        drop_ins |= {path.name: path for path in sorted(folder.glob(f"{name}.d/*.conf")) if path.is_file()}
-    ordered = [*main.values(), *(drop_ins[key] for key in sorted(drop_ins))]
-    files = tuple(UnitFile(f"/{path.relative_to(host_root)}", path.read_text(errors="replace")) for path in ordered)
-    environment = {}
-    for path in environment_files(files):
-        below = host_root / path.removeprefix("/")
-        if below.is_file():
-            environment[path] = below.read_text(errors="replace")
-    return Unit(files=files, environment=environment)

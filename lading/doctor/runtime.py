@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lading.doctor.kubelet import KubeletSeen
+from lading.doctor.kubelet import DEFAULT, KubeletSeen
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 from lading.versions import Support, judge_runtime, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -60,24 +60,26 @@ def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
     if seen.kubelet.running is None:
         yield skipped("no kubelet runs here")
         return
+    if seen.kubelet.service and seen.kubelet.running.cgroup_driver.source == DEFAULT:
+        yield skipped(f"{seen.kubelet.service.distribution} sets its kubelet's and its containerd's, and does not tell")
+        return
     systemd = systemd_cgroups(seen.runtime.status)
     if systemd is None:
         yield skipped(f"{seen.runtime.name} does not tell its cgroup driver")
         return
     mine, theirs = seen.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
     version = parse_version(seen.runtime.version.runtime_version)
+    file = mine.source if mine.source.startswith("/") else "/var/lib/kubelet/config.yaml"
     if mine.value == theirs:
         yield ok(f"kubelet and {seen.runtime.name} both use {theirs}")
     elif version and version.major >= _TELLS_DRIVER:
         what = (
             f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {seen.runtime.name} uses {theirs}"
         )
-        yield warning(what, mend=f"cgroupDriver: {theirs} in kubelet's configuration; systemctl restart kubelet")
+        yield warning(what, mend=f"cgroupDriver: {theirs} in {file}; systemctl restart kubelet")
     else:
         what = f"kubelet uses {mine.value} ({mine.source}), {seen.runtime.name} uses {theirs}"
-        yield failed(
-            what, mend=f"cgroupDriver: {theirs} in kubelet's configuration, on a drained node; systemctl restart kubelet"
-        )
+        yield failed(what, mend=f"cgroupDriver: {theirs} in {file}, on a drained node; systemctl restart kubelet")
 
 
 def systemd_cgroups(status: cri.StatusResponse) -> bool | None:

@@ -42,14 +42,15 @@ def environment_files(files: Sequence[UnitFile]) -> tuple[str, ...]:
 
 def plan_command(unit: Unit) -> tuple[Word, ...]:
     """Empty where the unit starts nothing."""
-    variables = _environment(unit)
+    variables = environment(unit)
     line = Word("", "")
     for file, value in _assignments(unit.files, "ExecStart"):
         line = Word(value, file)
     return tuple(word for text in _split(line.text) for word in _expand(text, line.file, variables))
 
 
-def _environment(unit: Unit) -> dict[str, Word]:
+def environment(unit: Unit) -> dict[str, Word]:
+    """Variables that the unit sets, each with its file."""
     variables: dict[str, Word] = {}
     for file, value in _assignments(unit.files, "Environment"):
         if not value:

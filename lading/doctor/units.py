@@ -5,8 +5,17 @@ Source: systemctl(1) show; org.freedesktop.systemd1(5) has the properties.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
+
+# lading.errors.die, and systemd.exec(5), "Process exit codes": what failed before the daemon's own program began.
+_STATUS: Final = {
+    "2": " (it refuses its configuration)",
+    "203": " (EXEC: its program is not there, or can not be run)",
+    "217": " (USER: there is no such user)",
+    "226": " (NAMESPACE: a path that its unit names is not there)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +41,26 @@ def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
         yield ok(f"{', '.join(well)}: running")
 
 
+def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
+    """Ended for good, or is started over and over: with `Restart=always` systemd never gives up."""
+    name, status, restarts = unit.get("Id", ""), unit.get("ExecMainStatus", "0"), unit.get("NRestarts", "0")
+    if unit.get("ActiveState") != "failed" and (unit.get("ActiveState") != "activating" or restarts in ("", "0")):
+        return None
+    times = f", restarted {restarts} times so far" if restarts not in ("", "0") else ""
+    ended = f": {unit.get('Result')}, exit status {status}{_STATUS.get(status, '')}" if status not in ("", "0") else ""
+    daemon = name.removesuffix(".service")
+    first = f"{daemon} --check-config; " if name.endswith(".service") else ""
+    return failed(f"{name} does not stay up{times}{ended}", mend=f"{first}journalctl -u {name} -n 50; systemctl restart {name}")
+
+
 def _problem(unit: dict[str, str]) -> Verdict | None:
     name, active = unit.get("Id", ""), f"{unit.get('ActiveState')} ({unit.get('SubState')})"
     if unit.get("LoadState") == "not-found":
         return failed(f"{name} is not installed", mend=f"cp systemd/{name} /etc/systemd/system/; systemctl daemon-reload")
     if unit.get("LoadState") == "masked":
         return failed(f"{name} is masked", mend=f"systemctl unmask {name}; systemctl enable --now {name}")
-    if unit.get("ActiveState") == "failed":
-        return failed(f"{name} failed: {unit.get('Result')}", mend=f"journalctl -u {name} -n 50; systemctl restart {name}")
+    if down := _does_not_stay_up(unit):
+        return down
     if unit.get("ActiveState") not in ("active", "reloading", "activating"):
         return failed(f"{name} is {active}", mend=f"systemctl enable --now {name}")
     if unit.get("UnitFileState") not in ("enabled", "enabled-runtime", "static", "alias", "generated"):

@@ -17,7 +17,8 @@ class VersionsSeen:
 def decide_versions(seen: VersionsSeen) -> Iterator[Verdict]:
     known = {daemon: version for daemon, version in seen.running.items() if version}
     if not known:
-        yield skipped(f"no daemon tells its version; {seen.program} {seen.installed} is installed", mend="set metrics in both")
+        what = f"no daemon tells its version: is one running, with metrics set? {seen.program} {seen.installed} is installed"
+        yield skipped(what, mend="systemctl status lading-hooks lading-runtimeproxy")
         return
     said = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
     skews = find_skews(known)

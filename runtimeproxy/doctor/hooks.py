@@ -3,7 +3,7 @@
 Enters: the folder as the proxy itself reads it, and each socket that a registration names. Leaves: verdicts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,8 @@ from lading.doctor.model import Verdict, failed, ok, skipped, warning
 from lading.doctor.sockets import SocketSeen
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
+_OURS: Final = "50-lading.json"
+_WRITE: Final = "lading-hooks registration >"
 _MANY: Final = 0.8  # of max_connections
 
 
@@ -20,22 +22,34 @@ _MANY: Final = 0.8  # of max_connections
 class FolderSeen:
     folder: Path
     registrations: tuple[Registration, ...]
-    problems: tuple[str, ...]
+    complaints: Mapping[str, str]  # the proxy's own, by file name; empty for the folder itself
     guarded_prefixes: tuple[str, ...]
 
 
 def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
-    write = f"lading-hooks registration > {seen.folder / '50-lading.json'}"
-    for problem in seen.problems:
-        yield failed(f"{seen.folder}: {problem}", mend=f"{write}; chown root:root, chmod 0644")
+    for name, complaint in seen.complaints.items():
+        yield failed(f"{seen.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(seen.folder, name))
     unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
     if unclaimed:
-        at = ", at the latest when the proxy starts anew" if seen.problems else ""  # till then the last good one is in force
+        at = ", at the latest when the proxy starts anew" if seen.complaints else ""  # till then the last good one is in force
         whose = ", ".join(unclaimed)
         what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
-        yield failed(what, mend=write)
-    elif not seen.problems:
+        yield failed(what, mend=f"mkdir -p {seen.folder}; {_WRITE} {seen.folder / _OURS}")
+    elif not seen.complaints:
         yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")
+
+
+def _mend_of(folder: Path, name: str) -> str:
+    """Of one file; of one that another program wrote, whatever it did not get wrong with its rights is that program's."""
+    path = folder / name
+    if not name:
+        return f"chown root:root {folder}; chmod 0755 {folder}"
+    rights = f"chown root:root {path}; chmod 0644 {path}"
+    return (
+        f"{_WRITE} {path}; {rights}"
+        if name == _OURS
+        else f"{rights}; what is wrong in it is for who wrote it, or: mv {path} {path}.off"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +67,9 @@ def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Verdict]:
         if not problem:
             yield ok(f"{name}: {seen.path} answers; {seen.holder} holds it")
             continue
-        mend = f"systemctl restart lading-hooks.socket lading-hooks; lading-hooks doctor; or take {name} away"
+        ours = "systemctl restart lading-hooks.socket lading-hooks; lading-hooks doctor"
+        others = f"start its server, or take {name} out of hooks_dir where that is gone for good; ss -xlp src {seen.path}"
+        mend = ours if name == _OURS else others
         if server.registration.policy is FailurePolicy.IGNORE:
             yield warning(f"{name}: {problem}; failure-policy Ignore lets pods start without it", mend=mend)
         else:
@@ -74,6 +90,7 @@ def _problem(seen: SocketSeen) -> str:
 class LoadSeen:
     said: Said
     most: int  # max_connections
+    socket: Path
 
 
 def decide_connections(seen: LoadSeen) -> Iterator[Verdict]:
@@ -82,7 +99,9 @@ def decide_connections(seen: LoadSeen) -> Iterator[Verdict]:
     if used is None:
         yield skipped("the proxy does not tell: `ready` says why")
         return
-    mend = "who are they? ss -xp src <socket>; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
+    mend = (
+        f"who are they? ss -xp src {seen.socket}; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
+    )
     if used >= seen.most:
         yield failed(f"all of {seen.most} connections are in use", mend=mend)
     elif used > _MANY * seen.most:

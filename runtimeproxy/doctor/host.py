@@ -12,8 +12,10 @@ from lading.doctor.kubelet import Route
 from lading.doctor.neighbour import HooksConfig
 from lading.doctor.read import read_neighbour, read_runtime, read_said, read_socket, read_units
 from lading.doctor.read_kubelet import read_kubelet
-from lading.doctor.reading import Readings, said_by
+from lading.doctor.read_sandbox import DaemonView
+from lading.doctor.reading import said_by
 from lading.doctor.runtime import RuntimeSeen
+from lading.doctor.sandbox import SandboxSeen
 from lading.doctor.sockets import SocketSeen
 from lading.doctor.units import UnitsSeen
 from lading.doctor.versions import VersionsSeen
@@ -22,6 +24,7 @@ from lading.sockets import Access, parse_endpoint, wanted_access
 from lading.threads import in_thread
 from runtimeproxy.chain.hooksdir import HooksDir
 from runtimeproxy.chain.registrations import Registration
+from runtimeproxy.doctor import needs
 from runtimeproxy.doctor.hooks import FolderSeen, LoadSeen, ServerSeen
 from runtimeproxy.settings import Settings
 
@@ -44,21 +47,25 @@ def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
     found: list[Registration] = []
     reader = HooksDir(folder, found.extend, Log(_Nowhere()), owner_uid=0)
     reader.read()
-    return FolderSeen(folder=folder, registrations=tuple(found), problems=reader.problems, guarded_prefixes=guarded_prefixes)
+    return FolderSeen(
+        folder=folder, registrations=tuple(found), complaints=reader.complaints, guarded_prefixes=guarded_prefixes
+    )
 
 
-class Host(Readings):
+class Host(DaemonView):
     """One node, as this configuration sees it."""
 
     def __init__(self, settings: Settings, *, root: Path, config: ConfigSeen, hooks_config: Path) -> None:
-        super().__init__()
+        super().__init__(DAEMON, root)
         self.settings = settings
-        self.root = root
         self._config = config
         self._hooks_config = hooks_config
 
     async def config_file(self) -> ConfigSeen:
         return self._config
+
+    async def config_inside(self) -> SandboxSeen | None:
+        return await self.inside(needs.config_need(self._config.path))
 
     async def socket(self) -> SocketSeen:
         runtime = parse_endpoint(self.settings.runtime_endpoint)
@@ -69,7 +76,8 @@ class Host(Readings):
         return await read_runtime(parse_endpoint(self.settings.runtime_endpoint))
 
     async def route(self) -> Route:
-        return Route(kubelet=await in_thread(lambda: read_kubelet(self.root)), proxy=self.settings.listen)
+        kubelet = await in_thread(lambda: read_kubelet(self.root))
+        return Route(kubelet=kubelet, proxy=self.settings.listen, runtime=self.settings.runtime_endpoint)
 
     async def folder(self) -> FolderSeen:
         folder = Path(self.settings.hooks_dir)
@@ -82,11 +90,19 @@ class Host(Readings):
         sockets = await asyncio.gather(*reads)
         return tuple(ServerSeen(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
 
+    async def folder_inside(self) -> SandboxSeen | None:
+        names = [r.name for r in (await said_by("hooks-dir", self.folder())).registrations]
+        return await self.inside(*needs.folder_needs(Path(self.settings.hooks_dir), names))
+
+    async def servers_inside(self) -> SandboxSeen | None:
+        return await self.inside(*needs.server_needs((await said_by("hooks-dir", self.folder())).registrations))
+
     async def said(self) -> Said:
         return await self.once("said", lambda: read_said(DAEMON, self.settings.metrics))
 
     async def load(self) -> LoadSeen:
-        return LoadSeen(said=await said_by("ready", self.said()), most=self.settings.max_connections)
+        said = await said_by("ready", self.said())
+        return LoadSeen(said=said, most=self.settings.max_connections, socket=parse_endpoint(self.settings.listen))
 
     async def versions(self) -> VersionsSeen:
         neighbour = await in_thread(lambda: read_neighbour(self._hooks_config, HooksConfig))

@@ -47,8 +47,8 @@ def systemd() -> Iterator[PrivateSystemd]:
     leftovers.remove_tree(folder)
 
 
-def found(systemd: PrivateSystemd, daemon: str, check: str) -> list[tuple[str, str]]:
-    answer = systemd.run(f"/opt/lading/bin/{daemon}", "doctor", "-o", "json", "--only", check, check=False)
+def found(systemd: PrivateSystemd, daemon: str, check: str, *argv: str) -> list[tuple[str, str]]:
+    answer = systemd.run(f"/opt/lading/bin/{daemon}", "doctor", "-o", "json", "--only", check, *argv, check=False)
     return [(finding["state"], finding["mend"] or finding["what"]) for finding in json.loads(answer)["findings"]]
 
 
@@ -85,7 +85,7 @@ def test_a_registration_that_was_never_written(systemd: PrivateSystemd) -> None:
     assert states(systemd, PROXY, "hooks-dir") == ["failed"]
     ((state, mend),) = found(systemd, HOOKS, "registration")
     assert state == "failed"
-    systemd.run("sh", "-c", f"mkdir -p /etc/lading/hooks.d; /opt/lading/bin/{mend}")
+    systemd.run("sh", "-c", f"PATH=/opt/lading/bin:$PATH; {mend}")
     assert states(systemd, HOOKS, "registration") == ["ok"]
     assert states(systemd, PROXY, "hooks-dir") == states(systemd, PROXY, "hooks") == ["ok"]
 
@@ -111,3 +111,61 @@ def _bypass(systemd: PrivateSystemd) -> None:
     ((state, mend),) = found(systemd, PROXY, "kubelet-endpoint")
     assert state == "failed"
     assert DEFAULT in mend
+
+
+def test_a_daemon_that_is_started_over_and_over(systemd: PrivateSystemd) -> None:
+    """systemd shows it as being started, most of the time."""
+    config = systemd.etc / "hooks.toml"
+    before = config.read_text()
+    config.write_text(f"nod_name = 'n1'\n{before}")
+    systemd.run("systemctl", "restart", "--no-block", f"{HOOKS}.service")
+    eventually(lambda: _is_not_up(systemd))
+    config.write_text(before)
+    systemd.run("systemctl", "restart", f"{HOOKS}.service")
+    assert "failed" not in states(systemd, HOOKS, "units")
+
+
+def _is_not_up(systemd: PrivateSystemd) -> None:
+    mends = [mend for state, mend in found(systemd, HOOKS, "units") if state == "failed"]
+    assert [mend for mend in mends if "--check-config" in mend]
+
+
+# ---- what the units keep from the daemons
+
+
+@pytest.fixture
+def hidden(systemd: PrivateSystemd) -> Iterator[Path]:
+    """A kubeconfig in /var/tmp, of which each of our daemons has its own."""
+    path = Path(f"/var/tmp/lading-{systemd.folder.name}")
+    user = {"name": "u", "user": {"token": "t"}}
+    context = {"name": "c", "context": {"cluster": "k", "user": "u"}}
+    cluster = {"name": "k", "cluster": {"server": "http://127.0.0.1:9"}}
+    path.write_text(json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}))
+    yield path
+    path.unlink()
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_kubeconfig_that_only_this_command_sees(systemd: PrivateSystemd, hidden: Path, runs: bool) -> None:
+    """Through the daemon's root where it runs; else by its unit."""
+    systemd.run("systemctl", "start" if runs else "stop", f"{HOOKS}.service")
+    report = ["--report", "--node-name", "n1", "--kubeconfig", str(hidden)]
+    findings = {what for _, what in found(systemd, HOOKS, "api", *report)}
+    assert [what for what in findings if f"install -D -m 0600 {hidden} /etc/lading/" in what], findings
+    systemd.run("cp", str(hidden), "/etc/lading/kubeconfig")
+    report[-1] = "/etc/lading/kubeconfig"
+    assert not [what for _, what in found(systemd, HOOKS, "api", *report) if "/etc/lading/" in what and "install" in what]
+    systemd.run("systemctl", "start", f"{HOOKS}.service")
+
+
+def test_a_folder_that_the_daemon_may_not_write(systemd: PrivateSystemd) -> None:
+    mends = [mend for state, mend in found(systemd, HOOKS, "disk", "--state-dir", "/etc/lading") if state == "failed"]
+    assert [mend for mend in mends if "ReadWritePaths=/etc/lading" in mend]
+    assert states(systemd, HOOKS, "disk") == ["ok"]
+
+
+def test_an_api_server_that_the_unit_does_not_let_the_daemon_reach(systemd: PrivateSystemd, hidden: Path) -> None:
+    text = hidden.read_text().replace("http://127.0.0.1:9", "https://192.0.2.10:6443")
+    hidden.write_text(text)
+    report = ["--report", "--node-name", "n1", "--kubeconfig", str(hidden), "--deadline", "1"]
+    assert [mend for _, mend in found(systemd, HOOKS, "api", *report) if "IPAddressAllow=192.0.2.10" in mend]

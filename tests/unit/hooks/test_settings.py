@@ -218,3 +218,16 @@ def test_a_flag_that_may_be_open_is_a_flag(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         serve(["--print-config", flag, "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
     assert f"netdev = {netdev}" in capsys.readouterr().out
+
+
+def test_print_config_without_what_has_no_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a new node: everything that is missing is said, and what is known is printed."""
+    with pytest.raises(SystemExit) as e:
+        serve(["--print-config", "--config", str(config(tmp_path, "rdma_mad = true"))])
+    assert e.value.code == 0
+    printed = capsys.readouterr()
+    assert "rdma_mad = true" in printed.out
+    assert "node_name" in printed.err
+    assert "keys" in printed.err
+    with pytest.raises(ConfigError, match=r"node_name.*keys"):
+        serve(["--check-config", "--config", str(config(tmp_path, ""))])

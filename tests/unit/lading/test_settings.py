@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lading.errors import ConfigError
-from lading.settings import Setting, add_flags, load, parse_args, render_toml
+from lading.settings import Setting, add_flags, load, load_usable, parse_args, render_toml
 
 
 class Mode(StrEnum):
@@ -148,7 +148,7 @@ def test_what_the_check_finds_is_said_with_the_file(tmp_path: Path) -> None:
     def refuse(settings: Settings) -> None:
         raise ConfigError(f"listen and limit = {settings.limit} do not go together", hint="change one")
 
-    for flags in ((), ("--check-config",), ("--print-config",)):
+    for flags in ((), ("--check-config",)):
         parser = argparse.ArgumentParser()
         add_flags(parser, Settings, config=tmp_path / "x.toml")
         with pytest.raises(ConfigError) as e:
@@ -156,6 +156,53 @@ def test_what_the_check_finds_is_said_with_the_file(tmp_path: Path) -> None:
         assert str(tmp_path / "x.toml") in e.value.message
         assert "limit = 5" in e.value.message
         assert e.value.hint == "change one"
+
+
+def test_what_is_not_complete_is_printed_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(settings: Settings) -> None:
+        raise ConfigError("listen is empty", hint="listen = FILE")
+
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=tmp_path / "x.toml")
+    with pytest.raises(SystemExit) as e:
+        parse_args(Settings, parser.parse_args(["--limit", "5", "--print-config"]), refuse)
+    assert e.value.code == 0
+    printed = capsys.readouterr()
+    assert tomllib.loads(printed.out)["limit"] == 5
+    for word in (str(tmp_path / "x.toml"), "listen is empty", "listen = FILE"):
+        assert word in printed.err
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "limit", "mode"),
+    [
+        ('limit = 7\nmode = "cdi"', (), 7, Mode.CDI),
+        ('limit = "x"\nmode = "cdi"\nlimt = 3', (), Settings().limit, Mode.CDI),  # without what is wrong
+        ("limit = 7\nmode", ("--limit", "9"), 9, Settings().mode),  # no TOML: the flags count
+        ("limit = 7", ("--limit", "many"), Settings().limit, Settings().mode),
+        (None, ("--limit", "9"), 9, Settings().mode),  # no such file
+    ],
+)
+def test_what_is_usable_of_a_configuration(
+    tmp_path: Path, text: str | None, flags: tuple[str, ...], limit: int, mode: Mode
+) -> None:
+    path = tmp_path / "x.toml"
+    if text is not None:
+        path.write_text(text)
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=path)
+    found = load_usable(Settings, parser.parse_args(["--config", str(path), *flags]))
+    assert (found.limit, found.mode) == (limit, mode)
+
+
+def test_a_key_that_is_misspelt_is_told_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("lissten = 'x'")
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=path)
+    with pytest.raises(ConfigError, match="lissten") as e:
+        load(Settings, parser.parse_args([]))
+    assert e.value.hint.startswith("listen?")
 
 
 def test_help_shows_every_flag_and_no_table(tmp_path: Path) -> None:

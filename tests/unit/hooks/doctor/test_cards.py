@@ -105,6 +105,13 @@ def test_nodes(seen: CardsSeen, state: State, mend: str) -> None:
     assert mend in verdict.mend
 
 
+def test_each_node_of_the_driver_is_named_once() -> None:
+    said = "cannot use /dev/nvidia-uvm: there is no such node"
+    verdict = only(decide_gpu_nodes(nvml(driver=Driver(version=VERSION, control=CONTROL[:1]), problems=(said,))))
+    assert verdict.what.startswith(said)
+    assert (verdict.what.count("/dev/nvidia-uvm:"), verdict.what.count("/dev/nvidia-uvm-tools")) == (1, 1)
+
+
 @pytest.mark.parametrize(("seen", "state"), [(WELL, State.OK), (nvml(not_persistent=(uuid(0),)), State.WARNING)])
 def test_persistence(seen: CardsSeen, state: State) -> None:
     assert only(decide_persistence(seen)).state is state

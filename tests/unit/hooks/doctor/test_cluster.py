@@ -14,7 +14,7 @@ from hooks.doctor.api import ask, read_api
 from hooks.doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
 from hooks.doctor.read import read_plugins
 from lading.doctor.model import State
-from lading.errors import HostError
+from lading.errors import ConfigError, HostError
 from lading.kube.errors import ForbiddenError, NotFoundError
 from simnode.api_server import write_kubeconfig
 from tests.unit.lading.doctor.verdicts import only, states
@@ -33,6 +33,12 @@ def root(tmp_path: Path) -> Iterator[Path]:
                 listener.listen()
         (folder / "kubelet_internal_checkpoint").touch()
         yield tmp_path
+
+
+def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no kubeconfig") as e:
+        asyncio.run(read_api("n1", report=True, kubeconfig=str(tmp_path / "none")))
+    assert "kubeconfig =" in e.value.hint
 
 
 def test_plugins_that_serve(root: Path, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ RENDERED = render_registration(OURS)
         ({"other.json": {"remote-endpoint": "/run/other.sock"}}, [State.FAILED], "/run/lading/hooks.sock"),
         ({"a.json": RENDERED, "b.json": "{"}, [State.FAILED, State.OK], "b.json"),
         ({"a.json": "[]"}, [State.FAILED, State.FAILED], "a.json"),
+        ({"50-lading.json": "{"}, [State.FAILED], "50-lading.json"),  # which is why nobody asks us
         ({}, [State.FAILED], "/run/lading/hooks.sock"),
     ],
 )
@@ -109,6 +110,14 @@ def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[
     verdicts = tuple(decide_registration(registered(tmp_path, files)))
     assert states(verdicts) == expected
     assert word in verdicts[0].what
+
+
+def test_each_damaged_file_has_its_own_mend(tmp_path: Path) -> None:
+    """What would be written over another program's file is none."""
+    ours, other = decide_registration(registered(tmp_path, {"50-lading.json": "{", "60-other.json": "{"}))
+    assert ours.mend == f"lading-hooks registration > {tmp_path}/50-lading.json"
+    assert "lading-hooks registration" not in other.mend
+    assert f"{tmp_path}/60-other.json" in other.mend
 
 
 def test_a_folder_of_registrations_that_may_not_be_read_is_not_an_empty_one(

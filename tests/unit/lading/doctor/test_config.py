@@ -35,10 +35,10 @@ def test_verdicts(seen: ConfigSeen, expected: list[State]) -> None:
     assert states(decide_config(seen)) == expected
 
 
-def arguments(path: Path) -> Namespace:
+def arguments(path: Path, *flags: str) -> Namespace:
     parser = ArgumentParser()
     add_flags(parser, Settings, config=FILE)
-    return parser.parse_args(["--config", str(path)])
+    return parser.parse_args(["--config", str(path), *flags])
 
 
 def strict(settings: Settings) -> None:
@@ -51,7 +51,7 @@ def strict(settings: Settings) -> None:
     [
         ("max_connections = 2", 2, True),
         ("max_connections = 3", 3, False),  # what could be read is in force
-        ("max_conections = 2", Settings().max_connections, False),
+        ("max_conections = 3\nmax_connections = 2", 2, False),  # without what is wrong in it
         ("max_connections =", Settings().max_connections, False),
     ],
 )
@@ -62,6 +62,15 @@ def test_what_can_be_read_of_it(tmp_path: Path, text: str, connections: int, wel
     assert settings.max_connections == connections
     assert (seen.problem is None) is well
     assert seen.access is not None
+
+
+def test_flags_count_also_where_the_file_can_not_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("listen")
+    args = arguments(path, "--listen", "/flag.sock")
+    settings, seen = read_config(Settings, args, strict, daemon="d")
+    assert settings.listen == "/flag.sock"
+    assert seen.problem is not None
 
 
 def test_one_that_we_may_not_read_is_skipped() -> None:

@@ -28,7 +28,17 @@ def said(*conditions: dict[str, object]) -> Said:
     ],
 )
 def test_conditions(given: Said, expected: list[State]) -> None:
-    assert states(decide_ready(given)) == expected
+    assert states(decide_ready(given, {})) == expected
+
+
+def test_what_is_not_ready_is_named_with_what_mends_it() -> None:
+    given = said(
+        {"name": "hook 50.json", "ok": False, "why": "silent"}, {"name": "newer", "ok": False, "why": "w", "required": False}
+    )
+    hook, newer = decide_ready(given, {"hook": "restart it"})
+    assert "hook 50.json: silent" in hook.what
+    assert hook.mend == "restart it"
+    assert "journalctl -t d" in newer.mend
 
 
 def test_what_a_daemon_tells_of_itself() -> None:

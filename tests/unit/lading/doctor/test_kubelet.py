@@ -113,7 +113,7 @@ def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], argv:
     ],
 )
 def test_past_the_proxy(tmp_path: Path, files: dict[str, str], argv: list[str], state: State, mend: str) -> None:
-    verdict = only(decide_endpoint(Route(kubelet=node(tmp_path, files, argv), proxy="/run/lading/cri.sock")))
+    verdict = only(decide_endpoint(Route(kubelet=node(tmp_path, files, argv), proxy="/run/lading/cri.sock", runtime=RUNTIMES)))
     assert verdict.state is state, verdict
     assert mend in verdict.mend
 
@@ -155,7 +155,7 @@ def test_one_socket_has_several_names() -> None:
 
 def test_its_mend_mends(tmp_path: Path) -> None:
     """What is to be typed into a shell makes the next kubelet talk to the proxy."""
-    route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock")
+    route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock", runtime=RUNTIMES)
     commands = only(decide_endpoint(route)).mend.replace("/etc/", f"{tmp_path}/etc/").removesuffix(f"; {RESTART}")
     subprocess.run(["sh", "-c", commands], check=True)
     planned = read_kubelet(tmp_path).planned

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +49,15 @@ def test_versions_and_conditions(seen: RuntimeSeen, expected: list[State]) -> No
 def test_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"none\.sock"):
         asyncio.run(read_runtime(tmp_path / "none.sock"))
+
+
+def test_a_runtime_that_listens_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        monkeypatch.setattr("lading.doctor.read.RUNTIMES", (str(tmp_path / "none.sock"), str(tmp_path / "s")))
+        with pytest.raises(HostError) as e:
+            asyncio.run(read_runtime(tmp_path / "none.sock"))
+    assert f'runtime_endpoint = "{tmp_path / "s"}"' in e.value.hint
 
 
 def kubelet(driver: str) -> KubeletSeen:

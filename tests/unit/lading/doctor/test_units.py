@@ -15,12 +15,15 @@ class Unit:
     active: str = "active"
     file: str = "enabled"
     reload: str = "no"
+    sub: str = "running"
+    status: str = "0"
+    restarts: int = 0
 
     def shown(self) -> str:
         """As `systemctl show` prints it."""
         return (
-            f"Id=x.service\nLoadState={self.load}\nActiveState={self.active}\nSubState=running\n"
-            f"UnitFileState={self.file}\nResult=success\nNeedDaemonReload={self.reload}\n"
+            f"Id=x.service\nLoadState={self.load}\nActiveState={self.active}\nSubState={self.sub}\n"
+            f"UnitFileState={self.file}\nResult=success\nExecMainStatus={self.status}\nNRestarts={self.restarts}\nNeedDaemonReload={self.reload}\n"
         )
 
 
@@ -31,6 +34,9 @@ class Unit:
         (Unit(load="not-found", active="inactive", file=""), State.FAILED, "daemon-reload"),
         (Unit(load="masked", active="inactive", file="masked"), State.FAILED, "unmask x.service"),
         (Unit(active="failed"), State.FAILED, "journalctl -u x.service"),
+        (Unit(active="activating", sub="start"), State.OK, ""),
+        (Unit(active="activating", sub="auto-restart", status="2", restarts=7), State.FAILED, "x --check-config"),
+        (Unit(active="activating", sub="start", restarts=7), State.FAILED, "journalctl -u x.service"),  # over and over
         (Unit(active="inactive"), State.FAILED, "enable --now x.service"),
         (Unit(file="disabled"), State.WARNING, "enable x.service"),
         (Unit(reload="yes"), State.WARNING, "daemon-reload"),

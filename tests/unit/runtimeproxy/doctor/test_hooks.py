@@ -51,6 +51,18 @@ def test_the_folder(
     assert word in verdicts[0].what
 
 
+def test_a_damaged_file_is_named_once_with_its_own_mend(tmp_path: Path) -> None:
+    for name in ("50-lading.json", "60-other.json"):
+        (tmp_path / name).write_text("{")
+    seen = read_folder(tmp_path, ())
+    ours, other = decide_folder(seen)
+    for verdict, name in ((ours, "50-lading.json"), (other, "60-other.json")):
+        assert verdict.what.count(name) == 1
+        assert str(tmp_path / name) in verdict.mend
+    assert "lading-hooks registration >" in ours.mend
+    assert "lading-hooks registration" not in other.mend  # that would be another one
+
+
 def test_a_folder_that_others_can_write(tmp_path: Path) -> None:
     (tmp_path / "50.json").write_text(json.dumps(OURS))
     tmp_path.chmod(0o777)
@@ -92,6 +104,14 @@ def test_servers(changes: dict[str, object], well: bool, policy: FailurePolicy) 
     assert only(decide_servers([server])).state is (State.OK if well else bad)
 
 
+def test_the_mend_of_another_programs_server_is_not_a_restart_of_ours() -> None:
+    silent = replace(WELL, silence="no answer")
+    other = only(decide_servers([ServerSeen(registration=REGISTRATION, socket=silent)]))
+    ours = only(decide_servers([ServerSeen(registration=replace(REGISTRATION, name="50-lading.json"), socket=silent)]))
+    assert "restart lading-hooks" in ours.mend
+    assert "lading-hooks" not in other.mend
+
+
 def test_no_server() -> None:
     assert states(decide_servers([])) == [State.SKIPPED]
 
@@ -103,4 +123,4 @@ def test_no_server() -> None:
 def test_connections(used: int | None, rejected: int, state: State) -> None:
     text = f"lading_proxy_connections {used}.0\nlading_proxy_connections_rejected_total {rejected}.0\n"
     said = Said(daemon="d", address="x", metrics=None if used is None else text)
-    assert only(decide_connections(LoadSeen(said=said, most=10))).state is state
+    assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).state is state
