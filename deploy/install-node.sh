@@ -385,7 +385,7 @@ preflight() {
 look_at_kubelet() {
     local endpoint
     if [ -z "$(exec_start)" ]; then
-        problem "there is no kubelet.service" "where kubelet is part of something else (k3s, rke2): --no-kubelet, and its own setting"
+        problem "there is no kubelet.service" "where K3s or RKE2 runs kubelet: --no-kubelet; what to set there, lading-runtimeproxy doctor says"
     elif endpoint=$(kubelet_endpoint); then
         note "kubelet: runs with $endpoint"
         case $endpoint in
