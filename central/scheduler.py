@@ -163,7 +163,7 @@ class Scheduler:
         fits = {name for name, why in reasons.items() if not why}
         return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
+    def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
         """The one node to take; None where central has no word in it."""
         self.hold_judged()
         predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
@@ -178,7 +178,7 @@ class Scheduler:
             return next((name for name in group if name in names), None)
         return self.ranked(Shape(ask=ask, requests=requests_of(pod))).best(names)
 
-    def _beside_devices(self, pod: Pod, names: Sequence[str]) -> str | None:
+    def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
         """For a pod that asks for no device, where the cluster's policy is fragmentation: the node whose cards lose the least
         by what it takes of cpu and memory. None where nodes without devices would do, which is better."""
         uid = pod.metadata.uid

@@ -9,7 +9,7 @@ its thousandth parts (*milli*), of memory or of compute, whichever is scarcer. 1
 given; a card that may not be given has none left.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -335,7 +335,7 @@ def first_of(columns: Columns, rows: Ints) -> int:
     return int(rows[columns.ranks[rows].argmin()])
 
 
-def rows_of(columns: Columns, names: Sequence[str]) -> Ints:
+def rows_of(columns: Columns, names: Collection[str]) -> Ints:
     """Without those that have no row."""
     rows = np.fromiter(map(columns.row_of.get, names, repeat(-1)), np.int64, len(names))
     return rows[rows >= 0]

@@ -121,7 +121,7 @@ class Ranking:
         if upto == rows:
             self._now, self._coming = coming, None
 
-    def best(self, among: Sequence[str] | None = None) -> str | None:
+    def best(self, among: Collection[str] | None = None) -> str | None:
         """The node with the highest score, and of several the first; None if none of these fits. `among` None: of all."""
         rows = self._top()
         if not len(rows):
@@ -224,7 +224,7 @@ class Rankings:
         """What the scoring was made from is not what it was."""
         self.scoring = self._new_scoring(self.columns)
 
-    def knows_all(self, names: Sequence[str]) -> bool:
+    def knows_all(self, names: Collection[str]) -> bool:
         """Every one of these nodes reports devices."""
         return all(map(self._followed.catch_up().row_of.__contains__, names))
 

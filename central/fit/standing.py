@@ -9,7 +9,7 @@ not decide.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 
 from central.ask.model import Ask
@@ -58,7 +58,7 @@ class Standing:
         self.fits.pop(name, None)
         self.reasons.pop(name, None)
 
-    def best(self, among: Sequence[str]) -> str | None:
+    def best(self, among: Collection[str]) -> str | None:
         """The node with the highest score, and of several the first by name; None if none of these fits."""
         candidates: Collection[str] = among  # mostly all, so that the first that is looked for is there
         passed_over: list[tuple[tuple[int, ...], str]] = []
@@ -84,7 +84,7 @@ class Standing:
             heapify(self._heap)
         return found
 
-    def _best_of(self, among: Sequence[str]) -> str | None:
+    def _best_of(self, among: Collection[str]) -> str | None:
         """The same by a look at each of them."""
         found, highest = None, None
         for name in among:

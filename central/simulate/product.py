@@ -8,7 +8,7 @@ own LeastAllocated puts it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -61,15 +61,15 @@ class Product:
     def place(self, kind: int) -> Placed | None:
         self._arrived += 1
         enough = self._has_cpu_and_memory(kind)
-        names = self._names[enough].tolist()
+        able = _Able(self._names, self._row_of, enough)
         if self._cluster.kinds.all[kind].has_devices:
-            return self._place(kind, names)
-        return self._place_beside(kind, names, enough)
+            return self._place(kind, able)
+        return self._place_beside(kind, able, enough)
 
     def took(self, node: int) -> None:
         """The ledger knows already."""
 
-    def _place(self, kind: int, names: Sequence[str]) -> Placed | None:
+    def _place(self, kind: int, names: Collection[str]) -> Placed | None:
         shape, uid = self._shapes[kind], PodUid(f"uid-{self._arrived}")
         self._scheduler.learn(uid, shape)
         name = self._scheduler.ranked(shape).best(names)
@@ -91,7 +91,7 @@ class Product:
         )
         return Placed(self._row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
 
-    def _place_beside(self, kind: int, names: Sequence[str], enough: NDArray[np.bool_]) -> Placed | None:
+    def _place_beside(self, kind: int, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
         """A pod without devices."""
         if not names:
             return None
@@ -115,6 +115,25 @@ class Product:
         return int(np.where(enough, cpu + memory, -np.inf).argmax())
 
 
+class _Able(Collection[str]):
+    """The nodes that kube-scheduler leaves. They are named once somebody goes through them, which is a part of a decision that
+    no scheduler has."""
+
+    def __init__(self, names: NDArray[np.object_], row_of: Mapping[str, int], able: NDArray[np.bool_]) -> None:
+        self._names = names
+        self._row_of = row_of
+        self._able = able
+
+    def __contains__(self, name: object) -> bool:
+        return bool(self._able[self._row_of[str(name)]])
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._able))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names[self._able].tolist())
+
+
 def read_pod(pod: TracePod) -> Pod:
     """As central reads it, without an identity."""
     return msgspec.convert(render_pod("", pod), Pod)
@@ -132,8 +151,8 @@ def start_ledger(cluster: Cluster) -> Ledger:
     """All nodes, with nothing on them."""
     ledger = Ledger()
     reports = [render_devices(row, node) for row, node in enumerate(cluster.nodes)]
-    DevicesFeed(ledger).replaced([msgspec.convert(report, NodeDevices) for report in reports], VERSION)
     NodeFeed(ledger).replaced([msgspec.convert(render_node(node), Node) for node in cluster.nodes], VERSION)
+    DevicesFeed(ledger).replaced([msgspec.convert(report, NodeDevices) for report in reports], VERSION)
     return ledger
 
 
