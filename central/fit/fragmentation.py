@@ -21,6 +21,7 @@ in the docs comes: cut below 3 and usable above 1 lose on workloads of shares, u
 and 50 are equally good.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from central.fit.columns import Columns, Ints, States, joined
@@ -52,6 +53,7 @@ class Fragmentation:
         self._columns = columns
         self._tables: Tables | None = None
         self._factors: Factors = {}
+        self._cards: Sequence[int] = ()  # by kind
 
     def scores(self, before: States, after: States, of: Ints) -> Ints:
         both = joined(before, after)  # so that there is one look at the tables
@@ -62,17 +64,21 @@ class Fragmentation:
 
     def worth(self, states: States) -> Ints:
         """In parts of a milli, times MASS."""
-        tables = self._tables
-        if tables is None or len(tables.kinds) < len(self._columns.kinds):
-            tables = self._tables = self._make_tables()
+        tables, columns, most_cards = self._tables, self._columns, states.free.shape[1]
+        if tables is None or len(tables.kinds) < len(columns.kinds):
+            self._factors, self._cards = self._weigh(), columns.cards_by_kind()
+            tables = self._make_tables(most_cards)
+        elif tables.most_cards < most_cards:  # of the nodes that were there it says what it said
+            tables = self._make_tables(most_cards)
         return tables.worth(states)
 
     def is_current(self) -> bool:
         return self._tables is None or not apart(self._weigh(), self._factors)
 
-    def _make_tables(self) -> Tables:
-        self._factors = self._weigh()
-        return Tables(self._workload, self._columns.kinds, self._columns.cards_by_kind(), self._factors, _WEIGHTS)
+    def _make_tables(self, most_cards: int) -> Tables:
+        kinds = self._columns.kinds
+        self._tables = Tables(self._workload, kinds, self._cards, self._factors, most_cards=most_cards, weigh=_WEIGHTS)
+        return self._tables
 
     def _weigh(self) -> Factors:
         columns = self._columns

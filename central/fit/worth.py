@@ -62,10 +62,14 @@ class Tables:
         kinds: Sequence[Kind],
         cards: Sequence[int],
         factors: Factors,
+        *,
+        most_cards: int,
         weigh: Weights = _ONE_EACH,
     ) -> None:
-        """`cards`: how many there are in the cluster, by kind. `factors`: of the pods that ask for several at once."""
+        """`cards`: how many there are in the cluster, by kind; `most_cards`: of any node. `factors`: of the pods that ask for
+        several at once."""
         self.kinds = tuple(kinds)
+        self.most_cards = most_cards
         self._pods = [one for one, _ in workload.kinds]
         self._masses = [mass for _, mass in workload.kinds]
         self._needs = [[_need(one, kind) for one in self._pods] for kind in self.kinds]
@@ -113,19 +117,21 @@ class Tables:
         steps = [_amounts([need for need in needs if 0 < need <= FULL]) for needs in self._needs]
         size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
         shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int32)
-        wholes = np.zeros((*size, MOST_CARDS + 1), np.int64)  # whatever models are named together
+        told_apart = min(self.most_cards, MOST_CARDS)
+        wholes = np.zeros((*size, told_apart + 1), np.int64)  # whatever models are named together
         ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
         for number, (kind, needs) in enumerate(zip(self.kinds, self._needs, strict=True)):
             ranks[number] = np.searchsorted(steps[number], np.arange(FULL + 1), "right")
             suits = np.array([not one.models or kind.model in one.models for one in self._pods], np.bool_)
-            whole = suits & (gpus > 0)
-            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], MOST_CARDS)), weights[whole])
+            whole = suits & (gpus > 0) & (gpus <= self.most_cards)
+            np.add.at(wholes[number], (cpu[whole], memory[whole], np.minimum(gpus[whole], told_apart)), weights[whole])
             needed = np.array(needs, np.int64)
             some = suits & (gpus == 0) & (needed > 0)
             step = steps[number].searchsorted(needed[some]) + 1
             np.add.at(shares[number], (cpu[some], memory[some], step), weights[some])
         for number in set(NUMBERS) - {one.gpus for one in self._pods}:
-            wholes[:, 0, 0, number] += self._often
+            if number <= told_apart:
+                wholes[:, 0, 0, number] += self._often
         for table in (shares, wholes):
             for axis in (1, 2, 3):
                 np.cumsum(table, axis=axis, out=table)

@@ -56,7 +56,7 @@ def factor_of(group: Group) -> float:
 
 def tables_of(workload: Workload) -> Tables:
     groups = {Group(pod.gpus, pod.models) for pod, _ in workload.kinds}
-    return Tables(workload, KINDS, CARDS, {group: factor_of(group) for group in groups})
+    return Tables(workload, KINDS, CARDS, {group: factor_of(group) for group in groups}, most_cards=4)
 
 
 def weight_of(workload: Workload, pod: PodKind, mass: int) -> int:
