@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-.PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-placement lint fmt proto requirements
+.PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-placement bench-weights lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -82,3 +82,8 @@ bench-central: setup
 # 10 minutes. LADING_TRACES names a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023.
 bench-placement: setup
 	$(PY) -m bench.placement
+
+# What other weights of the score would give out, on seeds that no figure in the docs is of: bench/out/weights.json. About 10
+# minutes. LADING_TRACES is as above.
+bench-weights: setup
+	$(PY) -m bench.weights

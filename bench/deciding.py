@@ -1,6 +1,7 @@
 """How long a replay takes, one decision, and one node's joint search for cards and VFs.
 
-* `replay_s`: one seed under the policy fragmentation, in processor time, on one core.
+* `replay_s`: one seed under the policy fragmentation, in processor time, on one core; `replay_s_by_workload` is that of every
+  workload, `replay_max_s` the longest.
 * `decision_p50_ms`: what filter and prioritize decide about one pod of a trace, on all its nodes, under the policy
   fragmentation, while the cluster fills up; without HTTP and without writing the nodes' names. Beside it p99.
 * `joint_search_warm_p99_ms`: the devices of one pod on one node that has something held, of a state that was seen before, in
@@ -43,10 +44,11 @@ ROOMS: Final = 60  # states of each node
 FIRST_TIMES: Final = 3
 
 
-def measure_replay(trace: Trace, ratio: float) -> dict[str, float]:
+def measure_replay(trace: Trace, ratio: float) -> float:
+    """Seconds."""
     began = time.process_time()
     replay(trace, Policy.FRAGMENTATION, SEED, ratio=ratio)
-    return {"replay_s": time.process_time() - began}
+    return time.process_time() - began
 
 
 def measure_decisions(trace: Trace, *, pods: int = PODS) -> dict[str, float]:

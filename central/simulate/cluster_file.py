@@ -20,12 +20,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from central.ask.model import PartitionPolicy
-from central.simulate.trace import MOST, TraceNode, may_be_given
+from central.simulate.trace import MOST, TraceNode, may_be_given, not_utf8
 from lading.errors import ConfigError
 from lading.nodedevices import KIND, Gpu, Status
 
 _KEYS: Final = ("name", "count", "devices", "cpu_milli", "memory_mib")
 _SETTING: Final = "nvswitch_partition"
+_REPORTED: Final = frozenset({"gpus", "pfs"})  # by which the status of a NodeDevices is told
 _MOST_NODES: Final = 20_000  # of one entry
 # Up to which the choice of devices on a node is exact (docs/reference.md), so that the referee can demand it.
 MOST_GPUS: Final = 16
@@ -41,6 +42,12 @@ class Described(NamedTuple):
 def read_cluster(path: Path) -> Described:
     """Raises ConfigError."""
     content = _read_json(path, f"cannot read {path}")
+    if _is_report(content):
+        example = dict(zip(_KEYS, ("n", 1, path.name, 64_000, 262_144), strict=True))
+        raise ConfigError(
+            f"cannot replay {path}: this is what one node reports, and no cluster",
+            hint=f"a cluster file beside it names it under devices: {json.dumps({'nodes': [example]})}",
+        )
     whole = _Keys(path, "", content)
     whole.check(("nodes",), (_SETTING,))
     setting = content.get(_SETTING, PartitionPolicy.PREFER.value)
@@ -59,6 +66,13 @@ def read_cluster(path: Path) -> Described:
     if not any(node.gpus for node in nodes.values()):
         raise ConfigError(f"cannot replay {path}: no node has a GPU that may be given")
     return Described(tuple(nodes.values()), PartitionPolicy(setting))
+
+
+def _is_report(content: object) -> bool:
+    """A NodeDevices object, or its status."""
+    if not isinstance(content, dict) or "nodes" in content:
+        return False
+    return content.get("kind") == KIND or not _REPORTED.isdisjoint(content)
 
 
 def _nodes(entry: "_Keys") -> list[TraceNode]:
@@ -118,7 +132,9 @@ def _read_json(path: Path, failed: str) -> Any:
         return json.loads(path.read_bytes())
     except OSError as e:
         raise ConfigError(f"{failed}: {e.strerror}") from e
-    except (ValueError, RecursionError) as e:  # neither UTF-8 nor JSON
+    except UnicodeDecodeError as e:
+        raise not_utf8(failed, e.object, e.start) from e
+    except (ValueError, RecursionError) as e:
         raise ConfigError(f"{failed}: {e}") from e
 
 

@@ -4,6 +4,8 @@ import argparse
 import json
 import math
 import os
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,15 +15,20 @@ from central.simulate.cluster_file import read_cluster
 from central.simulate.model import AnyPolicy, Baseline, Prior
 from central.simulate.pictures import draw_allocation, draw_fragments
 from central.simulate.progress import Progress
-from central.simulate.report import Report, as_json, make_reports
+from central.simulate.report import Report, as_json, make_reports, nodeless_models
 from central.simulate.runs import Task, count_arrivals, run_tasks
 from central.simulate.table import render_table
 from central.simulate.trace import Trace, read_nodes, read_pods
 from lading.errors import ConfigError, HostError
 
 POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Policy, *Baseline)}
+_ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # as bench.placement's JSON has it
 _MOST_SEEDS: Final = 1000
 _MOST_RATIO: Final = 10.0
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+_SHOWN: Final = 80
+_LISTED: Final = 3
 _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
 
 
@@ -32,8 +39,13 @@ def simulate(argv: Sequence[str]) -> None:
     policies = _policies(args.policy or [Policy.FRAGMENTATION.value])
     if not 1 <= args.seeds <= _MOST_SEEDS:
         raise ConfigError(f"--seeds {args.seeds}: from 1 to {_MOST_SEEDS} are possible")
+    if args.seed < 0:  # Python's random numbers are of its absolute value
+        raise ConfigError(f"--seed {args.seed}: 0 or more is possible")
+    if args.jobs is not None and args.jobs < 1:
+        raise ConfigError(f"--jobs {args.jobs}: 1 or more is possible", hint="without --jobs there are as many as CPUs")
     trace = read_trace(args.nodes, args.pods)
     check_knows(policies, trace)
+    warn_of_models(trace)
     seeds, jobs = range(args.seed, args.seed + args.seeds), args.jobs or os.cpu_count() or 1
     try:
         reports = replay_all(trace, policies, seeds, ratio=ratio, prior=Prior(args.prior), jobs=jobs, what=args.pods.stem)
@@ -42,7 +54,7 @@ def simulate(argv: Sequence[str]) -> None:
     if args.pictures:
         write_pictures(args.pictures, reports, what=args.pods.stem)
     if args.output == "json":
-        print(json.dumps(as_json(reports, ratio=ratio), indent=2))
+        print(json.dumps(as_json(reports, trace, ratio=ratio), indent=2))
     else:
         print(render_table(reports, trace, ratio=ratio))
 
@@ -79,6 +91,19 @@ def check_knows(policies: Sequence[AnyPolicy], trace: Trace) -> None:
         )
 
 
+def warn_of_models(trace: Trace) -> None:
+    """On stderr, once, of the pods that fit nowhere whatever the policy."""
+    nowhere = nodeless_models(trace)
+    if nowhere:
+        listed = ", ".join(f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common(_LISTED))
+        more = f" and {len(nowhere) - _LISTED} more" if len(nowhere) > _LISTED else ""
+        print(
+            f"warning: {nowhere.total()} of {len(trace.pods)} pods ask in gpu_spec for models that no node has, and count as "
+            f"failed: {listed}{more}",
+            file=sys.stderr,
+        )
+
+
 def replay_all(
     trace: Trace,
     policies: Sequence[AnyPolicy],
@@ -93,7 +118,7 @@ def replay_all(
     tasks = [Task(policy, seed, ratio, prior) for policy in policies for seed in seeds]
     progress = Progress(what, count_arrivals(trace, tasks))
     try:
-        return make_reports(run_tasks(trace, tasks, jobs=jobs, tell=progress.advance))
+        return make_reports(run_tasks(trace, tasks, jobs=jobs, tell=progress.advance), prior)
     finally:
         progress.end()
 
@@ -133,13 +158,13 @@ def _parser() -> argparse.ArgumentParser:
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"one of {', '.join(POLICIES)}; several with commas, on the same arrivals [fragmentation]",
+        help=f"one of {', '.join(POLICIES)}; bestfit is best-fit; several with commas, on the same arrivals [fragmentation]",
     )
     parser.add_argument(
         "--arrival-ratio", default="1.3", metavar="R", help="pods arrive until they have asked for R times the GPUs [1.3]"
     )
-    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of the order of arrivals; the first of them [42]")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many, one after the other [1]")
+    parser.add_argument("--seed", type=_whole, default=42, metavar="N", help="of the order of arrivals; the first of them [42]")
+    parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="how many, one after the other [1]")
     parser.add_argument(
         "--prior",
         choices=[prior.value for prior in Prior],
@@ -147,24 +172,29 @@ def _parser() -> argparse.ArgumentParser:
         help="what fragmentation knows: how often each kind of pod comes, or only what has come so far [workload]",
     )
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="write curves of allocation and fragments as SVG")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes [as many as CPUs]")
+    parser.add_argument("--jobs", type=_whole, metavar="N", help="processes [as many as CPUs]")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser
 
 
+def _whole(text: str) -> int:
+    """argparse names the flag and the text where it is none."""
+    if not _WHOLE.fullmatch(text):  # int() would read 1_0 as 10
+        raise argparse.ArgumentTypeError(f"a whole number is needed, and this is {text!r:.{_SHOWN}}")
+    return int(text)
+
+
 def _ratio(text: str) -> float:
-    try:
-        ratio = float(text)
-    except ValueError:
-        ratio = math.nan
+    ratio = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not 0 < ratio <= _MOST_RATIO:
-        raise ConfigError(f"--arrival-ratio {text}: a number above 0 and up to {_MOST_RATIO:g} is needed")
+        raise ConfigError(f"--arrival-ratio {text!r:.{_SHOWN}}: a number above 0 and up to {_MOST_RATIO:g} is needed")
     return ratio
 
 
 def _policies(given: Sequence[str]) -> list[AnyPolicy]:
+    by_name = POLICIES | _ALIASES
     names = [name.strip() for text in given for name in text.split(",")]
     for name in names:
-        if name not in POLICIES:
-            raise ConfigError(f"--policy {name}: there is no such policy", hint=f"one of: {', '.join(POLICIES)}")
-    return [POLICIES[name] for name in dict.fromkeys(names)]
+        if name not in by_name:
+            raise ConfigError(f"--policy {name!r:.{_SHOWN}}: there is no such policy", hint=f"one of: {', '.join(POLICIES)}")
+    return list(dict.fromkeys(by_name[name] for name in names))

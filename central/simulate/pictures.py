@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from central.simulate.report import Report, mean_curve
+from central.simulate.report import Report, mean_curve, named_prior
 
 WIDTH: Final = 800
 HEIGHT: Final = 440
@@ -21,8 +21,9 @@ _INKS: Final = (
     ("#007a5a", "#2fc99a"),
     ("#a8578a", "#e59ac6"),
     ("#7a6a00", "#f0e442"),
+    ("#000000", "#ffffff"),
 )
-_DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4")
+_DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4", "9 3 2 3 2 3")  # as many as there are policies, and inks
 _LINE_HEIGHT: Final = 17.0
 _TICKS: Final = 6
 _DIFFERENT_FROM: Final = 70.0  # until then, every policy places nearly all
@@ -45,7 +46,7 @@ def draw_allocation(what: str, reports: Sequence[Report]) -> str:
     lines = {name: [(point.asked, point.allocated) for point in curve] for name, curve in curves.items()}
     return draw(
         Picture(
-            title=f"GPUs allocated: {what}",
+            title=f"GPUs allocated: {what}{named_prior(reports)}",
             across="GPUs asked for by all pods that have arrived, percent of the cluster",
             upward="allocated, percent of the cluster",
             lines=lines,
@@ -58,7 +59,7 @@ def draw_fragments(what: str, reports: Sequence[Report]) -> str:
     curves = {report.policy.value: mean_curve(report.runs) for report in reports}
     return draw(
         Picture(
-            title=f"Fragments: {what}",
+            title=f"Fragments: {what}{named_prior(reports)}",
             across="GPUs asked for by all pods that have arrived, percent of the cluster",
             upward="free and of no use to a typical pod, percent of the cluster",
             lines={name: [(point.asked, point.fragments) for point in curve] for name, curve in curves.items()},

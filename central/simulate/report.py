@@ -1,8 +1,8 @@
 """What the runs of one or several policies come to: means over seeds, differences paired by seed, failures by class of pod.
 
 Enters: runs of several policies on the same seeds, hence on the same arrivals. Leaves: a Report for each policy, all of them as
-JSON. A difference to FGD is the mean over seeds of this policy's figure less FGD's on the same arrivals, with the standard
-error of that mean.
+JSON, and which pods no policy could have placed. A difference to FGD is the mean over seeds of this policy's figure less FGD's
+on the same arrivals, with the standard error of that mean.
 """
 
 import math
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from central.simulate.model import AnyPolicy, Baseline, Point, Run
+from central.ask.model import Policy
+from central.simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from central.simulate.trace import Trace
 
 
 class Difference(NamedTuple):
@@ -27,6 +29,7 @@ class Report:
     """Of one policy; means over its seeds, in percent."""
 
     policy: AnyPolicy
+    prior: Prior | None  # None: no policy that expects any pods
     runs: tuple[Run, ...]
     at_capacity: float
     at_end: float
@@ -38,20 +41,21 @@ class Report:
     decision_ms: float
 
 
-def make_reports(runs: Sequence[Run]) -> list[Report]:
-    """In the order in which the policies first come."""
+def make_reports(runs: Sequence[Run], prior: Prior) -> list[Report]:
+    """In the order in which the policies first come. `prior`: with which they were all played."""
     by_policy: dict[AnyPolicy, list[Run]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
-    return [_report(policy, its, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
+    return [_report(policy, its, prior, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
 
 
-def _report(policy: AnyPolicy, runs: Sequence[Run], fgd: Sequence[Run] | None) -> Report:
+def _report(policy: AnyPolicy, runs: Sequence[Run], prior: Prior, fgd: Sequence[Run] | None) -> Report:
     arrived, failed = _add_up(run.arrived for run in runs), _add_up(run.failed for run in runs)
     classes = sorted(arrived, key=class_order)
     vfs = [run.vf_allocation for run in runs if run.vf_allocation is not None]
     return Report(
         policy=policy,
+        prior=prior if policy is Policy.FRAGMENTATION else None,
         runs=tuple(runs),
         at_capacity=fmean(run.at_capacity for run in runs),
         at_end=fmean(run.at_end for run in runs),
@@ -74,12 +78,13 @@ def _add_up(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 def _differences(runs: Sequence[Run], fgd: Sequence[Run]) -> tuple[Difference, Difference]:
     pairs = list(zip(runs, fgd, strict=True))
     return (
-        _difference([one.at_capacity - other.at_capacity for one, other in pairs]),
-        _difference([one.at_end - other.at_end for one, other in pairs]),
+        difference_of([one.at_capacity - other.at_capacity for one, other in pairs]),
+        difference_of([one.at_end - other.at_end for one, other in pairs]),
     )
 
 
-def _difference(by_seed: Sequence[float]) -> Difference:
+def difference_of(by_seed: Sequence[float]) -> Difference:
+    """One seed or more."""
     return Difference(fmean(by_seed), stdev(by_seed) / math.sqrt(len(by_seed)) if len(by_seed) > 1 else None)
 
 
@@ -101,12 +106,26 @@ def mean_curve(runs: Sequence[Run]) -> list[Point]:
     ]
 
 
-def as_json(reports: Sequence[Report], *, ratio: float) -> dict[str, Any]:
+def named_prior(reports: Sequence[Report]) -> str:
+    """To stand behind what they are of; empty where none of them has one."""
+    return next((f"; prior {report.prior.value}" for report in reports if report.prior is not None), "")
+
+
+def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[str, Any]:
     """The first policy's figures, and under `others` those of the other ones. Figures at the end of arrivals stand under the
     ratio in percent: "130"."""
     at_end = percent_of(ratio)
     first, *others = [_render(report, at_end) for report in reports]
-    return {**first, "arrival_ratio": ratio} | ({"others": others} if others else {})
+    whole = {**first, "arrival_ratio": ratio}
+    if nowhere := nodeless_models(trace):
+        whole["models_without_nodes"] = dict(nowhere)
+    return whole | ({"others": others} if others else {})
+
+
+def nodeless_models(trace: Trace) -> Counter[str]:
+    """What pods write as their models where no node has one of these, and how many pods do: they fit nowhere."""
+    there = {node.model for node in trace.nodes}
+    return Counter("|".join(pod.models) for pod in trace.pods if pod.models and there.isdisjoint(pod.models))
 
 
 def percent_of(ratio: float) -> str:
@@ -116,6 +135,7 @@ def percent_of(ratio: float) -> str:
 def _render(report: Report, at_end: str) -> dict[str, Any]:
     rendered: dict[str, Any] = {
         "policy": report.policy.value,
+        **({"prior": report.prior.value} if report.prior is not None else {}),
         "seeds": [run.seed for run in report.runs],
         "allocation": {"100": report.at_capacity, at_end: report.at_end},
         "per_seed": [

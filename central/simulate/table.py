@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from central.simulate.model import Baseline
-from central.simulate.report import Difference, Report, percent_of
+from central.simulate.report import Difference, Report, named_prior, percent_of
 from central.simulate.trace import FULL, Trace
 
 FAR: Final = 5.0  # points beyond FGD's: marked, for these pods may have been starved for the sake of others
@@ -19,7 +19,7 @@ def render_table(reports: Sequence[Report], trace: Trace, *, ratio: float) -> st
     seeds = [run.seed for run in reports[0].runs]
     head = (
         f"{len(trace.pods)} pods, copied or left out at random until they ask for {percent_of(ratio)} % of "
-        f"{trace.capacity // FULL} GPUs on {len(trace.nodes)} nodes; {_seeds(seeds)}"
+        f"{trace.capacity // FULL} GPUs on {len(trace.nodes)} nodes; {_seeds(seeds)}{named_prior(reports)}"
     )
     policies = _align(_policies(reports, percent_of(ratio)))
     classes = _align(_classes(reports))

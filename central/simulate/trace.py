@@ -10,6 +10,7 @@ replay exactly: a share that is no whole percent among it.
 """
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -147,8 +148,12 @@ def _pod(row: "_Row") -> TracePod:
         raise row.error("gpu_milli", "a share is of one GPU: with num_gpu above 1 it has to be 1000")
     if gpus and milli % PERCENT:
         raise row.error("gpu_milli", f"shares are whole percent of a card: a multiple of {PERCENT}")
-    if "," in row.optional("gpu_spec"):
+    spec = row.optional("gpu_spec")
+    models = tuple(sorted({model.strip() for model in spec.split("|")} - {""}))
+    if "," in spec:
         raise row.error("gpu_spec", "models have | between, and no comma")
+    if spec and not models:
+        raise row.error("gpu_spec", "it names no model; one is needed, several as A|B, or nothing for any")
     vfs = row.number("rdma") if row.optional("rdma") else 0
     rdma_policy = row.choice("rdma_policy", RdmaPolicy.NEAREST)
     scope = row.choice("topology", Scope.ANY)
@@ -165,7 +170,7 @@ def _pod(row: "_Row") -> TracePod:
         memory_mib=row.number("memory_mib"),
         gpus=gpus,
         gpu_milli=milli if gpus else 0,
-        models=tuple(sorted({model.strip() for model in row.optional("gpu_spec").split("|")} - {""})) if gpus else (),
+        models=models if gpus else (),
         vfs=vfs,
         rdma_policy=rdma_policy,
         scope=scope,
@@ -211,18 +216,42 @@ class _Row:
 
 
 def _rows(path: Path, needed: Sequence[str], refining: Sequence[str] = ()) -> list[_Row]:
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            lines = [(reader.line_num, cells) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
-        raise ConfigError(f"cannot read {path}: {e}") from e
+        header = [name.strip() for name in next(reader, [])]
+        lines = [(reader.line_num, cells) for cells in reader if cells]
+    except csv.Error as e:
+        raise ConfigError(f"cannot read {path}, line {reader.line_num}: {e}") from e
     for column in (*needed, *refining):
         if header.count(column) > 1 or (column in needed and column not in header):
             problem = "is missing" if column not in header else "is there twice"
             raise ConfigError(f"cannot read {path}, line 1: column {column} {problem}", hint=f"needed are {','.join(needed)}")
+    if not lines:
+        raise ConfigError(f"cannot replay {path}: there is no line below the names of the columns")
     for line, cells in lines:
         if len(cells) != len(header):
             raise ConfigError(f"cannot read {path}, line {line}: {len(cells)} values under {len(header)} columns")
     return [_Row(path, line, dict(zip(header, cells, strict=True))) for line, cells in lines]
+
+
+def not_utf8(failed: str, content: bytes, at: int) -> ConfigError:
+    line = content.count(b"\n", 0, at) + 1
+    return ConfigError(
+        f"{failed}: it is not in UTF-8: byte 0x{content[at]:02x} in line {line}", hint="save it as UTF-8, or as plain ASCII"
+    )
+
+
+def _read_text(path: Path) -> str:
+    """Without a byte order mark."""
+    failed = f"cannot read {path}"
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise ConfigError(f"{failed}: {e.strerror}") from e
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise not_utf8(failed, content, e.start) from e
+    if b"\0" in content:  # every second byte of plain letters in UTF-16
+        raise not_utf8(failed, content, content.index(b"\0"))
+    return text

@@ -30,7 +30,9 @@ def policy(at_end: float, to_fgd: float, eights: float = 0.0) -> dict[str, Any]:
     }
 
 
-def results(ours: float = 0.9, online: float = 0.1, eights: float = 0.0, warm: float = 0.3) -> dict[str, Any]:
+def results(
+    ours: float = 0.9, online: float = 0.1, eights: float = 0.0, warm: float = 0.3, slowest: float = 3.9
+) -> dict[str, Any]:
     return {
         "seeds": [42, 43],
         "default": {
@@ -41,6 +43,10 @@ def results(ours: float = 0.9, online: float = 0.1, eights: float = 0.0, warm: f
             "fragmentation_online": policy(95.4 + online, online),
         },
         "upper_bound": {"default": {"100": 96.9, "130": 99.9, "saturation": 96.3}},
+        "replay_s": 2.0,
+        "replay_max_s": slowest,
+        "replay_max_workload": "default",
+        "replay_s_by_workload": {"default": slowest},
         "decision_p50_ms": 0.4,
         "joint_search_warm_p99_ms": warm,
     }
@@ -78,7 +84,8 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     for key in ("fragmentation", "fgd", "bestfit", "random", "fragmentation_online"):
         assert {"100", "130"} <= found["default"][key].keys()
     assert found["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
-    assert {"decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
+    assert {"replay_s", "replay_max_s", "decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
+    assert found["replay_s_by_workload"] == {"default": found["replay_s"]}
     assert (output.parent / "placement/default-allocation.svg").exists()
     assert "default" in capsys.readouterr().out
 
@@ -91,6 +98,7 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         (results(online=-0.1), "ONLINE"),
         (results(eights=5.1), "STARVED"),
         (results(warm=1.1), "MISSED"),
+        (results(slowest=4.1), "MISSED"),
     ],
 )
 def test_what_was_missed_is_said(missed: dict[str, Any], word: str) -> None:
@@ -103,10 +111,33 @@ def test_the_table_in_the_docs(tmp_path: Path) -> None:
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_docs(page, results())
     assert page.read_text() == f"before\n{BEGIN}\n{render_markdown(results())}\n{END}\nafter\n"
-    assert "| default | 87.40 | 93.10 | 95.40 | **96.30** |" in page.read_text()
+    (row,) = [line for line in page.read_text().splitlines() if line.startswith("| default |")]
+    assert row.startswith("| default | 87.40 | 93.10 | 95.40 | **96.30** |")
+    assert row.endswith("| 96.3 | 3.9 s |")
     page.write_text("no marks")
     with pytest.raises(ConfigError):
         write_docs(page, results())
+
+
+def test_each_workload_is_replayed_alone_for_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, workloads = find_workloads(folder)
+    took = iter([1.5, 2.5])
+    monkeypatch.setattr(placement, "measure_replay", lambda trace, ratio: next(took))
+    assert placement.measure_replays(nodes, workloads, "default") == {
+        "replay_s": 1.5,
+        "replay_max_s": 2.5,
+        "replay_max_workload": "other",
+        "replay_s_by_workload": {"default": 1.5, "other": 2.5},
+    }
+
+
+def test_figures_of_an_older_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "placement.json"
+    old.write_text(json.dumps({key: value for key, value in results().items() if "replay" not in key}))
+    with pytest.raises(SystemExit) as ended:
+        placement.main(["--docs", "-o", str(old)])
+    assert ended.value.code == 2
+    assert str(old) in capsys.readouterr().err
 
 
 def test_central_is_told_of_the_same_pods_as_the_replay() -> None:

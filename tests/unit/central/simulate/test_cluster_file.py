@@ -145,3 +145,28 @@ def test_a_cluster_without_a_gpu_to_give(tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.json"):
         read_cluster(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("report", [H100, {"kind": "NodeDevices", "status": H100}, {"pfs": H100["pfs"]}])
+def test_the_report_of_one_node(tmp_path: Path, report: dict[str, Any]) -> None:
+    """What is to be written instead can be read."""
+    path = written(tmp_path, report, "dgx.json")
+    with pytest.raises(ConfigError) as refused:
+        read_cluster(path)
+    assert all(part in str(refused.value) for part in (str(path), "one node"))
+    shown = json.loads(refused.value.hint[refused.value.hint.index("{") :])
+    assert shown["nodes"][0]["devices"] == "dgx.json"
+    if "gpus" in report:
+        assert len(read_cluster(written(tmp_path, shown)).nodes) == 1
+
+
+def test_another_encoding(tmp_path: Path) -> None:
+    """UTF-16 is what some shells write, and JSON tells it."""
+    path = tmp_path / "cluster.json"
+    path.write_bytes('{"nodes": [{"name":\n "k\xfcche"}]}'.encode("latin-1"))
+    with pytest.raises(ConfigError) as refused:
+        read_cluster(path)
+    assert all(part in str(refused.value) for part in (str(path), "UTF-8", "0xfc in line 2"))
+    written(tmp_path, H100, "h100.json")
+    path.write_bytes(json.dumps({"nodes": [ENTRY]}).encode("utf-16"))
+    assert len(read_cluster(path).nodes) == 2

@@ -80,7 +80,14 @@ def test_a_csv_of_nodes_says_nothing_of_places(files: list[str]) -> None:
         (["--arrival-ratio", "0"], "0"),
         (["--arrival-ratio", "nan"], "nan"),
         (["--arrival-ratio", "much"], "much"),
+        (["--arrival-ratio", "1_0"], "'1_0'"),
+        (["--arrival-ratio", "\u0661"], "\u0661"),
+        (["--policy", ""], "''"),
+        (["--policy", "fgd,"], "''"),
         (["--seeds", "0"], "0"),
+        (["--seed", "-1"], "-1"),
+        (["--jobs", "0"], "--jobs 0"),
+        (["--jobs", "-1"], "--jobs -1"),
         (["--pods", "/nonexistent/pods.csv"], "pods.csv"),
     ],
 )
@@ -88,6 +95,42 @@ def test_arguments_that_mean_nothing(files: list[str], arguments: list[str], nam
     with pytest.raises(ConfigError) as refused:
         simulate([*files, *arguments])
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize("flag", ["--seed", "--seeds", "--jobs"])
+@pytest.mark.parametrize("text", ["1_0", "1.0", "", "\u0661", "9" * 30])
+def test_what_is_no_whole_number(files: list[str], capsys: pytest.CaptureFixture[str], flag: str, text: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        simulate([*files, flag, text])
+    assert ended.value.code == 2
+    assert f"{flag}: " in capsys.readouterr().err
+
+
+def test_a_policy_by_its_key_in_the_bench(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one policy, with one name."""
+    simulate([*files, "--policy", "bestfit,best-fit", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["policy"] == "best-fit"
+    assert "others" not in found
+
+
+@pytest.mark.parametrize("prior", ["workload", "online"])
+def test_the_prior_is_told(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prior: str) -> None:
+    simulate([*files, "--policy", "fgd,fragmentation", "--prior", prior, "--pictures", str(tmp_path / "out"), "--jobs", "1"])
+    assert f"prior {prior}" in capsys.readouterr().out.splitlines()[0]
+    assert all(f"prior {prior}<" in path.read_text() for path in (tmp_path / "out").iterdir())
+    simulate([*files, "--prior", prior, "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["prior"] == prior
+
+
+def test_a_model_that_no_node_has_is_told_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with Path(files[3]).open("a") as pods:
+        pods.write("\np,1000,1024,1,1000,H300\np,1000,1024,1,300,H300|\x1b[1m\n")
+    simulate([*files, "--policy", "random,best-fit", "--seeds", "2", "-o", "json", "--jobs", "1"])
+    printed = capsys.readouterr()
+    (warned,) = [line for line in printed.err.splitlines() if "H300" in line]
+    assert warned.isprintable()
+    assert json.loads(printed.out)["models_without_nodes"] == {"H300": 1, "\x1b[1m|H300": 1}
 
 
 def test_the_command_ends_with_status_2(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
+from central.simulate.command import POLICIES
 from central.simulate.pictures import HEIGHT, WIDTH, Picture, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -59,3 +60,14 @@ def test_for_light_and_dark_paper() -> None:
     text = draw(Picture(title="t", across="x", upward="y", lines={"a": [(0, 0), (1, 1)], "b": [(0, 0), (1, 2)]}))
     assert "prefers-color-scheme:dark" in text
     assert len(set(re.findall(r'stroke-dasharray="([^"]*)"', text))) == 2
+
+
+def test_every_policy_has_a_line_of_its_own() -> None:
+    """As many as can be drawn together, in ink and in dash."""
+    picture = Picture(title="t", across="x", upward="y", lines={name: [(0, 0), (1, n)] for n, name in enumerate(POLICIES)})
+    text = draw(picture)
+    drawn = list(ET.fromstring(text).iter(f"{SVG}polyline"))  # noqa: S314
+    for attribute in ("class", "stroke-dasharray"):
+        assert len({line.attrib[attribute] for line in drawn}) == len(POLICIES)
+    inks = re.findall(r"\.ink\d+\{stroke:(#\w+)\}", text)  # for light paper, then for dark
+    assert len(set(inks[: len(inks) // 2])) == len(set(inks[len(inks) // 2 :])) == len(inks) // 2

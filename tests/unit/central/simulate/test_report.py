@@ -7,10 +7,11 @@ from statistics import stdev
 import pytest
 
 from central.ask.model import Policy
-from central.simulate.model import AnyPolicy, Baseline, Point, Run
-from central.simulate.report import as_json, class_order, make_reports, mean_curve
+from central.simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from central.simulate.report import Report, as_json, class_order, make_reports, mean_curve, nodeless_models
 from central.simulate.table import render_table
-from tests.unit.central.simulate.small import TRACE
+from central.simulate.trace import Trace
+from tests.unit.central.simulate.small import NODES, PODS, TRACE, share, whole
 
 
 def run(policy: AnyPolicy, seed: int, at_end: float, **failed: int) -> Run:
@@ -32,8 +33,12 @@ RUNS = [
 ]
 
 
+def reports(runs: list[Run]) -> list[Report]:
+    return make_reports(runs, Prior.WORKLOAD)
+
+
 def test_means_and_paired_differences() -> None:
-    binpack, fgd = make_reports(RUNS)
+    binpack, fgd = reports(RUNS)
     assert (binpack.policy, fgd.policy) == (Policy.BINPACK, Baseline.FGD)
     assert (binpack.at_capacity, binpack.at_end) == pytest.approx((92, 93))
     assert binpack.placed == pytest.approx(98)
@@ -47,27 +52,27 @@ def test_means_and_paired_differences() -> None:
 
 def test_vfs_stand_there_where_somebody_asks_for_them() -> None:
     runs = [replace(one, vf_allocation=share) for one, share in zip(RUNS[:2], (40.0, 60.0), strict=True)]
-    (report,) = make_reports(runs)
+    (report,) = reports(runs)
     assert report.vf_allocation == pytest.approx(50)
-    assert as_json([report], ratio=1.3)["vf_allocation"] == {"130": pytest.approx(50)}
+    assert as_json([report], TRACE, ratio=1.3)["vf_allocation"] == {"130": pytest.approx(50)}
     assert "50.00" in render_table([report], TRACE, ratio=1.3)
-    (without,) = make_reports(RUNS[:2])
-    assert "vf_allocation" not in as_json([without], ratio=1.3)
+    (without,) = reports(RUNS[:2])
+    assert "vf_allocation" not in as_json([without], TRACE, ratio=1.3)
     assert "VFS" not in render_table([without], TRACE, ratio=1.3)
 
 
 def test_one_seed_has_no_error() -> None:
-    binpack, _ = make_reports([RUNS[0], RUNS[3]])
+    binpack, _ = reports([RUNS[0], RUNS[3]])
     assert binpack.to_fgd is not None
     assert binpack.to_fgd[1] == (1.0, None)
 
 
 def test_without_fgd_there_is_no_difference() -> None:
-    assert [report.to_fgd for report in make_reports(RUNS[:3])] == [None]
+    assert [report.to_fgd for report in reports(RUNS[:3])] == [None]
 
 
 def test_failures_are_percent_of_their_class() -> None:
-    binpack, fgd = make_reports(RUNS)
+    binpack, fgd = reports(RUNS)
     assert binpack.failures == {"cpu only": 0, "share < 50 %": 0, "8 GPUs": 20}
     assert fgd.failures == {"cpu only": 0, "share < 50 %": 10, "8 GPUs": 0}
     assert list(binpack.arrived.items()) == [("cpu only", 40), ("share < 50 %", 50), ("8 GPUs", 10)]
@@ -80,22 +85,42 @@ def test_order_of_classes() -> None:
 
 
 def test_json() -> None:
-    whole = as_json(make_reports(RUNS), ratio=1.3)
+    whole = as_json(reports(RUNS), TRACE, ratio=1.3)
     assert (whole["policy"], whole["seeds"], whole["allocation"]) == ("binpack", [1, 2, 3], {"100": 92.0, "130": 93.0})
     assert [one["allocation"]["130"] for one in whole["per_seed"]] == [92.0, 94.0, 93.0]
     assert whole["failures_by_class"]["8 GPUs"] == 20
     assert whole["to_fgd"]["130"]["mean"] == pytest.approx(1.0)
     assert [other["policy"] for other in whole["others"]] == ["fgd"]
-    assert "others" not in as_json(make_reports(RUNS[:3]), ratio=1.3)
-    assert as_json(make_reports(RUNS), ratio=1.05)["allocation"].keys() == {"100", "105"}
+    assert "others" not in as_json(reports(RUNS[:3]), TRACE, ratio=1.3)
+    assert as_json(reports(RUNS), TRACE, ratio=1.05)["allocation"].keys() == {"100", "105"}
 
 
 def test_table_marks_a_class_that_is_starved() -> None:
-    lines = render_table(make_reports(RUNS), TRACE, ratio=1.3).splitlines()
+    lines = render_table(reports(RUNS), TRACE, ratio=1.3).splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("binpack", "fgd"))] == ["binpack", "fgd"]
     assert [line.split()[0] for line in lines if "!" in line] == ["8"]
-    assert not any("!" in line for line in render_table(make_reports(RUNS[:3]), TRACE, ratio=1.3).splitlines())
+    assert not any("!" in line for line in render_table(reports(RUNS[:3]), TRACE, ratio=1.3).splitlines())
 
 
 def test_mean_curve() -> None:
     assert mean_curve(RUNS[:2]) == [Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=93, fragments=2)]
+
+
+def test_the_prior_stands_where_the_policy_has_one() -> None:
+    runs = [run(policy, 1, 90.0) for policy in (Baseline.FGD, Policy.FRAGMENTATION, Policy.BINPACK)]
+    fgd = as_json(make_reports(runs, Prior.ONLINE), TRACE, ratio=1.3)
+    fragmentation, binpack = fgd["others"]
+    assert fragmentation["prior"] == "online"
+    assert not {"prior"} & (fgd.keys() | binpack.keys())
+    heads = [render_table(make_reports(runs, prior), TRACE, ratio=1.3).splitlines()[0] for prior in Prior]
+    assert [prior in head for prior in Prior for head in heads] == [True, False, False, True]
+    assert "prior" not in render_table(make_reports(runs[::2], Prior.ONLINE), TRACE, ratio=1.3)
+
+
+def test_models_that_no_node_has() -> None:
+    """One of several that is there is enough."""
+    odd = (share(300, 1_000, "H300"), share(500, 1_000, "H300"), whole(1, 1_000, "H300", "T5"), whole(1, 1_000, "T4", "T5"))
+    trace = Trace(nodes=NODES, pods=(*PODS, *odd))
+    assert nodeless_models(trace) == {"H300": 2, "H300|T5": 1}
+    assert as_json(reports(RUNS), trace, ratio=1.3)["models_without_nodes"] == {"H300": 2, "H300|T5": 1}
+    assert "models_without_nodes" not in as_json(reports(RUNS), TRACE, ratio=1.3)

@@ -117,6 +117,7 @@ def test_classes(pod: TracePod, label: str) -> None:
         ("p,1,1,1,0,,", ("line 2", "gpu_milli", "0")),
         ("p,1,1,1,455,,", ("line 2", "gpu_milli", "455")),
         ('p,1,1,1,1000,"A,B",', ("line 2", "gpu_spec", "'A,B'")),
+        ("p,1,1,1,1000,| |,", ("line 2", "gpu_spec", "'| |'", "A|B")),
         ("p,1,1,1", ("line 2", "4 values", "7 columns")),
     ],
 )
@@ -133,7 +134,7 @@ def test_a_pod_that_can_not_be_replayed(tmp_path: Path, row: str, named: tuple[s
         ("", "sn"),
         ("sn,cpu_milli,memory_mib,gpu\n", "model"),
         ("sn,sn,cpu_milli,memory_mib,gpu,model\n", "sn"),
-        (NODES, "GPU"),
+        (NODES, "no line"),
         (NODES + "a,1,1,0,\n", "GPU"),
         (NODES + "a,1,1,1,\n", "model"),
         (NODES + ",1,1,1,T4\n", "sn"),
@@ -153,10 +154,38 @@ def test_a_workload_without_gpus(tmp_path: Path) -> None:
         read_pods(written(tmp_path, PODS + "p,1,1,0,0,,\n"))
 
 
-def test_no_file_and_no_text(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.csv"):
-        read_nodes(tmp_path / "none.csv")
-    binary = tmp_path / "binary.csv"
-    binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"binary\.csv"):
-        read_nodes(binary)
+def test_pods_without_a_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no line"):
+        read_pods(written(tmp_path, PODS + "\n"))
+
+
+@pytest.mark.parametrize("there", ["missing", "folder"])
+def test_no_file_to_read(tmp_path: Path, there: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError) as refused:
+        read_nodes(tmp_path / there)
+    assert str(refused.value).count(str(tmp_path)) == 1
+    assert "Errno" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "node", "named"),
+    [
+        ("utf-16", "kitchen", "0xff in line 1"),
+        ("utf-16-le", "kitchen", "0x00 in line 1"),
+        ("latin-1", "k\xfcche", "0xfc in line 2"),
+    ],
+)
+def test_another_encoding(tmp_path: Path, encoding: str, node: str, named: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(f"{NODES}{node},64000,262144,2,P100\n".encode(encoding))
+    with pytest.raises(ConfigError) as refused:
+        read_nodes(path)
+    assert all(part in str(refused.value) for part in (str(path), "UTF-8", named))
+    assert "codec" not in str(refused.value)
+
+
+def test_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes((NODES + "k\xfcche,64000,262144,2,P100\n").encode("utf-8-sig"))
+    assert [node.name for node in read_nodes(path)] == ["k\xfcche"]

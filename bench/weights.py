@@ -1,0 +1,234 @@
+"""`python -m bench.weights FOLDER`: how much other weights of the policy fragmentation would give out, beside the shipped ones.
+
+FOLDER, or LADING_TRACES in the environment, is as for bench.placement. Every workload is replayed with the weights of
+central/fit/fragmentation.py, and with one of them at a time scaled, or with another step of the score; on the same arrivals,
+those of seeds of which no figure in the docs comes: the ten of bench.placement are refused. A difference is the mean over seeds
+of how much more of the GPUs is allocated at the end of arrivals, in points of percent, with the standard error of that mean.
+
+The weights are constants where scores are made, and are exchanged in the processes of this command only.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from bench.placement import RATIO, SEEDS, find_workloads
+from bench.placement_table import signed
+from central.ask.model import Policy
+from central.fit import fragmentation
+from central.fit.workload import MASS
+from central.fit.worth import Weights
+from central.simulate.progress import Progress
+from central.simulate.replay import replay
+from central.simulate.report import difference_of
+from central.simulate.trace import Trace, read_pods
+from lading.errors import ConfigError, LadingError, die
+
+OUT: Final = Path("bench/out/weights.json")
+SHIPPED: Final = "shipped"
+ALL: Final = "all"
+_WEIGHTS: Final[Weights] = fragmentation._WEIGHTS
+_UNIT: Final[int] = fragmentation._UNIT
+_STEP_MILLI: Final[int] = fragmentation.STEP_MILLI
+_HALF, _TWICE = Fraction(1, 2), Fraction(2)
+_PERCENT: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What the shipped weights are multiplied by, and milli of a step of the score; None: as shipped."""
+
+    cut: Fraction = Fraction(1)
+    usable: Fraction = Fraction(1)
+    fed: Fraction = Fraction(1)
+    step_milli: int | None = None
+
+    def weights(self) -> tuple[Weights, int]:
+        """They are whole numbers; and what all of them were multiplied by for that."""
+        cut, usable, by_cpu, by_memory = _WEIGHTS
+        exact = [cut * self.cut, usable * self.usable, by_cpu * self.fed, by_memory * self.fed]
+        scale = math.lcm(*(weight.denominator for weight in exact))
+        return Weights(*(int(scale * weight) for weight in exact)), scale
+
+
+VARIANTS: Final[Mapping[str, Variant]] = {
+    SHIPPED: Variant(),
+    "cut x 1/2": Variant(cut=_HALF),
+    "cut x 2": Variant(cut=_TWICE),
+    "usable x 0": Variant(usable=Fraction(0)),
+    "usable x 2": Variant(usable=_TWICE),
+    "fed x 1/2": Variant(fed=_HALF),
+    "fed x 2": Variant(fed=_TWICE),
+    "step 15": Variant(step_milli=15),
+    "step 50": Variant(step_milli=50),
+}
+
+
+class Task(NamedTuple):
+    workload: str
+    variant: str
+    seed: int
+
+
+Allocated = Mapping[Task, float]  # percent of the GPUs, at the end of arrivals
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = _parser().parse_args(argv)
+    try:
+        if args.folder is None:
+            raise ConfigError("there is no folder with traces", hint="python -m bench.weights FOLDER, or set LADING_TRACES")
+        results = run(
+            Path(args.folder),
+            range(args.first_seed, args.first_seed + args.seeds),
+            ratio=args.ratio,
+            only=args.only.split(",") if args.only else [],
+            jobs=args.jobs or os.cpu_count() or 1,
+        )
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(results, indent=1) + "\n")
+    except LadingError as e:
+        die(e)
+    print(render(results))
+    print(f"written to {args.output}")
+
+
+def run(folder: Path, seeds: Sequence[int], *, ratio: float, only: Sequence[str], jobs: int) -> dict[str, Any]:
+    """Raises ConfigError."""
+    if not seeds or seeds[0] < 0:
+        raise ConfigError(f"--first-seed and --seeds: {len(seeds)} seeds: one or more, from 0 on, are needed")
+    reported = sorted(set(seeds) & set(SEEDS))
+    if reported:
+        raise ConfigError(
+            f"cannot choose weights on seed {reported[0]}: figures in the docs are of seeds {SEEDS[0]} to {SEEDS[-1]}",
+            hint="with other --first-seed and --seeds",
+        )
+    nodes, files = find_workloads(folder, only)
+    traces = {name: Trace(nodes=nodes, pods=read_pods(path)) for name, path in files.items()}
+    tasks = [Task(name, variant, seed) for name in traces for variant in VARIANTS for seed in seeds]
+    return summarize(_replay_all(traces, tasks, ratio, jobs), list(traces), seeds, ratio)
+
+
+def summarize(allocated: Allocated, workloads: Sequence[str], seeds: Sequence[int], ratio: float) -> dict[str, Any]:
+    """`all`: of a seed, the mean of the workloads."""
+    by_seed: dict[str, dict[str, list[float]]] = {
+        name: {
+            variant: [allocated[Task(name, variant, seed)] - allocated[Task(name, SHIPPED, seed)] for seed in seeds]
+            for variant in VARIANTS
+            if variant != SHIPPED
+        }
+        for name in workloads
+    }
+    by_seed[ALL] = {
+        variant: [fmean(column) for column in zip(*(by_seed[name][variant] for name in workloads), strict=True)]
+        for variant in by_seed[workloads[0]]
+    }
+    return {
+        "seeds": list(seeds),
+        "arrival_ratio": ratio,
+        "variants": {name: _described(variant) for name, variant in VARIANTS.items()},
+        "allocation": {name: fmean(allocated[Task(name, SHIPPED, seed)] for seed in seeds) for name in workloads},
+        "to_shipped": {
+            name: {variant: difference_of(of)._asdict() for variant, of in part.items()} for name, part in by_seed.items()
+        },
+    }
+
+
+def render(results: Mapping[str, Any]) -> str:
+    seeds, names = results["seeds"], list(results["to_shipped"][ALL])
+    lines = [
+        f"percent of the GPUs allocated when {_PERCENT * results['arrival_ratio']:g} % were asked for, and points more with "
+        f"other weights; seeds {seeds[0]} to {seeds[-1]}",
+        f"{'':16}{SHIPPED:>9}" + "".join(f"{name:>14}" for name in names),
+    ]
+    for workload, part in results["to_shipped"].items():
+        shipped = results["allocation"].get(workload, fmean(results["allocation"].values()))
+        lines.append(f"{workload:16}{shipped:9.2f}" + "".join(f"{signed(part[name]):>14}" for name in names))
+    return "\n".join(lines)
+
+
+@contextmanager
+def played_with(variant: Variant) -> Iterator[None]:
+    """Within it, this process scores by these weights."""
+    weights, scale = variant.weights()
+    _exchange(weights, scale * _UNIT, variant.step_milli or _STEP_MILLI)
+    try:
+        yield
+    finally:
+        _exchange(_WEIGHTS, _UNIT, _STEP_MILLI)
+
+
+def _exchange(weights: Weights, unit: int, step_milli: int) -> None:
+    for name, value in (("_WEIGHTS", weights), ("_UNIT", unit), ("STEP_MILLI", step_milli)):
+        setattr(fragmentation, name, value)
+
+
+def _described(variant: Variant) -> dict[str, Any]:
+    """In milli of worth for a milli of each term."""
+    weights, scale = variant.weights()
+    by_name = {name: value * MASS / (scale * _UNIT) for name, value in weights._asdict().items()}
+    return {**by_name, "step_milli": variant.step_milli or _STEP_MILLI}
+
+
+def _replay_all(traces: Mapping[str, Trace], tasks: Sequence[Task], ratio: float, jobs: int) -> Allocated:
+    progress = Progress("weights", len(tasks))
+    # A fork has the traces already; tasks and figures alone go to and fro.
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(traces, ratio)) as pool:
+            futures = {pool.submit(_replay, task): task for task in tasks}
+            try:
+                found = {}
+                for future in as_completed(futures):
+                    found[futures[future]] = future.result()
+                    progress.advance(1)
+            except BaseException:  # one failed, or somebody pressed Ctrl-C: those that have not begun need not
+                pool.shutdown(cancel_futures=True)
+                raise
+    finally:
+        progress.end()
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench.weights", description="How much other weights would give out.")
+    parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("LADING_TRACES"), help="[$LADING_TRACES]")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many [3]")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="[1]")
+    parser.add_argument("--only", metavar="NAMES", help="workloads, with commas between")
+    parser.add_argument("--ratio", type=float, default=RATIO, metavar="R", help=f"of what is asked for to all GPUs [{RATIO}]")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes [as many as CPUs]")
+    parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
+    return parser
+
+
+# ---- in a process of the pool
+
+_traces: Mapping[str, Trace]
+_ratio: float
+
+
+def _start(traces: Mapping[str, Trace], ratio: float) -> None:
+    global _traces, _ratio
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits
+    _traces, _ratio = traces, ratio
+
+
+def _replay(task: Task) -> float:
+    with played_with(VARIANTS[task.variant]):
+        return replay(_traces[task.workload], Policy.FRAGMENTATION, task.seed, ratio=_ratio).at_end
+
+
+if __name__ == "__main__":
+    main()
