@@ -57,38 +57,41 @@ class Fits(NamedTuple):
     """Of some rows."""
 
     missing: Ints  # [rows], FITS or a number of REASONS
-    cards: Bools  # [rows, slots], that would do
+    cards: Bools  # [rows, slots], that would do, were the node to serve
 
 
 def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
     """Of rows that are not odd."""
     cards = columns.cards[rows]
+    if wish.nothing:
+        serving = columns.serving[rows] == 1
+        return Fits(np.where(serving, NUMBER_OF[Missing.NO_REPORT], FITS), np.zeros((len(rows), columns.slots), np.bool_))
+    if wish.cards:
+        now = cards[:, FREE] == FULL
+    else:
+        mib = taken_by_share(cards[:, SIZE], wish)
+        now = (cards[:, MIB] >= mib) & (cards[:, CORE] >= (wish.core_percent or 0)) & (cards[:, USABLE] > 0)
+        if wish.memory_mib is None:
+            now &= mib >= 1  # a percentage of nearly nothing
+    if wish.models:
+        now &= columns.models_of(wish.models)[cards[:, MODEL]]
+    missing = _NOT_SERVING[columns.serving[rows]]
+    short = (missing == FITS) & (now.sum(1) < (wish.cards or 1))
+    if short.any():
+        missing[short] = _why_short(columns, cards[short], wish)
+    return Fits(missing, now)
+
+
+def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
+    """In the order of `short_of_cards`: what comes last here counts first."""
     asked = cards[:, MODEL] >= 0
     if wish.models:
         asked = columns.models_of(wish.models)[cards[:, MODEL]]
-    least = wish.cards or 1
-    if wish.cards:
-        large = asked
-        usable = asked & (cards[:, USABLE] > 0)
-        now = usable & (cards[:, BARE] > 0)
-    else:
-        mib, core = taken_by_share(cards[:, SIZE], wish), wish.core_percent or 0
+    large = asked
+    if not wish.cards:
+        mib = taken_by_share(cards[:, SIZE], wish)
         large = asked & (mib >= 1) & (mib <= cards[:, SIZE])
-        usable = large & (cards[:, USABLE] > 0)
-        now = usable & (cards[:, MIB] >= mib) & (cards[:, CORE] >= core)
-    if wish.nothing:
-        return Fits(np.where(columns.serving[rows] == 1, NUMBER_OF[Missing.NO_REPORT], FITS), asked & False)
-    missing = _NOT_SERVING[columns.serving[rows]]
-    short = (missing == FITS) & (now.sum(1) < least)
-    if short.any():
-        why = _why_short(columns, cards[short], wish, asked[short], large[short], usable[short])
-        missing = missing.copy()
-        missing[short] = why
-    return Fits(missing, now & (missing == FITS)[:, None])
-
-
-def _why_short(columns: Columns, cards: Ints, wish: Wish, asked: Bools, large: Bools, usable: Bools) -> Ints:
-    """In the order of `short_of_cards`: what comes last here counts first."""
+    usable = large & (cards[:, USABLE] > 0)
     least = wish.cards or 1
     why = np.full(len(cards), NUMBER_OF[Missing.TOO_FEW_FREE_GPUS if wish.cards else Missing.NO_CARD_WITH_ROOM])
     why[usable.sum(1) < least] = NUMBER_OF[Missing.UNHEALTHY]
