@@ -245,7 +245,7 @@ class Rankings:
     def narrowed(self, room: NodeRoom, shape: Shape) -> NodeRoom:
         """For one share: the room with that card only where it leaves most. The same room where that is not ours to say."""
         wish = wish_of(shape.ask)
-        if wish is None or wish.cards:
+        if wish is None or wish.cards or len(room.cards) == 1:
             return room
         columns, row = self._found(room)
         slot = self._known_slot(columns, row[0], shape)
