@@ -29,6 +29,19 @@ class TurnedAwayError(AssertionError):
     """A policy placed a pod nowhere, and there was room for it."""
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Nothing leaves in a replay: to look for what can go is to look at a whole cluster, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collections()
 def replay(
     trace: Trace,
     policy: AnyPolicy,
@@ -47,32 +60,19 @@ def replay(
     record = _Record(cluster, fragments)
     player = _player(cluster, policy, seed, fragments, trace.pods, prior)
     began = time.perf_counter()
-    with _nothing_collected():
-        for count, pod in enumerate(arriving, 1):
-            kind = number_of[pod]
-            where = player.place(kind)
-            if where is not None:
-                cluster.take(where.node, kind, where.cards, where.vfs)
-                player.took(where.node)
-            elif cluster.fits[kind].any():
-                raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
-            record.count(pod, placed=where is not None)
-            if count % TOLD == 0:
-                tell(TOLD)
+    for count, pod in enumerate(arriving, 1):
+        kind = number_of[pod]
+        where = player.place(kind)
+        if where is not None:
+            cluster.take(where.node, kind, where.cards, where.vfs)
+            player.took(where.node)
+        elif cluster.fits[kind].any():
+            raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
+        record.count(pod, placed=where is not None)
+        if count % TOLD == 0:
+            tell(TOLD)
     tell(len(arriving) % TOLD)
     return record.run(policy, seed, ratio, (time.perf_counter() - began) / max(1, len(arriving)))
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Nothing leaves in a replay: whoever looks for what can go would look at a whole cluster, again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _player(
