@@ -94,8 +94,8 @@ class Leadership:
     def reckoning(self) -> bytes:
         return self._now.reckoning()
 
-    def why(self, namespace: str, name: str) -> bytes | None:
-        return self._now.why(namespace, name)
+    async def why(self, namespace: str, name: str) -> bytes | None:
+        return await self._now.why(namespace, name)
 
     # ---- central.page
 

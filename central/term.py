@@ -33,12 +33,13 @@ from central.page.reports import Reports
 from central.pending import Pending, PendingPods
 from central.reckoning import reckoning_of
 from central.scheduler import Scheduler
+from central.slices import Slices
 from central.survey import Survey
 from central.tell import Teller
 from central.touch import Toucher
 from central.wake import Waker
 from central.warn import Warner
-from central.why import why_pending
+from central.why import NodeWhy, look_at_nodes, why_by_nodes
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.log import Event, Log
@@ -190,12 +191,17 @@ class Term:
         """JSON."""
         return msgspec.json.encode(reckoning_of(self.scheduler))
 
-    def why(self, namespace: str, name: str) -> bytes | None:
-        """JSON; None for a pod that does not wait for devices."""
-        for pod in self.pending:
-            if (pod.namespace, pod.name) == (namespace, name):
-                return msgspec.json.encode(why_pending(self.scheduler, pod, self._clock()))
-        return None
+    async def why(self, namespace: str, name: str) -> bytes | None:
+        """JSON; None for a pod that does not wait for devices. In slices: kube-scheduler asks meanwhile."""
+        asked = (namespace, name)
+        pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == asked), None)
+        if pod is None:
+            return None
+        slices, nodes = Slices(self._clock), list[NodeWhy]()
+        for node in look_at_nodes(self.scheduler, pod):
+            nodes.append(node)
+            await slices.pause()
+        return msgspec.json.encode(why_by_nodes(self.scheduler, pod, self._clock(), nodes))
 
 
 async def _later(after_s: float, run: Callable[[], Awaitable[None]]) -> None:

@@ -61,7 +61,7 @@ class Verbs(Protocol):
     async def bind(self, args: BindArgs) -> str:
         """Empty, or why not."""
 
-    def why(self, namespace: str, name: str) -> bytes | None:
+    async def why(self, namespace: str, name: str) -> bytes | None:
         """JSON; None for a pod that is not known."""
 
     def reckoning(self) -> bytes:
@@ -187,7 +187,7 @@ class ExtenderServer:
     async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
         if refused := refuse_name(request):
             return refused
-        answer = self._verbs.why(request.match_info["namespace"], request.match_info["name"])
+        answer = await self._verbs.why(request.match_info["namespace"], request.match_info["name"])
         if answer is None:
             return web.Response(status=404, text="no such pod asks for devices\n")
         return web.Response(body=answer, content_type=_JSON)

@@ -6,7 +6,8 @@ mode.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from itertools import combinations
+from typing import Final, NamedTuple, assert_never
 
 from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
@@ -110,7 +111,7 @@ class Bound(NamedTuple):
     """A container that does not fit by what binds its devices to a place."""
 
     demand: Demand  # for it alone
-    bonds: Sequence[Bond]  # the one without which it would fit; all that it has, where it takes more than one
+    bonds: Sequence[Bond]  # the fewest without which it would fit
 
 
 def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
@@ -118,10 +119,18 @@ def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) ->
     for wanted in demand.wanted if demand.bound else ():
         alone = replace(demand, wanted=(wanted,))
         if not _may_fit(room, alone, policy, steps):
-            loosened = _loosened(alone)
-            would_help = [bond for bond, loose in loosened if _may_fit(room, loose, policy, steps)]
-            return Bound(alone, would_help[:1] or [bond for bond, _ in loosened])
+            return Bound(alone, _in_the_way(room, alone, policy, steps))
     return None
+
+
+def _in_the_way(room: NodeRoom, alone: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
+    """The fewest without which it would fit; all of them where it takes all, or more."""
+    bonds = bonds_of(alone)
+    for count in range(1, len(bonds)):
+        for some in combinations(bonds, count):
+            if _may_fit(room, _loosened(alone, some), policy, steps):
+                return some
+    return bonds
 
 
 def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool:
@@ -132,16 +141,27 @@ def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool
         return True
 
 
-def _loosened(demand: Demand) -> Sequence[tuple[Bond, Demand]]:
-    """Without each of what binds its devices to a place, the other things as they are."""
-    loosened: list[tuple[Bond, Demand]] = []
-    if demand.partition is PartitionPolicy.HONOR:
-        loosened.append((PartitionPolicy.HONOR, replace(demand, partition=None)))
-    if demand.rdma is RdmaPolicy.PER_SWITCH:
-        loosened.append((RdmaPolicy.PER_SWITCH, replace(demand, rdma=RdmaPolicy.COUNT)))
-    if demand.scope is not Scope.ANY:
-        loosened.append((demand.scope, replace(demand, scope=Scope.ANY)))
-    return loosened
+def bonds_of(demand: Demand) -> Sequence[Bond]:
+    """What binds its devices to a place."""
+    bonds: list[Bond] = [PartitionPolicy.HONOR] if demand.partition is PartitionPolicy.HONOR else []
+    bonds += [RdmaPolicy.PER_SWITCH] if demand.rdma is RdmaPolicy.PER_SWITCH else []
+    bonds += [demand.scope] if demand.scope is not Scope.ANY else []
+    return bonds
+
+
+def _loosened(demand: Demand, bonds: Sequence[Bond]) -> Demand:
+    """Without these, the other things as they are."""
+    for bond in bonds:
+        match bond:
+            case PartitionPolicy():
+                demand = replace(demand, partition=None)
+            case RdmaPolicy():
+                demand = replace(demand, rdma=RdmaPolicy.COUNT)
+            case Scope():
+                demand = replace(demand, scope=Scope.ANY)
+            case _:
+                assert_never(bond)
+    return demand
 
 
 def _emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:

@@ -107,7 +107,8 @@ def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
     has_vfs = any(one.vfs for one in wanted)
     # With VFs what runs in the last phase comes first, whatever it asks for: so the VFs of all phases together are few.
     # Bound to places, those first that the fewest places will do for: the others have more to choose from.
-    bound = ask.scope is not Scope.ANY or ask.rdma_policy is RdmaPolicy.PER_SWITCH
+    honor = partition is PartitionPolicy.HONOR and not ask.mig_profile
+    bound = honor or ask.scope is not Scope.ANY or (has_vfs and ask.rdma_policy is RdmaPolicy.PER_SWITCH)
     wanted.sort(key=lambda one: (has_vfs and not one.mask & last, *_order(one, last, bound=bound)))
     cards = [one for one in wanted if one.count]
     whole_peak, whole = _peak([one for one in cards if one.whole], phases)

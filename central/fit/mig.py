@@ -6,9 +6,9 @@ a demand. Leaves: the room as such a demand sees it, and the way back from what 
 instance of another profile, which is another size, and one whose card is unusable or was given whole.
 
 Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
-for those who want to divide them anew; under the policy spread of those with the most. Instances are picked one by one, not as
-a set: no link connects them, and a node may have 56, of which there are too many sets. Where those that are picked leave no
-room for what follows, another number of each kind is tried (turns.py).
+for those who want to divide them anew; under the policy spread of those with the most. Instances are picked by how many of each
+switch, beside VFs, or one by one, and not as a set: no link connects them, and a node may have 56, of which there are too many
+sets. Where those that are picked leave no room for what follows, another number of each kind is tried (turns.py).
 
 Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
@@ -184,10 +184,14 @@ def _state(card: CardRoom) -> str:
 def with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
     """These cards with their best VFs; compared by what joint.py compares first, which decides among instances."""
     cards = sum(1 << number for number in numbers)
-    costs = [(vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None]
-    if not costs:
+    costs = ((vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None)
+    if state.vfs.again:
+        best = min(costs, key=lambda one: (vfs.new(one[0]), one[1]), default=None)
+    else:
+        best = next(costs, None)  # all VFs are new: the closest level with a choice is the best
+    if best is None:
         return None
-    compared, level, cost = min(costs, key=lambda one: (vfs.new(one[0]), one[1]))
+    compared, level, cost = best
     partly = (cards & state.partly).bit_count()
     fresh = len(numbers) - partly - (cards & state.again).bit_count()
     key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared

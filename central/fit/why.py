@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope, Sharing
-from central.fit.choose import MISSING_OF, Bond, find_bound
+from central.fit.choose import MISSING_OF, Bond, bonds_of, find_bound
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, Wanted, policy_of, read_demand
 from central.fit.joint import MOST_SETS
 from central.fit.mig import explain_instances, instances_as_cards
@@ -86,8 +86,9 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
 
 
 def _explain_bonds(room: NodeRoom, demand: Demand, missing: Missing, policy: Policy, limits: Limits) -> str:
-    """All that is in the way where it is more than the one thing that `missing` names."""
-    bound = find_bound(room, demand, policy, steps=limits.search_steps)
+    """All that is in the way where it is more than the one thing that `missing` names. That takes a search, which is only done
+    where there is more than one."""
+    bound = find_bound(room, demand, policy, steps=limits.search_steps) if len(bonds_of(demand)) > 1 else None
     bonds = bound.bonds if bound else [next(bond for bond, named in MISSING_OF.items() if missing in named)]
     alone = bound.demand if bound else demand
     return "; and ".join(_explain_bond(room, alone, bond, now=missing in _NOW) for bond in bonds)

@@ -366,7 +366,8 @@ def test_containers_in_turn(seed: int) -> None:
 
 def in_turn(pod: Ask) -> Ask:
     """Where they are bound to places, those that the fewest places will do for come first."""
-    if pod.scope is Scope.ANY and pod.rdma_policy is not RdmaPolicy.PER_SWITCH:
+    per_switch = pod.rdma_policy is RdmaPolicy.PER_SWITCH and any(one.vfs for one in pod.containers)
+    if pod.scope is Scope.ANY and not per_switch and pod.partition is not PartitionPolicy.HONOR:
         return pod
     first = sorted(pod.containers, key=lambda one: (not one.gpus, -one.vfs if one.gpus else 0, -one.gpus))
     return replace(pod, containers=tuple(first))

@@ -68,7 +68,7 @@ def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
         assert list(leadership.filter(one.shown("a"), ["n1"]).NodeNames) == ["n1"]
         assert leadership.preempt(one.shown("a"), {}) == {}
         assert leadership.prioritize(one.shown("a"), ["n1"]) == "n1"
-        assert leadership.why("default", "a") is not None
+        assert await leadership.why("default", "a") is not None
         assert await leadership.bind(one.bind_args("a", "n1")) == ""
 
     played(story, tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from central import slices
 from central.feed import PodFeed
 from central.term import NO_ASSIGNMENT
 from lading.log import Event
@@ -61,11 +62,35 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
 def test_why_of_who_waits_and_of_nobody_else(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        said = one.term.why("default", "a")
+        said = await one.term.why("default", "a")
         assert said is not None
         assert msgspec.json.decode(said)["uid"] == one.uid("a")
-        assert one.term.why("default", "b") is None
-        assert one.term.why("other", "a") is None
+        assert await one.term.why("default", "b") is None
+        assert await one.term.why("other", "a") is None
+
+    play(story, tmp_path)
+
+
+def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+
+    async def story(one: Led) -> None:
+        await one.put_pod("a")
+        for number in range(2, 9):
+            await one.put_node(f"n{number}", 1)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        said = await one.term.why("default", "a")
+        task.cancel()
+        assert said is not None
+        assert turns >= len(msgspec.json.decode(said)["nodes"]) == 8
 
     play(story, tmp_path)
 

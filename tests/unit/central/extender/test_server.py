@@ -43,7 +43,7 @@ class Verbs:
         self.bound = args
         return "its devices are gone" if args.Node == "n9" else ""
 
-    def why(self, namespace: str, name: str) -> bytes | None:
+    async def why(self, namespace: str, name: str) -> bytes | None:
         return b'{"name":"a"}' if (namespace, name) == ("default", "a") else None
 
     def reckoning(self) -> bytes:

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import Policy, RdmaPolicy, Scope
+from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit import joint
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import NodeRoom
-from lading.nodedevices import Place
+from lading.nodedevices import Partition, Place
 from tests.fakes.rooms import ask, card, port, room, vf, whole
 
 VFS_OF_PF = 4
@@ -60,6 +60,21 @@ def test_containers_that_need_many_vfs_come_before_those_that_need_few() -> None
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement)
     assert list(found.containers) == list(asked)
+
+
+def test_partitions_of_many_gpus_come_before_those_of_few() -> None:
+    """Neighbours by their switch are not those of a partition, and three GPUs are held: the first two partitions of four."""
+    pairs = [(14, 13), (7, 16), (5, 8), (1, 6), (12, 2), (15, 10), (3, 4), (11, 9)]
+    fours = [(*one, *other) for one, other in zip(pairs[::2], pairs[1::2], strict=True)]
+    modules = [*((number,) for number in range(1, 17)), *pairs, *fours]
+    taken = {2, 10, 13}
+    cards = [card(n, switch=n // 2, free_mib=0 if n + 1 in taken else None) for n in range(16)]
+    where = replace(
+        room(*(replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=n + 1)) for n, one in enumerate(cards))),
+        partitions=tuple(Partition(id=number, modules=one) for number, one in enumerate(modules)),
+    )
+    pod = ask(whole("a", 2), whole("b"), whole("c", 4), whole("d", 4), partition=PartitionPolicy.HONOR)
+    assert isinstance(fit(where, pod, policy=Policy.BINPACK), Placement)
 
 
 def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:

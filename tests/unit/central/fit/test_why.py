@@ -1,14 +1,17 @@
 """The words name what a person needs: amounts, the nearest card, its state."""
 
+from dataclasses import replace
+
 import pytest
 
-from central.ask.model import Ask, Policy, RdmaPolicy, Scope
+from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.joint import MOST_SETS
 from central.fit.model import Missing, NoFit
 from central.fit.why import explain
 from central.ledger.model import NodeRoom
+from lading.nodedevices import Partition
 from tests.fakes.rooms import MODEL, ask, card, eight_gpus, gpu_bdf, gpu_uuid, held, rdma, room, share, vf, whole
 
 
@@ -75,6 +78,17 @@ def test_the_nearest_miss(where: NodeRoom, pod: Ask, expected: Missing, named: l
     assert fit(where, pod, policy=Policy.BINPACK) == NoFit(missing=expected)
     text = explain(where, pod, expected, policy=Policy.BINPACK)
     assert [part for part in named if part not in text] == []
+
+
+def test_what_is_not_in_the_way_is_not_told() -> None:
+    """No partition has three GPUs, and no switch; a VF on each switch there is."""
+    where = replace(eight_gpus(), partitions=(Partition(id=0, modules=(1, 2)),))
+    pod = ask(whole("a", 3, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH, scope=Scope.SWITCH, partition=PartitionPolicy.HONOR)
+    text = explain(where, pod, Missing.NO_PARTITION, policy=Policy.BINPACK)
+    assert fit(where, pod, policy=Policy.BINPACK) == NoFit(missing=Missing.NO_PARTITION)
+    assert "partition of 3 GPUs" in text
+    assert "below one switch" in text
+    assert "switches with" not in text
 
 
 def test_a_search_that_was_ended_names_its_bound() -> None:
