@@ -205,19 +205,20 @@ def _quote(text: str) -> str:
 def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], None]) -> S:
     """Answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise. `check` raises ConfigError
     for what only several settings together, or the files that they name, can show. What it finds does not keep them from being
-    printed: whoever writes a configuration wants to see it before it is complete."""
+    printed: whoever writes a configuration wants to see it before it is complete. With both flags it is an error."""
     settings = load(schema, args)
     problem = _find_problem(settings, args, check)
     if args.print_config:
         print(render_toml(settings), end="")
-        if problem:
-            print(f"not to be started with: {printable(problem.message)}", file=sys.stderr)
-            print(f"hint:  {printable(problem.hint)}", file=sys.stderr)
-        raise SystemExit(0)
-    if problem:
-        raise problem
-    if args.check_config:
+    elif args.check_config and not problem:
         print("configuration ok")
+    if problem and (args.check_config or not args.print_config):
+        raise problem
+    if problem:
+        print(f"not to be started with: {printable(problem.message)}", file=sys.stderr)
+        if problem.hint:
+            print(f"hint:  {printable(problem.hint)}", file=sys.stderr)
+    if args.print_config or args.check_config:
         raise SystemExit(0)
     return settings
 

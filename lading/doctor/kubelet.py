@@ -21,6 +21,7 @@ from lading.doctor.unit_files import Unit, Word
 
 _FLAG: Final = "container-runtime-endpoint"
 KEY: Final = "containerRuntimeEndpoint"
+CGROUP_DRIVER: Final = "cgroupDriver"
 _EXTRA_ARGS: Final = "KUBELET_EXTRA_ARGS"
 _DROP_INS: Final = "/etc/systemd/system/kubelet.service.d"
 _RESTART: Final = "systemctl daemon-reload && systemctl restart kubelet"
@@ -56,7 +57,7 @@ class Command:
 
     @property
     def cgroup_driver(self) -> Setting:
-        return self.setting("cgroup-driver", "cgroupDriver", "cgroupfs")
+        return self.setting("cgroup-driver", CGROUP_DRIVER, "cgroupfs")
 
     def node_name(self, hostname: str) -> str:
         named = last_flag(self.words, "hostname-override")

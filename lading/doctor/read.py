@@ -47,7 +47,9 @@ LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen at is none to connect to
 _BOOTED: Final = Path("run/systemd/system")  # sd_booted(3)
-_PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainStatus,NRestarts,NeedDaemonReload"
+_PROPERTIES: Final = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
+)
 
 
 # ---- processes

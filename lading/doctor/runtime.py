@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lading.doctor.kubelet import DEFAULT, KubeletSeen
+from lading.doctor.kubelet import CGROUP_DRIVER, DEFAULT, KubeletSeen
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 from lading.versions import Support, judge_runtime, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -69,17 +69,29 @@ def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
         return
     mine, theirs = seen.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
     version = parse_version(seen.runtime.version.runtime_version)
-    file = mine.source if mine.source.startswith("/") else "/var/lib/kubelet/config.yaml"
+    mend = _set_driver(seen.kubelet, theirs)
     if mine.value == theirs:
         yield ok(f"kubelet and {seen.runtime.name} both use {theirs}")
     elif version and version.major >= _TELLS_DRIVER:
         what = (
             f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {seen.runtime.name} uses {theirs}"
         )
-        yield warning(what, mend=f"cgroupDriver: {theirs} in {file}; systemctl restart kubelet")
+        yield warning(what, mend=mend)
     else:
         what = f"kubelet uses {mine.value} ({mine.source}), {seen.runtime.name} uses {theirs}"
-        yield failed(what, mend=f"cgroupDriver: {theirs} in {file}, on a drained node; systemctl restart kubelet")
+        yield failed(what, mend=f"on a drained node: {mend}")
+
+
+def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
+    """Where the one that counts is set: a flag wins over the configuration file, and K3s and RKE2 write both anew."""
+    mine, service = kubelet.command.cgroup_driver, kubelet.service
+    if service:
+        return f"kubelet-arg: cgroup-driver={driver} in {service.config}; systemctl restart {service.unit}"
+    place = mine.source if mine.source.startswith("/") else ""
+    if mine.source == DEFAULT or mine == kubelet.command.config.get(CGROUP_DRIVER):
+        return f"{CGROUP_DRIVER}: {driver} in {place or '/var/lib/kubelet/config.yaml'}; systemctl restart kubelet"
+    flag = f"--cgroup-driver={driver} {f'in {place}' if place else 'on its command line'}"
+    return f"{flag}; systemctl daemon-reload && systemctl restart kubelet"
 
 
 def systemd_cgroups(status: cri.StatusResponse) -> bool | None:

@@ -16,6 +16,7 @@ _STATUS: Final = {
     "217": " (USER: there is no such user)",
     "226": " (NAMESPACE: a path that its unit names is not there)",
 }
+_BY_SIGNAL: Final = {"2", "3"}  # CLD_KILLED, CLD_DUMPED: sigaction(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +44,26 @@ def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
 
 def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
     """Ended for good, or is started over and over: with `Restart=always` systemd never gives up."""
-    name, status, restarts = unit.get("Id", ""), unit.get("ExecMainStatus", "0"), unit.get("NRestarts", "0")
+    name, restarts = unit.get("Id", ""), unit.get("NRestarts", "0")
     if unit.get("ActiveState") != "failed" and (unit.get("ActiveState") != "activating" or restarts in ("", "0")):
         return None
     times = f", restarted {restarts} times so far" if restarts not in ("", "0") else ""
-    ended = f": {unit.get('Result')}, exit status {status}{_STATUS.get(status, '')}" if status not in ("", "0") else ""
+    ended = ", ".join(_how_it_ended(unit))
     daemon = name.removesuffix(".service")
     first = f"{daemon} --check-config; " if name.endswith(".service") else ""
-    return failed(f"{name} does not stay up{times}{ended}", mend=f"{first}journalctl -u {name} -n 50; systemctl restart {name}")
+    what = f"{name} does not stay up{times}{f': {ended}' if ended else ''}"
+    return failed(what, mend=f"{first}journalctl -u {name} -n 50; systemctl restart {name}")
+
+
+def _how_it_ended(unit: dict[str, str]) -> Iterator[str]:
+    """systemd's word for it, and what its process left; a socket has none, and has not failed by it."""
+    result, status = unit.get("Result", ""), unit.get("ExecMainStatus", "0")
+    if result not in ("", "success"):
+        yield result
+    if unit.get("ExecMainCode") in _BY_SIGNAL:
+        yield f"signal {status}"
+    elif status not in ("", "0"):
+        yield f"exit status {status}{_STATUS.get(status, '')}"
 
 
 def _problem(unit: dict[str, str]) -> Verdict | None:

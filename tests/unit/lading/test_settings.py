@@ -148,7 +148,7 @@ def test_what_the_check_finds_is_said_with_the_file(tmp_path: Path) -> None:
     def refuse(settings: Settings) -> None:
         raise ConfigError(f"listen and limit = {settings.limit} do not go together", hint="change one")
 
-    for flags in ((), ("--check-config",)):
+    for flags in ((), ("--check-config",), ("--check-config", "--print-config")):
         parser = argparse.ArgumentParser()
         add_flags(parser, Settings, config=tmp_path / "x.toml")
         with pytest.raises(ConfigError) as e:
@@ -171,6 +171,17 @@ def test_what_is_not_complete_is_printed_all_the_same(tmp_path: Path, capsys: py
     assert tomllib.loads(printed.out)["limit"] == 5
     for word in (str(tmp_path / "x.toml"), "listen is empty", "listen = FILE"):
         assert word in printed.err
+
+
+def test_no_hint_is_printed_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(settings: Settings) -> None:
+        raise ConfigError("vf: it has a VLAN and is none")
+
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=tmp_path / "x.toml")
+    with pytest.raises(SystemExit):
+        parse_args(Settings, parser.parse_args(["--print-config"]), refuse)
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lading.doctor.kubelet import Command, KubeletSeen, Setting
+from lading.doctor.distribution import Distribution, Service
+from lading.doctor.kubelet import CGROUP_DRIVER, Command, KubeletSeen, Setting
 from lading.doctor.model import State
 from lading.doctor.processes import Process
 from lading.doctor.read import read_runtime
 from lading.doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver, decide_runtime
+from lading.doctor.unit_files import Word
 from lading.errors import HostError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.lading.doctor.verdicts import only, states
@@ -80,6 +82,33 @@ def kubelet(driver: str) -> KubeletSeen:
 )
 def test_cgroup_drivers(mine: str, seen: RuntimeSeen, state: State) -> None:
     assert only(decide_cgroup_driver(CgroupDrivers(kubelet=kubelet(mine), runtime=seen))).state is state
+
+
+FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
+K3S = Service(distribution=Distribution.K3S, unit="k3s-agent")
+OF_K3S = Setting(value="cgroupfs", source="/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf")
+
+
+@pytest.mark.parametrize(
+    ("seen", "mends"),
+    [
+        (kubelet("cgroupfs"), ("cgroupDriver: systemd in /k.yaml", "restart kubelet")),
+        (KubeletSeen(process=Process(pid=1), running=Command()), ("cgroupDriver: systemd in /var/lib/kubelet/config.yaml",)),
+        (
+            replace(kubelet("systemd"), running=Command(words=(Word("--cgroup-driver=cgroupfs", FLAGS),))),
+            (f"--cgroup-driver=systemd in {FLAGS}", "daemon-reload"),
+        ),
+        (
+            KubeletSeen(process=Process(pid=1), running=Command(config={CGROUP_DRIVER: OF_K3S}), service=K3S),
+            ("kubelet-arg: cgroup-driver=systemd in /etc/rancher/k3s/config.yaml", "restart k3s-agent"),
+        ),
+    ],
+)
+def test_the_driver_is_set_where_it_counts(seen: KubeletSeen, mends: tuple[str, ...]) -> None:
+    verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=seen, runtime=runtime())))
+    assert verdict.state is State.FAILED
+    for mend in mends:
+        assert mend in verdict.mend
 
 
 def test_no_kubelet_no_driver() -> None:

@@ -16,6 +16,8 @@ class Unit:
     file: str = "enabled"
     reload: str = "no"
     sub: str = "running"
+    result: str = "success"
+    code: str = "1"  # CLD_EXITED
     status: str = "0"
     restarts: int = 0
 
@@ -23,7 +25,8 @@ class Unit:
         """As `systemctl show` prints it."""
         return (
             f"Id=x.service\nLoadState={self.load}\nActiveState={self.active}\nSubState={self.sub}\n"
-            f"UnitFileState={self.file}\nResult=success\nExecMainStatus={self.status}\nNRestarts={self.restarts}\nNeedDaemonReload={self.reload}\n"
+            f"UnitFileState={self.file}\nResult={self.result}\nExecMainCode={self.code}\nExecMainStatus={self.status}\n"
+            f"NRestarts={self.restarts}\nNeedDaemonReload={self.reload}\n"
         )
 
 
@@ -46,6 +49,23 @@ def test_one_unit(unit: Unit, state: State, mend: str) -> None:
     (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
     assert verdict.state is state
     assert mend in verdict.mend
+
+
+@pytest.mark.parametrize(
+    ("unit", "ended"),
+    [
+        (Unit(active="failed", result="exit-code", status="203"), "exit-code, exit status 203 "),
+        (Unit(active="failed", result="signal", code="2", status="2"), "signal, signal 2"),  # is no exit status 2
+        (Unit(active="failed", result="watchdog", code="3", status="6"), "watchdog, signal 6"),
+        (Unit(active="failed", result="trigger-limit-hit", code="", status=""), "trigger-limit-hit"),  # as a socket
+    ],
+)
+def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
+    (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
+    what, _, said = verdict.what.partition(": ")
+    assert "x.service" in what
+    assert said.startswith(ended)
+    assert ("(" in said) is ended.endswith(" ")  # what the status means
 
 
 def test_several_units() -> None:
