@@ -13,7 +13,7 @@ from kubectl_lading.plans.defrag import defrag
 from kubectl_lading.plans.simulate import simulate
 from kubectl_lading.pods.pod import pod
 from kubectl_lading.pods.why import why
-from kubectl_lading.terminal.completion import completion
+from kubectl_lading.terminal.completion import completion, print_candidates
 from kubectl_lading.where.cordon import cordon, uncordon
 from kubectl_lading.where.gpu import gpu
 from kubectl_lading.where.node import node
@@ -43,6 +43,11 @@ main.add_command(status)
 main.add_command(sysdump)
 main.add_command(uncordon)
 main.add_command(why)
+
+
+def complete_for_kubectl() -> None:
+    """`kubectl_complete-lading WORD… INCOMPLETE`."""
+    print_candidates(main, sys.argv[1:])
 
 
 if __name__ == "__main__":

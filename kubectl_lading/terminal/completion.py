@@ -4,7 +4,7 @@ Source: click "Shell Completion"; kubectl's plugins since 1.26: a line each cand
 a colon with cobra's directives (4: no file names).
 """
 
-import sys
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -28,12 +28,10 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(_SHELLS[shell](ctx.find_root().command, {}, PROGRAM, _VARIABLE).source())
 
 
-def complete_for_kubectl() -> None:
-    """`kubectl_complete-lading WORD… INCOMPLETE`."""
-    from kubectl_lading.main import main  # noqa: PLC0415  which registers this module's command
-
-    *words, incomplete = sys.argv[1:] or [""]
-    found = ShellComplete(main, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
+def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
+    """`typed`: the words behind the command, the last of which is incomplete."""
+    *words, incomplete = typed or [""]
+    found = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
     for one in found:
         if one.type == "plain":
             print(f"{one.value}\t{one.help}" if one.help else one.value)

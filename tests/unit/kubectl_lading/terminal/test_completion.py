@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kubectl_lading.main import main
-from kubectl_lading.terminal.completion import complete_for_kubectl
+from kubectl_lading.main import complete_for_kubectl, main
 from tests.fakes.kubectl_lading import served
 from tests.fakes.small_cluster import SmallCluster
 
