@@ -131,13 +131,13 @@ class _Bare(msgspec.Struct):
 
 
 class NotInstalledError(KubeError):
-    """The API server does not know the resource of which a list was asked: it answers 404, and says no more than that."""
+    """The API server does not know NodeDevices: it answers 404, and says no more than that."""
 
-    def __init__(self, resource: Resource) -> None:
-        name = f"{resource.plural}.{resource.group}"
+    def __init__(self) -> None:
+        name = f"{NODE_DEVICES.plural}.{NODE_DEVICES.group}"
         super().__init__(
             f"cannot list {name}: this cluster has no such resource: "
-            f"its CustomResourceDefinition ({resource.version}) is not installed"
+            f"its CustomResourceDefinition ({NODE_DEVICES.version}) is not installed"
         )
         self.hint = (
             "kubectl apply --server-side -k deploy/crds installs it, and docs/deploy.md says what else Lading needs; "
@@ -146,7 +146,7 @@ class NotInstalledError(KubeError):
 
 
 async def read_list(client: KubeClient, resource: Resource, kind: type[T], progress: Progress) -> Listed[T]:
-    """NotInstalledError where there is no such resource; else KubeError."""
+    """NotInstalledError where NodeDevices are no resource of this cluster; else KubeError."""
     parse = functools.partial(_parse, msgspec.json.Decoder(kind))
     objects: list[T | Unreadable] = []
     version = ""
@@ -160,7 +160,9 @@ async def read_list(client: KubeClient, resource: Resource, kind: type[T], progr
                 version = page.resource_version
                 progress.say(resource.plural, len(objects))
     except NotFoundError as e:  # an empty list is none
-        raise NotInstalledError(resource) from e
+        if resource != NODE_DEVICES:  # Kubernetes' own: no API server is there
+            raise
+        raise NotInstalledError from e
     return objects, version
 
 

@@ -269,7 +269,7 @@ class _Verbs:
     def reckoning(self) -> bytes:
         return msgspec.json.encode(reckoning_of(self._scheduler))
 
-    def why(self, namespace: str, name: str) -> bytes | None:
+    async def why(self, namespace: str, name: str) -> bytes | None:
         return None
 
 

@@ -52,9 +52,10 @@ class States(NamedTuple):
 
 
 class Columns:
-    """`order`: among equal scores the node with the least is taken; by name where it is not given."""
+    """`order`: among equal scores the node with the least is taken; by name where it is not given. `numbers`: of `alike`, which
+    several columns may have in common."""
 
-    def __init__(self, order: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, order: Callable[[str], Any] | None = None, numbers: Numbers | None = None) -> None:
         self.names: list[str] = []  # by row; empty for a row without a node
         self.row_of: dict[str, int] = {}
         self.rooms: list[NodeRoom | None] = []
@@ -76,7 +77,7 @@ class Columns:
         self._dropped_before = -1  # the last tick of those that are forgotten
         self._empty: list[int] = []
         self._kind_of: dict[Kind, int] = {Kind(): 0}
-        self._numbers = Numbers()
+        self._numbers = Numbers() if numbers is None else numbers
         self._order = order
         self._ranks: Ints | None = None
 

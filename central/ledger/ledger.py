@@ -230,6 +230,11 @@ class Ledger(Facts):
         names = (name for name in changes.since(version) if name in self._nodes)
         return [(name, *self._loads.left(name)) for name in names], changes.version
 
+    @property
+    def loads_version(self) -> int:
+        """Of what `loads_changed_since` answers now."""
+        return self._loads.changes.version
+
     def take_freed(self) -> tuple[str, ...]:
         """Nodes that got room since this was asked last: something was released, a device or node came (back) into service."""
         return self._changes.take_freed()

@@ -15,7 +15,7 @@ import contextlib
 import ipaddress
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from aiohttp import web
@@ -25,7 +25,7 @@ from central.page.live import EVERY_S, Live
 
 WAIT_S: Final = 25.0  # shorter than any proxy's patience
 WATCHERS: Final = 64
-WHOLE_AT_ONCE: Final = 4
+PLAIN_AT_ONCE: Final = 4  # who takes no gzip has all of it sent in parts: nothing of it is kept
 _PART: Final = 1 << 18  # bytes that are packed in one go, on a thread: zlib lets the loop run meanwhile
 _GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip's frame
 _LEVEL: Final = 4
@@ -39,7 +39,8 @@ class Page:
         self._files = read_files()
         self._watchers = 0
         self._made: tuple[tuple[str, str, bool], asyncio.Task[bytes]] | None = None  # the last changes that were asked for
-        self._whole = asyncio.Semaphore(WHOLE_AT_ONCE)
+        self._whole: tuple[tuple[str, float], asyncio.Task[bytes]] | None = None  # all of it, packed, as it was packed last
+        self._plain = asyncio.Semaphore(PLAIN_AT_ONCE)
         self._stopped = asyncio.Event()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -86,17 +87,29 @@ class Page:
         if changes is not None:
             headers = _headers(live.revision, packs=packs)
             return web.Response(body=await asyncio.shield(changes), headers=headers)
-        async with self._whole:
+        if takes(request, f'"{live.revision}"'):
+            return web.Response(status=304, headers=HEADERS | {"ETag": f'"{live.revision}"'})
+        if packs:
+            headers = _headers(live.revision, packs=True)
+            return web.Response(body=await asyncio.shield(self._packed_whole(live)), headers=headers)
+        return await self._send_plain(request, live)
+
+    async def _send_plain(self, request: web.Request, live: Live) -> web.StreamResponse:
+        async with self._plain:
             whole = live.whole()
-            if takes(request, f'"{whole.revision}"'):
-                return web.Response(status=304, headers=HEADERS | {"ETag": f'"{whole.revision}"'})
-            response = web.StreamResponse(headers=_headers(whole.revision, packs=packs))
+            response = web.StreamResponse(headers=_headers(whole.revision, packs=False))
             with contextlib.suppress(ConnectionError):  # who asked is gone
                 await response.prepare(request)
-                async for part in _packed(whole.parts, packs=packs):
+                for part in _in_parts(whole.parts):
                     await response.write(part)
                 await response.write_eof()
             return response
+
+    def _packed_whole(self, live: Live) -> "asyncio.Task[bytes]":
+        """Made once for all who open the page at that moment."""
+        if self._whole is None or self._whole[0] != live.moment:
+            self._whole = live.moment, asyncio.get_running_loop().create_task(_joined(live.whole().parts, packs=True))
+        return self._whole[1]
 
     def _changes(self, live: Live, after: str, *, packs: bool) -> "asyncio.Task[bytes] | None":
         """Made once for all who ask for the same, as those who watch do. None: after what nobody knows."""
@@ -172,17 +185,11 @@ def _refusal(status: int, text: str, *, close: bool = False) -> web.Response:
 
 
 async def _joined(parts: Iterable[bytes], *, packs: bool) -> bytes:
-    return b"".join([part async for part in _packed(parts, packs=packs)])
-
-
-async def _packed(parts: Iterable[bytes], *, packs: bool) -> AsyncIterator[bytes]:
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP) if packs else None
-    for part in _in_parts(parts):
-        packed = await asyncio.to_thread(packer.compress, part) if packer else part
-        if packed:
-            yield packed
-    if packer:
-        yield packer.flush()
+    if not packs:
+        return b"".join(parts)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    packed = [await asyncio.to_thread(packer.compress, part) for part in _in_parts(parts)]
+    return b"".join([*packed, packer.flush()])
 
 
 def _in_parts(parts: Iterable[bytes]) -> Iterator[bytes]:

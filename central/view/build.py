@@ -1,9 +1,11 @@
 """From what the ledger holds and what a node reports to its `NodeView`, and from many of these to totals.
 
 Enters: the ledger, and the report of one node; both of one moment, or nearly so. Leaves: values of `central.view.model`. What
-is *free* is the ledger's word (central.ledger.room): here it is only named.
+is *free* is the ledger's word (central.ledger.room): here it is only named. Who opens the page has all nodes looked at
+beside the scheduling path, so that what most devices do not have (holders, a cordon, an illness) costs them nothing.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -33,6 +35,7 @@ from lading.vocabulary import CORDON
 Holders = Mapping[str, tuple[Holder, ...]]  # by device: a GPU's or MIG instance's UUID, a VF's PCI address
 
 _UNKNOWN: Final = 1 << 30  # of a socket or NUMA node: it sorts last
+_CLAIMS: Final = tuple(Claim)
 
 
 def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView:
@@ -43,12 +46,13 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
     status, inventory = report.status, inventory_of(report)
     holders = _holders(held, status)
     clashes = ledger.conflicts_on(name)
+    pfs = _in_order(status.pfs)
     return NodeView(
         name=name,
         state=_state(room),
         gpus=_gpus(room, holders, inventory, status),
-        pfs=tuple(_pf(pf, holders, inventory) for pf in _in_order(status.pfs)),
-        groups=_groups(status),
+        pfs=tuple(_pf(pf, room, holders, inventory) for pf in pfs),
+        groups=_groups(status.gpus, pfs),
         problems=(*status.problems, *_unknown_cordons(inventory), *(_clash(clash, holders) for clash in clashes)),
         reporter=status.reporter,
         driver=status.driver,
@@ -59,30 +63,37 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
 
 def totals(views: Iterable[NodeView]) -> Totals:
     """Of these nodes together."""
-    nodes = list(views)
-    gpus = [gpu for node in nodes for gpu in node.gpus]
-    vfs = [vf for node in nodes for pf in node.pfs for vf in pf.vfs]
+    gpus: Counter[State] = Counter()
+    vfs: Counter[State] = Counter()
+    memory_mib = held_mib = held_percent = nodes = not_ready = 0
+    for node in views:
+        nodes += 1
+        not_ready += node.state is not NodeState.READY
+        gpus.update([gpu.state for gpu in node.gpus])
+        vfs.update([vf.state for pf in node.pfs for vf in pf.vfs])
+        for gpu in node.gpus:
+            memory_mib += gpu.memory_mib
+            held_mib += gpu.held_mib
+            held_percent += gpu.held_percent
     return Totals(
-        gpus=len(gpus),
-        gpus_free=_count(gpus, State.FREE),
-        gpus_shared=_count(gpus, State.SHARED),
-        gpus_held=_count(gpus, State.HELD),
-        gpus_unusable=_count(gpus, State.UNUSABLE),
-        memory_mib=sum(gpu.memory_mib for gpu in gpus),
-        held_mib=sum(gpu.held_mib for gpu in gpus),
-        core_percent=FULL_CORE * len(gpus),
-        held_percent=sum(gpu.held_percent for gpu in gpus),
-        vfs=len(vfs),
-        vfs_free=_count(vfs, State.FREE),
-        vfs_held=_count(vfs, State.HELD),
-        vfs_unusable=_count(vfs, State.UNUSABLE),
-        nodes=len(nodes),
-        nodes_not_ready=sum(node.state is not NodeState.READY for node in nodes),
+        gpus=gpus.total(),
+        gpus_free=gpus[State.FREE],
+        gpus_shared=gpus[State.SHARED],
+        gpus_held=gpus[State.HELD],
+        gpus_withheld=gpus[State.WITHHELD],
+        gpus_unusable=gpus[State.UNUSABLE],
+        memory_mib=memory_mib,
+        held_mib=held_mib,
+        core_percent=FULL_CORE * gpus.total(),
+        held_percent=held_percent,
+        vfs=vfs.total(),
+        vfs_free=vfs[State.FREE],
+        vfs_held=vfs[State.HELD],
+        vfs_withheld=vfs[State.WITHHELD],
+        vfs_unusable=vfs[State.UNUSABLE],
+        nodes=nodes,
+        nodes_not_ready=not_ready,
     )
-
-
-def _count(devices: Iterable[GpuView | VfView], state: State) -> int:
-    return sum(device.state is state for device in devices)
 
 
 def _state(room: NodeRoom) -> NodeState:
@@ -104,7 +115,7 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
             uid=one.holder.pod,
             namespace=one.holder.namespace,
             pod=one.holder.name,
-            claims=tuple(claim.value for claim in Claim if claim in one.claims),
+            claims=tuple(filter(one.claims.__contains__, _CLAIMS)),
         )
         for uuid, part in one.taken.gpus.items():
             of_card = _replace(
@@ -150,10 +161,11 @@ def _gpus(room: NodeRoom, holders: Holders, inventory: Inventory, status: Status
         one.uuid: Use(memory_mib=one.memory_used_mib, busy_percent=one.busy_percent, at=status.used_at) for one in status.use
     }
     cards = sorted(room.cards, key=lambda card: address(card.gpu.bdf))
-    return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid)) for index, card in enumerate(cards))
+    gives = room.serving
+    return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid), gives=gives) for index, card in enumerate(cards))
 
 
-def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use: Use | None) -> GpuView:
+def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use: Use | None, *, gives: bool) -> GpuView:
     gpu = card.gpu
     cordoned = inventory.is_cordoned(gpu.uuid, gpu.bdf)
     mig = tuple(
@@ -161,7 +173,7 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use
             uuid=one.uuid,
             profile=one.profile,
             memory_mib=one.memory_mib,
-            state=_mig_state(card, one.uuid, holders),
+            state=_mig_state(card, one.uuid, holders, gives=gives),
             holders=holders.get(one.uuid, ()),
         )
         for one in gpu.mig
@@ -174,7 +186,7 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use
         index=index,
         model=gpu.model,
         memory_mib=gpu.usable_mib,
-        state=_card_state(card, of_card),
+        state=_card_state(card, of_card, gives=gives),
         held_mib=held_mib,
         held_percent=held_percent,
         why=_why(gpu, cordoned=cordoned),
@@ -189,6 +201,8 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use
 
 def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
     """MiB, and percent of the compute: of a card in MIG mode, as large as its held instances' part of the memory."""
+    if not holders:
+        return 0, 0
     usable = card.gpu.usable_mib
     if any(holder.whole for holder in holders):
         return usable, FULL_CORE
@@ -199,24 +213,28 @@ def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> 
     return min(usable, mib), min(FULL_CORE, percent)
 
 
-def _card_state(card: CardRoom, holders: Sequence[Holder]) -> State:
+def _card_state(card: CardRoom, holders: Sequence[Holder], *, gives: bool) -> State:
     if not card.usable:
         return State.UNUSABLE
     if not holders:
-        return State.FREE
+        return State.FREE if gives else State.WITHHELD
     left = card.free_mig if card.gpu.mig_enabled else card.free_mib  # without memory no share fits, whatever its compute
-    return State.SHARED if left and not any(holder.whole for holder in holders) else State.HELD
+    if not left or any(holder.whole for holder in holders):
+        return State.HELD
+    return State.SHARED if gives else State.WITHHELD
 
 
-def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object]) -> State:
+def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object], *, gives: bool) -> State:
     if uuid in card.free_mig and card.usable:
-        return State.FREE
+        return State.FREE if gives else State.WITHHELD
     return State.HELD if uuid in holders and card.usable else State.UNUSABLE
 
 
-def _pf(pf: Pf, holders: Holders, inventory: Inventory) -> PfView:
+def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: Inventory) -> PfView:
     cordoned = inventory.is_cordoned(pf.bdf)
     why = _why(pf, cordoned=cordoned)
+    free = State.FREE if room.serving else State.WITHHELD
+    vfs = sorted(pf.vfs, key=lambda one: address(one.bdf))
     return PfView(
         bdf=pf.bdf,
         ibdev=pf.ibdev,
@@ -224,29 +242,33 @@ def _pf(pf: Pf, holders: Holders, inventory: Inventory) -> PfView:
         link_layer=pf.link_layer,
         why=why,
         cordoned=cordoned,
-        vfs=tuple(_vf(vf, why, holders.get(vf.bdf, ()), inventory) for vf in sorted(pf.vfs, key=lambda one: address(one.bdf))),
+        vfs=tuple(_vf(vf, why, holders.get(vf.bdf, ()), inventory, free) for vf in vfs),
     )
 
 
-def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: Inventory) -> VfView:
+def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: Inventory, free: State) -> VfView:
+    """`free`: what it is while nobody holds it, and nothing ails it."""
     why = _why(vf, cordoned=inventory.is_cordoned(vf.bdf)) or why_pf
-    free = State.HELD if holders else State.FREE
-    return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else free, why=why, holders=holders)
+    return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else State.HELD if holders else free, why=why, holders=holders)
 
 
 def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
-    used_by = f"used without a grant by {device.used_by}" if isinstance(device, Gpu) and device.used_by else ""
-    return "; ".join(filter(None, (device.unhealthy, used_by, "cordoned" if cordoned else "")))
+    used_by = device.used_by if isinstance(device, Gpu) else ""
+    if not (device.unhealthy or used_by or cordoned):
+        return ""
+    said = (device.unhealthy, used_by and f"used without a grant by {used_by}", "cordoned" if cordoned else "")
+    return "; ".join(filter(None, said))
 
 
 # ---- where they are
 
 
-def _groups(status: Status) -> tuple[Group, ...]:
+def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]:
+    """`all_pfs`: in the order of their addresses."""
     found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
-    for gpu in sorted(status.gpus, key=lambda one: address(one.bdf)):
+    for gpu in sorted(all_gpus, key=lambda one: address(one.bdf)):
         found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
-    for pf in _in_order(status.pfs):
+    for pf in all_pfs:
         found.setdefault(_switch(pf.place), ([], []))[1].append(pf)
     made = [_group(name, gpus, pfs) for name, (gpus, pfs) in found.items()]
     return tuple(sorted(made, key=_where))
@@ -300,6 +322,8 @@ def _unreported(held: Collection[Held]) -> tuple[str, ...]:
 
 
 def _unknown_cordons(inventory: Inventory) -> list[str]:
+    if not inventory.cordoned:
+        return []
     devices = {EVERYTHING}
     for gpu in inventory.gpus:
         devices.update((gpu.uuid, gpu.bdf, *(mig.uuid for mig in gpu.mig)))

@@ -12,9 +12,10 @@ import msgspec
 class State(StrEnum):
     """Of one device."""
 
-    FREE = "free"
+    FREE = "free"  # nobody has anything of it, and it may be given
     SHARED = "shared"  # a GPU of which parts are held, and the rest may be given
     HELD = "held"  # nothing of it is left to give
+    WITHHELD = "withheld"  # not held, or only in part, and its node gives nothing now: the node's state says why
     UNUSABLE = "unusable"  # unhealthy, cordoned, or used by somebody without a grant; it may be held all the same
 
 
@@ -25,8 +26,8 @@ class NodeState(StrEnum):
     NO_REPORT = "no-report"  # there is no NodeDevices object
 
 
-class _View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all parts have in common."""
+class _View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What all parts have in common. No part has one in it that has it: they are none of the garbage collector's business."""
 
 
 class Holder(_View, frozen=True):
@@ -141,12 +142,13 @@ class PendingView(_View, frozen=True):
 
 
 class Totals(_View, frozen=True):
-    """Of a node or of a cluster. A device is in one of `free`, `shared`, `held` and `unusable`."""
+    """Of a node or of a cluster. A device is in one of `free`, `shared`, `held`, `withheld` and `unusable`."""
 
     gpus: int = 0
     gpus_free: int = 0
     gpus_shared: int = 0
     gpus_held: int = 0
+    gpus_withheld: int = 0
     gpus_unusable: int = 0
     memory_mib: int = 0  # of all GPUs
     held_mib: int = 0
@@ -155,6 +157,7 @@ class Totals(_View, frozen=True):
     vfs: int = 0
     vfs_free: int = 0
     vfs_held: int = 0
+    vfs_withheld: int = 0
     vfs_unusable: int = 0
     nodes: int = 1
     nodes_not_ready: int = 0

@@ -26,7 +26,7 @@ class _Meta(msgspec.Struct, frozen=True):
 class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     metadata: _Meta = _Meta()
     value: int = 0
-    global_default: bool = False
+    global_default: bool | None = False  # a manifest may have null
     preemption_policy: str | None = None
 
     @property

@@ -5,7 +5,6 @@ Enters: manifests, the cluster, its PriorityClasses. Leaves: for each pod its no
 
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +24,6 @@ from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.plans.manifests import Draft, parse_manifest
 from kubectl_lading.plans.priority import PriorityClass, RefusedPod, admit, as_written, by_name
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
-from kubectl_lading.pods.nearness import Pair
 from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import of_nodes, pairs, under
@@ -53,17 +51,18 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @command("simulate")
 @click.option("-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="A manifest; - is stdin.")
-def simulate(flags: Flags, files: tuple[str, ...]) -> None:
+@click.option("--pairs", "in_pairs", is_flag=True, help="Each pair of devices with its distance, in JSON and YAML too.")
+def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None:
     """Where the pods of a manifest would go now, and with which devices, without creating them.
 
     Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
     each is placed beside those before it. One that would wait has the reasons, and whom central would evict for it. -o wide has
     the distance of each pair of devices, and what each node lacks.
     """
-    run(_simulate(flags, files))
+    run(_simulate(flags, files, in_pairs=in_pairs or flags.output is Output.WIDE))
 
 
-async def _simulate(flags: Flags, files: Sequence[str]) -> None:
+async def _simulate(flags: Flags, files: Sequence[str], *, in_pairs: bool) -> None:
     namespace = find_namespace(flags)
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
     drafts = [draft for manifest in manifests for draft in manifest.pods]
@@ -71,7 +70,7 @@ async def _simulate(flags: Flags, files: Sequence[str]) -> None:
         cluster, classes = await asyncio.gather(read_deciding(client, Central(client, flags)), _read_classes(client))
     if classes is not None:
         classes = {**classes, **by_name(one for manifest in manifests for one in manifest.classes)}
-    trials, made = Trials(cluster), []
+    trials, made = Trials(cluster, in_pairs=in_pairs), []
     with Progress("simulating") as progress:
         for trial in trials.run([_admitted(draft, classes) for draft in drafts]):
             made.append(trial)
@@ -81,7 +80,7 @@ async def _simulate(flags: Flags, files: Sequence[str]) -> None:
         warn("there is no pod in it")
     passed_over = tuple(one for manifest in manifests for one in manifest.passed_over)
     simulation = Simulation(pods=tuple(made), verdicts=trials.verdicts, passed_over=passed_over)
-    show(simulation, flags.output, draw(simulation, flags.output))
+    show(simulation, flags.output, draw(simulation, wide=flags.output is Output.WIDE))
 
 
 async def _read_classes(client: KubeClient) -> Mapping[str, PriorityClass] | None:
@@ -109,10 +108,10 @@ def _read(file: str) -> str:
         raise ConfigError(f"cannot read {file}: it is no text: {e}") from e
 
 
-def draw(simulation: Simulation, output: Output) -> RenderableType:
+def draw(simulation: Simulation, *, wide: bool) -> RenderableType:
     lines: list[RenderableType] = []
     for _, alike in groupby(simulation.pods, key=_alike):
-        lines += [*_trial(list(alike), simulation.verdicts, wide=output is Output.WIDE), text("")]
+        lines += [*_trial(list(alike), simulation.verdicts, wide=wide), text("")]
     if simulation.passed_over:
         lines.append(text(f"Passed over, without pods that can be counted: {', '.join(simulation.passed_over)}.", "warn"))
     placed = sum(bool(trial.node) for trial in simulation.pods)
@@ -121,8 +120,8 @@ def draw(simulation: Simulation, output: Output) -> RenderableType:
 
 
 def _alike(trial: Trial) -> object:
-    """Pods that wait one after another and for the same are shown as one; of others each is its own."""
-    if trial.why is None:
+    """Pods that go nowhere, one after another and for the same reason, are shown as one; of others each is its own."""
+    if trial.node:
         return trial.namespace, trial.pod
     return msgspec.structs.replace(trial, namespace="", pod="", why=None)
 
@@ -132,7 +131,8 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
     name = f"{trial.namespace}/{trial.pod}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
     notes = [("note", text(note, "warn")) for note in trial.notes]
     if trial.problem:
-        yield text(f"{name} {'asks for what has no meaning' if trial.code else trial.problem}", "head")
+        problem = "asks for what has no meaning" if trial.code else trial.problem
+        yield text(f"{name}{': each' if len(alike) > 1 else ''} {problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
     asks = [("asks", text(trial.asks))]
@@ -145,7 +145,7 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
         return
     yield Text.assemble(text(f"{name} would go to ", "head"), text(trial.node, "good"))
     devices = [pair for container, some in trial.containers.items() for pair in under(container, some.in_words())]
-    yield pairs([*asks, *devices, *_distances(trial.pairs, wide=wide), *notes])
+    yield pairs([*asks, *devices, *_distances(trial), *notes])
 
 
 def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterator[tuple[str, Text]]:
@@ -168,8 +168,7 @@ def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
         yield "preemption", text(trial.preemption.in_words())
 
 
-def _distances(between: Sequence[Pair], *, wide: bool) -> Iterable[tuple[str, Text]]:
-    if wide:
-        return under("distance", (f"{pair.one} to {pair.other}: {pair.said}" for pair in between), "dim")
-    counts = Counter(pair.said for pair in between).most_common()
-    return under("distance", (f"{count(number, 'pair')}: {said}" for said, number in counts), "dim")
+def _distances(trial: Trial) -> Iterable[tuple[str, Text]]:
+    if trial.pairs:
+        return under("distance", (f"{pair.one} to {pair.other}: {pair.said}" for pair in trial.pairs), "dim")
+    return under("distance", (f"{count(number, 'pair')}: {said}" for said, number in trial.distances.items()), "dim")

@@ -8,6 +8,7 @@ What nodes lack is said once for all of which it is true, and once for all pods:
 nodes it would be a million lines.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -47,7 +48,8 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     node: str = ""  # empty: nowhere
     containers: dict[str, Given] = {}
-    pairs: tuple[Pair, ...] = ()  # how close they are, of containers with several
+    distances: dict[str, int] = {}  # how close they are, of containers with several: so many pairs of devices
+    pairs: tuple[Pair, ...] = ()  # which ones, where that is asked for
     why: Why | None = None  # of one that goes nowhere; its nodes are not in it, but in the verdicts
     verdicts: tuple[int, ...] = ()  # which ones of the simulation are of this pod
     lacks_resources: tuple[str, ...] = ()  # nodes with the devices, and without the cpu or memory
@@ -58,10 +60,11 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trials:
-    """`verdicts` grows with each step."""
+    """`verdicts` grows with each step. `in_pairs`: each two devices are said, which of 8 cards and 8 VFs are 92."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, in_pairs: bool = False) -> None:
         self._cluster = cluster
+        self._in_pairs = in_pairs
         self._numbers: dict[Verdict, int] = {}
         self._nowhere: dict[tuple[Shape, int, bool], tuple[Trial, Why]] = {}  # what was found since somebody was placed
 
@@ -98,12 +101,14 @@ class Trials:
         if winner is None or placement is None:
             return self._nowhere_as_well(blank, pending, able)
         self._nowhere.clear()
-        placed, report = placement.containers, cluster.reports[winner]
+        placed = placement.containers
+        pairs = [pair for one in placed.values() for pair in pairs_of(cluster.reports[winner], one)]
         return msgspec.structs.replace(
             blank,
             node=winner,
             containers={name: given_of(one) for name, one in placed.items()},
-            pairs=tuple(pair for one in placed.values() for pair in pairs_of(report, one)),
+            distances=dict(Counter(pair.said for pair in pairs).most_common()),
+            pairs=tuple(pairs) if self._in_pairs else (),
         )
 
     def _nowhere_as_well(self, blank: Trial, pending: Pending, able: Sequence[str]) -> Trial:

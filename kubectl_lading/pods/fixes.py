@@ -70,7 +70,8 @@ FIXES: Final[Mapping[str, str]] = {
     ),
     "attach-failed": (
         "if it does not go away, look at what the message names: the PF's driver (`dmesg`), a name or an address that"
-        " is taken in the pod, a setting that the driver does not know."
+        " is taken in the pod (a network attachment's: give it another `interface`), a setting that the driver does not know,"
+        " a VF of two ports."
     ),
     "not-reconciled": (
         "nothing, unless it lasts: then the runtime does not answer its lists (`ledger.failed` in the log, `/readyz` "

@@ -77,7 +77,7 @@ async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:
         return msgspec.json.decode(await client.get(NODE_DEVICES.path(name=node)), type=NodeDevices)
     except NotFoundError as e:
         if not e.reason:  # a Status would have one: it is the resource that is not there
-            warn(NotInstalledError(NODE_DEVICES).message)
+            warn(NotInstalledError().message)
         return None
     except (ForbiddenError, msgspec.DecodeError) as e:
         warn(f"what node {node} granted can not be read: {e}")

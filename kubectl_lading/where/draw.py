@@ -20,7 +20,7 @@ _BAR: Final = 8  # cells
 _BELOW: Final = 4  # how far in who holds a device stands below it
 _LEAST: Final = 20  # columns for that, however narrow the terminal is
 _BESIDE: Final = 34  # with fewer left beside the device it stands below
-_STYLES: Final = {State.FREE: "good", State.SHARED: "warn", State.HELD: "", State.UNUSABLE: "bad"}
+_STYLES: Final = {State.FREE: "good", State.SHARED: "warn", State.HELD: "", State.WITHHELD: "warn", State.UNUSABLE: "bad"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) ->
 def _gpu(gpu: GpuView, branch: str, below: str, *, wide: bool) -> Row:
     name = f"GPU {gpu.index} {gpu.uuid if wide else short_uuid(gpu.uuid)} {short_bdf(gpu.bdf)}"
     of_all = [one for one in gpu.holders if one.whole or not gpu.mig]  # of instances they stand there
-    by = tuple(_holder(one, shared=gpu.state is State.SHARED) for one in of_all)
+    by = tuple(_holder(one, shared=gpu.state in (State.SHARED, State.WITHHELD)) for one in of_all)
     return Row(
         branch=branch,
         below=below,
@@ -223,7 +223,8 @@ def _held_vfs(pf: PfView) -> Text:
         return text("no VFs", "bad" if pf.why else "dim")
     held = sum(bool(vf.holders) for vf in pf.vfs)
     usable = sum(vf.state is not State.UNUSABLE for vf in pf.vfs)
-    style = "bad" if not usable else ("good" if not held else "")
+    free = any(vf.state is State.FREE for vf in pf.vfs)
+    style = "bad" if not usable else ("good" if not held and free else "")
     return text(f"{_bar(held / len(pf.vfs))} {held}/{len(pf.vfs)} VFs", style)
 
 

@@ -81,6 +81,7 @@ def _summary(view: NodeView) -> Iterator[str]:
             ("free", sums.gpus_free),
             ("shared", sums.gpus_shared),
             ("held", sums.gpus_held),
+            ("withheld", sums.gpus_withheld),
             ("unusable", sums.gpus_unusable),
         )
         counted = ", ".join(f"{number} {state}" for state, number in states if number)
@@ -88,10 +89,11 @@ def _summary(view: NodeView) -> Iterator[str]:
         linked = f"; {'/'.join(map(str, sorted(links)))} NVLinks each" if links else ""
         yield f"{', '.join(f'{number} x {model}' for model, number in models.items())}: {counted}{linked}"
     if view.pfs:
-        unusable = f", {sums.vfs_unusable} unusable" if sums.vfs_unusable else ""
+        others = (("withheld", sums.vfs_withheld), ("unusable", sums.vfs_unusable))
+        also = "".join(f", {number} {state}" for state, number in others if number)
         layers = "/".join(sorted({pf.link_layer for pf in view.pfs} - {""}))
         nics = count(len(view.pfs), f"{layers} NIC".strip())
-        yield f"{nics}, {count(sums.vfs, 'VF')}: {sums.vfs_free} free, {sums.vfs_held} held{unusable}"
+        yield f"{nics}, {count(sums.vfs, 'VF')}: {sums.vfs_free} free, {sums.vfs_held} held{also}"
     versions = [f"{name} {version}" for name, version in (("driver", view.driver), ("lading-hooks", view.reporter)) if version]
     seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
     versions += [f"USED as the driver saw it {age(now() - seen)} ago"] if seen else []

@@ -20,7 +20,10 @@ from kubectl_lading.terminal.output import Cell, show, table, text, warn
 
 COLUMNS: Final = (
     ("GPUS", "Cards that somebody holds, or a part of them / all."),
-    ("FREE", "Cards of which nothing is held, and that may be given; on a node that is unreachable or not reconciled, later."),
+    (
+        "FREE",
+        "Cards of which nothing is held, and that may be given now: none of a node that is unreachable or not reconciled.",
+    ),
     ("VFS", "RDMA VFs that somebody holds / all."),
     ("HELD", "Of all cards: memory that pods were given / there is, and percent of compute. A share without percent counts 0."),
     ("USED", "Memory that the driver saw in use when the node last looked, and how busy the cards were; - where not reported."),

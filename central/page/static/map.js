@@ -1,15 +1,19 @@
-// The map: a grid with a row for each node. Rows are drawn when they come near what is seen, so that thousands cost little.
+// The map: a grid with a row for each node. Rows are drawn when they come near what is seen, so that thousands cost little; the
+// names of all others follow bit by bit, for who searches the text or has it read out.
 
 import { el } from "./dom.js";
 import { drawDevices, drawHead, rowOf } from "./row.js";
 
 const NEAR = "600px";
 const PAGE = 10; // rows of PageUp and PageDown
+const BIT_MS = 6; // of work, and then others have their turn
 
 export class ClusterMap {
   #root;
   #rows = new Map(); // by node
-  #drawn = new Set(); // rows whose devices are there
+  #headed = new Set(); // rows whose names are there
+  #drawn = new Set(); // rows whose devices are there too
+  #heading = false; // the names of the others are being drawn
   #nodes = new Map();
   #order = []; // names, as shown
   #arrangement = ""; // with their groups
@@ -69,6 +73,7 @@ export class ClusterMap {
     this.#root.replaceChildren(...drawn);
     if (focused?.isConnected) focused.focus({ preventScroll: true }); // moved elements lose it
     if (!this.#stop?.isConnected) this.#makeStop(this.#root.querySelector("[data-cell]"));
+    if (!this.#heading && this.#headed.size < this.#rows.size) this.#headOthers();
   }
 
   /** These nodes are others than they were; where they are shown stays. */
@@ -77,7 +82,7 @@ export class ClusterMap {
       const row = this.#rows.get(node.name);
       if (!row || !this.#nodes.has(node.name)) continue;
       this.#nodes.set(node.name, node);
-      drawHead(row, node);
+      if (this.#headed.has(row)) drawHead(row, node);
       if (this.#drawn.has(row)) this.#draw(row, node);
     }
   }
@@ -129,8 +134,31 @@ export class ClusterMap {
   #forget(name, row) {
     this.#near.unobserve(row);
     this.#rows.delete(name);
+    this.#headed.delete(row);
     this.#drawn.delete(row);
     row.remove();
+  }
+
+  #head(row, node) {
+    if (this.#headed.has(row)) return;
+    this.#headed.add(row);
+    drawHead(row, node);
+  }
+
+  #headOthers() {
+    this.#heading = true;
+    const left = [...this.#rows.values()].filter((row) => !this.#headed.has(row));
+    const some = () => {
+      const until = performance.now() + BIT_MS;
+      while (left.length && performance.now() < until) {
+        const row = left.pop();
+        const node = this.#nodes.get(row.dataset.node);
+        if (row.isConnected && node) this.#head(row, node);
+      }
+      if (left.length) setTimeout(some);
+      else this.#heading = false;
+    };
+    setTimeout(some);
   }
 
   #seen(entries) {
@@ -142,6 +170,8 @@ export class ClusterMap {
     const node = this.#nodes.get(row.dataset.node);
     if (!node) return;
     this.#drawn.add(row);
+    row.classList.add("drawn");
+    this.#head(row, node);
     this.#draw(row, node);
   }
 

@@ -5,21 +5,20 @@ import { amount, clean, gpuLabel, nodeLabel, pfLabel, podName, stateOf, used } f
 
 const MOST_DOTS = 8; // VFs that are drawn one by one; of more a bar
 
+/** Nothing of it is drawn yet. */
 export function rowOf(node) {
-  const row = el("div", { class: "node", role: "row", "data-node": node.name });
-  row.append(
+  return el(
+    "div",
+    { class: "node", role: "row", "data-node": node.name, "data-state": node.state },
     el("div", { class: "head", role: "rowheader", tabindex: -1, "data-cell": "" }),
     el("div", { class: "devices", role: "none" }),
   );
-  drawHead(row, node);
-  return row;
 }
 
 export function drawHead(row, node) {
   const { gpus, free } = node.sum;
   row.dataset.state = node.state;
   row.setAttribute("aria-label", nodeLabel(node));
-  row.style.setProperty("--gpus", gpus);
   const head = row.firstElementChild;
   head.setAttribute("aria-label", nodeLabel(node));
   const marks = [];

@@ -32,7 +32,7 @@ const ORDERS = {
 /** `[[title, nodes], …]`; one group without a title where they are not grouped. */
 export function arranged(nodes, { words, sort, group }) {
   const order = ORDERS[sort] ?? ORDERS.name;
-  const found = nodes.filter((node) => matches(node.text, words));
+  const found = words.length ? nodes.filter((node) => matches(node.text, words)) : [...nodes];
   found.sort((a, b) => order(a, b) || natural.compare(a.name, b.name));
   if (group !== "model") return [["", found]];
   const groups = Map.groupBy(found, (node) => node.models.map(clean).join(", ") || "no GPUs");

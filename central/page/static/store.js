@@ -18,39 +18,97 @@ function pfOf(pf) {
   return { why: "", ibdev: "", netdev: "", ...pf, vfs };
 }
 
-/** The server leaves defaults out. */
-export function nodeOf(said) {
-  const node = { groups: [], problems: [], past: [], reporter: "", driver: "", cordon: "", ...said };
-  node.gpus = (said.gpus ?? []).map(gpuOf);
-  node.pfs = (said.pfs ?? []).map(pfOf);
-  node.gpu = new Map(node.gpus.map((gpu) => [gpu.uuid, gpu]));
-  node.pf = new Map(node.pfs.map((pf) => [pf.bdf, pf]));
-  const inState = (state) => node.gpus.filter((gpu) => gpu.state === state).length;
-  const idle = node.gpus.filter(isIdle).length;
-  node.sum = { gpus: node.gpus.length, free: inState("free"), unusable: inState("unusable"), idle };
-  node.models = [...new Set(node.gpus.map((gpu) => gpu.model))].sort();
-  const unusable = node.sum.unusable > 0 || node.pfs.some((pf) => pf.why);
-  node.ails = unusable || node.problems.length > 0;
-  node.trouble = (node.state === "ready" ? 0 : 4) + (node.problems.length ? 2 : 0) + (unusable ? 1 : 0); // the worst first
-  node.pods = podsOf(node);
-  node.text = textOf(node);
-  return node;
+/** One node. What only those are asked for that are looked at, or searched, is made when it is asked for: there may be thousands. */
+export class ClusterNode {
+  #said;
+  #gpus;
+  #pfs;
+  #gpu;
+  #pf;
+  #sum;
+  #models;
+  #text;
+
+  /** The server leaves defaults out. */
+  constructor(said) {
+    this.#said = said;
+    this.name = said.name;
+    this.state = said.state;
+    this.groups = said.groups ?? [];
+    this.problems = said.problems ?? [];
+    this.past = said.past ?? [];
+    this.reporter = said.reporter ?? "";
+    this.driver = said.driver ?? "";
+    this.cordon = said.cordon ?? "";
+    this.pods = podsOf(said);
+  }
+
+  get gpus() {
+    return (this.#gpus ??= (this.#said.gpus ?? []).map(gpuOf));
+  }
+
+  get pfs() {
+    return (this.#pfs ??= (this.#said.pfs ?? []).map(pfOf));
+  }
+
+  /** By UUID. */
+  get gpu() {
+    return (this.#gpu ??= new Map(this.gpus.map((gpu) => [gpu.uuid, gpu])));
+  }
+
+  /** By PCI address. */
+  get pf() {
+    return (this.#pf ??= new Map(this.pfs.map((pf) => [pf.bdf, pf])));
+  }
+
+  get sum() {
+    return (this.#sum ??= sumOf(this.#said.gpus ?? []));
+  }
+
+  get models() {
+    return (this.#models ??= [...new Set((this.#said.gpus ?? []).map((gpu) => gpu.model))].sort());
+  }
+
+  get #unusable() {
+    return this.sum.unusable > 0 || (this.#said.pfs ?? []).some((pf) => pf.why);
+  }
+
+  get ails() {
+    return this.#unusable || this.problems.length > 0;
+  }
+
+  /** The worst first. */
+  get trouble() {
+    return (this.state === "ready" ? 0 : 4) + (this.problems.length ? 2 : 0) + (this.#unusable ? 1 : 0);
+  }
+
+  get text() {
+    return (this.#text ??= textOf(this));
+  }
+}
+
+function sumOf(gpus) {
+  const inState = (state) => gpus.filter((gpu) => gpu.state === state).length;
+  return { gpus: gpus.length, free: inState("free"), unusable: inState("unusable"), idle: gpus.filter(isIdle).length };
 }
 
 /** Somebody holds it, and nobody uses it, as far as that is reported. */
 function isIdle({ holders: by, use }) {
-  return by.length > 0 && use !== undefined && !use.busy_percent && (use.memory_mib ?? 0) < IDLE_MIB;
+  return by?.length > 0 && use !== undefined && !use.busy_percent && (use.memory_mib ?? 0) < IDLE_MIB;
 }
 
-function podsOf(node) {
+function podsOf({ gpus = [], pfs = [] }) {
   const pods = new Map();
-  const add = (holder, device) => {
-    if (!pods.has(holder.uid)) pods.set(holder.uid, []);
-    pods.get(holder.uid).push({ ...device, holder });
+  const add = (by, device) => {
+    for (const holder of holders(by)) {
+      if (!pods.has(holder.uid)) pods.set(holder.uid, []);
+      pods.get(holder.uid).push({ ...device, holder });
+    }
   };
-  for (const gpu of node.gpus) for (const holder of gpu.holders) add(holder, { kind: "gpu", cell: gpu.uuid });
-  for (const pf of node.pfs)
-    for (const vf of pf.vfs) for (const holder of vf.holders) add(holder, { kind: "vf", cell: pf.bdf, vf: vf.bdf });
+  for (const gpu of gpus) if (gpu.holders) add(gpu.holders, { kind: "gpu", cell: gpu.uuid });
+  for (const pf of pfs) {
+    for (const vf of pf.vfs ?? []) if (vf.holders) add(vf.holders, { kind: "vf", cell: pf.bdf, vf: vf.bdf });
+  }
   return pods;
 }
 
@@ -77,7 +135,7 @@ export class Store {
   /** Takes one answer of the server. Answers which nodes are others now, and whether some came or went. */
   apply(answer, now = Date.now()) {
     const whole = answer.after === undefined;
-    const changed = answer.nodes.map(nodeOf);
+    const changed = answer.nodes.map((said) => new ClusterNode(said));
     const named = new Set(changed.map((node) => node.name));
     const gone = whole ? [...this.nodes.keys()].filter((name) => !named.has(name)) : answer.gone;
     const moved = whole || gone.length > 0 || changed.some((node) => !this.nodes.has(node.name));

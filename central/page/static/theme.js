@@ -1,9 +1,12 @@
-// Light, dark, or as the system has it. A classic script in the head, so that nothing is drawn in the wrong one first.
+// Light, dark, or as the system has it. A classic script in the head, so that nothing is drawn in the wrong one first: it says as
+// `data-theme` which of the two it is, and the colours of each stand once in the style sheet.
 "use strict";
 
 (() => {
   const KEY = "lading-theme";
   const ORDER = ["auto", "light", "dark"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = read();
 
   function read() {
     try {
@@ -14,23 +17,24 @@
     }
   }
 
-  function show(theme) {
-    document.documentElement.dataset.theme = theme;
+  function show() {
+    document.documentElement.dataset.theme = chosen !== "auto" ? chosen : dark.matches ? "dark" : "light";
     const button = document.getElementById("theme");
-    if (button) button.textContent = `Theme: ${theme}`;
+    if (button) button.textContent = `Theme: ${chosen}`;
   }
 
-  show(read());
+  show();
+  dark.addEventListener("change", show);
   addEventListener("DOMContentLoaded", () => {
-    show(read());
+    show();
     document.getElementById("theme")?.addEventListener("click", () => {
-      const next = ORDER[(ORDER.indexOf(document.documentElement.dataset.theme) + 1) % ORDER.length];
+      chosen = ORDER[(ORDER.indexOf(chosen) + 1) % ORDER.length];
       try {
-        localStorage.setItem(KEY, next);
+        localStorage.setItem(KEY, chosen);
       } catch {
         // then it lasts as long as the page
       }
-      show(next);
+      show();
     });
   });
 })();

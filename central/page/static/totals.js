@@ -6,16 +6,16 @@ import { amount, percent } from "./words.js";
 export function drawTotals(root, totals, waiting) {
   const of = (key) => totals[key] ?? 0;
   const heldOf = (part, whole) => stack({ held: of(part), free: of(whole) - of(part) });
-  const gpus = { held: of("gpus_held"), shared: of("gpus_shared"), free: of("gpus_free"), unusable: of("gpus_unusable") };
-  const vfs = { held: of("vfs_held"), free: of("vfs_free"), unusable: of("vfs_unusable") };
+  const inStates = (kind) =>
+    Object.fromEntries(["held", "shared", "free", "withheld", "unusable"].map((state) => [state, of(`${kind}_${state}`)]));
   const memory = `${percent(of("held_mib"), of("memory_mib"))} % of ${amount(of("memory_mib"))}`;
   const compute = `${percent(of("held_percent"), of("core_percent"))} %`;
   const notReady = of("nodes_not_ready") ? `, ${of("nodes_not_ready")} not ready` : "";
   root.replaceChildren(
-    figure("GPUs", `${of("gpus_free")} of ${of("gpus")} free`, stack(gpus)),
+    figure("GPUs", `${of("gpus_free")} of ${of("gpus")} free`, stack(inStates("gpus"))),
     figure("GPU memory held", memory, heldOf("held_mib", "memory_mib")),
     figure("Compute held", compute, heldOf("held_percent", "core_percent")),
-    figure("RDMA VFs", `${of("vfs_free")} of ${of("vfs")} free`, stack(vfs)),
+    figure("RDMA VFs", `${of("vfs_free")} of ${of("vfs")} free`, stack(inStates("vfs"))),
     figure("Nodes", `${of("nodes")}${notReady}`),
     figure("Waiting pods", `${waiting}`),
   );

@@ -45,8 +45,9 @@ export function held(gpu) {
     : gpu.holders.length
       ? `${amount(gpu.held_mib)} and ${gpu.held_percent} % held`
       : "";
-  const state = gpu.state === "unusable" ? `unusable: ${clean(gpu.why) || "no reason given"}` : "";
-  return [state, amounts].filter(Boolean).join(", ");
+  const unusable = gpu.state === "unusable" ? `unusable: ${clean(gpu.why) || "no reason given"}` : "";
+  const withheld = gpu.state === "withheld" ? "withheld: its node gives nothing now" : "";
+  return [unusable, withheld, amounts].filter(Boolean).join(", ");
 }
 
 const by = (holders) => (holders.length ? ` by ${holders.map(podName).join(", ")}` : "");

@@ -3,8 +3,14 @@
 import asyncio
 from itertools import count
 
+import pytest
+
+from central import survey as module
 from central.ask.model import Requests
+from central.fit.columns import Bools
+from central.fit.unusable import Free, unusable_milli
 from central.fit.workload import PodKind, workload_of
+from central.ledger.ledger import Ledger
 from central.survey import Amounts, Overview, Survey
 from central.view.model import NodeState
 from tests.fakes.kube_objects import share
@@ -70,6 +76,53 @@ def _look(survey: Survey) -> Overview:
     asyncio.run(survey.look())
     assert survey.overview is not None
     return survey.overview
+
+
+def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = World()
+    for number in range(7):
+        made.node(f"n{number}", 1 + number % 3, number % 2, ready=number != 2, unhealthy="Xid 79" if number == 4 else "")
+    made.bind("whole", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
+    made.bind("part", "n5", share("20Gi", 30))
+    kinds = {"half": PodKind(core_percent=80), "two": PodKind(gpus=2), "three": PodKind(gpus=3, requests=Requests(1, 1))}
+    whole = _look(survey_of(made, **kinds))
+    rows = []
+
+    def counted(free: Free, kind: PodKind, models: Bools | None) -> int:
+        rows.append(len(free.milli))
+        return unusable_milli(free, kind, models)
+
+    monkeypatch.setattr(module, "PART_NODES", 2)
+    monkeypatch.setattr(module, "unusable_milli", counted)
+    survey = survey_of(made, **kinds)
+    assert _look(survey) == whole
+    assert max(rows) <= 2
+    made.ledger.remove_node("n0", made.next_version())
+    made.ledger.remove_node("n6", made.next_version())
+    made.node("n7", 4, 2)
+    made.node("n8", 2, 1)
+    assert _look(survey) == _look(survey_of(made, **kinds))
+    assert _look(survey).gpus.free + _look(survey).gpus.held + _look(survey).gpus.unusable == 17
+
+
+def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A room has its node's cpu and memory; of all nodes that is one long step."""
+    made = World()
+    for name in ("n1", "n2", "n3"):
+        made.node(name, 2)
+    listed = []
+    real = Ledger.loads_changed_since
+
+    def loads(self: Ledger, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
+        listed.append(real(self, version)[0])
+        return real(self, version)
+
+    monkeypatch.setattr(Ledger, "loads_changed_since", loads)
+    survey = survey_of(made, one=PodKind(gpus=1, requests=Requests(cpu_milli=100)))
+    _look(survey)
+    made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
+    assert _look(survey).unusable_milli == 2000
+    assert [len(some) for some in listed] == [0, 1]
 
 
 def test_others_have_their_turn() -> None:

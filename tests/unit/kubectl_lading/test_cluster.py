@@ -12,8 +12,8 @@ from kubectl_lading.access import connect
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, NotInstalledError, read_cluster, read_deciding
 from kubectl_lading.flags import Flags
-from lading.kube.errors import ForbiddenError
-from lading.kube.resource import NODE_DEVICES
+from lading.kube.errors import ForbiddenError, NotFoundError
+from lading.kube.resource import NODE_DEVICES, NODES
 from lading.vocabulary import ASSIGNMENT
 from tests.fakes.kube_objects import devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer, Fault
@@ -56,6 +56,20 @@ def test_a_cluster_without_the_resource_is_told_how_to_get_it(tmp_path: Path) ->
         asyncio.run(scenario())
     assert "nodedevices.devices.lading.dev" in caught.value.message
     assert "deploy/crds" in caught.value.hint
+
+
+def test_what_knows_no_nodes_is_not_told_to_install_ours(tmp_path: Path) -> None:
+    """Something else than an API server, as a wrong path in the kubeconfig's server."""
+
+    async def scenario() -> None:
+        async with FakeKubeServer() as server:
+            missing = Fault(status=404, body=b"404 page not found\n")
+            server.fail(missing, when=lambda request: request.path == NODES.path())
+            await _read(server, tmp_path)
+
+    with pytest.raises(NotFoundError) as caught:
+        asyncio.run(scenario())
+    assert NODES.path() in caught.value.message
 
 
 def test_what_can_not_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The page's files: all that they name is beside them, below whatever path, and they need no more than the policy lets."""
 
 import re
+from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
@@ -61,3 +62,10 @@ def test_every_file_is_served() -> None:
 
 def test_styles_load_nothing() -> None:
     assert not re.findall(r"@import|url\(", (STATIC / "style.css").read_text())
+
+
+def test_each_colour_stands_once_for_light_and_once_for_dark() -> None:
+    """The dark ones would else be kept the same by hand."""
+    named = Counter(re.findall(r"(--[a-z-]+): #", (STATIC / "style.css").read_text()))
+    assert named["--page"] == 2
+    assert max(named.values()) == 2

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from central.extender.server import ExtenderServer
 from central.page import routes
 from central.page.files import STATIC
-from central.page.live import Live
+from central.page.live import EVERY_S, Live
 from central.page.routes import Page
 from lading.health import Address
 from tests.fakes.records import Records
@@ -142,6 +142,45 @@ def test_a_large_answer_is_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
         _, _, plain = await one.get("/v1/cluster", Accept_Encoding="identity")
         _, _, packed = await one.get("/v1/cluster", Accept_Encoding="gzip")
         assert json.loads(gzip.decompress(packed)) == json.loads(plain)
+
+    play(story)
+
+
+def test_those_who_open_it_together_are_answered_with_one_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = []
+    real = routes._joined
+
+    async def joined(parts: Iterable[bytes], *, packs: bool) -> bytes:
+        packed.append(packs)
+        return await real(parts, packs=packs)
+
+    monkeypatch.setattr(routes, "_joined", joined)
+
+    async def story(one: Http) -> None:
+        answers = await asyncio.gather(*(one.get("/v1/cluster", Accept_Encoding="gzip") for _ in range(5)))
+        assert len({body for _, _, body in answers}) == 1
+        assert packed == [True]
+        one.shown.world.bind("a", "n1")
+        one.shown.world.now += EVERY_S
+        _, _, body = await one.get("/v1/cluster", Accept_Encoding="gzip")
+        (node,) = [node for node in json.loads(gzip.decompress(body))["nodes"] if node["name"] == "n1"]
+        assert node["gpus"][0]["state"] == "held"
+
+    play(story)
+
+
+def test_who_waits_is_told_anew_though_nothing_else_is_new() -> None:
+    async def story(one: Http) -> None:
+        one.shown.world.bind("holds", "n1")
+        one.shown.world.bind("too", "n2")
+        one.shown.world.show("a")
+        one.shown.world.filter("a")
+        refused = []
+        for _ in range(2):
+            one.shown.world.now += 10
+            _, _, body = await one.get("/v1/cluster", Accept_Encoding="gzip")
+            refused.append(json.loads(gzip.decompress(body))["pending"][0]["refused_s"])
+        assert refused == [10.0, 20.0]
 
     play(story)
 

@@ -180,6 +180,24 @@ def test_states_of_a_node() -> None:
     assert node.view.state is NodeState.UNREACHABLE
 
 
+@pytest.mark.parametrize("away", [True, False], ids=["unreachable", "not-reconciled"])
+def test_a_node_that_gives_nothing_withholds_what_nobody_holds(away: bool) -> None:
+    node = Node(4, 3)
+    node.world.bind("train", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
+    node.world.bind("a", "n1", share("8Gi", 30))
+    node.change_gpu(3, unhealthy="XID 79")
+    if away:
+        node.world.readiness("n1", False)
+    else:
+        node.change(reconciled=False)
+    view = node.view
+    assert sorted(gpu.state for gpu in view.gpus) == [State.HELD, State.UNUSABLE, State.WITHHELD, State.WITHHELD]
+    assert sorted(vf.state for pf in view.pfs for vf in pf.vfs) == [State.HELD, State.WITHHELD, State.WITHHELD]
+    sums = totals([view])
+    assert (sums.gpus_free, sums.gpus_shared, sums.gpus_held, sums.gpus_withheld, sums.gpus_unusable) == (0, 0, 1, 2, 1)
+    assert (sums.vfs_free, sums.vfs_held, sums.vfs_withheld, sums.vfs_unusable) == (0, 1, 2, 0)
+
+
 def test_without_a_report_who_holds_something_is_a_problem() -> None:
     node = Node()
     node.world.bind("train", "n1")

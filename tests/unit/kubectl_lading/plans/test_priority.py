@@ -39,6 +39,7 @@ def test_of_its_class() -> None:
 
 def test_of_the_default_class_and_of_several_the_lowest() -> None:
     default = a_class("default", 7, globalDefault=True)
+    assert priority((a_class("none", 9, globalDefault=None),)) == (0, LOWER)
     assert priority((*CLASSES, default)) == (7, LOWER)
     assert priority((*CLASSES, default, a_class("other", 3, globalDefault=True, preemptionPolicy="Never"))) == (3, "Never")
     assert priority((*CLASSES, default), priorityClassName="training") == (1000, LOWER)

@@ -75,6 +75,15 @@ def test_a_class_that_there_is_not(cli: Cli) -> None:
     assert "training" in pod["problem"]
 
 
+def test_what_is_wrong_with_many_pods_is_shown_once(cli: Cli) -> None:
+    pod = f"{{spec: {{priorityClassName: trainin, {LIMITS}}}}}"
+    said = simulated(cli, f"kind: Deployment\nmetadata: {{name: x}}\nspec: {{replicas: 200, template: {pod}}}")
+    assert [pod["pod"] for pod in said["pods"]] == [f"x-{number}" for number in range(200)]
+    shown = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml")).stdout
+    assert "x-0 and 199 more" in shown
+    assert len(shown.splitlines()) < 12
+
+
 def test_without_the_right_to_read_classes(server: FakeKubeServer, cli: Cli) -> None:
     server.fail(Fault(status=403, reason="Forbidden"), when=lambda request: request.path == CLASSES.path())
     (cli.kubeconfig.parent / "pods.yaml").write_text(a_pod("first", "priorityClassName: unknown, "))

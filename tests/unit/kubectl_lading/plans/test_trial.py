@@ -1,5 +1,7 @@
 """Where pods would go: as central decides it, one beside the other, and nothing is created."""
 
+from collections import Counter
+
 import msgspec
 
 from central.api.objects import Node
@@ -53,7 +55,15 @@ def test_those_of_another_manifest_are_beside_them_too() -> None:
 def test_devices_and_how_close_they_are() -> None:
     (trial,) = tried(cluster(2), "lading.dev/gpu: 2, lading.dev/rdma: 1")
     assert (len(trial.containers["main"].gpus), len(trial.containers["main"].vfs)) == (2, 1)
+    assert sum(trial.distances.values()) == 3
+    assert trial.pairs == ()
+
+
+def test_each_pair_where_that_is_asked_for() -> None:
+    text = "kind: Pod\nspec: {containers: [{name: main, resources: {limits: {lading.dev/gpu: 2, lading.dev/rdma: 1}}}]}"
+    (trial,) = run(Trials(cluster(2), in_pairs=True), text)
     assert len(trial.pairs) == 3
+    assert Counter(pair.said for pair in trial.pairs) == trial.distances
 
 
 def test_a_node_with_the_devices_and_without_the_cpu() -> None:
