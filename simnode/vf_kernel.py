@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import threading
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any, Final, cast
 
 from hooks.assignment.identity import parse_pci_address
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
-from hooks.attach.model import Link, NetnsId, RdmaMode
+from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode
 from hooks.attach.netlink import HostKernel
+from hooks.inventory.attributes import read_names
 from hooks.ledger.journal import Journal
 from lading.vocabulary import PciAddress
 from simnode.links import find_link, list_links, open_socket
@@ -76,6 +78,10 @@ class RigKernel(HostKernel):
     def link(self, netns: str | None, name: str) -> Link | None:
         return self._with_parent(netns, super().link(netns, name))
 
+    def stands_alone(self, link: Link) -> bool:
+        """What a veth is told to stand on is its other end."""
+        return True
+
     def _with_parent(self, netns: str | None, link: Link | None) -> Link | None:
         """A veth is of no function; what stands in for one is told by its alias."""
         if link is None or self._folder.no_parents.exists():
@@ -87,24 +93,27 @@ class RigKernel(HostKernel):
     def rdma_mode(self) -> RdmaMode:
         return RdmaMode.EXCLUSIVE if self._folder.rdma.exists() else RdmaMode.SHARED
 
-    def rdma_move_in(self, ibdev: str, netns: str, netns_id: NetnsId) -> None:
-        if netns_inode(netns) != netns_id.inode:
-            raise NetnsGoneError(f"cannot move {ibdev} into {netns}: it is gone")
-        self._place(ibdev, {"netns": netns, "inode": netns_id.inode})
-
-    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: str) -> None:
-        if netns_inode(netns) != netns_id.inode:
-            raise NetnsGoneError(f"cannot move {ibdev} out of {netns}: it is gone")
-        self._place(ibdev, None)
-
-    def rdma_devices(self, netns: str | None) -> frozenset[str]:
+    def host_ibdev(self, vf: PciAddress, number: int | None) -> RdmaDevice | None:
         with self._folder.locked():
             settle_rdma(self._host_root, self._folder)
-            at_home = frozenset(entry.name for entry in (self._host_root / "sys/class/infiniband").iterdir())
-            if netns is None or not self._folder.rdma.exists():
-                return at_home
-            inode = netns_inode(netns)
-            return frozenset(ibdev for ibdev, at in read_json(self._folder.rdma).items() if at["inode"] == inode)
+            at_home = read_names(self._host_root / "sys/bus/pci/devices" / vf / "infiniband")
+        return next(map(_numbered, at_home), None)
+
+    def rdma_move_in(self, ibdev: RdmaDevice, netns: str, netns_id: NetnsId) -> None:
+        if netns_inode(netns) != netns_id.inode:
+            raise NetnsGoneError(f"cannot move {ibdev.name} into {netns}: it is gone")
+        self._place(ibdev.name, {"netns": netns, "inode": netns_id.inode})
+
+    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: RdmaDevice) -> None:
+        if netns_inode(netns) != netns_id.inode:
+            raise NetnsGoneError(f"cannot move {ibdev.name} out of {netns}: it is gone")
+        self._place(ibdev.name, None)
+
+    def rdma_devices(self, netns: str) -> frozenset[RdmaDevice]:
+        with self._folder.locked():
+            settle_rdma(self._host_root, self._folder)
+            away, inode = read_json(self._folder.rdma), netns_inode(netns)
+        return frozenset(_numbered(ibdev) for ibdev, at in away.items() if at["inode"] == inode)
 
     def _place(self, ibdev: str, where: dict[str, object] | None) -> None:
         with self._folder.locked():
@@ -114,6 +123,11 @@ class RigKernel(HostKernel):
                 away[ibdev] = where
             replace_text(self._folder.rdma, json.dumps(away))
             settle_rdma(self._host_root, self._folder)
+
+
+def _numbered(ibdev: str) -> RdmaDevice:
+    """Nobody renames these: a number from the name is the same each time."""
+    return RdmaDevice(zlib.crc32(ibdev.encode()), ibdev)
 
 
 class _Watched:

@@ -3,12 +3,13 @@
 A call that fails ends the act; done again from its beginning it changes only what is not yet as asked.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, assert_never
 
-from hooks.attach.kernel import Kernel
-from hooks.attach.model import Attachment, Link, Netdev
+from hooks.attach.kernel import Kernel, KernelError, NameTakenError
+from hooks.attach.model import Attachment, Link, Netdev, RdmaDevice
 from hooks.attach.plan import Act, Seen, parking_name, reset_of
 
 _NO_MAC: Final = "00:00:00:00:00:00"
@@ -20,7 +21,7 @@ class Call(NamedTuple):
 
 
 def calls_of(act: Act, row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
-    ibdev, netns, netns_id, ifname = row.vf.ibdev, row.netns, row.netns_id, row.ifname
+    netns, netns_id, ifname = row.netns, row.netns_id, row.ifname
     match act:
         case Act.NOTHING:
             pass
@@ -30,18 +31,23 @@ def calls_of(act: Act, row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[
             if (link := seen.host or seen.pod) is not None:  # in the pod: under the name that it had here
                 yield Call("moving it into the pod", partial(kernel.move_in, link.name, netns, netns_id, ifname))
         case Act.RDMA_MOVE_IN:
-            yield Call(f"moving {ibdev} into the pod", partial(kernel.rdma_move_in, ibdev, netns, netns_id))
+            if (ibdev := seen.rdma_host) is not None:
+                yield Call(f"moving {ibdev.name} into the pod", partial(kernel.rdma_move_in, ibdev, netns, netns_id))
         case Act.RAISE:
             up = partial(kernel.configure, netns, ifname, addresses=row.settings.addresses, routes=row.settings.routes)
             yield Call("bringing it up in the pod", up)
         case Act.RDMA_MOVE_OUT:
-            yield Call(f"moving {ibdev} out of the pod", partial(kernel.rdma_move_out, netns, netns_id, ibdev))
+            if (ibdev := seen.rdma_pod) is not None:
+                yield Call(f"moving {ibdev.name} out of the pod", partial(kernel.rdma_move_out, netns, netns_id, ibdev))
         case Act.MOVE_OUT:
             if seen.pod is not None:
                 out = partial(kernel.move_out, netns, netns_id, seen.pod.name, parking_name(row.bdf))
                 yield Call("moving it out of the pod", out)
+        case Act.PARK:
+            if seen.host is not None and row.netdev is not None:
+                yield from _park(seen.host, row.netdev, kernel, parking=parking_name(row.bdf))
         case Act.RESTORE:
-            yield from _restore(row, seen.host, kernel)
+            yield from _restore(row, seen, kernel)
         case _:
             assert_never(act)
 
@@ -55,20 +61,60 @@ def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[C
         yield Call("setting its MAC and MTU", partial(kernel.set_link, None, host.name, mac=config.mac, mtu=mtu, up=False))
 
 
-def _restore(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[Call]:
+def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
+    """Before anything else that may fail: one of its names may be what another VF waits for."""
+    yield Call("taking its other names from it", partial(kernel.set_altnames, link.name, original.altnames))
+    yield Call("naming it out of the way", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
+
+
+def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
     """The PF first: it lets the device change its MAC only once it does not itself insist on another."""
+    ibdev, host = seen.rdma_host, seen.host
+    if ibdev is not None and ibdev.name != row.vf.ibdev:
+        yield Call(f"naming {ibdev.name} {row.vf.ibdev} again", partial(_rename_ibdev, kernel, ibdev, row))
     if not (config := reset_of(row)).empty:
         yield Call("resetting it at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and row.netdev is not None:
-        yield from _restore_link(host, row.netdev, kernel)
+        yield from _restore_link(host, row.netdev, kernel, parking=parking_name(row.bdf))
 
 
-def _restore_link(link: Link, original: Netdev, kernel: Kernel) -> Iterator[Call]:
+def _restore_link(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
     # InfiniBand's is the kernel's own: it has the number of a queue pair in it, which is another after a reload.
     mac = original.mac if len(original.mac) == len(_NO_MAC) and original.mac != link.mac else None
     down = partial(kernel.set_link, None, link.name, mac=mac, mtu=original.mtu, up=False)
     yield Call("restoring its MAC and MTU", down)
+    if set(link.altnames) != set(original.altnames):
+        yield Call("restoring its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
     if link.name != original.name:
-        yield Call(f"naming it {original.name} again", partial(kernel.rename, link.name, original.name))
+        yield Call(f"naming it {original.name} again", partial(_rename, kernel, link.name, original.name, parking))
     if original.up:
         yield Call("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
+
+
+def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:
+    """Where that fails, it gives way all the same: two that have each other's name would wait for ever."""
+    try:
+        kernel.rename(name, to)
+    except KernelError:
+        _rename_to_one_of(kernel, name, parking)
+        raise
+
+
+def _rename_to_one_of(kernel: Kernel, name: str, *names: str) -> None:
+    """The first that is to be had. No other VF's device wants any of them, so that of several which are called as the others
+    want to be one always gets away. Where none is to be had, it is called as before, and named again with the rest."""
+    for to in names:
+        with contextlib.suppress(KernelError):
+            kernel.rename(name, to)
+            return
+
+
+def _rename_ibdev(kernel: Kernel, ibdev: RdmaDevice, row: Attachment) -> None:
+    """Its name is nobody's identity, and one a machine: where another pod gave its own device that name, this one goes without,
+    and is not kept from the next pod for it."""
+    parking = parking_name(row.bdf)
+    try:
+        kernel.rdma_rename(ibdev, row.vf.ibdev)
+    except NameTakenError:
+        if ibdev.name != parking:
+            kernel.rdma_rename(ibdev, parking)

@@ -12,16 +12,15 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from hooks.assignment.model import Refusal
 from hooks.attach import plan
 from hooks.attach.kernel import Kernel, KernelError
-from hooks.attach.model import STRAY, Attachment, Netdev, PodOf, RdmaMode, Step, VfConfig, VfSettings, WantedVf
+from hooks.attach.model import Attachment, PodOf, Step, WantedVf
+from hooks.attach.preparing import Attaching, Preparing, refuse
 from hooks.attach.steps import InThread, Steps, Work
-from hooks.inventory.model import INFINIBAND
 from hooks.ledger.journal import Journal
 from lading.errors import LadingError, StateError
 from lading.log import Event, Log
@@ -43,14 +42,6 @@ class _AbandonedError(LadingError):
         self.reason = reason
 
 
-@dataclass(slots=True, kw_only=True)
-class _Attaching(Work):
-    wanted: WantedVf
-    ifname: str
-    pod: PodOf
-    deadline: float  # on the loop's clock
-
-
 class Attacher:
     def __init__(
         self,
@@ -70,14 +61,14 @@ class Attacher:
         self._journal = journal
         self._kernel = kernel
         self._steps = Steps(kernel, in_thread, deadline_s=deadline_s, hangs=self._hangs)
-        self._netns_of = netns_of
+        self._preparing = Preparing(self._steps, netns_of=netns_of, names_of=self._names_of, boot_id=boot_id, clock=clock)
         self._stopped = stopped
         self._boot_id = boot_id
         self._log = log
         self._deadline_s = deadline_s
         self._clock = clock
         self._locks: defaultdict[PciAddress, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._attaching: dict[tuple[PciAddress, SandboxId], tuple[_Attaching, asyncio.Task[Outcome]]] = {}
+        self._attaching: dict[tuple[PciAddress, SandboxId], tuple[Attaching, asyncio.Task[Outcome]]] = {}
         self._releasing: dict[int, asyncio.Task[None]] = {}  # by generation
         self._alive: plan.Alive | None = None
 
@@ -132,12 +123,12 @@ class Attacher:
 
     # ---- attaching
 
-    def _begin_attaching(self, one: WantedVf, pod: PodOf, names: Sequence[str]) -> tuple[_Attaching, asyncio.Task[Outcome]]:
+    def _begin_attaching(self, one: WantedVf, pod: PodOf, names: Sequence[str]) -> tuple[Attaching, asyncio.Task[Outcome]]:
         """`names`: those that are asked for together with it."""
         rows = self._journal.of_sandbox(pod.sandbox)
         known = next((row.ifname for row in rows if row.bdf == one.vf.bdf), one.ifname)
         begun = [work.ifname for work, _ in self._attaching.values() if work.pod.sandbox == pod.sandbox]
-        work = _Attaching(
+        work = Attaching(
             vf=one.vf.bdf,
             wanted=one,
             ifname=known or plan.choose_ifname([*names, *begun, *(row.ifname for row in rows)]),
@@ -150,39 +141,39 @@ class Attacher:
         task.add_done_callback(lambda done: self._ended(done, self._attaching, key))
         return work, task
 
-    async def _outcome(self, work: _Attaching, task: asyncio.Task[Outcome]) -> Outcome:
+    async def _outcome(self, work: Attaching, task: asyncio.Task[Outcome]) -> Outcome:
         await asyncio.wait({task}, timeout=max(0.0, work.deadline - _now()))
         if task.done():
             return task.result()
-        return _refusal(work, Reason.ATTACH_FAILED, f"more than {self._deadline_s:g} s are over, and it is still {work.doing}")
+        return refuse(work, Reason.ATTACH_FAILED, f"more than {self._deadline_s:g} s are over, and it is still {work.doing}")
 
-    async def _attach(self, work: _Attaching) -> Outcome:
+    async def _attach(self, work: Attaching) -> Outcome:
         async with self._locks[work.vf]:
             try:
                 return await self._bring_in(work)
             except _AbandonedError as e:
-                refusal = _refusal(work, e.reason, e.message)
+                refusal = refuse(work, e.reason, e.message)
             except StateError as e:
-                refusal = _refusal(work, Reason.LEDGER_UNAVAILABLE, str(e))
+                refusal = refuse(work, Reason.LEDGER_UNAVAILABLE, str(e))
             except LadingError as e:
-                refusal = _refusal(work, Reason.ATTACH_FAILED, str(e))
+                refusal = refuse(work, Reason.ATTACH_FAILED, str(e))
             self._log.warning(Event.VF_ATTACH_FAILED, refusal.message, reason=refusal.reason, **_fields(work.pod, work.vf))
             row = self._journal.find(work.vf)
             if row is not None and row.generation == work.generation:
                 await self._release(row)
             return refusal
 
-    async def _bring_in(self, work: _Attaching) -> Outcome:
+    async def _bring_in(self, work: Attaching) -> Outcome:
         self._check(work)
         row = self._journal.find(work.vf)
         if row is not None and (self._is_over(work, row) or await self._steps.is_undone(work, row)):
             if refusal := self._decide_held(work, row):
                 return refusal
             if why := await self._release(row):
-                return _refusal(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {why}")
+                return refuse(work, Reason.ATTACH_FAILED, f"it has not come back from sandbox {row.sandbox} yet: {why}")
             row = None
         if row is None:
-            prepared = await self._prepare(work)
+            prepared = await self._preparing.prepare(work)
             if not isinstance(prepared, Attachment):
                 return prepared
             row = self._journal.begin(prepared)
@@ -192,7 +183,7 @@ class Attacher:
             self._log.info(Event.VF_ATTACHED, **_fields(row, row.bdf), ifname=row.ifname)
         return row
 
-    async def _advance(self, work: _Attaching, row: Attachment) -> Attachment:
+    async def _advance(self, work: Attaching, row: Attachment) -> Attachment:
         """From the step that the row names, which may be done, half done or not begun."""
         while row.step is not Step.ATTACHED:
             self._check(work)
@@ -200,73 +191,30 @@ class Attacher:
             row = self._journal.reach(row.bdf, row.generation, plan.next_in(row))
         return row
 
-    def _check(self, work: _Attaching) -> None:
+    def _check(self, work: Attaching) -> None:
         if self._stopped(work.pod.sandbox):
             raise _AbandonedError(Reason.SANDBOX_STOPPED, "its sandbox is stopped, or about to be")
         if _now() >= work.deadline:
             raise _AbandonedError(Reason.ATTACH_FAILED, f"it took more than {self._deadline_s:g} s; the last was {work.doing}")
 
-    def _is_over(self, work: _Attaching, row: Attachment) -> bool:
+    def _is_over(self, work: Attaching, row: Attachment) -> bool:
         return row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id
 
-    def _decide_held(self, work: _Attaching, row: Attachment) -> Refusal | None:
+    def _decide_held(self, work: Attaching, row: Attachment) -> Refusal | None:
         """Whether somebody may keep it from this sandbox. In the same pod's older one nothing may live, by the newest lists."""
         if row.boot_id != self._boot_id or row.sandbox == work.pod.sandbox:
             return None
         if row.pod != work.pod.pod:
-            return _refusal(work, Reason.DEVICE_HELD, f"it has not come back from pod {row.namespace}/{row.pod_name}")
+            return refuse(work, Reason.DEVICE_HELD, f"it has not come back from pod {row.namespace}/{row.pod_name}")
         if plan.has_ended(row, self._alive, stopped=self._stopped(row.sandbox)):
             return None
-        return _refusal(work, Reason.DEVICE_HELD, f"the pod's sandbox {row.sandbox} has it, and is not known to have ended")
+        return refuse(work, Reason.DEVICE_HELD, f"the pod's sandbox {row.sandbox} has it, and is not known to have ended")
 
-    async def _prepare(self, work: _Attaching) -> Outcome:
-        """The attachment to begin: where it is to go, and the original, while nothing is changed. None: nothing is to do."""
-        wanted, vf, pod = work.wanted, work.wanted.vf, work.pod
-        settings = wanted.settings if wanted.netdev else VfSettings()
-        mode = await self._steps.call(work, "reading the RDMA mode", self._kernel.rdma_mode) if vf.ibdev else RdmaMode.NONE
-        rdma = mode is RdmaMode.EXCLUSIVE
-        if not wanted.netdev and not rdma:
-            return None
-        work.doing = "asking the runtime for the pod's network namespace"
-        netns = await self._netns_of(pod.sandbox)
-        if netns == "":
-            return _refusal(work, Reason.HOST_NETWORK, "it is in the host's network already, which the pod uses (hostNetwork)")
-        find = partial(self._kernel.netns_id, netns or "")
-        netns_id = await self._steps.call(work, "finding the pod's network namespace", find) if netns else None
-        if netns is None or netns_id is None:
-            raise KernelError("the runtime names no network namespace of the pod that is there")
-        config = VfConfig()
-        if not settings.config.empty:
-            read = partial(self._kernel.read_vf, vf.pf, vf.index)
-            config = await self._steps.call(work, "reading its settings at its PF", read)
-        netdev = await self._find_netdev(work) if wanted.netdev else None
-        return Attachment(
-            vf=vf,
-            generation=0,  # the journal's to give
-            pod=pod.pod,
-            namespace=pod.namespace,
-            pod_name=pod.pod_name,
-            sandbox=pod.sandbox,
-            netns=netns,
-            netns_id=netns_id,
-            boot_id=self._boot_id,
-            ifname=work.ifname,
-            settings=settings,
-            netdev=netdev,
-            config=config,
-            rdma=rdma,
-            step=Step.RECORDED,
-            since=int(self._clock()),
-        )
-
-    async def _find_netdev(self, work: _Attaching) -> Netdev | None:
-        find = partial(self._kernel.host_link, work.vf)
-        link = await self._steps.call(work, "looking for its network device", find)
-        if link is not None:
-            return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent)
-        if work.wanted.vf.link_layer == INFINIBAND:  # without IPoIB it has none
-            return None
-        raise KernelError(STRAY)
+    def _names_of(self, work: Attaching) -> frozenset[str]:
+        """Of its sandbox's other VFs, as far as they are attached or being so."""
+        sandbox = work.pod.sandbox
+        begun = (other.ifname for other, _ in self._attaching.values() if other.pod.sandbox == sandbox and other is not work)
+        return frozenset(begun) | {row.ifname for row in self._journal.of_sandbox(sandbox)}
 
     # ---- releasing
 
@@ -319,7 +267,7 @@ class Attacher:
     # ---- what went wrong
 
     def _hangs(self, work: Work) -> None:
-        event = Event.VF_ATTACH_FAILED if isinstance(work, _Attaching) else Event.VF_RELEASE_FAILED
+        event = Event.VF_ATTACH_FAILED if isinstance(work, Attaching) else Event.VF_RELEASE_FAILED
         self._note_failure(work, event, f"{work.doing}: no answer from the kernel for {self._deadline_s:g} s")
 
     def _note_failure(self, work: Work, event: Event, why: str) -> None:
@@ -341,11 +289,6 @@ class Attacher:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _refusal(work: _Attaching, reason: Reason, cause: str) -> Refusal:
-    pod = f"{work.pod.namespace}/{work.pod.pod_name}"
-    return Refusal(reason=reason, message=f"cannot attach VF {work.vf} to pod {pod}: {cause}")
 
 
 def _fields(owner: PodOf | Attachment, vf: PciAddress) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Network devices of one namespace, by way of one rtnetlink socket in it. Every error says what was asked, and of which device.
 
-A device is found by its whole name: what the kernel finds by an alternative name is another device.
+A device is found by its own name: what the kernel finds by an alternative name is another device. But a name that is one
+device's alternative is taken all the same.
 """
 
 import contextlib
@@ -13,11 +14,12 @@ from hooks.attach.messages import Exchange, Message, RefusedError, errno_name, p
 from hooks.attach.model import Link, Route
 from hooks.attach.rtnetlink import (
     parse_link,
-    parse_lower,
     parse_route,
     render_add_address,
+    render_add_altname,
     render_add_route,
     render_delete_link,
+    render_drop_altname,
     render_get_link,
     render_list_links,
     render_list_routes,
@@ -60,14 +62,18 @@ class Links:
         self._where = where  # "the host" or a path
 
     def find(self, name: str) -> Link | None:
+        link = self.holder(name)
+        return link if link is not None and link.name == name else None
+
+    def holder(self, name: str) -> Link | None:
+        """Who has this name, be it as an alternative one."""
         try:
             (message, *_) = self._ask(render_get_link(name), f"read network device {name} of {self._where}")
         except KernelError as e:
             if refused(e, errno.ENODEV):
                 return None
             raise
-        link = parse_link(message)
-        return link if link.name == name else None
+        return parse_link(message)
 
     def need(self, name: str) -> Link:
         link = self.find(name)
@@ -85,6 +91,32 @@ class Links:
     def rename(self, link: Link, to: str) -> None:
         self._ask(render_rename_link(link.index, to), f"rename network device {link.name} of {self._where} to {to}")
 
+    def names(self) -> frozenset[str]:
+        """All that are taken."""
+        messages = self._list(render_list_links(), f"list the network devices of {self._where}")
+        return frozenset(name for link in map(parse_link, messages) for name in (link.name, *link.altnames))
+
+    def free_altname(self, name: str) -> None:
+        """Takes it from who has it as an alternative name. What is a device's own name stays that."""
+        holder = self.holder(name)
+        if holder is not None and holder.name != name:
+            self.drop_altname(holder, name)
+
+    def add_altname(self, link: Link, name: str) -> None:
+        self._ask(render_add_altname(link.index, name), f"call network device {link.name} of {self._where} {name} too")
+
+    def drop_altname(self, link: Link, name: str) -> None:
+        doing = f"take alternative name {name} from network device {link.name} of {self._where}"
+        try:
+            self._ask(render_drop_altname(link.index, name), doing)
+        except KernelError as e:
+            if not refused(e, errno.ENOENT, errno.EINVAL):  # it has it no more
+                raise
+
+    def drop_altnames(self, link: Link) -> None:
+        for name in link.altnames:
+            self.drop_altname(link, name)
+
     def move(self, link: Link, netns_fd: int, to: str, target: str) -> None:
         self._ask(
             render_move_link(link.index, netns_fd, to),
@@ -94,8 +126,8 @@ class Links:
     def clear(self, link: Link) -> None:
         """Removes what stands on it: a VLAN or macvlan stays where it is when the device below moves, and goes on using it."""
         for message in self._list(render_list_links(), f"list the network devices of {self._where}"):
-            if parse_lower(message) == link.index:
-                upper = parse_link(message)
+            upper = parse_link(message)
+            if upper.lower == link.index:
                 self._ask(render_delete_link(upper.index), f"delete {upper.name} on {link.name} of {self._where}")
 
     def add_address(self, link: Link, address: str) -> None:

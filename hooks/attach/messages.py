@@ -19,8 +19,11 @@ NLM_F_DUMP_INTR: Final = 0x10  # what was listed changed meanwhile
 NLM_F_DUMP: Final = 0x300
 NLM_F_EXCL: Final = 0x200
 NLM_F_CREATE: Final = 0x400
+NLM_F_APPEND: Final = 0x800
 NLM_F_CAPPED: Final = 0x100  # of an error: only the request's header is repeated
 NLM_F_ACK_TLVS: Final = 0x200
+
+NLA_F_NESTED: Final = 0x8000  # of an attribute's type: there are attributes in it
 
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3

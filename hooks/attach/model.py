@@ -8,12 +8,16 @@ In every value `None` means: not told, or not asked for. Nothing that is None is
 Source: linux/if_link.h (IFLA_VF_*), ip-link(8) "vf"; the order of steps is sriov-cni's, the journal around it is ours.
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from hooks.inventory.model import Vf
 from lading.vocabulary import PciAddress, PodUid, SandboxId
+
+MOST_ALTNAMES: Final = 16  # that are kept of a device; udev gives one for each of its five policies
+_ALTNAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,127}")  # ALTIFNAMSIZ is 128 with the NUL
 
 STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
 
@@ -81,6 +85,8 @@ class Link:
     mtu: int
     up: bool
     parent: str = ""  # IFLA_PARENT_DEV_NAME: the PCI address of a function's device; empty where the kernel does not tell
+    altnames: tuple[str, ...] = ()  # any octets; each takes a name of the namespace as a device's own does
+    lower: int = 0  # index of the device of this namespace that it stands on (VLAN, macvlan); 0: on none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,19 @@ class Netdev:
     mtu: int
     up: bool
     parent: str = ""  # as Link has it
+    altnames: tuple[str, ...] = ()  # those that a host gives: udev's
+
+
+def is_altname(text: str) -> bool:
+    """Whether a host gives such a name. The kernel takes any octets, which no journal could keep."""
+    return _ALTNAME.fullmatch(text) is not None
+
+
+class RdmaDevice(NamedTuple):
+    """An ibdev. Its number is its own from one load of its driver to the next, in whatever namespace and by whatever name."""
+
+    number: int
+    name: str
 
 
 class NetnsId(NamedTuple):
@@ -161,6 +180,7 @@ class Attachment:
     step: Step
     since: int  # Unix time, seconds
     failure: str = ""  # of the last attempt at the step, in words
+    ibdev_number: int | None = None  # of the ibdev that is moved: a pod may rename it. None: recorded before this was
 
     @property
     def bdf(self) -> PciAddress:

@@ -7,6 +7,10 @@ A move with a new name is not quite one step in Linux: where the device's old na
 the kernel moves it first and renames it there (net/core/dev.c, __dev_change_net_namespace), and where the new name is taken
 leaves it there under the old one. So the name is looked up first, and a device that was stranded all the same is taken back. A
 device that changes namespaces is taken down by the kernel.
+
+Alternative names go with a device from namespace to namespace, and from Linux 6.6 one that is taken there keeps it out. A pod
+may give its device any, another VF's name among them; so a device is moved without them, and what is named anew in the host's
+namespace takes its name from whoever has it besides his own.
 """
 
 import contextlib
@@ -16,12 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hooks.attach.kernel import Kernel, KernelError
-from hooks.attach.links import Links, ask, attempting
+from hooks.attach.kernel import Kernel, KernelError, NameTakenError
+from hooks.attach.links import Links, ask, attempting, refused
 from hooks.attach.messages import Exchange, RefusedError, parse_answer
-from hooks.attach.model import Link, NetnsId, RdmaMode, Route, VfConfig
+from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
 from hooks.attach.namespaces import inside, opened, own, read_netns_id
-from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device
+from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device, render_rename_device
 from hooks.attach.rtnetlink import parse_link, render_get_link
 from hooks.attach.sockets import NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change
@@ -29,6 +33,7 @@ from hooks.inventory.attributes import read_names
 from lading.vocabulary import PciAddress
 
 _HOST: Final = "the host"
+_NO_RDMA: Final = "EPROTONOSUPPORT: this kernel has no RDMA"
 
 # Some firmware takes a MAC and answers before it has it, or loses it to a reset that is still going on.
 _MAC_TRIES: Final = 10
@@ -103,15 +108,28 @@ class HostKernel(Kernel):
 
     def host_link(self, vf: PciAddress) -> Link | None:
         with _links() as host:
-            for name in self._devices_of(vf):
-                link = host.find(name)
-                if link is not None and link.parent in {"", vf}:  # it may have another's name by now
-                    return link
-        return None
+            found = [link for name in self._devices_of(vf) if (link := host.find(name)) is not None]
+        # What sysfs showed by that name may have left, and another function's device be called so by now.
+        own = [link for link in found if link.parent in {"", vf} and self.stands_alone(link)]
+        if len(own) > 1:
+            raise KernelError(
+                f"cannot tell which network device of {vf} is meant: it has {' and '.join(link.name for link in own)}, one"
+                " for each port; make VFs with one port (options mlx4_core num_vfs=4,4,0), or leave their network devices where"
+                ' they are (netdev = false in hooks.toml, "netdev": false in the assignment)'
+            )
+        return next(iter(own), None)
+
+    def stands_alone(self, link: Link) -> bool:
+        """Unlike a child of InfiniBand's device (ib0.8001), which is of the same function, wherever that device is."""
+        return link.lower in {0, link.index}
 
     def link(self, netns: str | None, name: str) -> Link | None:
         with _links(netns) as links:
             return links.find(name)
+
+    def names(self, netns: str) -> frozenset[str]:
+        with _links(netns) as links:
+            return links.names()
 
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
@@ -138,7 +156,19 @@ class HostKernel(Kernel):
             link = link or host.need(name)
             if name != to:
                 _set_down(host, link)
+                host.free_altname(to)
                 host.rename(link, to)
+
+    def set_altnames(self, name: str, altnames: tuple[str, ...]) -> None:
+        with _links() as host:
+            link = host.need(name)
+            for other in link.altnames:
+                if other not in altnames:
+                    host.drop_altname(link, other)
+            for wanted in altnames:
+                if wanted not in link.altnames:
+                    with contextlib.suppress(KernelError):  # taken by now, or too many
+                        host.add_altname(link, wanted)
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
         with opened(netns, netns_id) as pod_fd, _links() as host, _links_by(pod_fd, netns) as pod:
@@ -146,10 +176,12 @@ class HostKernel(Kernel):
             if link is None:
                 _finish_move_in(pod, name, to)
                 return
-            if pod.find(to) is not None:
+            if (other := pod.holder(to)) is not None:
                 raise KernelError(
                     f"cannot move network device {name} to {netns} as {to}: EEXIST: there is another of that name"
+                    f"{'' if other.name == to else f' ({other.name}, which has it as an alternative name)'}"
                 )
+            host.drop_altnames(link)
             try:
                 host.move(link, pod_fd, to, netns)
             except KernelError:
@@ -165,6 +197,8 @@ class HostKernel(Kernel):
             if taken is not None:
                 raise KernelError(f"cannot move network device {name} of {netns} to the host as {to}: EEXIST: it has another")
             pod.clear(link)
+            pod.drop_altnames(link)
+            host.free_altname(to)
             pod.move(link, host_fd, to, _HOST)
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
@@ -186,21 +220,44 @@ class HostKernel(Kernel):
             with attempting("read the RDMA network namespace mode"):
                 return read_mode(exchange)
 
-    def rdma_move_in(self, ibdev: str, netns: str, netns_id: NetnsId) -> None:
-        with opened(netns, netns_id) as pod_fd, _rdma() as host, _rdma(pod_fd) as pod:
-            _move_rdma(ibdev, source=host, target=pod, target_fd=pod_fd, doing=f"move RDMA device {ibdev} to {netns}")
+    def host_ibdev(self, vf: PciAddress, number: int | None) -> RdmaDevice | None:
+        with _rdma() as exchange, attempting(f"find the RDMA device of {vf}"):
+            devices = frozenset() if exchange is None else list_devices(exchange)
+            # First by number: with a name that a pod chose, sysfs may not even be listed.
+            if known := next((device for device in devices if device.number == number), None):
+                return known
+            names = read_names(self._functions / vf / "infiniband")
+            found = [device for device in devices if device.name in names]
+        if len(found) > 1:
+            raise KernelError(f"cannot tell which RDMA device of {vf} is meant: it has {' and '.join(names)}")
+        return next(iter(found), None)
 
-    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: str) -> None:
+    def rdma_move_in(self, ibdev: RdmaDevice, netns: str, netns_id: NetnsId) -> None:
+        with opened(netns, netns_id) as pod_fd, _rdma() as host, _rdma(pod_fd) as pod:
+            _move_rdma(ibdev, source=host, target=pod, target_fd=pod_fd, doing=f"move RDMA device {ibdev.name} to {netns}")
+
+    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: RdmaDevice) -> None:
         with opened(netns, netns_id) as pod_fd, own() as host_fd, _rdma() as host, _rdma(pod_fd) as pod:
-            doing = f"move RDMA device {ibdev} of {netns} to {_HOST}"
+            doing = f"move RDMA device {ibdev.name} of {netns} to {_HOST}"
             _move_rdma(ibdev, source=pod, target=host, target_fd=host_fd, doing=doing)
 
-    def rdma_devices(self, netns: str | None) -> frozenset[str]:
-        with contextlib.ExitStack() as stack:
-            netns_fd = None if netns is None else stack.enter_context(opened(netns))
-            exchange = stack.enter_context(_rdma(netns_fd))
-            with attempting(f"list the RDMA devices of {netns or _HOST}"):
-                return frozenset() if exchange is None else frozenset(list_devices(exchange))
+    def rdma_devices(self, netns: str) -> frozenset[RdmaDevice]:
+        with opened(netns) as pod_fd, _rdma(pod_fd) as exchange, attempting(f"list the RDMA devices of {netns}"):
+            return frozenset() if exchange is None else list_devices(exchange)
+
+    def rdma_rename(self, ibdev: RdmaDevice, to: str) -> None:
+        doing = f"rename RDMA device {ibdev.name} of {_HOST} to {to}"
+        with _rdma() as exchange:
+            if exchange is None:
+                raise KernelError(f"cannot {doing}: {_NO_RDMA}")
+            try:
+                with attempting(doing):
+                    if RdmaDevice(ibdev.number, to) not in list_devices(exchange):
+                        parse_answer(exchange(render_rename_device(ibdev.number, to)))
+            except KernelError as e:
+                if refused(e, errno.EEXIST):
+                    raise NameTakenError(e.message) from e
+                raise
 
 
 def _set_down(links: Links, link: Link) -> None:
@@ -223,15 +280,18 @@ def _take_back(host: Links, pod: Links, link: Link) -> None:
             pod.move(pod.need(link.name), host_fd, link.name, _HOST)
 
 
-def _move_rdma(ibdev: str, *, source: Exchange | None, target: Exchange | None, target_fd: int, doing: str) -> None:
+def _move_rdma(ibdev: RdmaDevice, *, source: Exchange | None, target: Exchange | None, target_fd: int, doing: str) -> None:
     if source is None or target is None:
-        raise KernelError(f"cannot {doing}: EPROTONOSUPPORT: this kernel has no RDMA")
+        raise KernelError(f"cannot {doing}: {_NO_RDMA}")
     with attempting(doing):
-        devices = list_devices(source)
-        if ibdev in devices:
-            parse_answer(source(render_move_device(devices[ibdev], target_fd)))
-        elif ibdev not in list_devices(target):
+        if _has(source, ibdev):
+            parse_answer(source(render_move_device(ibdev.number, target_fd)))
+        elif not _has(target, ibdev):
             raise RefusedError(errno.ENODEV)
+
+
+def _has(exchange: Exchange, ibdev: RdmaDevice) -> bool:
+    return any(device.number == ibdev.number for device in list_devices(exchange))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,17 @@ from dataclasses import dataclass, fields
 from enum import StrEnum, auto
 from typing import Any, Final, assert_never
 
-from hooks.attach.model import Attachment, Link, Step, VfConfig, VfLinkState, VlanProtocol
+from hooks.attach.model import (
+    MOST_ALTNAMES,
+    Attachment,
+    Link,
+    RdmaDevice,
+    Step,
+    VfConfig,
+    VfLinkState,
+    VlanProtocol,
+    is_altname,
+)
 from hooks.ledger.reconcile import GRACE_S
 from lading.vocabulary import PciAddress, SandboxId
 
@@ -44,6 +54,7 @@ class Act(StrEnum):
     RAISE = auto()
     RDMA_MOVE_OUT = auto()
     MOVE_OUT = auto()
+    PARK = auto()  # it came back by itself, called as its pod wanted
     RESTORE = auto()
 
 
@@ -59,8 +70,8 @@ class Seen:
     netns: bool = False  # the namespace of the row is still there
     host: Link | None = None  # the VF's network device in the host's namespace
     pod: Link | None = None  # it is in the pod's, by one of `names_in_pod`
-    rdma_host: bool = False  # the host sees the ibdev
-    rdma_pod: bool = False
+    rdma_host: RdmaDevice | None = None  # the VF's ibdev, where the host sees it
+    rdma_pod: RdmaDevice | None = None  # where the pod does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,18 +134,18 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
                 return Act.NOTHING
             return Act.MOVE_IN if home or away else Stuck(why=_ABSENT)
         case Step.RDMA_MOVING:
-            if seen.rdma_host:
+            if seen.rdma_host is not None:
                 return Act.RDMA_MOVE_IN
             return Act.NOTHING if seen.rdma_pod else Stuck(why=f"{row.vf.ibdev} is not in the host's network namespace")
         case Step.RAISING:
             return Act.RAISE if away else Stuck(why=f"the pod's namespace has no {row.ifname} that is this VF's")
         case Step.RDMA_RETURNING:
-            if seen.rdma_host:
+            if seen.rdma_host is not None:
                 return Act.NOTHING
             return Act.RDMA_MOVE_OUT if seen.rdma_pod else Stuck(why="its RDMA device has not come back")
         case Step.RETURNING:
-            if home:
-                return Act.NOTHING
+            if seen.host is not None:
+                return Act.NOTHING if _is_called_as_ours(row, seen.host) else Act.PARK
             if seen.netns and not away:
                 return Stuck(why=f"the pod's namespace has no {row.ifname} that is this VF's (any more)")
             return Act.MOVE_OUT if away else Stuck(why=_NOT_BACK)
@@ -146,7 +157,7 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
 
 def is_home(row: Attachment, seen: Seen) -> bool:
     """All that was taken into the pod is the host's again, if not yet as it was."""
-    return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host)
+    return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host is not None)
 
 
 def find_orphans(
@@ -191,14 +202,36 @@ def is_own(row: Attachment, link: Link) -> bool:
     return bool(link.parent) or link.name == row.ifname or link.mac in {original.mac, row.settings.config.mac}
 
 
+def _is_called_as_ours(row: Attachment, link: Link) -> bool:
+    """Whether it takes no name in the host's namespace that is another's. Its other names are as its own."""
+    original = row.netdev
+    own = original is not None and link.name in {original.name, parking_name(row.bdf)}
+    return own and set(link.altnames) <= set(original.altnames if original is not None else ())
+
+
+def find_own_ibdev(row: Attachment, devices: Iterable[RdmaDevice]) -> RdmaDevice | None:
+    """In the pod's namespace, by the number that it had when it was recorded: a pod may rename its RDMA devices."""
+    if row.ibdev_number is None:
+        return next((device for device in devices if device.name == row.vf.ibdev), None)
+    return next((device for device in devices if device.number == row.ibdev_number), None)
+
+
 def is_undone(row: Attachment, seen: Seen) -> bool:
-    """Whether an attached VF's network device is the host's again, and its pod lives: the driver was reloaded, or the VF made
-    anew."""
-    return row.netdev is not None and seen.netns and seen.host is not None and seen.pod is None
+    """Whether an attached VF's network device, or its RDMA device, is the host's again, and its pod lives: a driver was
+    reloaded, or the VF made anew."""
+    netdev = row.netdev is not None and seen.host is not None and seen.pod is None
+    rdma = row.rdma and seen.rdma_host is not None and seen.rdma_pod is None
+    return seen.netns and (netdev or rdma)
+
+
+def kept_altnames(link: Link) -> tuple[str, ...]:
+    """Of a device's alternative names those that are kept for its way back: what udev gives, a few words of plain text."""
+    return tuple(name for name in link.altnames if is_altname(name))[:MOST_ALTNAMES]
 
 
 def parking_name(vf: PciAddress) -> str:
-    """Of a device that comes back from a pod, until it has its own name again: no other VF's, and no pod's choice."""
+    """Of a device that comes back from a pod, until it has its own name again: no other VF's, and no pod's choice. An ibdev too
+    has it, where another has its own name by then."""
     return "ld" + vf.replace(":", "").replace(".", "")
 
 

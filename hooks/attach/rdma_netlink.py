@@ -1,15 +1,16 @@
 """RDMA devices and network namespaces, over NETLINK_RDMA: the mode of the machine, the devices of a namespace, a move.
 
-pyroute2 has no such family. Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them; devices are
-named, and their numbers looked up in the same exchange, for a reload gives them to others. A kernel without RDMA has no such
-protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, no fault.
+pyroute2 has no such family. Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them. A device is
+told by its number: whoever may configure its namespace's network may rename it; a driver that is loaded anew makes another
+device, with a number that no device of this boot had. Of PCI nothing is told: that is in sysfs, of the host's alone. A kernel
+without RDMA has no such protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, no fault.
 
-Source: rdma/rdma_netlink.h (enum rdma_nldev_command, rdma_nldev_attr), drivers/infiniband/core/nldev.c, rdma-system(8).
+Source: rdma/rdma_netlink.h (enum rdma_nldev_command, rdma_nldev_attr), drivers/infiniband/core/nldev.c and device.c
+(assign_name: numbers go round only after 2**31 devices; ib_device_rename: one name a machine), rdma-system(8).
 """
 
 import errno
 import struct
-from collections.abc import Mapping
 from typing import Final
 
 from hooks.attach.messages import (
@@ -24,7 +25,7 @@ from hooks.attach.messages import (
     render_attribute,
     render_message,
 )
-from hooks.attach.model import RdmaMode
+from hooks.attach.model import RdmaDevice, RdmaMode
 
 _RDMA_NL_NLDEV: Final = 5
 _CMD_GET: Final = 1
@@ -57,6 +58,11 @@ def render_move_device(index: int, netns_fd: int) -> bytes:
     return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
 
 
+def render_rename_device(index: int, name: str) -> bytes:
+    body = render_attribute(_ATTR_DEV_INDEX, _U32.pack(index)) + render_attribute(_ATTR_DEV_NAME, name.encode() + b"\0")
+    return _render(_CMD_SET, NLM_F_REQUEST | NLM_F_ACK, body)
+
+
 def read_mode(exchange: Exchange) -> RdmaMode:
     """Raises RefusedError, OSError."""
     try:
@@ -68,14 +74,16 @@ def read_mode(exchange: Exchange) -> RdmaMode:
     return _MODES.get(dict(parse_attributes(told.body)).get(_ATTR_SYS_NETNS_MODE, b"\1")[0], RdmaMode.SHARED)
 
 
-def list_devices(exchange: Exchange) -> Mapping[str, int]:
-    """Name to number, of the namespace that the socket is in. Raises RefusedError, OSError."""
-    return dict(_parse_device(message) for message in parse_answer(exchange(render_list_devices())))
+def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
+    """Of the namespace that the socket is in. Raises RefusedError, OSError."""
+    return frozenset(_parse_device(message) for message in parse_answer(exchange(render_list_devices())))
 
 
-def _parse_device(message: Message) -> tuple[str, int]:
+def _parse_device(message: Message) -> RdmaDevice:
+    """Octets of its name that are no text are as Python has those of a file's: as sysfs is read."""
     told = dict(parse_attributes(message.body))
-    return told[_ATTR_DEV_NAME].rstrip(b"\0").decode("utf-8", "replace"), _U32.unpack(told[_ATTR_DEV_INDEX])[0]
+    name = told[_ATTR_DEV_NAME].rstrip(b"\0").decode(errors="surrogateescape")
+    return RdmaDevice(_U32.unpack(told[_ATTR_DEV_INDEX])[0], name)
 
 
 def _render(command: int, flags: int, body: bytes = b"") -> bytes:

@@ -16,7 +16,19 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from hooks.attach.messages import NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Message, parse_attributes
+from hooks.attach.messages import (
+    NLA_F_NESTED,
+    NLM_F_ACK,
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    NLM_F_REQUEST,
+    Message,
+    parse_attributes,
+    render_attribute,
+    render_message,
+)
 from hooks.attach.model import Link, Route
 
 RTM_NEWLINK: Final = 16
@@ -25,6 +37,8 @@ RTM_GETLINK: Final = 18
 _RTM_NEWADDR: Final = 20
 _RTM_NEWROUTE: Final = 24
 _RTM_GETROUTE: Final = 26
+_RTM_NEWLINKPROP: Final = 108
+_RTM_DELLINKPROP: Final = 109
 
 LINK_HEADER: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change mask
 _ROUTE_HEADER: Final = struct.Struct("=8BI")  # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
@@ -38,6 +52,8 @@ _IFLA_IFNAME: Final = 3
 _IFLA_MTU: Final = 4
 _IFLA_LINK: Final = 5
 _IFLA_LINK_NETNSID: Final = 37
+_IFLA_PROP_LIST: Final = 52
+_IFLA_ALT_IFNAME: Final = 53
 _IFLA_PARENT_DEV_NAME: Final = 56
 _IFLA_PARENT_DEV_BUS_NAME: Final = 57
 
@@ -100,6 +116,20 @@ def render_move_link(index: int, netns_fd: int, name: str) -> bytes:
     return render_link_message(index, ("IFLA_NET_NS_FD", netns_fd), ("IFLA_IFNAME", name))
 
 
+def render_add_altname(index: int, name: str) -> bytes:
+    return _render_altname(_RTM_NEWLINKPROP, _ADD | NLM_F_APPEND, index, name)
+
+
+def render_drop_altname(index: int, name: str) -> bytes:
+    return _render_altname(_RTM_DELLINKPROP, CHANGE, index, name)
+
+
+def _render_altname(kind: int, flags: int, index: int, name: str) -> bytes:
+    told = render_attribute(_IFLA_ALT_IFNAME, name.encode(errors="surrogateescape") + b"\0")
+    body = LINK_HEADER.pack(0, 0, index, 0, 0) + render_attribute(_IFLA_PROP_LIST | NLA_F_NESTED, told)
+    return render_message(kind, flags, body)
+
+
 def render_add_address(index: int, address: str) -> bytes:
     parsed = ipaddress.ip_interface(address)
     message = ifaddrmsg()
@@ -138,13 +168,11 @@ def parse_link(message: Message) -> Link:
         mtu=int.from_bytes(told.get(_IFLA_MTU, b""), sys.byteorder),
         up=bool(flags & _IFF_UP),
         parent=_text(told.get(_IFLA_PARENT_DEV_NAME, b"")) if on_pci else "",
+        altnames=tuple(
+            _text(name) for kind, name in parse_attributes(told.get(_IFLA_PROP_LIST, b"")) if kind == _IFLA_ALT_IFNAME
+        ),
+        lower=0 if _IFLA_LINK_NETNSID in told else int.from_bytes(told.get(_IFLA_LINK, b""), sys.byteorder),
     )
-
-
-def parse_lower(message: Message) -> int:
-    """Number of the device on which this one stands (VLAN, macvlan); 0 where it stands on none of its own namespace."""
-    told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
-    return 0 if _IFLA_LINK_NETNSID in told else int.from_bytes(told.get(_IFLA_LINK, b""), sys.byteorder)
 
 
 def parse_route(message: Message) -> tuple[int, Route] | None:

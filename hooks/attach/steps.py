@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from hooks.attach import plan
 from hooks.attach.acts import calls_of
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
-from hooks.attach.model import Attachment, Link, Step
+from hooks.attach.model import Attachment, Link, RdmaDevice, Step
 from hooks.attach.plan import Seen, Stuck
 from lading.errors import LadingError
 from lading.vocabulary import PciAddress
@@ -73,13 +73,13 @@ class Steps:
     async def look(self, work: Work, row: Attachment) -> Seen:
         look = partial(self.call, work, "looking where its devices are")
         netns = await look(partial(self.kernel.netns_id, row.netns)) == row.netns_id
-        host, pod, rdma_host, rdma_pod = None, None, False, False
+        host, pod, rdma_host, rdma_pod = None, None, None, None
         if row.netdev is not None:
             host = await look(partial(self.kernel.host_link, row.bdf))
             pod = await look(partial(_find_in_pod, self.kernel, row)) if netns else None
         if row.rdma:
-            rdma_host = row.vf.ibdev in await look(partial(self.kernel.rdma_devices, None))
-            rdma_pod = netns and row.vf.ibdev in await look(partial(self.kernel.rdma_devices, row.netns))
+            rdma_host = await look(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
+            rdma_pod = await look(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
         return Seen(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
 
 
@@ -88,5 +88,12 @@ def _find_in_pod(kernel: Kernel, row: Attachment) -> Link | None:
     try:
         links = (kernel.link(row.netns, name) for name in plan.names_in_pod(row))
         return next((link for link in links if link is not None and plan.is_own(row, link)), None)
+    except NetnsGoneError:
+        return None
+
+
+def _find_ibdev_in_pod(kernel: Kernel, row: Attachment) -> RdmaDevice | None:
+    try:
+        return plan.find_own_ibdev(row, kernel.rdma_devices(row.netns))
     except NetnsGoneError:
         return None

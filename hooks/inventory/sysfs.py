@@ -116,7 +116,7 @@ def _read_pf(host: _Host, bdf: PciAddress, problems: list[str]) -> Pf | None:
         driver=driver,
         numa=numa,
         ibdev=ibdevs[0] if len(ibdevs) == 1 else "",
-        netdev=_read_netdev(folder),
+        netdev=next(iter(_read_netdevs(folder)), ""),
         link_layer=_read_link_layer(host, ibdevs[0]) if ibdevs else "",
         total_vfs=read_int(folder / "sriov_totalvfs") or 0,
         vfs=tuple(vf for vf in vfs if vf is not None),
@@ -136,9 +136,15 @@ def _read_vf_addresses(pf: Path) -> list[tuple[int, PciAddress]]:
     return sorted(found)
 
 
-def _read_netdev(function: Path) -> str:
-    """The first by name: IPoIB children (ib0.8001) sort behind their parent."""
-    return next(iter(read_names(function / "net")), "")
+def _read_netdevs(function: Path) -> tuple[str, ...]:
+    """Its network devices, one for each port (ConnectX-3 has two); not IPoIB's children (ib0.8001), which stand on another."""
+    names = read_names(function / "net")
+    return names if len(names) < 2 else tuple(name for name in names if _stands_alone(function / "net" / name))
+
+
+def _stands_alone(netdev: Path) -> bool:
+    lower = read_attribute(netdev / "iflink")
+    return lower is None or lower == read_attribute(netdev / "ifindex")
 
 
 def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems: list[str]) -> Vf | None:
@@ -149,6 +155,9 @@ def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems:
     uverbs, unhealthy = None, _unusable(driver, ibdevs)
     if not unhealthy:
         uverbs, unhealthy = _read_uverbs(host, ibdev)
+    netdevs = _read_netdevs(folder)
+    if len(netdevs) > 1:  # its RDMA device is as good as any
+        problems.append(f"VF {bdf} has {' and '.join(netdevs)}, one for each port: none of them can be brought into a pod")
     vf = Vf(
         bdf=bdf,
         pf=pf,
@@ -156,7 +165,7 @@ def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems:
         driver=driver,
         numa=read_numa(host.root, bdf),
         ibdev=ibdev,
-        netdev=_read_netdev(folder),
+        netdev=next(iter(netdevs), ""),
         link_layer=_read_link_layer(host, ibdev) if ibdev else "",
         uverbs=uverbs,
         umad=_read_umad(host, ibdev, problems) if ibdev else (),

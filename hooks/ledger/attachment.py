@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from hooks.assignment.identity import is_ibdev, is_ifname, parse_pci_address
-from hooks.attach.model import Attachment, Netdev, VfConfig, VfSettings
+from hooks.attach.model import MOST_ALTNAMES, Attachment, Netdev, VfConfig, VfSettings, is_altname
 from hooks.inventory.model import CharDevice, Vf
 from hooks.ledger.canonical import decode, render_canonical
 from lading.errors import StateError
@@ -22,7 +22,9 @@ from lading.vocabulary import PciAddress
 
 _LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
 _LARGEST_U32: Final = 2**32 - 1
-_LARGEST_GENERATION: Final = 2**53  # after it are as many as a node can ever use
+# After what a container tells of are as many as a node can ever use, and all of them are what JSON's readers hold exactly.
+_LARGEST_TOLD: Final = 2**48
+_LARGEST_GENERATION: Final = 2**53
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _HARDWARE: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){0,31}")  # twenty octets on InfiniBand, 32 at most (MAX_ADDR_LEN)
@@ -49,6 +51,8 @@ def parse_attachment(text: str) -> Attachment:
 def parse_attachments(text: str) -> tuple[Attachment, ...]:
     found = decode(text, tuple[Attachment, ...], name="attachments")
     _check(text, found, render_attachments(found))
+    if any(one.generation > _LARGEST_TOLD for one in found):
+        raise StateError(f"cannot read an attachment: a generation after {_LARGEST_TOLD}")
     return found
 
 
@@ -90,7 +94,7 @@ def _problems(a: Attachment) -> Iterator[str]:
     yield from _unless(_is_path(a.netns), a.netns, "no path of a namespace")
     yield from (f"{name} is empty" for name in ("pod", "sandbox", "boot_id") if not getattr(a, name))
     yield from _unless(0 <= a.generation <= _LARGEST_GENERATION, a.generation, "no generation")
-    numbers = {"since": a.since, "device": a.netns_id.device, "inode": a.netns_id.inode}
+    numbers = {"since": a.since, "device": a.netns_id.device, "inode": a.netns_id.inode, "ibdev": a.ibdev_number or 0}
     for name, number in numbers.items():
         yield from _unless(0 <= number <= _LARGEST_INTEGER, number, f"out of range for {name}")
 
@@ -116,6 +120,9 @@ def _netdev_problems(netdev: Netdev) -> Iterator[str]:
     yield from _unless(_is_netdev(netdev.name), netdev.name, "no network device's name")
     yield from _unless(not netdev.mac or _HARDWARE.fullmatch(netdev.mac) is not None, netdev.mac, "no hardware address")
     yield from _unless(0 <= netdev.mtu <= _LARGEST_U32, netdev.mtu, "no MTU")
+    yield from _unless(len(netdev.altnames) <= MOST_ALTNAMES, netdev.altnames, "too many alternative names")
+    for name in netdev.altnames:
+        yield from _unless(is_altname(name), name, "no alternative name")
 
 
 def _config_problems(config: VfConfig) -> Iterator[str]:

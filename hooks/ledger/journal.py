@@ -45,10 +45,10 @@ class Journal:
         the row's attachment made of it."""
         if (there := self._rows.get(attachment.bdf)) is not None:
             raise StateError(f"cannot begin an attachment of {attachment.bdf}: one of sandbox {there.sandbox} is not over")
-        check_attachment(attachment)
         with self._transaction() as db:
             generation = db.execute(_INSERT, (attachment.bdf,)).lastrowid or 0
             row = replace(attachment, generation=generation)
+            check_attachment(row)
             db.execute(_UPDATE, (render_attachment(row), generation))
         self._rows[row.bdf] = row
         return row

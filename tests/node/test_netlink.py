@@ -166,12 +166,12 @@ def test_a_name_that_is_taken_meanwhile_strands_no_device(
     """Linux moves first and renames then where the old name is free there; where it is not, it refuses as a whole."""
     pod.ip(f"link add rdma0 type veth peer name {'vf0' if old_name_taken else 'other'}")
     address = host.links()["vf0"]["address"]
-    find = Links.find
+    holder = Links.holder
 
     def blind(self: Links, name: str) -> Link | None:
-        return None if name == "rdma0" else find(self, name)
+        return None if name == "rdma0" else holder(self, name)
 
-    monkeypatch.setattr(Links, "find", blind)
+    monkeypatch.setattr(Links, "holder", blind)
     with pytest.raises(KernelError) as caught:
         host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     assert refused(caught.value, errno.EEXIST)
@@ -208,7 +208,13 @@ def test_links_are_found_by_their_whole_name(host: Netns, pod: Netns, kernel: Ke
     host.ip("link property add dev vf0 altname first-vf")
     there = host.links()["vf0"]
     assert host.run(lambda: kernel.link(None, "vf0")) == Link(
-        index=there["ifindex"], name="vf0", mac=there["address"], mtu=1500, up=True
+        index=there["ifindex"],
+        name="vf0",
+        mac=there["address"],
+        mtu=1500,
+        up=True,
+        altnames=("first-vf",),
+        lower=host.links()["peer0"]["ifindex"],
     )
     assert host.run(lambda: kernel.link(None, "first-vf")) is None
     assert host.run(lambda: kernel.link(pod.path, "vf0")) is None
@@ -217,7 +223,8 @@ def test_links_are_found_by_their_whole_name(host: Netns, pod: Netns, kernel: Ke
     assert not lo.up
 
 
-def test_a_functions_device_is_found_by_whatever_name(host: Netns, kernel: Kernel, tmp_path: Path) -> None:
+def test_a_functions_device_is_found_by_whatever_name(host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path) -> None:
+    host.ip(f"link set peer0 netns {pod.path}")
     folder = tmp_path / "sys/bus/pci/devices" / _VF / "net"
     assert host.run(lambda: kernel.host_link(_VF)) is None
     (folder / "vf0").mkdir(parents=True)
@@ -228,7 +235,34 @@ def test_a_functions_device_is_found_by_whatever_name(host: Netns, kernel: Kerne
     assert host.run(lambda: kernel.host_link(_VF)) is None
 
 
-def test_a_device_comes_back_by_whatever_octets_a_pod_named_it(host: Netns, kernel: Kernel, tmp_path: Path) -> None:
+def test_of_a_functions_devices_those_that_stand_on_it_are_not_meant(
+    host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path
+) -> None:
+    """InfiniBand's children are of the function, too: with their parent in a pod, too."""
+    host.ip(f"link set peer0 netns {pod.path}")
+    host.ip("link add link vf0 name a0.8001 type macvlan")
+    for name in ("vf0", "a0.8001"):
+        (tmp_path / "sys/bus/pci/devices" / _VF / "net" / name).mkdir(parents=True)
+    link = host.run(lambda: kernel.host_link(_VF))
+    assert link is not None
+    assert link.name == "vf0"
+
+
+def test_a_function_with_a_device_for_each_port_is_refused_by_name(
+    host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path
+) -> None:
+    """ConnectX-3."""
+    host.ip(f"link set peer0 netns {pod.path}")
+    host.ip(f"link add vf0d1 type veth peer name peer1 netns {pod.path}")
+    for name in ("vf0", "vf0d1"):
+        (tmp_path / "sys/bus/pci/devices" / _VF / "net" / name).mkdir(parents=True)
+    with pytest.raises(KernelError) as caught:
+        host.run(lambda: kernel.host_link(_VF))
+    assert all(word in caught.value.message for word in (_VF, "vf0 and vf0d1", "netdev"))
+
+
+def test_a_device_comes_back_by_whatever_octets_a_pod_named_it(host: Netns, pod: Netns, kernel: Kernel, tmp_path: Path) -> None:
+    host.ip(f"link set peer0 netns {pod.path}")
     name = os.fsdecode(b"\xff\xfe")
     host.ip("link set vf0 down")
     host.ip(f"link set vf0 name {name}")

@@ -30,7 +30,10 @@ pytestmark = pytest.mark.node
 SCHEDULES: Final = 200 if os.environ.get("LADING_DEEP") == "1" else 20
 STEPS: Final = 7  # of a schedule
 UNANSWERED_S: Final = 0.3  # after which a call that is not answered is given up
-READS: Final = {f"kernel.{name}" for name in ("netns_id", "host_link", "link", "read_vf", "rdma_mode", "rdma_devices")}
+READS: Final = {
+    f"kernel.{name}"
+    for name in ("netns_id", "host_link", "link", "names", "read_vf", "rdma_mode", "rdma_devices", "host_ibdev")
+}
 
 # What kubelet tries again: the daemon is not there for a moment, or what was before is not undone yet.
 _PASSING: Final = {

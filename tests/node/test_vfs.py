@@ -12,6 +12,7 @@ from hooks.attach.model import Step
 from lading.log import Event
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
+from simnode.cri import Pod
 from tests.node.conftest import StartVfs
 from tests.node.site import eventually, granted_in
 from tests.node.vf_site import (
@@ -34,12 +35,6 @@ pytestmark = pytest.mark.node
 @pytest.fixture(scope="module")
 def node(share_vfs: StartVfs) -> VfNode:
     return share_vfs()
-
-
-@pytest.fixture(scope="module")
-def odd(share_vfs: StartVfs) -> VfNode:
-    """An older kernel, which does not say whose a network device is, with RDMA devices that belong to one namespace each."""
-    return share_vfs(pfs=1, vfs=2, exclusive=True, old_kernel=True)
 
 
 @pytest.fixture
@@ -202,12 +197,43 @@ def test_a_pod_of_the_hosts_network_gets_none(site: VfSite) -> None:
     assert site.see(without.run_container()).vfs == (vf,)
 
 
-@pytest.mark.parametrize("which", ["node", "odd"])
-def test_a_name_that_the_pod_has_already_is_refused_and_all_is_undone(
-    request: pytest.FixtureRequest, containerd: PrivateContainerd, which: str
-) -> None:
-    with open_vf_site(request.getfixturevalue(which), containerd) as site:
-        clash(site)
+def in_netns(site: VfSite, pod: Pod, words: str) -> None:
+    """`ip` in a pod's namespace, as a process of it may call it."""
+    subprocess.run(["nsenter", f"--net={netns_of(site, pod)}", "ip", *words.split()], check=True, timeout=30)
+
+
+def test_what_a_pod_calls_its_device_besides_keeps_no_other_from_coming_back(site: VfSite) -> None:
+    vf, other, *_ = site.vfs
+    hostile = site.run_vf_pod("hostile", {"main": [site.entry(vf)]})
+    victim = site.run_vf_pod("victim", {"main": [site.entry(other)]})
+    hostile.run_container()
+    victim.run_container()
+    in_netns(site, hostile, f"link property add dev rdma0 altname {site.rig.stand_ins[other].name}")
+    hostile.stop()
+    assert site.row(vf) is None
+    victim.stop()
+    site.check_as_before()
+
+
+def test_a_name_that_another_plugin_gave_before_is_left_to_it(site: VfSite) -> None:
+    """As Multus does, before any container is created."""
+    first, second, *_ = site.vfs
+    pod = site.run_vf_pod("multus", {"main": [site.entry(first)], "named": [site.entry(second, ifname="net7")]})
+    in_netns(site, pod, "link add rdma0 type veth peer name net7")
+    container = pod.run_container("main")
+    assert site.inside(container, "rdma1").mac == site.rig.stand_ins[first].mac
+    refused = site.refused(pod, "named")
+    assert refused.reason is Reason.ATTACH_FAILED
+    assert all(word in refused.message for word in ("net7", "ifname", "k8s.v1.cni.cncf.io/networks"))
+    assert site.row(second) is None
+    in_netns(site, pod, "link delete rdma0")
+    pod.create_container("named")
+    pod.stop()
+    site.check_as_before()
+
+
+def test_a_name_that_the_pod_has_already_is_refused_and_all_is_undone(site: VfSite) -> None:
+    clash(site)
 
 
 def clash(site: VfSite) -> None:
@@ -238,22 +264,3 @@ def test_another_pod_has_it_only_after_it_is_back(site: VfSite) -> None:
     container = eventually(waiting.create_container, within_s=HEALED_S)
     container.start()
     assert site.inside(container, "second0").mac == site.rig.stand_ins[vf].mac
-
-
-def test_the_rdma_device_goes_along_where_namespaces_have_their_own(odd: VfNode, containerd: PrivateContainerd) -> None:
-    with open_vf_site(odd, containerd) as site:
-        vf, other = site.vfs
-        (ibdev,) = site.ibdevs(vf)
-        pod = site.run_vf_pod("exclusive", {"main": [site.entry(vf, **SETTINGS)]})
-        first = pod.run_container()
-        assert site.ibdevs(vf) == []
-        assert site.rig.rdma_away() == {ibdev: str(netns_of(site, pod))}
-        first.stop()
-        again = pod.run_container(attempt=1)  # the node knows what it gave, though sysfs does not show it
-        assert again.env()["NCCL_IB_HCA"] == f"={ibdev}"
-        bystander = site.run_vf_pod("bystander", {"main": [site.entry(other)]})
-        bystander.run_container()
-        pod.stop()
-        assert site.ibdevs(vf) == [ibdev]
-        bystander.stop()
-        site.check_as_before()

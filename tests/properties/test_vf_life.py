@@ -7,6 +7,7 @@ as it was at first. At the end of each schedule, once nothing fails any more and
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,16 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hooks.attach.model import RdmaMode, Step
+from hooks.attach.plan import parking_name
 from hooks.ledger.reconcile import GRACE_S
 from lading.vocabulary import PciAddress, SandboxId
 from tests.vfs.life import Node, path_of
-from tests.vfs.model import Crash, When
+from tests.vfs.model import Crash, When, vf
 
 PODS = ("p1", "p2", "p3")
 METHODS = (
     *("netns_id", "host_link", "link", "read_vf", "set_vf", "set_link", "rename", "move_in", "move_out", "configure"),
-    *("rdma_mode", "rdma_devices", "rdma_move_in", "rdma_move_out"),
+    *("rdma_mode", "rdma_devices", "rdma_move_in", "rdma_move_out", "host_ibdev", "rdma_rename", "names", "set_altnames"),
 )
+ALTNAMES = (*(vf(number).netdev for number in (0, 1)), *(parking_name(vf(number).bdf) for number in (0, 1)), "rdma1")
 ENOUGH = 400  # turns of the loop in which an attach and a release are done
 
 pods = st.sampled_from(PODS)
@@ -176,6 +179,17 @@ class VfLife(RuleBasedStateMachine):
             self.node.reboot()
         elif self.sandboxes:
             self.node.kernel.end_netns(path_of(data.draw(st.sampled_from(self.sandboxes))))
+
+    @rule(data=st.data(), altnames=st.sets(st.sampled_from(ALTNAMES)))
+    def name(self, data: st.DataObject, altnames: set[str]) -> None:
+        """What a pod may do with what it has: names for its network devices, names besides; names for its RDMA devices."""
+        kernel = self.node.kernel
+        if pod := kernel.pods.get(path_of(data.draw(st.sampled_from(self.sandboxes)))) if self.sandboxes else None:
+            for name, link in pod.links.items():
+                free = altnames - kernel.names_in(pod, but=name)
+                pod.links[name] = replace(link, altnames=tuple(sorted(free)))
+            for ibdev in sorted(pod.ibdevs):
+                kernel.rename_ibdev(ibdev, f"{ibdev}x" if len(ibdev) < 10 else ibdev[:8])
 
     # ---- what has to hold
 

@@ -22,6 +22,7 @@ class Shown:
     link: Link | None
     config: VfConfig
     rdma_netns: str | None = HOST  # of its ibdev
+    ibdev: str = ""  # its name, where a pod may change it
 
 
 def check(
@@ -56,7 +57,7 @@ def _differences(original: Shown, found: Shown) -> Iterator[str]:
         if found.link is not original.link:
             yield "its network device is lost"
     else:
-        for name in ("name", "mac", "mtu", "up"):
+        for name in ("name", "mac", "mtu", "up", "altnames"):
             was, now = getattr(original.link, name), getattr(found.link, name)
             if was != now:
                 yield f"its device's {name} is {now}, not {was}"
@@ -64,6 +65,8 @@ def _differences(original: Shown, found: Shown) -> Iterator[str]:
         yield f"its device is in {found.netns!r}"
     if found.rdma_netns != original.rdma_netns:
         yield f"its RDMA device is in {found.rdma_netns!r}"
+    if found.ibdev != original.ibdev:
+        yield f"its RDMA device is called {found.ibdev}, not {original.ibdev}"
     if found.config != original.config:
         yield f"its PF keeps {_said(found.config)}, not {_said(original.config)}"
 

@@ -176,7 +176,8 @@ class Node:
                 netns=where[0] if where else None,
                 link=where[1] if where else None,
                 config=self.kernel.table[one.pf, one.index],
-                rdma_netns=self.kernel.where_ibdev(one.ibdev),
+                rdma_netns=self.kernel.where_ibdev(ibdev := self.kernel.ibdev_of(one.bdf)),
+                ibdev=ibdev,
             )
         return shown
 

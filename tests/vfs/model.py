@@ -1,8 +1,9 @@
 """A kernel with VFs, as `hooks.attach.kernel` asks of it: namespaces with links, PFs' tables, ibdevs. All in memory, no thread.
 
-It is as strict as Linux where that matters: a name is taken once in a namespace, a MAC is not changed while a device is up, a
-rename needs it down, a namespace is told from a later one at its path. A device whose namespace ends comes back to the host's,
-down, under the name that it had there or as dev<N>; its ibdev comes back too. `late` keeps them out of sight until `arrive`.
+It is as strict as Linux where that matters: a name is taken once in a namespace, be it by an alternative name, a MAC is not
+changed while a device is up, a namespace is told from a later one at its path. A device whose namespace ends comes back to the
+host's, down, under the name that it had there or as dev<N>; its ibdev comes back too. `late` keeps them out of sight until
+`arrive`.
 
 Faults are by method: `fail` makes the next calls raise before or after they take effect, `hold` makes them hang. `point` is
 told of every moment at which a daemon may be killed; whoever wants it killed there calls `die`. `changes` is what took effect.
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from hooks.attach.kernel import KernelError, NetnsGoneError
-from hooks.attach.model import Link, NetnsId, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
+from hooks.attach.kernel import KernelError, NameTakenError, NetnsGoneError
+from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
 from hooks.inventory.model import CharDevice, Vf
 from lading.vocabulary import PciAddress
 
@@ -108,6 +109,8 @@ class ModelKernel:
         self.arriving_ibdevs: set[str] = set()
         self.table = {(one.pf, one.index): UNTOUCHED for one in self.vfs.values()}
         self.indexes = {one.bdf: number for number, one in enumerate(self.vfs.values(), start=10)}
+        self.ibdev_numbers = {one.ibdev: number for number, one in enumerate(self.vfs.values(), start=3)}
+        self.ibdevs_of = {one.bdf: number for number, one in enumerate(self.vfs.values(), start=3)}
         for one in self.vfs.values():
             self.host.ibdevs.add(one.ibdev)
             if one.netdev:
@@ -129,8 +132,10 @@ class ModelKernel:
     def arrive(self) -> None:
         """What was in namespaces that ended is in the host's (default_device_exit_net)."""
         for name, link in self.arriving:
-            free = name if name not in self.host.links else f"dev{link.index}"
-            self._place(self.host, replace(link, name=free, up=False))
+            taken = self._names(self.host)
+            free = name if name not in taken else f"dev{link.index}"
+            kept = tuple(other for other in link.altnames if other not in taken)
+            self._place(self.host, replace(link, name=free, up=False, altnames=kept))
         self.host.ibdevs |= self.arriving_ibdevs
         self.arriving, self.arriving_ibdevs = [], set()
 
@@ -142,8 +147,35 @@ class ModelKernel:
                     return path, link
         return None
 
+    def ibdev_of(self, bdf: PciAddress) -> str:
+        return next(name for name, number in self.ibdev_numbers.items() if number == self.ibdevs_of[bdf])
+
     def where_ibdev(self, ibdev: str) -> str | None:
         return next((path for path, namespace in self._everywhere() if ibdev in namespace.ibdevs), None)
+
+    def rename_ibdev(self, ibdev: str, to: str) -> None:
+        """By a pod in whose namespace it is."""
+        assert to not in self.ibdev_numbers
+        self.arriving_ibdevs = {to if one == ibdev else one for one in self.arriving_ibdevs}
+        self.ibdev_numbers[to] = self.ibdev_numbers.pop(ibdev)
+        for _, namespace in self._everywhere():
+            if ibdev in namespace.ibdevs:
+                namespace.ibdevs.remove(ibdev)
+                namespace.ibdevs.add(to)
+
+    def reload_ibdev(self, bdf: PciAddress, to: str) -> None:
+        """Its driver was loaded anew: another ibdev, of that name, in the host's namespace."""
+        old = self.ibdev_of(bdf)
+        for _, namespace in self._everywhere():
+            namespace.ibdevs.discard(old)
+        del self.ibdev_numbers[old]
+        self.ibdevs_of[bdf] = self.ibdev_numbers[to] = max(self.ibdevs_of.values()) + 1
+        self.host.ibdevs.add(to)
+
+    def names_in(self, namespace: Namespace, *, but: str) -> frozenset[str]:
+        """That are taken there, by others than the device that is called `but`."""
+        others = {name: link for name, link in namespace.links.items() if name != but}
+        return self._names(replace(namespace, links=others)) | {but}
 
     # ---- faults
 
@@ -192,6 +224,10 @@ class ModelKernel:
         with self._call("link"):
             return self._find(netns).links.get(name)
 
+    def names(self, netns: str) -> frozenset[str]:
+        with self._call("names"):
+            return self._names(self._find(netns))
+
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
     ) -> None:
@@ -210,13 +246,22 @@ class ModelKernel:
             if name not in self.host.links and to in self.host.links:
                 return
             link = self._need(None, name)
-            if to in self.host.links and to != name:
+            if to == name:
+                return
+            if to in self.host.links:
                 raise KernelError(f"cannot rename {name}: {to} is there")
-            if link.up:
-                raise KernelError(f"cannot rename {name}: it is up")
-            del self.host.links[name]
-            self._place(self.host, replace(link, name=to))
+            self._free_altname(self.host, to)
+            link = replace(self.host.links.pop(name), name=to, up=False)
+            self._place(self.host, link)
             self.changes.append(f"rename {name} {to}")
+
+    def set_altnames(self, name: str, altnames: tuple[str, ...]) -> None:
+        with self._call("set_altnames"):
+            link = self._need(None, name)
+            self._place(self.host, replace(link, altnames=()))
+            taken = self._names(self.host)
+            self._place(self.host, replace(link, altnames=tuple(other for other in altnames if other not in taken)))
+            self.changes.append(f"set_altnames {name}")
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
         with self._call("move_in"):
@@ -230,6 +275,7 @@ class ModelKernel:
             pod = self._find(netns, netns_id)
             if name not in pod.links and to in self.host.links:
                 return
+            self._free_altname(self.host, to)
             self._move(pod, self.host, name, to)
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
@@ -244,17 +290,33 @@ class ModelKernel:
         with self._call("rdma_mode"):
             return self.mode
 
-    def rdma_move_in(self, ibdev: str, netns: str, netns_id: NetnsId) -> None:
+    def host_ibdev(self, vf: PciAddress, number: int | None) -> RdmaDevice | None:
+        with self._call("host_ibdev"):
+            devices = self._devices(self.host.ibdevs)
+            known = next((one for one in devices if one.number == number), None)
+            return known or next((one for one in devices if one.number == self.ibdevs_of.get(vf)), None)
+
+    def rdma_move_in(self, ibdev: RdmaDevice, netns: str, netns_id: NetnsId) -> None:
         with self._call("rdma_move_in"):
             self._move_ibdev(self.host, self._find(netns, netns_id), ibdev)
 
-    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: str) -> None:
+    def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: RdmaDevice) -> None:
         with self._call("rdma_move_out"):
             self._move_ibdev(self._find(netns, netns_id), self.host, ibdev)
 
-    def rdma_devices(self, netns: str | None) -> frozenset[str]:
+    def rdma_devices(self, netns: str) -> frozenset[RdmaDevice]:
         with self._call("rdma_devices"):
-            return frozenset(self._find(netns).ibdevs if self.mode is RdmaMode.EXCLUSIVE else self._all_ibdevs())
+            return self._devices(self._find(netns).ibdevs if self.mode is RdmaMode.EXCLUSIVE else self._all_ibdevs())
+
+    def rdma_rename(self, ibdev: RdmaDevice, to: str) -> None:
+        with self._call("rdma_rename"):
+            (name,) = (one.name for one in self._devices(self.host.ibdevs) if one.number == ibdev.number)
+            if name == to:
+                return
+            if to in self.ibdev_numbers:
+                raise NameTakenError(f"cannot rename {name}: {to} is there")
+            self.rename_ibdev(name, to)
+            self.changes.append(f"rename {name} {to}")
 
     # ---- inside
 
@@ -321,21 +383,32 @@ class ModelKernel:
     def _move(self, source: Namespace, target: Namespace, name: str, to: str) -> None:
         if name not in source.links:
             raise KernelError(f"no link {name} to move")
-        if to in target.links:
+        if to in self._names(target):
             raise KernelError(f"cannot move {name}: {to} is there")
-        self._place(target, replace(source.links.pop(name), name=to, up=False))
+        self._place(target, replace(source.links.pop(name), name=to, up=False, altnames=()))
         source.addresses.pop(name, None)
         source.routes.pop(name, None)
         self.changes.append(f"move {name} {to}")
 
-    def _move_ibdev(self, source: Namespace, target: Namespace, ibdev: str) -> None:
-        if ibdev in target.ibdevs:
+    def _move_ibdev(self, source: Namespace, target: Namespace, ibdev: RdmaDevice) -> None:
+        name = next((one.name for one in self._devices(self.ibdev_numbers) if one.number == ibdev.number), "")
+        if name in target.ibdevs:
             return
-        if ibdev not in source.ibdevs:
-            raise KernelError(f"no {ibdev} to move")
-        source.ibdevs.discard(ibdev)
-        target.ibdevs.add(ibdev)
-        self.changes.append(f"move {ibdev}")
+        if name not in source.ibdevs:
+            raise KernelError(f"no {ibdev.name} to move")
+        source.ibdevs.discard(name)
+        target.ibdevs.add(name)
+        self.changes.append(f"move {name}")
+
+    def _devices(self, ibdevs: Iterable[str]) -> frozenset[RdmaDevice]:
+        return frozenset(RdmaDevice(self.ibdev_numbers[name], name) for name in ibdevs)
+
+    def _names(self, namespace: Namespace) -> frozenset[str]:
+        return frozenset(name for link in namespace.links.values() for name in (link.name, *link.altnames))
+
+    def _free_altname(self, namespace: Namespace, name: str) -> None:
+        for link in list(namespace.links.values()):
+            self._place(namespace, replace(link, altnames=tuple(other for other in link.altnames if other != name)))
 
 
 @dataclass(slots=True)

@@ -62,10 +62,17 @@ _IP: Final = {
     "route-6-link": "route add fd02::/64 dev pf0",
     "link-down": "link set dev pf0 down",
     "link-rename": "link set dev pf0 name pf7",
+    "link-altname": "link property add dev pf7 altname pf-seven",
+    "link-altname-off": "link property del dev pf7 altname pf-seven",
     "link-move": "link set dev pf7 netns other name rdma0",
 }
-_RDMA: Final = {"rdma-mode": "system show", "rdma-list": "dev show", "rdma-move": "dev set mlx5_1 netns other"}
-_CHANGES: Final = frozenset({16, 20, 24})  # RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE
+_RDMA: Final = {
+    "rdma-mode": "system show",
+    "rdma-list": "dev show",
+    "rdma-move": "dev set mlx5_1 netns other",
+    "rdma-rename": "dev set mlx5_1 name mlx5_7",
+}
+_CHANGES: Final = frozenset({16, 20, 24, 108, 109})  # RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWLINKPROP, RTM_DELLINKPROP
 
 
 def sent() -> dict[str, bytes]:
@@ -116,7 +123,7 @@ def _capture_rdma(library: Path) -> dict[str, dict[str, str]]:
     for name, words in _RDMA.items():
         script = f"{_NAMED}; exec rdma {words}"
         run = run_with_peer(library, ["unshare", "--mount", "--net", "sh", "-c", script], _answer_rdma)
-        commands = {"rdma-mode": 6, "rdma-list": 1, "rdma-move": 2}
+        commands = {"rdma-mode": 6, "rdma-list": 1, "rdma-move": 2, "rdma-rename": 2}
         sent = next(one for one in run.requests if struct.unpack_from("=IH", one)[1] & 0x3FF == commands[name])
         found[name] = {"command": f"rdma {words}", "sent": _settle(sent).hex()}
     return found

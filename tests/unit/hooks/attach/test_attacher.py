@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hooks.assignment.model import Refusal
-from hooks.attach.model import RdmaMode, Step, VfConfig, VfSettings
+from hooks.attach.model import Link, RdmaMode, Step, VfConfig, VfSettings
 from hooks.ledger.reconcile import GRACE_S
 from lading.log import Event
 from lading.reasons import Reason
@@ -97,6 +97,29 @@ def test_several_vfs_have_names_of_their_own_in_the_order_asked() -> None:
     assert node.all_free()
 
 
+def test_a_name_that_the_pods_namespace_has_is_nobodys_choice() -> None:
+    """Multus made it before any container was created."""
+    node = Node(3)
+    node.run("p1-s0")
+    pod = node.kernel.pods[path_of("p1-s0")]
+    pod.links["rdma0"] = Link(index=99, name="rdma0", mac="02:00:00:00:00:99", mtu=1500, up=True)
+    pod.links["net1"] = Link(index=98, name="net1", mac="02:00:00:00:00:98", mtu=1500, up=True, altnames=("rdma1",))
+
+    async def live() -> None:
+        rows = await node.attached("p1-s0", 0, 1)
+        assert sorted(row.ifname for row in rows) == ["rdma2", "rdma3"]
+        refused = await node.attacher.attach(node.wanted(2, ifname="rdma0"), pod_of("p1-s0"))
+        assert isinstance(refused, Refusal)
+        assert refused.reason is Reason.ATTACH_FAILED
+        assert all(word in refused.message for word in ("rdma0", "ifname", "k8s.v1.cni.cncf.io/networks"))
+        assert node.problems() == []
+        assert pod.links["rdma0"].index == 99
+        await node.stopping("p1-s0")
+
+    run_simulated(live())
+    assert node.all_free()
+
+
 def test_asked_again_meanwhile_and_after_it_is_one_attachment() -> None:
     node = Node()
     node.run("p1-s0")
@@ -181,7 +204,7 @@ def test_host_network_is_refused() -> None:
     async def of_the_host(sandbox: SandboxId) -> str:
         return ""
 
-    node.attacher._netns_of = of_the_host
+    node.attacher._preparing._netns_of = of_the_host
     assert reason(run_simulated(node.attach("p1-s0", 0))) is Reason.HOST_NETWORK
     assert node.all_free()
 
@@ -193,7 +216,7 @@ def test_a_namespace_that_is_not_found_is_refused(told: str | None) -> None:
     async def nowhere(sandbox: SandboxId) -> str | None:
         return told
 
-    node.attacher._netns_of = nowhere
+    node.attacher._preparing._netns_of = nowhere
     assert reason(run_simulated(node.attach("p1-s0", 0))) is Reason.ATTACH_FAILED
     assert node.all_free()
 

@@ -15,8 +15,19 @@ from tests.vfs.model import When
 
 
 ATTACHING = ["rdma_mode", "netns_id", "read_vf", "host_link", "link", "set_vf", "set_link", "move_in", "rdma_devices"]
-ATTACHING += ["rdma_move_in", "configure"]
-RELEASING = ["netns_id", "host_link", "link", "rdma_devices", "rdma_move_out", "move_out", "set_vf", "set_link", "rename"]
+ATTACHING += ["names", "host_ibdev", "rdma_move_in", "configure"]
+RELEASING = [
+    "netns_id",
+    "host_link",
+    "link",
+    "rdma_devices",
+    "host_ibdev",
+    "rdma_move_out",
+    "move_out",
+    "set_vf",
+    "set_link",
+    "rename",
+]
 
 
 @pytest.mark.parametrize("when", When)

@@ -155,6 +155,9 @@ def test_a_device_that_a_pod_made_under_our_name_stays_there() -> None:
     assert node.all_free()
 
 
+# ---- a crash between a move and a new name
+
+
 @pytest.mark.parametrize("parents", [True, False])
 @pytest.mark.parametrize("crashed", [Step.MOVING, Step.RETURNING])
 def test_a_device_that_was_moved_and_not_renamed_is_found(crashed: Step, parents: bool) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.model import Attachment, Link, Netdev, Step, VfConfig, VfLinkState, VfSettings, VlanProtocol
+from hooks.attach.model import Attachment, Link, Netdev, RdmaDevice, Step, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from hooks.attach.plan import (
     Act,
     Alive,
@@ -32,6 +32,7 @@ OUT = [Step.RDMA_RETURNING, Step.RETURNING, Step.RESTORING]
 HERE = Link(index=7, name="ens1v1", mac="02:00:00:00:00:01", mtu=1500, up=True, parent=str(FULL.bdf))
 THERE = replace(HERE, name=FULL.ifname)
 STRANDED = HERE
+IBDEV = RdmaDevice(5, FULL.vf.ibdev)
 
 
 def at(step: Step, **changes: Any) -> Attachment:
@@ -101,17 +102,20 @@ def test_a_release_undoes_what_may_have_been_done(step: Step, back: list[Step]) 
         (Step.MOVING, Seen(netns=True, pod=THERE), Act.NOTHING),
         (Step.MOVING, Seen(netns=True, pod=STRANDED), Act.MOVE_IN),
         (Step.MOVING, Seen(netns=True), None),
-        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE, rdma_host=True), Act.RDMA_MOVE_IN),
-        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE, rdma_pod=True), Act.NOTHING),
+        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE, rdma_host=IBDEV), Act.RDMA_MOVE_IN),
+        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE, rdma_pod=IBDEV), Act.NOTHING),
         (Step.RDMA_MOVING, Seen(netns=True, pod=THERE), None),
-        (Step.RAISING, Seen(netns=True, pod=THERE, rdma_pod=True), Act.RAISE),
+        (Step.RAISING, Seen(netns=True, pod=THERE, rdma_pod=IBDEV), Act.RAISE),
         (Step.RAISING, Seen(netns=True, host=HERE), None),
-        (Step.RDMA_RETURNING, Seen(netns=True, pod=THERE, rdma_pod=True), Act.RDMA_MOVE_OUT),
-        (Step.RDMA_RETURNING, Seen(rdma_host=True), Act.NOTHING),
+        (Step.RDMA_RETURNING, Seen(netns=True, pod=THERE, rdma_pod=IBDEV), Act.RDMA_MOVE_OUT),
+        (Step.RDMA_RETURNING, Seen(rdma_host=IBDEV), Act.NOTHING),
         (Step.RDMA_RETURNING, Seen(), None),
         (Step.RETURNING, Seen(netns=True, pod=THERE), Act.MOVE_OUT),
         (Step.RETURNING, Seen(netns=True, pod=STRANDED), Act.MOVE_OUT),
         (Step.RETURNING, Seen(host=HERE), Act.NOTHING),
+        (Step.RETURNING, Seen(host=replace(HERE, name=parking_name(FULL.bdf))), Act.NOTHING),
+        (Step.RETURNING, Seen(host=THERE), Act.PARK),
+        (Step.RETURNING, Seen(host=replace(HERE, altnames=("ens1v2",))), Act.PARK),
         (Step.RETURNING, Seen(netns=True), None),
         (Step.RETURNING, Seen(), None),
         (Step.RESTORING, Seen(host=HERE), Act.RESTORE),
@@ -125,7 +129,7 @@ def test_an_act_follows_from_where_the_devices_are(step: Step, seen: Seen, act: 
 
 @pytest.mark.parametrize("step", [Step.CONFIGURING, Step.MOVING, Step.RDMA_MOVING, Step.RAISING])
 def test_nothing_is_brought_to_a_namespace_that_is_gone(step: Step) -> None:
-    assert isinstance(decide_act(at(step), Seen(host=HERE, rdma_host=True)), Stuck)
+    assert isinstance(decide_act(at(step), Seen(host=HERE, rdma_host=IBDEV)), Stuck)
 
 
 @pytest.mark.parametrize("step", [Step.CONFIGURING, Step.RESTORING])

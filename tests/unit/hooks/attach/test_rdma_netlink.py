@@ -1,13 +1,21 @@
 """Requests are compared octet for octet with literals worked out from rdma/rdma_netlink.h, and with what rdma(8) sends."""
 
 import errno
+import os
 import struct
 
 import pytest
 
 from hooks.attach.messages import RefusedError, render_attribute, render_message
-from hooks.attach.model import RdmaMode
-from hooks.attach.rdma_netlink import list_devices, read_mode, render_get_mode, render_list_devices, render_move_device
+from hooks.attach.model import RdmaDevice, RdmaMode
+from hooks.attach.rdma_netlink import (
+    list_devices,
+    read_mode,
+    render_get_mode,
+    render_list_devices,
+    render_move_device,
+    render_rename_device,
+)
 from tests.golden.netlink.capture import NETNS_FD, RDMA_INDEX, sent
 
 _ACK = render_message(2, 0, bytes(20))
@@ -29,6 +37,12 @@ def refusal(code: int) -> bytes:
             "rdma-move",
             render_move_device(RDMA_INDEX, NETNS_FD),
             "20000000 0214 0500 00000000 00000000  0800 0100 07000000  0800 4400 09000000",
+        ),
+        # length 36, … | 2; DEV_INDEX (1) 7, DEV_NAME (2) with its NUL, and a padding octet
+        (
+            "rdma-rename",
+            render_rename_device(RDMA_INDEX, "mlx5_7"),
+            "24000000 0214 0500 00000000 00000000  0800 0100 07000000  0b00 0200 6d6c78355f3700 00",
         ),
     ],
 )
@@ -68,5 +82,11 @@ def test_devices_are_listed_by_name_whole() -> None:
         for index, name in ((3, b"mlx5_1\0"), (12, b"mlx5_10\0"))
     )
     answer = devices + render_message(3, 2, bytes(4))
-    assert list_devices(lambda _: answer) == {"mlx5_1": 3, "mlx5_10": 12}
-    assert list_devices(lambda _: render_message(3, 2, bytes(4))) == {}
+    assert list_devices(lambda _: answer) == {RdmaDevice(3, "mlx5_1"), RdmaDevice(12, "mlx5_10")}
+    assert list_devices(lambda _: render_message(3, 2, bytes(4))) == frozenset()
+
+
+def test_a_name_that_is_no_text_is_read_as_sysfs_is() -> None:
+    told = render_attribute(1, struct.pack("=I", 3)) + render_attribute(2, b"\xff\0")
+    answer = render_message(5 << 10 | 1, 2, told) + render_message(3, 2, bytes(4))
+    assert list_devices(lambda _: answer) == {RdmaDevice(3, os.fsdecode(b"\xff"))}

@@ -1,5 +1,6 @@
 """Requests are compared with what ip(8) sends for the same (tests/golden/netlink)."""
 
+import os
 import struct
 
 import pytest
@@ -11,7 +12,9 @@ from hooks.attach.rtnetlink import (
     parse_link,
     parse_route,
     render_add_address,
+    render_add_altname,
     render_add_route,
+    render_drop_altname,
     render_get_link,
     render_move_link,
     render_rename_link,
@@ -30,6 +33,8 @@ from tests.golden.netlink.capture import INDEX, NETNS_FD, sent
         ("link-mac", render_set_link(INDEX, mac="02:00:00:00:00:03")),
         ("link-mtu", render_set_link(INDEX, mtu=1400)),
         ("link-rename", render_rename_link(INDEX, "pf7")),
+        ("link-altname", render_add_altname(INDEX, "pf-seven")),
+        ("link-altname-off", render_drop_altname(INDEX, "pf-seven")),
         ("link-move", render_move_link(INDEX, NETNS_FD, "rdma0")),
         ("address-4", render_add_address(INDEX, "10.0.0.2/24")),
         ("address-6", render_add_address(INDEX, "fd00::2/64")),
@@ -67,6 +72,20 @@ def test_a_link_is_read_with_the_function_that_it_is_of() -> None:
     assert parse_link(message) == Link(
         index=12, name="ens1f0v0", mac="02:00:5e:10:00:01", mtu=9000, up=True, parent="0000:18:00.2"
     )
+
+
+def test_alternative_names_are_read_whatever_octets_they_are() -> None:
+    told = render_attribute(53, b"enp24s0f0v0\0") + render_attribute(99, bytes(4)) + render_attribute(53, b"\xff/ \0")
+    link = parse_link(link_message((3, b"ens1v0\0"), (52 | 0x8000, told)))
+    assert link.altnames == ("enp24s0f0v0", os.fsdecode(b"\xff/ "))
+    assert render_attribute(53, b"\xff/ \0") in render_drop_altname(7, link.altnames[1])
+
+
+def test_what_a_device_stands_on_is_read_where_it_is_of_the_same_namespace() -> None:
+    lower = (5, struct.pack("=I", 7))
+    assert parse_link(link_message((3, b"ib0.8001\0"), lower)).lower == 7
+    assert parse_link(link_message((3, b"veth0\0"), lower, (37, bytes(4)))).lower == 0
+    assert parse_link(link_message((3, b"ens1v0\0"))).lower == 0
 
 
 def test_a_parent_on_another_bus_is_no_function() -> None:

@@ -148,6 +148,34 @@ def test_a_bad_mad_node_is_a_problem_and_no_ill_health(build_node: BuildNode) ->
     assert "/dev/infiniband/umad1" in problem
 
 
+def add_netdev(function: Path, name: str, *, index: int, lower: int) -> None:
+    folder = function / "net" / name
+    folder.mkdir(exist_ok=True)
+    (folder / "ifindex").write_text(f"{index}\n")
+    (folder / "iflink").write_text(f"{lower}\n")
+
+
+def test_a_network_device_for_each_port_is_a_problem_and_no_ill_health(build_node: BuildNode) -> None:
+    """ConnectX-3. The RDMA device can be used; which network device would be brought into a pod, nobody can tell."""
+    node = build_node("demo-8gpu")
+    own = vf_of(node.root).netdev
+    add_netdev(node.pci(VF), own, index=7, lower=7)
+    add_netdev(node.pci(VF), f"{own}d1", index=8, lower=8)
+    found = vf_of(node.root)
+    assert (found.netdev, found.unhealthy) == (own, "")
+    _, _, (problem,) = read_rdma(node.root)
+    assert all(word in problem for word in (VF, own, f"{own}d1"))
+
+
+def test_what_stands_on_a_functions_device_is_none_of_its_own(build_node: BuildNode) -> None:
+    node = build_node("demo-8gpu")
+    own = vf_of(node.root).netdev
+    add_netdev(node.pci(VF), own, index=7, lower=7)
+    add_netdev(node.pci(VF), "a0.8001", index=8, lower=7)
+    assert vf_of(node.root).netdev == own
+    assert read_rdma(node.root)[2] == ()
+
+
 @pytest.mark.parametrize("gone", ["dev/infiniband/rdma_cm", "sys/class/misc/rdma_cm/dev"])
 def test_missing_rdma_cm_is_a_problem(build_node: BuildNode, gone: str) -> None:
     node = build_node("demo-8gpu")

@@ -68,12 +68,13 @@ FULL = Attachment(
         addresses=("10.0.0.2/24", "fd00::2/64"),
         routes=(Route("10.1.0.0/16", "10.0.0.1"), Route("::/0")),
     ),
-    netdev=Netdev(name="ens1v1", mac="02:00:00:00:00:01", mtu=1500, up=True, parent="0000:3b:00.2"),
+    netdev=Netdev(name="ens1v1", mac="02:00:00:00:00:01", mtu=1500, up=True, parent="0000:3b:00.2", altnames=("enp59s0f0v1",)),
     config=replace(CONFIG, vlan=0, link_state=VfLinkState.AUTO),
     rdma=True,
     step=Step.ATTACHED,
     since=1_700_000_000,
     failure="none",
+    ibdev_number=12,
 )
 BARE = replace(
     FULL,
@@ -82,6 +83,7 @@ BARE = replace(
     netdev=None,
     config=VfConfig(),
     failure="",
+    ibdev_number=None,
 )
 
 
@@ -185,6 +187,11 @@ def wanted(**changes: Any) -> Attachment:
         netdev(mac="02:00"[:4]),
         netdev(mac="0g:00:00:00:00:00"),
         netdev(mtu=-1),
+        netdev(altnames=("a b",)),
+        netdev(altnames=("a" * 128,)),
+        netdev(altnames=("",)),
+        netdev(altnames=tuple(f"en{number}" for number in range(17))),
+        replace(FULL, ibdev_number=-1),
         wanted(mtu=0),
         wanted(addresses=("10.0.0.256/24",)),
         wanted(routes=(Route("default"),)),
@@ -215,6 +222,23 @@ def test_names_and_numbers_that_are_none_are_refused(wrong: Attachment) -> None:
         parse_attachments(render_attachments([FULL, wrong]))
     with pytest.raises(StateError):
         check_attachment(wrong)
+
+
+def test_a_container_tells_of_no_generation_after_which_there_are_too_few() -> None:
+    """The journal goes on after the largest that it was told."""
+    assert parse_attachments(render_attachments([replace(FULL, generation=2**48)]))
+    for generation in (2**48 + 1, 2**53):
+        with pytest.raises(StateError):
+            parse_attachments(render_attachments([replace(FULL, generation=generation)]))
+        assert parse_attachment(render_attachment(replace(FULL, generation=generation)))  # but the journal may get there
+
+
+def test_what_was_written_before_there_were_alternative_names_is_read() -> None:
+    old = replace(netdev(altnames=()), ibdev_number=None)
+    text = render_attachment(old)
+    assert "altnames" not in text
+    assert "ibdev_number" not in text
+    assert parse_attachment(text) == old
 
 
 def test_a_name_whose_octets_are_no_text_is_refused_before_it_is_written() -> None:

@@ -167,3 +167,12 @@ def test_to_restore_nothing_is_no_write(ledger: Ledger) -> None:
     ledger.journal.restore([])
     ledger.journal.restore([there])
     assert ledger.write_failures == 0
+
+
+def test_a_generation_that_could_not_be_read_back_is_not_given(ledger: Ledger) -> None:
+    """A ledger with one is refused at the next start."""
+    ledger.journal.restore([replace(FULL, generation=2**53)])
+    with pytest.raises(StateError):
+        ledger.journal.begin(other())
+    with reopened(ledger) as again:
+        assert [row.generation for row in again.journal.rows()] == [2**53]

@@ -1,0 +1,146 @@
+"""What an attachment is to be, found out before anything is changed: where it is to go, by what name, and how the VF is now.
+
+Enters: a VF that is wanted in a pod. Leaves: the attachment to begin; None where nothing is to be done; a refusal.
+Refused: a pod in the host's namespace, a name that the pod's namespace has already. KernelError where its devices are not to be
+found, or where of several nobody can tell which is meant.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hooks.assignment.model import Refusal
+from hooks.attach import plan
+from hooks.attach.kernel import KernelError
+from hooks.attach.model import (
+    STRAY,
+    Attachment,
+    Netdev,
+    NetnsId,
+    PodOf,
+    RdmaDevice,
+    RdmaMode,
+    Step,
+    VfConfig,
+    VfSettings,
+    WantedVf,
+)
+from hooks.attach.steps import Steps, Work
+from hooks.inventory.model import INFINIBAND
+from lading.reasons import Reason
+from lading.vocabulary import SandboxId
+
+
+@dataclass(slots=True, kw_only=True)
+class Attaching(Work):
+    wanted: WantedVf
+    ifname: str  # what it is to be called there; another one where that is taken and nobody asked for it
+    pod: PodOf
+    deadline: float  # on the loop's clock
+
+
+def refuse(work: Attaching, reason: Reason, cause: str) -> Refusal:
+    pod = f"{work.pod.namespace}/{work.pod.pod_name}"
+    return Refusal(reason=reason, message=f"cannot attach VF {work.vf} to pod {pod}: {cause}")
+
+
+class Preparing:
+    def __init__(
+        self,
+        steps: Steps,
+        *,
+        netns_of: Callable[[SandboxId], Awaitable[str | None]],
+        names_of: Callable[[Attaching], Collection[str]],
+        boot_id: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """`names_of`: the names that the sandbox's other VFs have, or are to have."""
+        self._steps = steps
+        self._netns_of = netns_of
+        self._names_of = names_of
+        self._boot_id = boot_id
+        self._clock = clock
+
+    async def prepare(self, work: Attaching) -> Attachment | Refusal | None:
+        wanted, vf, pod, kernel = work.wanted, work.wanted.vf, work.pod, self._steps.kernel
+        settings = wanted.settings if wanted.netdev else VfSettings()
+        mode = await self._steps.call(work, "reading the RDMA mode", kernel.rdma_mode) if vf.ibdev else RdmaMode.NONE
+        rdma = mode is RdmaMode.EXCLUSIVE
+        if not wanted.netdev and not rdma:
+            return None
+        found = await self._find_netns(work)
+        if isinstance(found, Refusal):
+            return found
+        netns, netns_id = found
+        config = VfConfig()
+        if not settings.config.empty:
+            read = partial(kernel.read_vf, vf.pf, vf.index)
+            config = await self._steps.call(work, "reading its settings at its PF", read)
+        netdev = await self._find_netdev(work) if wanted.netdev else None
+        if netdev is not None and (refusal := await self._settle_name(work, netns)):
+            return refusal
+        ibdev = await self._find_ibdev(work) if rdma else None
+        return Attachment(
+            vf=replace(vf, ibdev=ibdev.name) if ibdev is not None else vf,
+            generation=0,  # the journal's to give
+            pod=pod.pod,
+            namespace=pod.namespace,
+            pod_name=pod.pod_name,
+            sandbox=pod.sandbox,
+            netns=netns,
+            netns_id=netns_id,
+            boot_id=self._boot_id,
+            ifname=work.ifname,
+            settings=settings,
+            netdev=netdev,
+            config=config,
+            rdma=rdma,
+            step=Step.RECORDED,
+            since=int(self._clock()),
+            ibdev_number=ibdev.number if ibdev is not None else None,
+        )
+
+    async def _find_netns(self, work: Attaching) -> tuple[str, NetnsId] | Refusal:
+        work.doing = "asking the runtime for the pod's network namespace"
+        netns = await self._netns_of(work.pod.sandbox)
+        if netns == "":
+            return refuse(work, Reason.HOST_NETWORK, "it is in the host's network already, which the pod uses (hostNetwork)")
+        find = partial(self._steps.kernel.netns_id, netns or "")
+        netns_id = await self._steps.call(work, "finding the pod's network namespace", find) if netns else None
+        if netns is None or netns_id is None:
+            raise KernelError("the runtime names no network namespace of the pod that is there")
+        return netns, netns_id
+
+    async def _find_netdev(self, work: Attaching) -> Netdev | None:
+        find = partial(self._steps.kernel.host_link, work.vf)
+        link = await self._steps.call(work, "looking for its network device", find)
+        if link is not None:
+            names = plan.kept_altnames(link)
+            return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent, altnames=names)
+        if work.wanted.vf.link_layer == INFINIBAND:  # without IPoIB it has none
+            return None
+        raise KernelError(STRAY)
+
+    async def _settle_name(self, work: Attaching, netns: str) -> Refusal | None:
+        """Other plugins make devices in the pod's namespace before us (Multus), and containers of the pod may."""
+        looking = "looking which names the pod's namespace has"
+        taken = await self._steps.call(work, looking, partial(self._steps.kernel.names, netns))
+        if work.ifname not in taken:
+            return None
+        if work.wanted.ifname:
+            return refuse(
+                work,
+                Reason.ATTACH_FAILED,
+                f"its pod has another network device called {work.ifname}, as the VF is to be called: ask for another name of"
+                " that one (of a network attachment: interface in the pod's annotation k8s.v1.cni.cncf.io/networks), or of the"
+                " VF (ifname in the assignment)",
+            )
+        work.ifname = plan.choose_ifname({*taken, *self._names_of(work)})
+        return None
+
+    async def _find_ibdev(self, work: Attaching) -> RdmaDevice:
+        find = partial(self._steps.kernel.host_ibdev, work.vf, None)
+        ibdev = await self._steps.call(work, "looking for its RDMA device", find)
+        if ibdev is None:
+            raise KernelError(f"{work.wanted.vf.ibdev} is not in the host's network namespace")
+        return ibdev
