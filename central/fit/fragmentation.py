@@ -17,8 +17,8 @@ equals the first by a fixed order, which fills some nodes and leaves others whol
 counted in integers, so that one node alone and thousands of them at once get equal scores, on every machine.
 
 The weights are one set for all workloads. They were chosen by replays of nine published workloads, on seeds of which no figure
-in the docs comes; `bench.weights` replays that. Without usable 0.3 points are lost on average, and 0.7 where many cards are asked
-for at once; with twice of it, or half of fed, 0.1. Half or twice of cut, and steps between 15 and 50, are equally good.
+in the docs comes; `bench.weights` replays that. Without usable 0.3 points are lost on average, and 0.7 where many cards are
+asked for at once; with twice of it, or half of fed, 0.1. Half or twice of cut, and steps between 15 and 50, are equally good.
 """
 
 from collections.abc import Sequence
