@@ -20,10 +20,13 @@ from central.fit.topology import Layout, bits, lay_out
 from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn, places_of
 from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import CardRoom, NodeRoom
+from lading.nodedevices import Gpu
 
 
 def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
     """`steps` bounds the search."""
+    if len(room.cards) == len(demand.wanted) == 1 and not demand.vfs_peak and not demand.bound:
+        return _only_choice(room.cards[0].gpu, demand.wanted[0])
     layout = lay_out(room, vfs=demand.vfs_peak > 0)
     try:
         chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
@@ -37,6 +40,11 @@ def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> Pla
         link=max((one.link for one in chosen), default=0),
         distance=max((one.distance for one in chosen), default=0),
     )
+
+
+def _only_choice(gpu: Gpu, wanted: Wanted) -> PlacedDevices:
+    """Of one container and one card, of which `find_shortage` is exact: as the policy fragmentation asks for each share."""
+    return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted),))})
 
 
 def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
@@ -67,7 +75,7 @@ def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
 
 
 def _placed(room: NodeRoom, layout: Layout, chosen: Chosen) -> PlacedContainer:
-    gpus = tuple(_placed_gpu(card, chosen.wanted) for card in chosen.cards)
+    gpus = tuple(_placed_gpu(card.gpu, chosen.wanted) for card in chosen.cards)
     if not chosen.vfs:
         return PlacedContainer(gpus=gpus)
     order = in_pairs(layout.topology, [card.number for card in chosen.cards], bits(chosen.vfs))
@@ -75,11 +83,10 @@ def _placed(room: NodeRoom, layout: Layout, chosen: Chosen) -> PlacedContainer:
     return PlacedContainer(gpus=gpus, vfs=tuple(PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in vfs))
 
 
-def _placed_gpu(card: Card, wanted: Wanted) -> PlacedGpu:
-    gpu = card.gpu
+def _placed_gpu(gpu: Gpu, wanted: Wanted) -> PlacedGpu:
     if wanted.whole:
         return PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf)
-    memory_mib = wanted.mib_of(card.usable_mib)
+    memory_mib = wanted.mib_of(gpu.usable_mib)
     return PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf, memory_mib=memory_mib, core_percent=wanted.core_percent)
 
 

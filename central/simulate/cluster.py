@@ -72,9 +72,16 @@ class Cluster:
         self.capacity = int(sum(node.gpus for node in nodes) * FULL)
         self.allocated = 0
         self._places, self._somewhere = self._where_it_counts(partition)
-        self.fits = np.zeros((len(kinds), len(nodes)), dtype=np.bool_)  # [kind, node]
-        for number in range(len(nodes)):
+        self._fits = np.zeros((len(kinds), len(nodes)), dtype=np.bool_)
+        self._changed = set(range(len(nodes)))  # since it was asked where pods fit
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """[kind, node]."""
+        for number in self._changed:
             self._judge(number)
+        self._changed.clear()
+        return self._fits
 
     def free_cards(self, node: int, kind: int) -> list[int]:
         """Those that would do for this pod, lowest first: with room for its share, or wholly free."""
@@ -104,11 +111,11 @@ class Cluster:
         for card in cards:
             self.free[node, card] -= each
         self.allocated += asked.milli
-        self._judge(node)
+        self._changed.add(node)
 
     def _judge(self, node: int) -> None:
         kinds, free = self.kinds, self.free[node]
-        self.fits[:, node] = (
+        self._fits[:, node] = (
             (kinds.cpu_milli <= self.cpu_milli[node])
             & (kinds.memory_mib <= self.memory_mib[node])
             & (kinds.share <= free.max(initial=0))
@@ -116,8 +123,8 @@ class Cluster:
             & kinds.suits[self.model[node]]
         )
         for kind in self._somewhere:
-            if self.fits[kind, node] and self._places is not None:
-                self.fits[kind, node] = self._places.fits(node, kinds.all[kind], self.free_cards(node, kind))
+            if self._fits[kind, node] and self._places is not None:
+                self._fits[kind, node] = self._places.fits(node, kinds.all[kind], self.free_cards(node, kind))
 
     def _where_it_counts(self, partition: PartitionPolicy) -> tuple[Places | None, Sequence[int]]:
         """And the kinds for which it does. Mostly there are none."""
