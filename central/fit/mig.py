@@ -36,7 +36,7 @@ from lading.vocabulary import GpuUuid, PciAddress
 
 _NAMED: Final = {Missing.TOO_FEW_GPUS: Missing.TOO_FEW_MIG, Missing.TOO_FEW_FREE_GPUS: Missing.TOO_FEW_FREE_MIG}
 _WITHIN: Final = "/"  # between a card's address and the instance's numbers
-MOST_WAYS: Final = 512  # to take instances from below several switches, some 20 us each
+MOST_WAYS: Final = 512  # to take instances from below several switches, 50 to 100 us each
 REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
 
 # By the identity of a card and by profile. The entry keeps the card alive, so that no other can come to have the same one; and

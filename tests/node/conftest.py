@@ -5,10 +5,13 @@ shows the ends of the logs that its fixtures named in `tests.logs.LOGS`.
 
 `site` is a node with both daemons, shared by the tests of a module: a module that wants other settings has a `running` of its
 own. A test that stops daemons, or breaks the node, starts its own with `start_lading` and `visit`.
+
+`host` and `pod` are network namespaces of one test, `kernel` is what moves devices between them.
 """
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +19,8 @@ from typing import Protocol
 
 import pytest
 
+from hooks.attach.kernel import Kernel
+from hooks.attach.netlink import HostKernel
 from simnode import leftovers
 from simnode.build import build
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd
@@ -24,6 +29,7 @@ from simnode.daemons import LadingNode
 from simnode.install import missing_packages
 from simnode.vf_folder import FOLDER
 from simnode.vf_rig import VfRig, vf_profile
+from tests.fakes.namespaces import Netns
 from tests.fakes.needs import need
 from tests.logs import LOGS
 from tests.node.site import Site, eventually, open_site
@@ -186,3 +192,30 @@ def visit(containerd: PrivateContainerd) -> Iterator[Callable[[LadingNode], Site
     """Pods on a node that the test started itself."""
     with contextlib.ExitStack() as stack:
         yield lambda lading: stack.enter_context(open_site(lading, containerd))
+
+
+@pytest.fixture(scope="session")
+def needs_namespaces() -> None:
+    need(os.geteuid() == 0, "root")
+    need(shutil.which("ip") is not None and shutil.which("nsenter") is not None, "ip and nsenter")
+
+
+@pytest.fixture
+def host() -> Iterator[Netns]:
+    """With a device `vf0` that is up, as a driver's is."""
+    with Netns() as host:
+        host.ip("link add vf0 type veth peer name peer0")
+        host.ip("link set vf0 up")
+        host.ip("link set peer0 up")
+        yield host
+
+
+@pytest.fixture
+def pod() -> Iterator[Netns]:
+    with Netns() as pod:
+        yield pod
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return HostKernel(tmp_path)

@@ -6,9 +6,7 @@ tests/unit/hooks/attach/test_netlink.py.
 
 import errno
 import os
-import shutil
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,39 +21,11 @@ from hooks.attach.netlink import HostKernel
 from hooks.attach.sockets import NetlinkSocket
 from lading.vocabulary import PciAddress
 from tests.fakes.namespaces import Netns, id_of_thread
-from tests.fakes.needs import need
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.usefixtures("needs_namespaces")]
 
 _VF = PciAddress("0000:18:00.2")
 _MAC = "02:00:5e:10:00:01"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _machine() -> None:
-    need(os.geteuid() == 0, "root")
-    need(shutil.which("ip") is not None and shutil.which("nsenter") is not None, "ip and nsenter")
-
-
-@pytest.fixture
-def host() -> Iterator[Netns]:
-    """With a device `vf0` that is up, as a driver's is."""
-    with Netns() as host:
-        host.ip("link add vf0 type veth peer name peer0")
-        host.ip("link set vf0 up")
-        host.ip("link set peer0 up")
-        yield host
-
-
-@pytest.fixture
-def pod() -> Iterator[Netns]:
-    with Netns() as pod:
-        yield pod
-
-
-@pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
-    return HostKernel(tmp_path)
 
 
 # ---- namespaces

@@ -2,47 +2,17 @@
 
 import errno
 import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hooks.attach.kernel import Kernel, KernelError
 from hooks.attach.links import refused
 from hooks.attach.messages import parse_answer
-from hooks.attach.netlink import HostKernel, exchange_with_kernel
+from hooks.attach.netlink import exchange_with_kernel
 from hooks.attach.rtnetlink import render_add_altname
 from tests.fakes.namespaces import Netns
-from tests.fakes.needs import need
 
-pytestmark = pytest.mark.node
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _machine() -> None:
-    need(os.geteuid() == 0, "root")
-    need(shutil.which("ip") is not None and shutil.which("nsenter") is not None, "ip and nsenter")
-
-
-@pytest.fixture
-def host() -> Iterator[Netns]:
-    """With a device `vf0` that is up, as a driver's is."""
-    with Netns() as host:
-        host.ip("link add vf0 type veth peer name peer0")
-        host.ip("link set vf0 up")
-        yield host
-
-
-@pytest.fixture
-def pod() -> Iterator[Netns]:
-    with Netns() as pod:
-        yield pod
-
-
-@pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
-    return HostKernel(tmp_path)
+pytestmark = [pytest.mark.node, pytest.mark.usefixtures("needs_namespaces")]
 
 
 def altnames(netns: Netns, name: str) -> set[str]:

@@ -13,7 +13,7 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, NotInstalledError, read_cluster, read_deciding
 from kubectl_lading.flags import Flags
 from lading.kube.errors import ForbiddenError, NotFoundError
-from lading.kube.resource import NODE_DEVICES, NODES
+from lading.kube.resource import NODE_DEVICES, NODES, Resource
 from lading.vocabulary import ASSIGNMENT
 from tests.fakes.kube_objects import devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer, Fault
@@ -43,32 +43,25 @@ def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
     assert found.metadata.uid == uid_of("train-0")
 
 
+async def _read_without(resource: Resource, tmp_path: Path) -> None:
+    """Answered as an API server answers what it does not serve: text, and no Status."""
+    async with FakeKubeServer() as server:
+        missing = Fault(status=404, body=b"404 page not found\n")
+        server.fail(missing, when=lambda request: request.path == resource.path())
+        await _read(server, tmp_path)
+
+
 def test_a_cluster_without_the_resource_is_told_how_to_get_it(tmp_path: Path) -> None:
-    """As an API server answers what it does not serve: text, and no Status."""
-
-    async def scenario() -> None:
-        async with FakeKubeServer() as server:
-            missing = Fault(status=404, body=b"404 page not found\n")
-            server.fail(missing, when=lambda request: request.path == NODE_DEVICES.path())
-            await _read(server, tmp_path)
-
     with pytest.raises(NotInstalledError) as caught:
-        asyncio.run(scenario())
+        asyncio.run(_read_without(NODE_DEVICES, tmp_path))
     assert "nodedevices.devices.lading.dev" in caught.value.message
     assert "deploy/crds" in caught.value.hint
 
 
 def test_what_knows_no_nodes_is_not_told_to_install_ours(tmp_path: Path) -> None:
     """Something else than an API server, as a wrong path in the kubeconfig's server."""
-
-    async def scenario() -> None:
-        async with FakeKubeServer() as server:
-            missing = Fault(status=404, body=b"404 page not found\n")
-            server.fail(missing, when=lambda request: request.path == NODES.path())
-            await _read(server, tmp_path)
-
     with pytest.raises(NotFoundError) as caught:
-        asyncio.run(scenario())
+        asyncio.run(_read_without(NODES, tmp_path))
     assert NODES.path() in caught.value.message
 
 

@@ -104,7 +104,8 @@ def test_killed_at_any_moment_nothing_is_lost(mode: RdmaMode, then: Callable[[No
 # ---- what reconciliation does by itself
 
 
-def test_an_attach_that_a_crash_interrupted_is_left_for_the_retry_for_a_while() -> None:
+def ended_while_attaching() -> Node:
+    """Its daemon is started again; the VF is in the pod's namespace, and the row does not know."""
     node = Node()
     node.run("p1-s0")
     node.kernel.point = lambda at: node.kernel.die() if at == "after move_in" else None
@@ -112,6 +113,11 @@ def test_an_attach_that_a_crash_interrupted_is_left_for_the_retry_for_a_while() 
         run_simulated(node.attach("p1-s0", 0))
     node.kernel.point = lambda _: None
     node.start()
+    return node
+
+
+def test_an_attach_that_a_crash_interrupted_is_left_for_the_retry_for_a_while() -> None:
+    node = ended_while_attaching()
     row = node.row()
     run_simulated(node.reconcile())
     assert node.row() == row
@@ -121,13 +127,7 @@ def test_an_attach_that_a_crash_interrupted_is_left_for_the_retry_for_a_while() 
 
 
 def test_an_attach_that_goes_on_is_not_taken_for_one_that_was_given_up() -> None:
-    node = Node()
-    node.run("p1-s0")
-    node.kernel.point = lambda at: node.kernel.die() if at == "after move_in" else None
-    with pytest.raises(Crash):
-        run_simulated(node.attach("p1-s0", 0))
-    node.kernel.point = lambda _: None
-    node.start()
+    node = ended_while_attaching()
     node.now += GRACE_S
 
     async def live() -> None:
