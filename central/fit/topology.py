@@ -140,8 +140,6 @@ REMEMBERED: Final = 32768  # some hundred bytes each; a cluster has 15,000 nodes
 def lay_out(room: NodeRoom, *, vfs: bool) -> Layout:
     """`vfs`: with them; without, the same answer for less time where nobody asks for one."""
     cards, asked = room.cards, room.vfs if vfs else ()
-    if len(cards) == 1 and not asked and not room.partitions:
-        return _ONE_CARD
     devices = (room.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
     key = id(devices[-1]), vfs
     known = _LAYOUTS.get(key)
@@ -279,7 +277,3 @@ def _paired(sites: list[Site], levels: tuple[int, ...], children: Sequence[Site]
 def _added(sites: list[Site], site: Site) -> Site:
     sites.append(site)
     return site
-
-
-# A card that is looked at by itself, which shares are, is close to nothing, wherever it is.
-_ONE_CARD: Final = Layout(_of_kind(((0,),) * len(Distance), 1, (), (), (), parted=False), (0,), ())
