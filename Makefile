@@ -2,20 +2,27 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
+PIP    := $(VENV)/bin/pip --disable-pip-version-check install
+GET    := $(PYTHON) simnode/progress.py
 
-.PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-placement bench-weights lint fmt proto requirements
+.PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights lint fmt proto requirements
 
 setup: $(VENV)/.done
 
-$(VENV)/.done: requirements-dev.txt pyproject.toml
+# What the commands and the demos need; setuptools, which makes the editable install, is pinned with the tests' packages.
+$(VENV)/.commands: requirements.txt requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "installing python3 and python3-venv"; \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 python3-venv; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	@echo "installing the Python packages of requirements-dev.txt into $(VENV)"
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@sed -n '/^setuptools==/,/# via/p' requirements-dev.txt > $(VENV)/setuptools.txt
+	@$(GET) "installing the Python packages of requirements.txt into $(VENV)" $(PIP) --require-hashes -r requirements.txt -r $(VENV)/setuptools.txt
+	@$(PIP) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.done: $(VENV)/.commands
+	@$(GET) "installing those of requirements-dev.txt, for tests and benches" $(PIP) --require-hashes -r requirements-dev.txt
 	@touch $@
 
 lint: setup
@@ -38,24 +45,24 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
 # What a node is installed from (deploy/install-node.sh --wheel), with units, manifests and pinned requirements in it.
-wheel: setup
+wheel: $(VENV)/.commands
 	@$(PY) deploy/wheel.py
 
 # lading-central as a container image, without a registry or a daemon: for `ctr images import` and `docker load`.
-image: setup
+image: $(VENV)/.commands
 	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
 
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
-demo: setup
+demo: $(VENV)/.commands
 	@$(PY) -m simnode.install
 	@$(PY) -m simnode.demo
 
 # The scheduler extender on simulated nodes, shown and checked: no root, no containerd, no cluster.
-demo-central: setup
+demo-central: $(VENV)/.commands
 	@$(PY) -m simnode.demo_central
 
 # The page of lading-central, on 20 simulated nodes where pods come and go: http://127.0.0.1:8080/ until Ctrl-C.
-demo-page: setup
+demo-page: $(VENV)/.commands
 	@$(PY) -m simnode.page --nodes 20
 
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
@@ -77,6 +84,10 @@ bench-proxy: setup
 # The scheduler extender at 1,000, 5,000 and 15,000 nodes: bench/out/central.json. About 3 minutes.
 bench-central: setup
 	$(PY) -m bench.central
+
+# A first filter for pods of several containers, where every node is in another state: bench/out/diverse.json. About 2 minutes.
+bench-diverse: setup
+	$(PY) -m bench.diverse
 
 # Every workload of a recorded cluster under every policy, ten seeds: bench/out/placement.json and pictures beside it. About
 # 10 minutes. LADING_TRACES names a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023.

@@ -174,6 +174,7 @@ def _scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
     config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
     for extender in config["extenders"]:
         extender["urlPrefix"] = f"http://127.0.0.1:{port}"
+        del extender["enableHTTPS"], extender["tlsConfig"]
     return config
 
 

@@ -12,14 +12,14 @@ from central.ask.pod import Pod
 from central.bind.binder import BIND_TIMEOUT_S
 from central.bind.networks import parse_vf_network
 from central.counts import Counts
-from central.extender.server import ExtenderServer, server_tls
+from central.extender.server import ExtenderServer
 from central.extender.wire import BindArgs, FilterResult, MetaVictims
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.metrics import Metrics
 from central.page.live import Live
 from central.page.routes import Page
-from central.settings import Settings, advertised, listen_address, read_prior, read_signer
+from central.settings import Settings, advertised, listen_address, read_prior, read_signer, read_tls
 from central.term import Term
 from lading import __version__
 from lading.health import Condition, HealthServer, parse_address
@@ -73,11 +73,20 @@ class Leadership:
 
     # ---- central.extender.server.Verbs
 
+    async def find(self, sent: Pod) -> Pod | None:
+        return await self._now.seen.find(sent)
+
     @property
     def _now(self) -> Term:
         if self.term is None:
             raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
         return self.term
+
+    async def prepare_filter(self, pod: Pod) -> None:
+        await self._now.judge(self._now.scheduler.filter_steps(pod))
+
+    async def prepare_prioritize(self, pod: Pod) -> None:
+        await self._now.judge(self._now.scheduler.prioritize_steps(pod))
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         return self._now.scheduler.filter(pod, names)
@@ -85,8 +94,10 @@ class Leadership:
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         return self._now.scheduler.prioritize(pod, names)
 
-    def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
-        return self._now.scheduler.preempt(pod, victims)
+    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
+        suffice: dict[str, MetaVictims] = {}
+        await self._now.judge(self._now.scheduler.preempting(pod, victims, suffice))
+        return suffice
 
     async def bind(self, args: BindArgs) -> str:
         return await self._now.bind(args)
@@ -124,6 +135,7 @@ async def run(settings: Settings, log: Log) -> None:
                 clock=time.monotonic,
                 log=log,
                 network=network,
+                foreign=frozenset(settings.foreign_annotations),
                 page=settings.page,
                 counts=counts,
             )
@@ -143,21 +155,31 @@ async def run(settings: Settings, log: Log) -> None:
         metrics = Metrics(
             counts, term=lambda: leadership.term, leads=leadership.leads, transitions=lambda: election.transitions
         )
-        health = HealthServer(
-            parse_address(settings.metrics),
-            registry=metrics.registry,
-            silence=_never_silent,
-            conditions=lambda: _conditions(leadership, election),
-            log=log,
-        )
+        # Two listeners, so that clients that fill the one for metrics do not block kubelet's probes.
+        health = [
+            HealthServer(
+                parse_address(address),
+                registry=registry,
+                silence=_never_silent,
+                conditions=lambda: _conditions(leadership, election),
+                log=log,
+            )
+            for address, registry in ((settings.metrics, metrics.registry), (settings.probes, None))
+        ]
         page = Page(leadership.live) if settings.page else None
         server = ExtenderServer(
-            leadership, leads=leadership.leads, answered=metrics.answered, log=log, page=page, tracing=tracing
+            leadership,
+            leads=leadership.leads,
+            answered=metrics.answered,
+            log=log,
+            page=page,
+            tracing=tracing,
+            callers=settings.tls_client_names,
         )
         stop = stop_asked()
-        tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-        host, port = await server.start(listen_address(settings), tls)
-        await health.start()
+        host, port = await server.start(listen_address(settings), read_tls(settings))
+        for listener in health:
+            await listener.start()
         log.info(Event.DAEMON_STARTED, version=__version__, listen=f"{host}:{port}", signed=signer is not None)
         notify("READY=1")
         running: list[asyncio.Task[NoReturn]] = [asyncio.create_task(election.run())]
@@ -182,7 +204,8 @@ async def run(settings: Settings, log: Log) -> None:
             await server.close()
             if await leadership.close():
                 await election.release()  # else another replica waits until nothing can be under way
-            await health.close()
+            for listener in health:
+                await listener.close()
             log.info(Event.DAEMON_STOPPED)
 
 

@@ -25,6 +25,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             simulate(args[1:])
         elif args and args[0] == "new-key":
             new_key(args[1:])
+        elif args and args[0] == "new-certificates":
+            # Only here, for the daemon does without it.
+            from central.certificates import new_certificates  # noqa: PLC0415
+
+            new_certificates(args[1:])
         else:
             serve(args)
     except LadingError as e:
@@ -35,7 +40,8 @@ def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-central",
         description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
-        epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv | new-key --id ID (see --help).  "
+        epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv | new-key --id ID | "
+        "new-certificates (see --help).  "
         "journalctl -t lading-central LADING_EVENT=pod.woken   shows which pods were woken when room appeared",
     )
     parser.add_argument("--version", action="version", version=f"lading-central {__version__}")

@@ -3,6 +3,7 @@
 Filled from the watch and from kube-scheduler's requests, whichever comes first. A pod leaves when it is bound, ends or goes.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +37,10 @@ class Pending:
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
     refused_for: Coded | None = None  # what was true of most nodes then; None: nobody has asked about it in this term
+    undecided: bool = False  # refused before all nodes were judged
     woken_in: int = 0  # the last round of central.wake
+    gang: tuple[str, ...] = ()  # namespace and name of a native PodGroup; empty: none
+    held_until: float = -math.inf  # the end of its first prediction since the last Binding was tried
     predicted: tuple[NodeRoom, Placement] | None = None  # what it would get there, and the room with that taken
 
     @property
@@ -62,6 +66,7 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
         created=metadata.creation_timestamp or "",
         requests=requests_of(pod),
         networks=metadata.annotations.get(NETWORKS, ""),
+        gang=(metadata.namespace, *spec.gang) if spec.gang else (),
     )
 
 
@@ -96,7 +101,7 @@ class PendingPods:
             if version_of(known.resource_version) > version_of(pod.resource_version):
                 return known
             pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
-            pod.refused_for = known.refused_for
+            pod.refused_for, pod.undecided, pod.held_until = known.refused_for, known.undecided, known.held_until
             if pod.ask == known.ask:
                 pod.predicted = known.predicted
             self._forget_refusal(known)
@@ -116,7 +121,7 @@ class PendingPods:
 
     def fitted(self, pod: Pending) -> None:
         self._forget_refusal(pod)
-        pod.refused_at = None
+        pod.refused_at, pod.undecided = None, False
 
     def refused_asks(self) -> list[Ask]:
         return list(self._refused)

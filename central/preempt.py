@@ -6,9 +6,10 @@ as if evicting nobody sufficed. So central plans itself, when a pod fits on none
 Enters: a pod that was refused, the nodes that kube-scheduler asked about, the ledger. Leaves: the node, the victims, and where
 the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and really frees something that is
 asked: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; who can
-not be put back goes. A pod that is being deleted goes by itself: it is counted as gone, and costs nothing. Nodes are compared
-as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of
-the most important victims.
+not be put back goes. A pod that is being deleted goes by itself: it is counted as gone, and costs nothing. A pod that a
+disruption budget protects stays, and of the pods that share a budget no more go than it allows: otherwise the Eviction API
+refuses the last victim after the first ones have ended without use. Nodes are compared as kube-scheduler compares them: the
+lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most important victims.
 
 Who is enough takes a dozen fits a node to find out; how many it takes at least, and so what it costs at least, follows from the
 numbers of cards and VFs. So the nodes that may cost the least come first, and it ends with a plan than which none costs less.
@@ -25,6 +26,7 @@ from operator import sub
 from typing import Final
 
 from central.assignment.model import Taken
+from central.budgets import NO_BUDGETS, Budgets
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import MAY_FIT_LATER, Placement
 from central.fit.shortage import asked_cards
@@ -49,21 +51,44 @@ class Plan:
     placement: Placement
 
 
+@dataclass(slots=True, kw_only=True)
+class Protection:
+    """Pods that cannot be victims now. `applied` tells whether that made a difference: then another plan may be found later."""
+
+    spared: frozenset[PodUid] = frozenset()  # the Eviction API refused them, or they did not end in time
+    budgets: Budgets = NO_BUDGETS
+    applied: bool = False
+
+    def covers(self, pod: PodRecord) -> bool:
+        """Return whether this pod cannot go now. A pod that is being deleted goes by itself, whatever its budget says."""
+        covered = pod.uid in self.spared or (not pod.deleting and self.budgets.protect(pod))
+        self.applied |= covered
+        return covered
+
+    def forbids(self, going: Sequence[PodRecord]) -> bool:
+        """Return whether these pods cannot go together."""
+        forbidden = bool(self.budgets.beyond(going))
+        self.applied |= forbidden
+        return forbidden
+
+
 def plans(
-    scheduler: Scheduler, pod: Pending, names: Collection[str], *, spared: frozenset[PodUid] = frozenset()
+    scheduler: Scheduler, pod: Pending, names: Collection[str], protection: Protection | None = None
 ) -> Iterator[Plan | None]:
-    """The best plan so far, after each small step; the last one is the best among these nodes. `spared`: pods that a disruption
-    budget does not let go now. Who does something else between two steps asks `renewed` at last."""
+    """Yield the best plan so far after each small step; the last one is the best among these nodes. A caller that lets others
+    run between two steps asks `renewed` at last."""
+    protection = protection or Protection()
     lowest = scheduler.ledger.lowest_priority()
     if not pod.may_preempt or lowest is None or lowest >= pod.priority:
         return
+    yield from scheduler.judging(pod.ask)
     standing = scheduler.standing(pod.ask)
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     candidates = []
     for name in _within_reach(scheduler, pod, names):
         if name in standing.fits:
             return  # room appeared meanwhile
-        if standing.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, spared)):
+        if standing.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, protection)):
             least = _least(scheduler.ledger.room_without(name, [pod.uid]), demand, victims)
             candidates += [(least, name, victims)] if least else []
         yield None
@@ -71,20 +96,21 @@ def plans(
     for least, name, victims in nsmallest(MAX_NODES, candidates, key=lambda one: one[:2]):
         if best is not None and _rank(best) <= (least, name):
             return  # nor can any of those that follow cost less
-        plan = _plan_on(scheduler, pod, name, victims, _cost(best.victims) if best else None)
+        plan = _plan_on(scheduler, pod, name, victims, protection, _cost(best.victims) if best else None)
         if plan is not None and (best is None or _rank(plan) < _rank(best)):
             best = plan
         yield best
 
 
-def renewed(
-    scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, *, spared: frozenset[PodUid] = frozenset()
-) -> Plan | None:
+def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, protection: Protection) -> Plan | None:
     """On the same node as things are now. None: it is not enough any more, or nobody has to go."""
-    fits = scheduler.standing(pod.ask).fits
+    standing = scheduler.standing(pod.ask)
+    if not standing.complete:
+        return None  # a node that changed meanwhile may do as it is
+    fits = standing.fits
     if any(name in fits for name in _within_reach(scheduler, pod, names)):
         return None
-    return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, spared))
+    return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, protection), protection)
 
 
 def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) -> Collection[str]:
@@ -92,13 +118,10 @@ def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) ->
     return group.intersection(names) if group else names
 
 
-def _victims(scheduler: Scheduler, pod: Pending, name: str, spared: frozenset[PodUid]) -> Sequence[PodRecord]:
-    """Bound by an assignment: what only the node grants is nobody's to evict."""
-    return [
-        held
-        for held in scheduler.ledger.bound_on(name)
-        if held.priority < pod.priority and (held.deleting or held.uid not in spared)
-    ]
+def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protection) -> Sequence[PodRecord]:
+    """Return pods that are bound by an assignment: what only the node grants cannot be evicted."""
+    lower = [held for held in scheduler.ledger.bound_on(name) if held.priority < pod.priority]
+    return [held for held in lower if not protection.covers(held)]
 
 
 # ---- what it costs at least
@@ -148,7 +171,12 @@ def _cards_of(victim: PodRecord) -> int:
 
 
 def _plan_on(
-    scheduler: Scheduler, pod: Pending, name: str, victims: Sequence[PodRecord], most: _Cost | None = None
+    scheduler: Scheduler,
+    pod: Pending,
+    name: str,
+    victims: Sequence[PodRecord],
+    protection: Protection,
+    most: _Cost | None = None,
 ) -> Plan | None:
     """None also where it costs more than `most`."""
 
@@ -174,9 +202,14 @@ def _plan_on(
         going.extend(some)
         return most is None or _cost(going) <= most
 
-    # Those that go already are put back last: to keep one of them must not make another one go.
-    if not put_back(sorted(victims, key=lambda v: (v.deleting, -v.priority, v.created, v.uid))) or not going:
+    important = sorted(victims, key=lambda v: (v.deleting, -v.priority, v.created, v.uid))
+    beyond = protection.budgets.beyond(important)
+    # Those that go already are put back last: to keep one of them must not make another one go. Those beyond a budget are put
+    # back first, as kube-scheduler does.
+    if not put_back(sorted(important, key=lambda v: v.uid not in beyond)) or not going:
         return None  # or it fits by what it holds there itself
+    if protection.forbids(going):
+        return None
     return Plan(node=name, victims=tuple(sorted(going, key=lambda v: (v.priority, -v.created, v.uid))), placement=placement)
 
 

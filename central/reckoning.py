@@ -3,7 +3,7 @@
 Whoever has the ledger's facts from the API server too decides with these as central does: `kubectl lading simulate`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -20,6 +20,7 @@ class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: Policy = Policy.FRAGMENTATION  # central's default too
     spread_containers_per_card: int = DEFAULT_LIMITS.spread_containers_per_card
     nvswitch_partition: PartitionPolicy = DEFAULT_LIMITS.partition
+    foreign_annotations: tuple[str, ...] = ()  # that central does not read
     workload: tuple[WrittenPod, ...] = ()  # each with its mass; none: as with no file, and nothing learned
 
     def scheduler(self, ledger: Ledger, pending: PendingPods, *, clock: Callable[[], float]) -> Scheduler:
@@ -33,8 +34,9 @@ class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def reckoning_of(scheduler: Scheduler) -> Reckoning:
+def reckoning_of(scheduler: Scheduler, foreign: Iterable[str] = ()) -> Reckoning:
     return Reckoning(
+        foreign_annotations=tuple(sorted(foreign)),
         policy=scheduler.policy,
         spread_containers_per_card=scheduler.limits.spread_containers_per_card,
         nvswitch_partition=scheduler.limits.partition,

@@ -9,6 +9,7 @@ kube-scheduler asks again whenever it likes: after its own timeout, after a rest
 here may be called again for the same pod uid.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -38,11 +39,16 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim, PodLoad
 from central.pending import Pending, PendingPods, pending_of
 from central.reasons import OfBinding, OfPod
+from central.steps import Steps, exhaust, go_on
 from lading.vocabulary import PciAddress, PodUid
 
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
 # second filter; too late, room that nobody uses.
 PREDICTION_S: Final = 5.0
+# kube-scheduler tries all members of a PodGroup and binds none if one does not fit. A pod that is filtered again without a
+# Binding in between counts as such a trial: it holds devices for TRIAL_S, and for PREDICTION_S only once in HELD_AGAIN_S.
+TRIAL_S: Final = 0.5
+HELD_AGAIN_S: Final = 60.0
 
 NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
 
@@ -83,9 +89,11 @@ class Scheduler:
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
         soon: Callable[[Callable[[], None]], object] = lambda do: do(),
         counts: Counts | None = None,
+        slice_s: float = math.inf,
     ) -> None:
         """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
-        nodes, where all but the devices suffices. `soon` does what can wait until filter's answer is on its way."""
+        nodes, where all but the devices suffices. `soon` does what can wait until filter's answer is on its way. `slice_s`: how
+        long one call judges nodes; those that it does not reach are refused as NOT_REACHED, and `judging` goes on."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -93,7 +101,10 @@ class Scheduler:
         self._clock = clock
         self._refused = refused
         self._soon = soon
+        self._slice_s = slice_s
+        self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
+        self._failed_trials: set[tuple[str, ...]] = set()  # gangs of which a member was refused
         self._judged: tuple[Pending, str] | None = None  # whose room is still to be held, and where
         self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
         self.forecast = forecast or Forecast()
@@ -101,6 +112,33 @@ class Scheduler:
         self.rankings = Rankings(followed, self.fit, self._scoring, limits=limits)
 
     # ---- which nodes
+
+    def filter_steps(self, pod: Pod) -> Steps:
+        """Judge nodes for `filter`, one in each step: what is done here `filter` finds done."""
+        ask = parse_ask(pod)
+        uid = pod.metadata.uid
+        if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, [uid]):
+            yield from self.judging(ask)
+
+    def prioritize_steps(self, pod: Pod) -> Steps:
+        """The same for `prioritize`."""
+        if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
+            ask = parse_ask(pod)
+            if not isinstance(ask, BadAsk):
+                yield from self.judging(ask or NO_DEVICES)
+
+    def warming(self) -> Steps:
+        """Read all nodes, before the first question."""
+        for name in self.ledger.nodes():
+            self.ledger.room(name)
+            yield
+        yield from self.rankings.catching_up()
+
+    def judging(self, ask: Ask) -> Steps:
+        """Judge the nodes that are not judged for it as they are now, one in each step."""
+        if self._by_shape(ask):
+            yield from self.rankings.catching_up()
+        yield from self._standing(ask).judging()
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         answer = render_verdicts(self.judge(pod, names))
@@ -128,6 +166,7 @@ class Scheduler:
         if settled := self._settled_node(uid):
             return self._only(settled, uid, names)
         pending = self.pending.add(pending_of(pod, ask))
+        self._end_failed_trials(pending.gang)
         self.learn(uid, pending.shape)
         self.ledger.forget_prediction(uid)
         if group := self.group_nodes(ask, [uid]):
@@ -137,9 +176,13 @@ class Scheduler:
         if nominated and not (nominated in names and self.placement(pending, nominated)):
             nominated = ""
         winner = nominated or ranked.best(names)
+        pending.undecided = winner is None and not self._standing(ask).complete
+        if not self._standing(ask).complete:
+            self.unfinished.setdefault(ask)
         if winner is None:
             self._predict(pending, None)
-            self._refused(pending, names)
+            if not pending.undecided:
+                self._refused(pending, names)
         else:
             self._judged = pending, winner
             self._soon(self.hold_judged)
@@ -194,32 +237,45 @@ class Scheduler:
 
     def preempt(self, pod: Pod, victims: Mapping[str, MetaVictims]) -> dict[str, MetaVictims]:
         """kube-scheduler would evict these for cpu or memory: the nodes where the devices suffice once they are gone."""
+        suffice: dict[str, MetaVictims] = {}
+        exhaust(self.preempting(pod, victims, suffice))
+        return suffice
+
+    def preempting(self, pod: Pod, victims: Mapping[str, MetaVictims], suffice: dict[str, MetaVictims]) -> Steps:
+        """Plan as `preempt` does, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
         self.hold_judged()
         ask = parse_ask(pod)
         if not isinstance(ask, Ask):
-            return dict(victims)
+            suffice.update(victims)
+            return
         own = pod.metadata.uid
-        suffice = {}
         for name, gone in victims.items():
             without = [own, *(PodUid(one.UID) for one in gone.Pods or ())]
             if gone.Pods and isinstance(self.verdict(ask, name, without), Placement):
                 suffice[name] = gone
-        return suffice
+            yield
 
     def standing(self, ask: Ask) -> Standing | ColumnStanding:
         """Which nodes fit, and why the others do not."""
-        return self.rankings.standing(ask) if self._by_shape(ask) else self._standings.of(ask)
+        standing = self._standing(ask)
+        go_on(standing.judging(), self._clock, self._clock() + self._slice_s)
+        return standing
 
     def ranked(self, shape: Shape) -> Standing | Ranking:
         """The same, and which node is the best, by the policy."""
-        return self.rankings.of(shape) if self._by_shape(shape.ask) else self._standings.of(shape.ask)
+        standing = self.standing(shape.ask)
+        return standing if isinstance(standing, Standing) else self.rankings.of(shape)
+
+    def _standing(self, ask: Ask) -> Standing | ColumnStanding:
+        """Return the verdict of each node that was judged so far."""
+        return self.rankings.standing(ask) if self._by_shape(ask) else self._standings.of(ask)
 
     def _by_shape(self, ask: Ask) -> bool:
         return policy_of(ask, self.policy) is Policy.FRAGMENTATION
 
-    def fit(self, room: NodeRoom, ask: Ask) -> Placement | NoFit:
+    def fit(self, room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
         """By this cluster's settings."""
-        return fit(room, ask, policy=self.policy, limits=self.limits)
+        return fit(room, ask, policy=self.policy, limits=self.limits, brief=brief)
 
     def verdict(self, ask: Ask, node: str, without: Collection[PodUid], requests: Requests = NO_REQUESTS) -> Placement | NoFit:
         """Also by what other nodes hold. As if the pods in `without` held nothing. `requests` make no difference to whether it
@@ -250,7 +306,9 @@ class Scheduler:
         nodes: there may be more asks than are kept."""
         group = self.group_nodes(ask)
         if not group and ask in (self.rankings if self._by_shape(ask) else self._standings):
-            return node in self.standing(ask).fits
+            standing = self._standing(ask)
+            standing.settle(node)
+            return node in standing.fits
         return not group - {node} and isinstance(self.fit(self.ledger.room(node), ask), Placement)
 
     def known_reasons(self, ask: Ask) -> Mapping[str, str] | None:
@@ -270,8 +328,8 @@ class Scheduler:
     def _scoring(self, columns: Columns) -> Scoring:
         return Fragmentation(self.forecast.workload, columns)
 
-    def _judge(self, room: NodeRoom, ask: Ask) -> Score | Missing:
-        placement = self.fit(room, ask)
+    def _judge(self, room: NodeRoom, ask: Ask, brief: bool) -> Score | Missing:
+        placement = self.fit(room, ask, brief=brief)
         if isinstance(placement, NoFit):
             return placement.missing
         return score_placed(room, ask, placement, policy=self.policy, limits=self.limits)
@@ -283,12 +341,30 @@ class Scheduler:
         placement = self.placement(pod, node) if node else None
         if node is None or placement is None:
             self.pending.refused(pod, self._clock())
+            if pod.gang:
+                self._failed_trials.add(pod.gang)
             return
         self.pending.fitted(pod)
-        until = self._clock() + PREDICTION_S
+        until = self._hold_until(pod)
         refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
         if refused is None:
             pod.predicted = self.ledger.room(node), placement
+
+    def _hold_until(self, pod: Pending) -> float:
+        now = self._clock()
+        if now >= pod.held_until + HELD_AGAIN_S:
+            pod.held_until = now + PREDICTION_S
+        return max(pod.held_until, now + TRIAL_S)
+
+    def _end_failed_trials(self, gang: tuple[str, ...]) -> None:
+        """End the predictions of gangs that were refused in part. A trial is over when a pod outside the gang is filtered:
+        until then two members must not be given the same devices."""
+        over = self._failed_trials - {gang}
+        for claim in self.ledger.predictions() if over else ():
+            member = self.pending.get(claim.holder.pod)
+            if member is not None and member.gang in over:
+                self.ledger.forget_prediction(member.uid)
+        self._failed_trials -= over
 
     def _settled_node(self, uid: PodUid) -> str:
         """Where the pod is bound, or will be, as far as anybody knows."""
@@ -326,6 +402,7 @@ class Scheduler:
         conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.requests)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
+        pod.held_until = -math.inf  # a Binding follows: it was no trial
         self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
         text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)

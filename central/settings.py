@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import ssl
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +18,7 @@ from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level
 from lading.settings import Setting
+from lading.signature import read_public_keys
 
 CONFIG: Final = Path("/etc/lading/central.toml")
 
@@ -26,9 +28,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_certificate: Annotated[str, Setting("PEM file; empty: plain HTTP")] = ""
     tls_key: Annotated[str, Setting("PEM file of its private key")] = ""
     tls_client_ca: Annotated[str, Setting("PEM file: callers need a certificate that it signed")] = ""
+    tls_client_names: Annotated[
+        tuple[str, ...], Setting("common names in certificates that may ask verbs; empty: all that tls_client_ca signed")
+    ] = ()
+    tls_readers: Annotated[
+        bool, Setting("with tls_client_ca: the page and what kubectl lading reads need no certificate; verbs always do")
+    ] = False
     kubeconfig: Annotated[str, Setting("how to reach the API server; empty: as the pod that this runs in")] = ""
     signing_key: Annotated[str, Setting("PEM file of the Ed25519 key that signs assignments; empty: they are not signed")] = ""
     key_id: Annotated[str, Setting("its name in the nodes' [keys]")] = "k1"
+    keys: Annotated[dict[str, str], Setting("public keys that signed assignments before: key id = PEM file", flag=False)] = {}
     policy: Annotated[Policy, Setting("for pods without lading.dev/policy: fragmentation, binpack or spread")] = (
         Policy.FRAGMENTATION
     )
@@ -45,12 +54,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cni_network: Annotated[
         str, Setting("nodes with attach = cni: the NetworkAttachmentDefinition of VFs, as namespace/vf-{vf}; empty: none")
     ] = ""
+    foreign_annotations: Annotated[
+        tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
+    ] = ()
     lease_namespace: Annotated[str, Setting("where the lease of the leader is")] = "lading-system"
     lease_name: Annotated[str, Setting("its name")] = "lading-central"
     identity: Annotated[str, Setting("this replica's name in the lease; empty: the host's")] = ""
     service: Annotated[str, Setting("the Service, without a selector, that is pointed at the leader; empty for none")] = ""
     advertise: Annotated[str, Setting("this replica's IP address in it; empty: POD_IP of the environment")] = ""
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9442"
+    probes: Annotated[
+        str, Setting("address and port of /healthz and /readyz alone, for kubelet; empty: they are at metrics only")
+    ] = ""
     page: Annotated[bool, Setting("the page of the cluster at /, and GET /v1/cluster")] = True
     otlp_endpoint: Annotated[
         str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
@@ -67,15 +82,18 @@ def check(settings: Settings) -> None:
     if parse_address(settings.listen) is None:
         raise ConfigError("listen is empty", hint="listen = 127.0.0.1:8080")
     parse_address(settings.metrics)
+    parse_address(settings.probes)
     advertised(settings, port=1)
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         raise ConfigError("tls_certificate and tls_key: one without the other", hint="set both, or neither for plain HTTP")
     if settings.tls_client_ca and not settings.tls_certificate:
         raise ConfigError("tls_client_ca is set, and there is no TLS", hint="set tls_certificate and tls_key too")
+    if (settings.tls_client_names or settings.tls_readers) and not settings.tls_client_ca:
+        raise ConfigError("tls_client_names or tls_readers is set, and no tls_client_ca", hint="set tls_client_ca too")
     read_signer(settings)
     read_prior(settings)
     parse_vf_network(settings.cni_network)
-    server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    read_tls(settings)
 
 
 def listen_address(settings: Settings) -> Address:
@@ -113,5 +131,13 @@ def read_prior(settings: Settings) -> dict[PodKind, float] | None:
         raise ConfigError(f"cannot read workload {settings.workload}: {e}", hint=hint) from e
 
 
+def read_tls(settings: Settings) -> ssl.SSLContext | None:
+    """None: plain HTTP. Raises ConfigError."""
+    files = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
+    return server_tls(*files, readers=settings.tls_readers)
+
+
 def read_signer(settings: Settings) -> Signer | None:
-    return load_signer(Path(settings.signing_key), settings.key_id) if settings.signing_key else None
+    if not settings.signing_key:
+        return None
+    return load_signer(Path(settings.signing_key), settings.key_id, read_public_keys(settings.keys))

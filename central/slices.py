@@ -5,8 +5,11 @@ Whoever pauses finds that the ledger has changed.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
+
+from central.steps import Steps
 
 SLICE_S: Final = 0.005  # and the piece of work that goes beyond it: mostly a fit, some 0.1 ms
 
@@ -34,3 +37,13 @@ class Slices:
         if not self._quiet_s or self._clock() - ended > self._quiet_s:
             await asyncio.sleep(self._rest_s)
         self._until = self._clock() + self._slice_s
+
+
+async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = math.inf) -> bool:
+    """Take steps, and let others have their turn in between. False: that time came before the steps ended."""
+    slices = Slices(clock)
+    for _ in steps:
+        if clock() >= until:
+            return False
+        await slices.pause()
+    return True

@@ -13,16 +13,18 @@ import msgspec
 
 from central.api.objects import Node
 from central.api.times import micro_time_now, time_now
-from central.api.watch import Reflector
+from central.api.watch import Both, Reflector
 from central.ask.model import Policy
-from central.ask.pod import Pod
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod, without_annotations
 from central.bind.binder import Binder
 from central.bind.networks import VfNetwork
 from central.bind.signer import Signer
+from central.budgets import Budget
 from central.counts import Counts
 from central.evict import Evictor
 from central.extender.wire import BindArgs
-from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.feed import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.health import Conditions
@@ -33,7 +35,9 @@ from central.page.reports import Reports
 from central.pending import Pending, PendingPods
 from central.reckoning import reckoning_of
 from central.scheduler import Scheduler
-from central.slices import Slices
+from central.seen import SeenPods
+from central.slices import SLICE_S, Slices, in_slices
+from central.steps import Steps
 from central.survey import Survey
 from central.tell import Teller
 from central.touch import Toucher
@@ -41,11 +45,15 @@ from central.wake import Waker
 from central.warn import Warner
 from central.why import NodeWhy, look_at_nodes, why_by_nodes
 from lading.kube.client import KubeClient
-from lading.kube.resource import NODE_DEVICES, NODES, PODS
+from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
+from lading.vocabulary import PodUid
 
 EXPIRE_S: Final = 0.5  # between two looks at what is held for a moment
+# Of one filter, prioritize or preempt for judging nodes: kube-scheduler schedules no other pod meanwhile, and gives up after
+# 5 s. 5,000 nodes in states of their own take 0.4 s for a GPU with a VF.
+REQUEST_S: Final = 0.2
 NO_ASSIGNMENT: Final = "NoAssignment"
 
 
@@ -64,10 +72,12 @@ class Term:
         clock: Callable[[], float],
         log: Log,
         network: VfNetwork | None = None,
+        foreign: frozenset[str] = frozenset(),
         page: bool = False,
         counts: Counts | None = None,
     ) -> None:
-        """`counts`: the process's, which go on from term to term."""
+        """`counts`: the process's, which go on from term to term. `foreign`: annotations that are not read."""
+        self._foreign = foreign
         self.ledger = Ledger()
         self.pending = PendingPods()
         self.scheduler = Scheduler(
@@ -80,17 +90,29 @@ class Term:
             refused=self._make_room,
             soon=asyncio.get_running_loop().call_soon,
             counts=counts,
+            slice_s=SLICE_S,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
         self._leads = leads
         self._over = False
+        self._warm = False
         self._clock = clock
         self._log = log
         touch = Toucher(client, now=micro_time_now)
         self._teller = Teller(client, now=time_now, log=log)
         self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
         self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
-        self._evictor = Evictor(self.scheduler, client, signer, leads=self.leads, tell=self._teller.tell, clock=clock, log=log)
+        budgets = BudgetFeed()
+        self._budgets = Reflector(client, BUDGETS, Budget, budgets, log=log)
+        self._evictor = Evictor(
+            self.scheduler,
+            client,
+            budgets=lambda: budgets.budgets() if self._budgets.synced.is_set() else None,
+            leads=self.leads,
+            tell=self._teller.tell,
+            clock=clock,
+            log=log,
+        )
         conditions = Conditions()
         self._warner = Warner(
             self.ledger,
@@ -102,8 +124,19 @@ class Term:
             now=time_now,
             log=log,
         )
-        feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned)
-        self._pods = Reflector(client, PODS, Pod, feed, log=log)
+        accepts = signer.accepts if signer else lambda text, signature: True
+        feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
+        self.seen = SeenPods(self.ledger.is_settled)
+        self._pods = Reflector(
+            client,
+            PODS,
+            Pod,
+            Both(feed, self.seen),
+            log=log,
+            read=lambda pod: without_annotations(pod, foreign),
+            prepare=feed.verify,
+            clock=clock,
+        )
         reports = Reports() if page else None
         self.live = None if reports is None else Live(self.scheduler, reports, clock=clock)
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, DevicesFeed(self.ledger, reports), log=log)
@@ -112,11 +145,17 @@ class Term:
 
     @property
     def ready(self) -> bool:
-        """Every list is there: who holds what is known."""
-        return all(reflector.synced.is_set() for reflector in self.watches)
+        """Every list is there, and every node was read: it is known which pod holds what."""
+        return self._warm
 
     @property
-    def watches(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node]]:
+    def watches(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node], Reflector[Budget]]:
+        return *self._needed, self._budgets
+
+    @property
+    def _needed(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node]]:
+        """Without which no pod can be placed. Disruption budgets are not among them: without the right to read them central
+        places pods and evicts none for another one."""
         return self._pods, self._devices, self._nodes
 
     @property
@@ -130,7 +169,7 @@ class Term:
     def begin(self, *, after_s: float = 0.0) -> Self:
         """`after_s`: until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
-        work = (self._pods.run, self._devices.run, self._nodes.run)
+        work = [watch.run for watch in self.watches]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
         self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
         return self
@@ -150,8 +189,10 @@ class Term:
         return await self._binder.close()
 
     async def _when_ready(self) -> None:
-        for reflector in self.watches:
+        for reflector in self._needed:
             await reflector.synced.wait()
+        await in_slices(self.scheduler.warming(), self._clock)
+        self._warm = True
         for pod in self.pending:  # who was refused in an earlier term is not asked about again: it has to be woken
             self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
@@ -183,13 +224,21 @@ class Term:
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
             self._teller.tell(holder, NO_ASSIGNMENT, why)
 
+    async def judge(self, steps: Steps) -> None:
+        """Judge nodes in slices, for as long as one request may take."""
+        await in_slices(steps, self._clock, until=self._clock() + REQUEST_S)
+
     async def bind(self, args: BindArgs) -> str:
-        """Empty, or why not."""
+        """Bind a pod. Return an empty text, or why not. kube-scheduler has central bind a pod whose amounts are all zero,
+        too."""
+        pod = self.seen.get(PodUid(args.PodUID))
+        if pod is not None and parse_ask(pod) is None:
+            return await self._binder.bind_plainly(pod, args.Node)
         return await self._binder.bind(args)
 
     def reckoning(self) -> bytes:
         """JSON."""
-        return msgspec.json.encode(reckoning_of(self.scheduler))
+        return msgspec.json.encode(reckoning_of(self.scheduler, self._foreign))
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         """JSON; None for a pod that does not wait for devices. In slices: kube-scheduler asks meanwhile."""

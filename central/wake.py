@@ -40,6 +40,7 @@ from lading.vocabulary import PodUid
 
 LOOK_S: Final = 0.1  # between two looks; kube-scheduler's own back-off of up to 1 s comes on top
 JUDGED_S: Final = 0.3  # of one look for judging what got room; then whoever is found so far is woken
+GOING_ON_S: Final = 0.1  # of one look for what a filter had no time for
 FOR_EACH_NODE: Final = 8  # pods woken in one look: most nodes have so many cards
 FIRST: Final = FOR_EACH_NODE // 2  # of these: the first in line
 AT_ONCE: Final = 64  # touches under way; the API server has others to serve
@@ -97,9 +98,10 @@ class Waker:
             if ask.sharing is not None and not moved.isdisjoint(groups_of([ask.sharing])):
                 self._unjudged.setdefault(ask)
         await self._judge(slices)
+        decided = await self._go_on(slices)
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
         chosen = await self._choose(slices)
-        return [*{pod.uid: pod for pod in (*nominated, *chosen)}.values()]
+        return [*{pod.uid: pod for pod in (*nominated, *decided, *chosen)}.values()]
 
     # ---- what got room
 
@@ -122,6 +124,30 @@ class Waker:
         if isinstance(unjudged, Ask):
             return ((unjudged, name) for name in ledger.nodes())
         return ((ask, unjudged) for ask in pending.refused_asks())
+
+    # ---- what a filter had no time for
+
+    async def _go_on(self, slices: Slices) -> list[Pending]:
+        """Judge nodes for one request that was refused before all were judged. Return its pods, once some node fits or all are
+        judged. Requests take turns, so that none waits for the others' end."""
+        unfinished = self._scheduler.unfinished
+        ask = next(iter(unfinished), None)
+        if ask is None:
+            return []
+        del unfinished[ask]
+        until = self._clock() + GOING_ON_S
+        steps = self._scheduler.judging(ask)
+        for _ in steps:
+            await slices.pause()
+            if self._clock() >= until:
+                unfinished.setdefault(ask)
+                break
+        if ask in unfinished and not self._scheduler.standing(ask).fits:
+            return []
+        waiting = [pod for pod in self._scheduler.pending.refused_with(ask) if pod.undecided and pod.uid not in self._waking]
+        for pod in waiting:
+            pod.undecided = False
+        return waiting
 
     # ---- whose turn it is
 

@@ -17,6 +17,7 @@ from central.fit.why import explain
 from central.ledger.model import Claim
 from central.pending import Pending
 from central.scheduler import Scheduler
+from lading.amounts import format_mib
 from lading.vocabulary import (
     GPU_MODEL,
     NVSWITCH_PARTITION,
@@ -131,8 +132,8 @@ def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
         kind = f"MIG instance{_s(container.gpus)} {ask.mig_profile}" if ask.mig_profile else f"whole GPU{_s(container.gpus)}"
         yield f"{container.gpus} {kind}"
     if share := container.share:
-        amounts = [f"{share.memory_mib} MiB"] if share.memory_mib else []
-        amounts += [f"{share.core_percent} %"] if share.core_percent else []
+        amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
+        amounts += [f"{share.core_percent}%"] if share.core_percent else []
         yield f"a GPU share of {' and '.join(amounts)}"
     if container.vfs:
         yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[ask.rdma_policy]}"

@@ -40,6 +40,7 @@ readonly SOCKET=/run/lading/cri.sock DEFAULT_RUNTIME=/run/containerd/containerd.
 readonly FLAG="--container-runtime-endpoint=unix://$SOCKET"
 readonly SOCKET_UNITS=(lading-hooks.socket lading-runtimeproxy.socket)
 readonly SERVICE_UNITS=(lading-hooks.service lading-runtimeproxy.service)
+readonly UVM_UNIT=lading-nvidia-uvm.service # lading-hooks.service wants it: neither enabled nor restarted by itself
 readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-central kubectl-lading kubectl_complete-lading)
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
 readonly KUBECONFIG_OF_KUBELET=/etc/kubernetes/kubelet.conf
@@ -75,7 +76,8 @@ live() { [ -z "$R" ]; }
 service() { if live; then run systemctl "$@"; fi; }
 units() { run systemctl ${R:+--root="$R"} --quiet "$1" "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}"; }  # enable, disable
 
-# ---- files: what is written is in the manifest (part, checksum, mode, kept original, path), what this run changes in its journal
+# ---- files: the manifest has every written file and created folder (part, checksum, mode, kept original, path); the journal has
+# what this run changes
 
 scratch=$(mktemp -d)
 journal=0 changed=''
@@ -84,6 +86,18 @@ field() { [ -f "$R$STATE/manifest" ] && awk -F'\t' -v path="$1" -v n="$2" '$5 ==
 paths_of() { [ ! -f "$R$STATE/manifest" ] || awk -F'\t' -v part="$1" '$1 == part { print $5 }' "$R$STATE/manifest"; }
 forget() { awk -F'\t' -v path="$1" '$5 != path' "$R$STATE/manifest" >"$scratch/manifest" && cp "$scratch/manifest" "$R$STATE/manifest"; }
 is_ours() { [ "$(field "$1" 2)" = "$(sum "$R$1")" ]; }
+
+make_folder() { # a folder that existed before is not recorded, so that it stays
+    [ ! -d "$R$1" ] || return 0
+    make_folder "$(dirname "$1")"
+    remember "$1"
+    mkdir "$R$1"
+    printf 'folder\t-\t-\t-\t%s\n' "$1" >>"$R$STATE/manifest"
+}
+drop_folders() { # remove the recorded folders that are empty
+    local path
+    for path in $(paths_of folder | sort -r); do rmdir "$R$path" 2>/dev/null || true; done
+}
 
 remember() { # for undo: a file or link as it is now, or that there is none
     journal=$((journal + 1))
@@ -114,8 +128,8 @@ put() {
         mkdir -p "$R$STATE/kept"
         cp -p "$R$path" "$R$STATE/kept/$kept"
     fi
+    make_folder "$(dirname "$path")"
     remember "$path"
-    mkdir -p "$R$(dirname "$path")"
     install -m "$mode" "$new" "$R$path.lading-part"
     mv -T "$R$path.lading-part" "$R$path"
     [ ! -f "$R$STATE/manifest" ] || forget "$path"
@@ -173,13 +187,14 @@ undo() {
             [ "$first" = no ] || systemctl --quiet stop "${SERVICE_UNITS[@]}" "${SOCKET_UNITS[@]}" 2>/dev/null
         fi
         [ "$first" = no ] || units disable >/dev/null 2>&1
+        if [ "$first" = yes ] && [ -n "$made" ]; then rm -rf "$R${made:?}"; fi  # so that its folder is empty
         for ((number = journal; number > 0; number--)); do undo_file "$number" ''; done
         if live; then
             systemctl daemon-reload
             [ "$first" = yes ] || [ -z "$switched$changed" ] || systemctl restart "${SERVICE_UNITS[@]}"
         fi
         [ -z "$made" ] || rm -rf "$R${made:?}"
-        if [ "$first" = yes ]; then rm -rf "$R${STATE:?}" "$R${OPT:?}"; fi
+        if [ "$first" = yes ]; then rm -rf "$R${STATE:?}"; fi
         printf 'error: nothing is changed: %s\n' "$([ "$first" = yes ] && echo 'Lading is not installed' || echo "${was#versions/} is in force, as before")" >&2
     fi
     rm -rf "$scratch"
@@ -190,7 +205,7 @@ undo_file() {
     [ -f "$scratch/$1.path" ] || return 0
     path=$(cat "$scratch/$1.path")
     case $path in *kubelet*) ;; *) [ -z "$2" ] || return 0 ;; esac
-    rm -f "$R$path"
+    if [ -d "$R$path" ] && [ ! -L "$R$path" ]; then rmdir "$R$path" 2>/dev/null; else rm -f "$R$path"; fi
     if [ -e "$scratch/$1.was" ] || [ -L "$scratch/$1.was" ]; then cp -pP "$scratch/$1.was" "$R$path"; fi
     rm "$scratch/$1.path"
 }
@@ -275,6 +290,7 @@ point_kubelet() {
             awk -v new="KUBELET_EXTRA_ARGS=\"$args\"" '{ lines[NR] = $0; if (/^KUBELET_EXTRA_ARGS=/) at = NR }
                 END { for (n = 1; n <= NR; n++) print n == at ? new : lines[n] }' "$R$file" |
                 put kubelet "$file" "$(stat -c %a "$R$file")"
+            drop_in  # for the order
         else
             drop_in "Environment=\"KUBELET_EXTRA_ARGS=$(with_flag "$(extra_args_of_units)")\""
         fi
@@ -286,7 +302,7 @@ exec_start_of_others() { # ours repeats it
     if [ -e "$R$UNITS/kubelet.service.d/10-lading.conf" ]; then exec_start | sed "s| $FLAG||"; else exec_start; fi
 }
 drop_in() {
-    { printf '[Unit]\nWants=%s\nAfter=%s\n\n[Service]\n' "${SOCKET_UNITS[*]}" "${SOCKET_UNITS[*]}" && printf '%s\n' "$@"; } |
+    { printf '[Unit]\nWants=%s\nAfter=%s\n' "${SOCKET_UNITS[*]}" "${SOCKET_UNITS[*]}"; [ $# = 0 ] || printf '%s\n' '' '[Service]' "$@"; } |
         put kubelet "$UNITS/kubelet.service.d/10-lading.conf" 644
 }
 
@@ -445,7 +461,7 @@ make_version() {
     [ "$dry" = no ] || { note "$python -m venv; pip install $(basename "$wheel"), and requirements.txt with hashes"; return 0; }
     made=$venv
     rm -rf "$R${venv:?}"
-    mkdir -p "$R$OPT/versions"
+    make_folder "$OPT/versions"
     "$python" -m venv "$R$venv"
     pip "$R$venv" --no-deps "$wheel"
     pip "$R$venv" --require-hashes -r "$R$venv/share/lading/requirements.txt"
@@ -534,8 +550,12 @@ setting() { as_version "$1" "$2" --print-config | sed -n "s/^$3 = \"\(.*\)\".*/\
 write_units() {
     local name shared="$R$OPT/versions/$1/share/lading/systemd"
     begin "write the units in $UNITS"
-    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}"; do
-        if [ "$dry" = yes ]; then note "write $UNITS/$name"; else put unit "$UNITS/$name" 644 <"$shared/$name"; fi
+    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "$UVM_UNIT"; do
+        if [ "$dry" = yes ]; then
+            note "write $UNITS/$name"
+        elif [ "$name" != "$UVM_UNIT" ] || [ -e "$shared/$name" ]; then # --rollback: older versions do not have it
+            put unit "$UNITS/$name" 644 <"$shared/$name"
+        fi
     done
 }
 write_registration() {
@@ -578,7 +598,7 @@ current() { local at; at=$(readlink "$R$OPT/current" || true); printf '%s' "${at
 # So that each is found as every page and message calls it.
 put_on_path() {
     local name at
-    [ "$dry" = yes ] || mkdir -p "$R$ON_PATH"
+    [ "$dry" = yes ] || make_folder "$ON_PATH"
     for name in "${COMMANDS[@]}"; do
         at=$ON_PATH/$name
         if { [ -e "$R$at" ] || [ -L "$R$at" ]; } && ! leads_to_us "$at"; then
@@ -720,6 +740,7 @@ uninstall() {
     fi
     begin "stop the daemons"
     service stop "${SERVICE_UNITS[@]}" "${SOCKET_UNITS[@]}"
+    [ ! -e "$R$UNITS/$UVM_UNIT" ] || service stop "$UVM_UNIT"
     units disable
     begin "put the files back"
     for path in $(paths_of unit) $(paths_of config); do restore "$path"; done
@@ -728,11 +749,9 @@ uninstall() {
         if leads_to_us "$path"; then run rm -- "$R$path"; fi
     done
     if live; then run rm -rf -- "$(dirname $SOCKET)"; fi
-    run rm -rf -- "$R$OPT"
+    run rm -rf -- "$R$OPT"/{versions/*,bin,current,previous}
+    [ "$dry" = yes ] || drop_folders
     run rm -rf -- "$R$STATE"
-    for path in "$UNITS/kubelet.service.d" $ETC/hooks.d $ETC/keys $ETC; do
-        [ "$dry" = yes ] || rmdir "$R$path" 2>/dev/null || true
-    done
     finish "left is /var/lib/lading/node.db, who held what$(left_in_etc)"
 }
 

@@ -17,13 +17,14 @@ from hooks.grant.gpu import GpuMode
 from hooks.inventory.model import Inventory, Partition
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
+from hooks.inventory.xid import KernelLog
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
 from hooks.ledger_service import LedgerService
 from hooks.memlock import memlock_warning
 from hooks.metrics import Metrics
 from hooks.node import Node
-from hooks.readiness import decide_ready
+from hooks.readiness import decide_ready, find_files_problem
 from hooks.report.reporter import Reporter, connect
 from hooks.service import HookServer, HookService
 from hooks.settings import AttachBy, Settings, ledger_path, read_configured_partitions, read_trust, rules
@@ -78,7 +79,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 soon=loop.call_soon,
             )
             node.watch = InventoryWatch(
-                partial(read_configured, settings, read_configured_partitions(settings)),
+                partial(read_configured, settings, read_configured_partitions(settings), KernelLog(host_root)),
                 folders=watched_folders(host_root),
                 interval_s=settings.inventory_interval,
                 on_change=node.inventory_changed,
@@ -156,15 +157,21 @@ class RuntimeCdi:
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
 
 
-def read_configured(settings: Settings, partitions: tuple[Partition, ...] = ()) -> Inventory:
+def read_configured(
+    settings: Settings, partitions: tuple[Partition, ...] = (), kernel_log: KernelLog | None = None
+) -> Inventory:
     """The node's inventory, with what the configured way of injection needs. `partitions` are for the report."""
     devices, cdi = settings.gpu_mode is GpuMode.DEVICES, settings.gpu_mode is GpuMode.CDI
     return read_inventory(
         Path(settings.host_root),
         nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
-        driver_root=Path(settings.driver_root) if devices and settings.driver_root else None,
+        driver_root=settings.driver_root,
+        driver_files=devices,
+        driver_groups=settings.driver_groups if devices else (),
         cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if cdi else [],
         partitions=partitions,
+        shares_per_gpu=settings.shares_per_gpu,
+        kernel_log=kernel_log or KernelLog(Path(settings.host_root)),
     )
 
 
@@ -228,6 +235,7 @@ def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tu
         ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
+        driver_files=find_files_problem(node.inventory, driver_root=settings.driver_root, mode=settings.gpu_mode),
         unwell=node.unwell,
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",

@@ -9,6 +9,7 @@ node's configuration has it. It does not win over another pod's grant of the sam
 container's annotations, which a checkpoint can bring along, and nobody knows which is true.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from hooks.assignment.annotations import Trust, parse_assignment
 from hooks.assignment.model import Assignment, ContainerRequest, Form, Refusal
 from hooks.attach.model import WantedVf
 from hooks.grant.choose import choose
+from hooks.grant.dirty import Cleanness
 from hooks.grant.gpu import GpuInjection, adjust_gpus
 from hooks.grant.holding import Holding
 from hooks.grant.netdev import NetdevPolicy, decide_netdevs
@@ -27,7 +29,7 @@ from hooks.inventory.model import Inventory
 from hooks.ledger.model import Grant, holding_of, render_annotation
 from hooks.ledger.reconcile import both_hold
 from lading.reasons import Reason
-from lading.vocabulary import GRANT, GpuUuid, PodUid, SandboxId
+from lading.vocabulary import GRANT, NOTHING, GpuUuid, PciAddress, PodUid, SandboxId
 from protos.hook.v1 import hook_pb2
 
 
@@ -43,6 +45,8 @@ class Rules:
     rdma: RdmaInjection
     netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
     unhealthy: Unhealthy = Unhealthy.KEEP
+    dirty_tolerance_mib: int | None = None  # memory in use on a card that is granted whole; None: not checked
+    max_age_s: float = math.inf  # of an inventory from which something new is granted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +54,13 @@ class View:
     """The node at the moment of the decision."""
 
     inventory: Inventory  # with what is away in pods (attach.overlay)
+    age_s: float = 0.0  # of the inventory
+    rebound: Sequence[PciAddress] = ()  # cards whose driver was bound again since: minor numbers may have changed
     own: Grant | None = None  # what this container holds already
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
     held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
     foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
+    host_processes: Mapping[GpuUuid, Sequence[str]] = field(default_factory=dict)  # outside pods, for messages
     stopped: bool = False  # the sandbox was stopped, or is being stopped
     may_grant: bool = True  # the ledger was reconciled with the runtime
     now: int = 0  # Unix time, seconds
@@ -78,8 +85,13 @@ def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: R
     if view.own and request != view.own.request:
         return _changed(view.own)
     if assignment is None or request.empty:
-        return Answer(adjustment=adjust_unassigned(sandbox, container, rules.unassigned))
-    refusal = _check_moment(assignment, view) or check_pod(sandbox, container, request, rules.pod)
+        return _answer_nothing(sandbox, container, rules)
+    refusal = (
+        _check_names(sandbox, container)
+        or _check_moment(assignment, view)
+        or _check_inventory(request, rules, view)
+        or check_pod(sandbox, container, request, rules.pod)
+    )
     if refusal:
         return refusal
     grant = _grant(sandbox, container, assignment, request, rules, view)
@@ -87,6 +99,23 @@ def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: R
         return grant
     answer = _adjust(sandbox, container, grant, rules, view)
     return answer if isinstance(answer, Refusal) else replace(answer, key_id=assignment.key_id)
+
+
+def _answer_nothing(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: Rules) -> Answer:
+    """Write an empty grant, so that the container differs from one that was created past the proxy."""
+    adjustment = adjust_unassigned(sandbox, container, rules.unassigned)
+    adjustment.annotations[GRANT] = NOTHING
+    return Answer(adjustment=adjustment)
+
+
+def _check_names(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Refusal | None:
+    """Refuse a container without a name or a pod without a uid: grants are kept by these."""
+    if sandbox.uid and container.name:
+        return None
+    return Refusal(
+        reason=Reason.CONTAINER_UNNAMED,
+        message="cannot give devices to a container without a name, or of a pod without a uid: set both in the CRI request",
+    )
 
 
 def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
@@ -104,6 +133,22 @@ def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
             "this is retried by itself",
         )
     return None
+
+
+def _check_inventory(request: ContainerRequest, rules: Rules, view: View) -> Refusal | None:
+    """Refuse to decide from an inventory that may no longer be true."""
+    problem = ""
+    if request.gpus and view.rebound:
+        problem = f"the driver was bound again to {', '.join(view.rebound)} since the devices were read"
+    elif view.own is None and view.age_s > rules.max_age_s:
+        problem = f"the devices were last read {view.age_s:.0f} s ago; does the driver hang?"
+    if not problem:
+        return None
+    return Refusal(
+        reason=Reason.INVENTORY_UNAVAILABLE,
+        message=f"cannot give devices yet: {problem}",
+        transient=True,
+    )
 
 
 def _changed(own: Grant) -> Refusal:
@@ -126,7 +171,8 @@ def _grant(
     if view.own:
         twice = _held_twice(view.own, view.held)
         return twice or _again(replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen), rules, view)
-    devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign)
+    cleanness = Cleanness(tolerance_mib=rules.dirty_tolerance_mib, processes=view.host_processes)
+    devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign, cleanness=cleanness)
     if isinstance(devices, Refusal):
         return devices
     return Grant(

@@ -17,14 +17,15 @@ from hooks.audit_command import audit
 from hooks.boot import read_boot_id
 from hooks.daemon import read_in_time, run
 from hooks.decide import Rules, View
-from hooks.ledger.foreign import find_foreign
+from hooks.ledger.foreign import find_foreign, name_processes
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import rebuild
 from hooks.ledger.store import read_journal, read_ledger, replace_ledger
 from hooks.registration import render_registration
-from hooks.settings import CONFIG, Settings, check, ledger_path, read_trust, rules
+from hooks.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust, rules
 from lading import __version__
 from lading.errors import ConfigError, LadingError, die
+from lading.files import replace_file
 from lading.log import open_log, printable
 from lading.runtime import RuntimeClient
 from lading.settings import add_flags, load, parse_args
@@ -48,8 +49,7 @@ def serve(argv: Sequence[str]) -> None:
         prog="lading-hooks",
         description="The hook server: knows this node's GPUs and RDMA VFs and who holds them, and tells the CRI proxy what a "
         "container gets.",
-        epilog="other commands: lading-hooks ledger | audit | release DEVICE | render -f pod.yaml | registration | "
-        "rebuild-ledger (each has --help).  "
+        epilog=f"other commands: lading-hooks {' | '.join(_COMMANDS)} (each has --help).  "
         "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused and why",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -94,19 +94,32 @@ def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
     grants = read_ledger(ledger_path(settings))
     rows = read_journal(ledger_path(settings))
     inventory = with_attached(inventory, rows)
-    view = View(inventory=inventory, held=holdings_of(rows), foreign=find_foreign(host_root, inventory, grants))
+    foreign = find_foreign(host_root, inventory, grants)
+    processes = {card: name_processes(host_root, pids) for card, pids in foreign.host.items()}
+    view = View(inventory=inventory, held=holdings_of(rows), foreign=foreign.held, host_processes=processes)
     return rules(settings, read_trust(settings), cdi_refusal=""), view, grants
 
 
 def _registration(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks registration",
-        description="The registration of this hook server, for the CRI proxy's hooks folder: "
-        "lading-hooks registration > /etc/lading/hooks.d/50-lading.json",
+        description="Print the registration of this hook server, or write it into the CRI proxy's folder of registrations.",
+    )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        nargs="?",
+        const=REGISTRATION,
+        metavar="FILE",
+        help=f"replace this file; on any error it stays as it is [{REGISTRATION}]",
     )
     add_flags(parser, Settings, config=CONFIG)
-    settings = load(Settings, parser.parse_args(argv))
-    print(json.dumps(render_registration(settings), indent=2))
+    args = parser.parse_args(argv)
+    text = json.dumps(render_registration(load(Settings, args)), indent=2) + "\n"
+    if args.write is None:
+        print(text, end="")
+    else:
+        replace_file(args.write, text.encode())
 
 
 def _rebuild_ledger(argv: Sequence[str]) -> None:

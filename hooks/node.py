@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,10 +19,12 @@ from hooks.assignment.model import Refusal
 from hooks.attaching import Attacher, Attaching
 from hooks.decide import Answer, Rules, View, decide
 from hooks.grant.unwell import find_unwell
+from hooks.inventory.binding import find_rebound
+from hooks.inventory.driver import recheck_mounts
 from hooks.inventory.model import Inventory
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.bypass import Bypassed, find_bypassed
-from hooks.ledger.foreign import decide_foreign, find_foreign, read_cgroups
+from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes, read_cgroups
 from hooks.ledger.model import Grant
 from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
@@ -39,6 +41,8 @@ from protos.hook.v1 import hook_pb2
 RETRY_S: Final = 1.0
 # After a sandbox was stopped: its containers have exited, unless killing one failed; then it is looked at again.
 RELEASE_RETRY_S: Final = 2.0
+# How long a call waits for a new reading; the proxy waits for 2 s.
+READING_S: Final = 1.0
 # A stop that is under way for so long has no caller any more: kubelet gives up after two minutes, and asks again.
 STOPPING_S: Final = 150.0
 
@@ -105,8 +109,17 @@ class Node:
 
     # ---- what the hook API asks
 
+    async def adjust_after_reading(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Answer | Refusal:
+        """Read the devices again, for as long as a call can wait, and decide again."""
+        if self.watch is not None:
+            with contextlib.suppress(TimeoutError, HostError):
+                async with asyncio.timeout(READING_S):
+                    await self.watch.refresh_now()
+        return self.adjust_container(sandbox, container)
+
     def adjust_container(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Answer | Refusal:
-        """What `attach` of the answer names has to be brought into the pod by `attach_vfs` before it is answered."""
+        """Decide. The caller brings what `attach` of the answer names into the pod with `attach_vfs`, before it answers, and
+        has a transient refusal decided again with `adjust_after_reading`."""
         inventory = self.inventory
         if inventory is None:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="cannot give devices yet: they have not been read")
@@ -191,12 +204,16 @@ class Node:
     def _view(self, inventory: Inventory, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> View:
         pod = PodUid(sandbox.uid)
         own = self.ledger.find(pod, container.name)
+        foreign = Foreign() if own else find_foreign(self.host_root, inventory, self.ledger.grants())
         return View(
-            inventory=inventory,
+            inventory=replace(inventory, driver=inventory.driver and recheck_mounts(inventory.driver)),
+            age_s=self.watch.age_s if self.watch else math.inf,
+            rebound=find_rebound(self.host_root, inventory.gpus),
             own=own,
             pod_gen=self.ledger.newest_gen(pod),
             held=(*self.ledger.held_by_others(pod, container.name), *self.vfs.holdings()),
-            foreign={} if own else find_foreign(self.host_root, inventory, self.ledger.grants()),
+            foreign=foreign.held,
+            host_processes={card: name_processes(self.host_root, pids) for card, pids in foreign.host.items()},
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
             may_grant=self.reconciled,
             now=int(self.clock()),
@@ -243,7 +260,8 @@ class Node:
             self._telling.once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
             return False
         self._telling.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
-        actions = reconcile(
+        await self._find_bypassed(sandboxes, containers)
+        actions = reconcile(  # no await from here to `_apply`: a call answered in between would be missed
             grants,
             tombstones,
             sandboxes,
@@ -256,9 +274,6 @@ class Node:
         )
         for problem in actions.problems:
             self._telling.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
-        rules = self.rules()
-        self.bypassed = find_bypassed(sandboxes, containers, node=rules.node_name, trust=rules.trust)
-        self._telling.bypassed(self.bypassed)
         try:
             self._apply(actions)
         except StateError as e:  # the ledger may lack what somebody holds: nothing new is given before it has that
@@ -270,6 +285,13 @@ class Node:
             self.reconciled = True
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
         return actions.reconciled
+
+    async def _find_bypassed(self, sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> None:
+        """Compare annotations in a thread, because pods' authors decide how long they are, and calls are answered meanwhile."""
+        rules = self.rules()
+        find = partial(find_bypassed, sandboxes, containers, node=rules.node_name, trust=rules.trust)
+        self.bypassed = await asyncio.to_thread(find)
+        self._telling.bypassed(self.bypassed)
 
     def _with_vfs_on_their_way_back(self) -> set[PodUid]:
         """Where others bring VFs into pods and back (CNI), we have no rows of them: they are back when the stop has succeeded.

@@ -8,12 +8,12 @@ node is served as before.
 
 from collections.abc import Sequence
 
+from hooks.grant.gpu import GpuMode
+from hooks.inventory.model import Inventory
 from hooks.ledger.bypass import Bypassed
+from hooks.settings import max_age_s
 from lading.health import Condition
 
-# An age may be three intervals, and a slow driver's or runtime's answer.
-_INTERVALS = 3
-_SLACK_S = 30.0
 _NAMED = 3  # of the bypassed containers, of the devices that fell ill
 _STALE_S = 60.0  # an API server that is upgraded is away for less
 
@@ -27,11 +27,13 @@ def decide_ready(
     ledger: str,
     socket: str,
     bypassed: Sequence[Bypassed],
+    driver_files: str = "",
     unwell: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
 ) -> tuple[Condition, ...]:
-    """`ledger` and `socket` say what is wrong with them, or nothing. `report_stale_s` is None where nothing is reported."""
+    """`ledger`, `socket` and `driver_files` say what is wrong with them, or nothing. `report_stale_s` is None where nothing is
+    reported."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"made past the proxy, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
@@ -42,9 +44,18 @@ def decide_ready(
         Condition.unless(ledger, name="ledger"),
         Condition.unless(socket, name="socket"),
         Condition.unless(went_past, name="no-bypass"),
+        Condition.unless(driver_files, name="driver-files"),
         Condition.unless(_some(unwell, "; "), name="held-devices", required=False),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
+
+
+def find_files_problem(inventory: Inventory | None, *, driver_root: str, mode: GpuMode) -> str:
+    """Describe why GPU containers are refused although the driver runs: its files cannot be mounted; empty if they can."""
+    driver = inventory.driver if inventory else None
+    if driver is None or driver.mounts or mode is not GpuMode.DEVICES or not driver_root:
+        return ""
+    return f"no libcuda.so.{driver.version} below driver_root {driver_root}: containers with GPUs are refused"
 
 
 def _some(names: Sequence[str], between: str) -> str:
@@ -58,6 +69,6 @@ def _reported(stale_s: float, failure: str) -> Condition:
 
 
 def _too_old(age_s: float, interval_s: float, what: str) -> str:
-    if age_s <= _INTERVALS * interval_s + _SLACK_S:
+    if age_s <= max_age_s(interval_s):
         return ""
     return f"{what} {age_s:.0f} s ago" if age_s != float("inf") else f"{what}: never"

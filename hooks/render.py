@@ -9,7 +9,7 @@ know (device plugins, runtime handlers, whether CDI names are honoured) is not i
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
@@ -23,8 +23,10 @@ from hooks.ledger.canonical import without_defaults
 from hooks.ledger.model import Grant, GrantKey, holding_of
 from lading.errors import ConfigError
 from lading.log import printable
-from lading.vocabulary import GRANT, PREFIX, PodUid
+from lading.vocabulary import GRANT, PREFIX, PodUid, adds_sys_admin
 from protos.hook.v1 import hook_pb2
+
+_NO_UID: Final = "not-created-yet"  # of a pod that no API server has seen
 
 
 class _EnvVar(msgspec.Struct):
@@ -32,8 +34,17 @@ class _EnvVar(msgspec.Struct):
     value: str | None = None
 
 
+class _Capabilities(msgspec.Struct):
+    add: list[str] | None = None
+
+
 class _SecurityContext(msgspec.Struct):
     privileged: bool | None = None
+    capabilities: _Capabilities | None = None
+
+    @property
+    def sys_admin(self) -> bool:
+        return self.capabilities is not None and adds_sys_admin(self.capabilities.add or ())
 
 
 class _Container(msgspec.Struct):
@@ -122,7 +133,7 @@ def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> l
     sandbox = hook_pb2.PodSandbox(
         name=metadata.name or metadata.generateName or "",
         namespace=metadata.namespace or "default",
-        uid=metadata.uid or "",
+        uid=metadata.uid or _NO_UID,
         annotations=pod.annotations,
         host_network=bool(spec.hostNetwork),
         user_namespace=spec.hostUsers is False,
@@ -150,6 +161,7 @@ def _projected(container: _Container) -> hook_pb2.Container:
         name=container.name,
         env=[hook_pb2.EnvVar(name=env.name, value=env.value) for env in container.env or []],
         privileged=bool(security and security.privileged),
+        sys_admin=bool(security and security.sys_admin),
     )
 
 

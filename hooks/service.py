@@ -87,15 +87,26 @@ class HookService:
             case hook_pb2.CREATE_CONTAINER:
                 began = time.monotonic()
                 answer = self._node.adjust_container(request.sandbox, request.container)
-                took_s = time.monotonic() - began
-                if isinstance(answer, Answer) and answer.attach:
-                    return self._attach(request.sandbox, answer, took_s)
-                return self._respond(answer, took_s)
+                if isinstance(answer, Refusal) and answer.transient:
+                    return self._adjust_after_reading(request, began)
+                return self._finish(request.sandbox, answer, time.monotonic() - began)
             case hook_pb2.STOP_POD_SANDBOX:
                 self._node.stopping(request.sandbox)
                 return self._give_back(request.sandbox) if self._node.has_vfs(request.sandbox) else _NOTHING
             case _:
                 return _NOTHING  # nothing of ours depends on the other stages
+
+    def _finish(
+        self, sandbox: hook_pb2.PodSandbox, answer: Answer | Refusal, took_s: float
+    ) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
+        if isinstance(answer, Answer) and answer.attach:
+            return self._attach(sandbox, answer, took_s)
+        return self._respond(answer, took_s)
+
+    async def _adjust_after_reading(self, request: hook_pb2.AdjustRequest, began: float) -> hook_pb2.AdjustResponse:
+        answer = await self._node.adjust_after_reading(request.sandbox, request.container)
+        finished = self._finish(request.sandbox, answer, time.monotonic() - began)
+        return finished if isinstance(finished, hook_pb2.AdjustResponse) else await finished
 
     async def _attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer, took_s: float) -> hook_pb2.AdjustResponse:
         return self._respond(await self._node.attach_vfs(sandbox, answer), took_s)

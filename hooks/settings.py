@@ -18,16 +18,19 @@ from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
 from hooks.grant.unwell import Unhealthy
+from hooks.inventory.groups import DriverGroup
 from hooks.inventory.model import Partition
 from hooks.inventory.nvswitch import read_partitions
 from lading.errors import ConfigError
 from lading.health import parse_address
 from lading.log import Level
+from lading.nodedevices import SHARES_PER_GPU
 from lading.settings import Setting
-from lading.signature import load_public_keys
+from lading.signature import read_public_keys
 from lading.sockets import parse_endpoint
 
 CONFIG: Final = Path("/etc/lading/hooks.toml")
+REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
 
 # A stop goes on after so many seconds, whatever of its VFs is back: the rest is in the journal, and tried again.
 STOP_WAIT_S: Final = 5.0
@@ -57,17 +60,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, str],
         Setting("central's public keys: key id = PEM file", flag=False),
     ] = {}
+    foreign_annotations: Annotated[
+        tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
+    ] = ()
     gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
-    driver_root: Annotated[str, Setting("mode devices: mount the driver's libraries from below this folder")] = ""
+    driver_root: Annotated[
+        str, Setting("where the driver's libraries are (mode devices mounts them), and a driver container's device nodes")
+    ] = ""
+    driver_groups: Annotated[
+        tuple[DriverGroup, ...],
+        Setting("mode devices: what containers with GPUs get besides: gdrcopy, gds, imex, graphics"),
+    ] = ()
     cdi_spec_dirs: Annotated[tuple[str, ...], Setting("mode cdi: where CDI specs are")] = ("/etc/cdi", "/var/run/cdi")
     nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
     nvswitch_partitions: Annotated[
         str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
     ] = ""
+    shares_per_gpu: Annotated[
+        int, msgspec.Meta(ge=1, le=1000), Setting("containers that may have a share of one card at a time; reported to central")
+    ] = SHARES_PER_GPU
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without GPUs of ours")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
-    allow_privileged: Annotated[bool, Setting("give devices to privileged containers, which see every device anyway")] = False
+    allow_privileged: Annotated[
+        bool, Setting("give devices to containers that are privileged or add SYS_ADMIN, which open every device")
+    ] = False
     unsupported_handlers: Annotated[
         tuple[str, ...], Setting("runtime handlers (patterns) whose containers can not be given devices")
     ] = PodPolicy().unsupported_handlers
@@ -90,6 +107,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Unhealthy,
         Setting("a container made again whose device fell ill: keep waits for it, give-up takes another free VF"),
     ] = Unhealthy.KEEP
+    dirty_tolerance: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        Setting("MiB that may be in use on a card that no grant holds; with more it is not granted whole"),
+    ] = 1024
     inventory_interval: Annotated[float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two looks at the devices")] = (
         10.0
     )
@@ -123,6 +145,7 @@ def check(settings: Settings) -> None:
     parse_address(settings.metrics)
     read_vf_settings(settings)
     _check_cni(settings)
+    _check_groups(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)
     if missing := _missing(settings, trust):
@@ -162,18 +185,24 @@ def _check_cni(settings: Settings) -> None:
         )
 
 
+def _check_groups(settings: Settings) -> None:
+    """Refuse groups in the other modes, where Lading puts no device nodes and files into containers."""
+    if settings.driver_groups and settings.gpu_mode is not GpuMode.DEVICES:
+        others = {GpuMode.CDI: "the node's CDI specs say", GpuMode.NVIDIA_RUNTIME: "NVIDIA's runtime decides"}
+        raise ConfigError(
+            f"driver_groups = {', '.join(settings.driver_groups)}, and with gpu_mode = {settings.gpu_mode} "
+            f"{others[settings.gpu_mode]} what a container with a GPU gets",
+            hint="leave driver_groups out (or gpu_mode = devices)",
+        )
+
+
 def ledger_path(settings: Settings) -> Path:
     return Path(settings.state_dir) / "node.db"
 
 
 def read_trust(settings: Settings) -> Trust:
-    pems = {}
-    for key_id, name in settings.keys.items():
-        try:
-            pems[key_id] = Path(name).read_bytes()
-        except OSError as e:
-            raise ConfigError(f"keys.{key_id}: cannot read {name}: {e.strerror}") from e
-    return Trust(accepted=frozenset(settings.assignments), keys=load_public_keys(pems))
+    foreign = frozenset(settings.foreign_annotations)
+    return Trust(accepted=frozenset(settings.assignments), keys=read_public_keys(settings.keys), foreign=foreign)
 
 
 def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
@@ -183,6 +212,11 @@ def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
         raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
 
 
+def max_age_s(interval_s: float) -> float:
+    """Return the greatest age of what is read at this interval: three intervals, and 30 s for a slow driver or runtime."""
+    return 3 * interval_s + 30.0
+
+
 def attaches(settings: Settings) -> bool:
     """Whether VFs are brought into pods by us: their network devices, and in exclusive mode their RDMA devices."""
     return settings.attach is AttachBy.HOOKS and (Path(settings.host_root) == Path("/") or settings.netdev is True)
@@ -190,9 +224,8 @@ def attaches(settings: Settings) -> bool:
 
 def read_vf_settings(settings: Settings) -> VfSettings:
     """`[vf]`. Raises ConfigError."""
-    for key in settings.vf:
-        if key not in _VF_KEYS:
-            raise ConfigError(f"vf.{key}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
+    if unknown := [f"vf.{key}" for key in settings.vf if key not in _VF_KEYS]:
+        raise ConfigError(f"{', '.join(unknown)}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
     try:
         found = parse_settings(settings.vf)
     except WrongSettingError as e:
@@ -226,4 +259,6 @@ def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
             settings=read_vf_settings(settings),
         ),
         unhealthy=settings.unhealthy,
+        dirty_tolerance_mib=settings.dirty_tolerance,
+        max_age_s=max_age_s(settings.inventory_interval),
     )

@@ -59,6 +59,11 @@ def find_namespace(flags: Flags) -> str:
     return read_namespace(path, flags.context) or DEFAULT
 
 
+def find_scope(flags: Flags) -> str:
+    """Return the namespace of a command about many pods; empty: all."""
+    return "" if flags.all_namespaces else find_namespace(flags)
+
+
 def find_pod(flags: Flags, word: str) -> tuple[str, str]:
     """Namespace and name of the pod that a person names: NAME, or NAMESPACE/NAME."""
     namespace, _, name = word.rpartition("/")

@@ -83,6 +83,7 @@ Listed = tuple[Sequence[T | Unreadable], str]  # with the version of the list
 
 def compute(devices: Listed[NodeDevices], nodes: Listed[Node], pods: Listed[Pod], reckoning: Reckoning = DEFAULT) -> Cluster:
     """From three lists to what they mean."""
+    pods = _without_foreign(pods, frozenset(reckoning.foreign_annotations))
     ledger, pending = Ledger(), PendingPods()
     scheduler = reckoning.scheduler(ledger, pending, clock=time.monotonic)
     problems = _Problems()
@@ -103,6 +104,12 @@ def compute(devices: Listed[NodeDevices], nodes: Listed[Node], pods: Listed[Pod]
         unassigned=unassigned,
         problems=problems.said,
     )
+
+
+def _without_foreign(pods: Listed[Pod], keys: frozenset[str]) -> Listed[Pod]:
+    """Return the pods as central reads them, without annotations of other systems."""
+    objects, version = pods
+    return [one if isinstance(one, Unreadable) else ask.without_annotations(one, keys) for one in objects], version
 
 
 def _readable(objects: Sequence[T | Unreadable]) -> list[T]:

@@ -63,6 +63,25 @@ _OPTIONS: Final = (
     ),
 )
 _NAMES: Final = tuple(str(option.name) for option in _OPTIONS)
+_OF_PODS: Final = {"namespace": "-n", "all_namespaces": "-A"}
+
+
+class Scope(StrEnum):
+    """Name what a command is about. This decides which of -n and -A it takes; it refuses the others."""
+
+    CLUSTER = "the whole cluster"
+    POD = "one pod"
+    PODS = "pods"
+
+    @property
+    def refuses(self) -> frozenset[str]:
+        match self:
+            case Scope.CLUSTER:
+                return frozenset(_OF_PODS)
+            case Scope.POD:
+                return frozenset({"all_namespaces"})
+            case Scope.PODS:
+                return frozenset()
 
 
 def flags_of(ctx: click.Context) -> Flags:
@@ -74,14 +93,23 @@ def flags_of(ctx: click.Context) -> Flags:
     return Flags(**given)
 
 
+def refuse(flags: Flags, scope: Scope, ctx: click.Context | None = None) -> None:
+    """Refuse a flag that would say nothing about the answer, rather than ignore it."""
+    for name in sorted(scope.refuses):
+        if getattr(flags, name):
+            raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", ctx)
+
+
 class _Sectioned(click.Command):
     """Help with the global flags below the command's own."""
+
+    hidden_names: frozenset[str] = frozenset()  # flags that are refused
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own: list[tuple[str, str]] = []
         everywhere: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            if record := param.get_help_record(ctx):
+            if param.name not in self.hidden_names and (record := param.get_help_record(ctx)):
                 (everywhere if param.name in _NAMES else own).append(record)
         for title, records in (("Options", own), ("Global options", everywhere)):
             if records:
@@ -92,13 +120,23 @@ class _Sectioned(click.Command):
 class Command(_Sectioned):
     """Its function gets `flags`. `columns` explains its table: head and meaning. `formats`: its answer has several."""
 
-    def __init__(self, *args: Any, columns: tuple[tuple[str, str], ...] = (), formats: bool = True, **words: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        columns: tuple[tuple[str, str], ...] = (),
+        formats: bool = True,
+        scope: Scope = Scope.CLUSTER,
+        **words: Any,
+    ) -> None:
         super().__init__(*args, **words)
         self.columns = columns
+        self.scope = scope
+        self.hidden_names = scope.refuses
         self.params += [option for option in _OPTIONS if formats or option.name != "output"]
 
     def invoke(self, ctx: click.Context) -> Any:
         flags = flags_of(ctx)
+        refuse(flags, self.scope, ctx)
         ctx.params = {name: value for name, value in ctx.params.items() if name not in _NAMES} | {"flags": flags}
         return super().invoke(ctx)
 
@@ -127,9 +165,9 @@ class Group(_Sectioned, click.Group):
 
 
 def command(
-    name: str, *, columns: tuple[tuple[str, str], ...] = (), formats: bool = True
+    name: str, *, columns: tuple[tuple[str, str], ...] = (), formats: bool = True, scope: Scope = Scope.CLUSTER
 ) -> Callable[[Callable[..., None]], Command]:
     def declare(function: Callable[..., None]) -> Command:
-        return click.command(name, cls=Command, columns=columns, formats=formats)(function)
+        return click.command(name, cls=Command, columns=columns, formats=formats, scope=scope)(function)
 
     return declare

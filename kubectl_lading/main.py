@@ -12,12 +12,14 @@ from kubectl_lading.installation.status import status
 from kubectl_lading.plans.defrag import defrag
 from kubectl_lading.plans.simulate import simulate
 from kubectl_lading.pods.pod import pod
+from kubectl_lading.pods.pods import pods
 from kubectl_lading.pods.why import why
 from kubectl_lading.terminal.completion import completion, print_candidates
 from kubectl_lading.where.cordon import cordon, uncordon
 from kubectl_lading.where.gpu import gpu
 from kubectl_lading.where.node import node
 from kubectl_lading.where.nodes import nodes
+from kubectl_lading.where.top import top
 from lading import __version__
 
 
@@ -37,10 +39,12 @@ main.add_command(gpu)
 main.add_command(node)
 main.add_command(nodes)
 main.add_command(pod)
+main.add_command(pods)
 main.add_command(preflight)
 main.add_command(simulate)
 main.add_command(status)
 main.add_command(sysdump)
+main.add_command(top)
 main.add_command(uncordon)
 main.add_command(why)
 

@@ -27,10 +27,19 @@ class Metadata(ask.Metadata, frozen=True, kw_only=True):
     owner_references: tuple[Owner, ...] = ()
 
 
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class Spec(ask.Spec, frozen=True, kw_only=True):
+    scheduling_gates: tuple[Gate, ...] = ()
+
+
 class Pod(ask.Pod, frozen=True, kw_only=True):
-    """As central reads it, and whom it belongs to."""
+    """Hold a pod as central reads it, its owner, and what keeps schedulers from it."""
 
     metadata: Metadata
+    spec: Spec = Spec()
 
 
 def controller_of(owners: Iterable[Owner]) -> Owner | None:

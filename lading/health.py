@@ -2,8 +2,9 @@
 
 Enters: a registry of metrics, a probe ("" or why the daemon does not answer), conditions. Leaves: text for Prometheus, JSON for
 the other two, 503 where something is not as it should be. Refuses: all methods but GET and HEAD, a request head over 8 KiB or
-later than 5 s, more than 16 connections at a time. An address that can not be had is said and tried again: it must not keep a
-node's daemon from starting.
+later than 5 s. Of more than 16 connections it closes the one that has waited longest, and serves the new one: clients that say
+nothing must not keep out a probe. An address that cannot be bound is reported and tried again: it must not keep a node's daemon
+from starting.
 
 Not prometheus_client's own server: it answers from threads without a bound, so that `/healthz` would go on saying yes beside a
 loop that hangs. Not an HTTP framework: with one request a connection and no body, a page of HTTP/1.1 is left (RFC 9112).
@@ -85,17 +86,18 @@ class HealthServer:
         self,
         address: Address | None,
         *,
-        registry: CollectorRegistry,
+        registry: CollectorRegistry | None,
         silence: Callable[[], Awaitable[str]],
         conditions: Callable[[], Sequence[Condition]],
         log: Log,
     ) -> None:
+        """Without a registry there is no `/metrics`: such a listener is for probes alone."""
         self._address = address
         self._registry = registry
         self._silence = silence
         self._conditions = conditions
         self._log = log
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the one that has waited longest first
         self._server: asyncio.Server | None = None
         self._binding: asyncio.Task[None] | None = None
 
@@ -133,10 +135,8 @@ class HealthServer:
         return True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._open += 1
+        self._close_longest_waiting()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 writer.write(await self._answer_head(reader))
@@ -146,7 +146,14 @@ class HealthServer:
             pass
         finally:
             writer.transport.abort()
-            self._open -= 1
+            self._open.pop(writer, None)
+
+    def _close_longest_waiting(self) -> None:
+        """A complete request is answered in one turn of the loop, or soon after: an old connection waits for its client."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
 
     async def _answer_head(self, reader: asyncio.StreamReader) -> bytes:
         try:
@@ -168,7 +175,7 @@ class HealthServer:
 
     async def _answer(self, path: bytes) -> bytes:
         match path:
-            case b"/metrics":
+            case b"/metrics" if self._registry is not None:
                 return _response(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
             case b"/healthz":
                 silence = await self._silence()

@@ -49,6 +49,9 @@ class NvLink(_Wire, frozen=True):
     to: GpuUuid = GpuUuid("")
 
 
+SHARES_PER_GPU: Final = 48  # where a node does not say: clients of one MPS server (NVIDIA, MPS, "Limitations")
+
+
 class Gpu(_Wire, frozen=True):
     uuid: GpuUuid
     bdf: PciAddress
@@ -57,6 +60,7 @@ class Gpu(_Wire, frozen=True):
     reserved_mib: int = msgspec.field(name="reservedMiB", default=0)  # the driver's own part
     module_id: int | None = None  # on an NVSwitch board, 1-based, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
+    max_shares: int = SHARES_PER_GPU  # containers that may have a share of it at a time
     place: Place = Place()
     mig_enabled: bool = False
     mig: tuple[MigInstance, ...] = ()

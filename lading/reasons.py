@@ -22,10 +22,12 @@ class Reason(StrEnum):
     DEVICE_UNKNOWN = "device-unknown"
     DEVICE_UNHEALTHY = "device-unhealthy"
     DEVICE_HELD = "device-held"
+    DEVICE_DIRTY = "device-dirty"  # no grant holds the card, and its memory is in use
     DEVICE_NODE_INVALID = "device-node-invalid"
     DRIVER_FILES_MISSING = "driver-files-missing"
     CAPACITY_EXCEEDED = "capacity-exceeded"  # shares of one card that add up to more than it has, or too few free VFs
     # The pod and its runtime
+    CONTAINER_UNNAMED = "container-unnamed"  # or its pod has no uid; kubelet always sends both
     RUNTIME_HANDLER = "runtime-handler"
     PRIVILEGED = "privileged"
     USER_NAMESPACE = "user-namespace"

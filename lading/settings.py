@@ -2,7 +2,8 @@
 
 A daemon declares a frozen `msgspec.Struct` whose fields are `Annotated[type, Setting("help")]`. `load` reads the TOML file
 and the command line (which wins) and answers an instance, or raises ConfigError naming file, key, value and what would be
-right. An unknown key is an error: a misspelt `failure_polcy` must not silently mean the default.
+right. An unknown key is an error: a misspelt `failure_polcy` must not silently mean the default. What is wrong in the file is
+reported with its line and column.
 """
 
 import argparse
@@ -68,17 +69,17 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
 
 def load(schema: type[S], args: argparse.Namespace) -> S:
     """The settings in force. A `--config` that was named must exist; the default one may be absent."""
-    values, flags = _read_file(args), _read_flags(schema, args)
-    where = str(args.config or args.default_config)
+    text, flags = _read_file(args), _read_flags(schema, args)
+    values, where = _parse(text, _path(args)), str(_path(args))
     source = dict.fromkeys(values, where) | {key: "--" + key.replace("_", "-") for key in flags}
-    return convert(schema, values | flags, source, where)
+    return convert(schema, values | flags, source, where, text)
 
 
 def load_usable(schema: type[S], args: argparse.Namespace) -> S:
     """As `load`, without each value that it would refuse: for who has to go on, and says elsewhere what was wrong. Every key
     has a default here."""
     try:
-        values = _read_file(args)
+        values = _parse(_read_file(args), _path(args))
     except ConfigError:
         values = {}
     usable: dict[str, Any] = {}
@@ -89,16 +90,52 @@ def load_usable(schema: type[S], args: argparse.Namespace) -> S:
     return convert(schema, usable, {}, "")
 
 
-def _read_file(args: argparse.Namespace) -> dict[str, Any]:
+def _path(args: argparse.Namespace) -> Path:
     path: Path = args.config or args.default_config
+    return path
+
+
+def _read_file(args: argparse.Namespace) -> str:
+    """Return the text; an empty one where the default file is absent."""
+    path, content = _path(args), b""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        content = path.read_bytes()
+        return content.decode()
     except FileNotFoundError as e:
         if args.config:
             raise ConfigError(f"cannot read {path}: no such file") from e
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        return ""
+    except UnicodeDecodeError as e:
+        at = _position(content[: e.start].decode())
+        raise ConfigError(f"cannot read {path}: byte 0x{content[e.start]:02x} is not UTF-8 (at {at})") from e
+    except OSError as e:
         raise ConfigError(f"cannot read {path}: {e}") from e
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        problem = str(e).replace("(at end of document)", f"(at {_position(text)}, the end of the file)")
+        raise ConfigError(f"cannot read {path}: {problem}") from e
+
+
+def _position(before: str) -> str:
+    """Return the position after this text, as tomllib writes it."""
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+
+
+def _locate(key: str, text: str) -> str:
+    """Return where the file sets a key, as tomllib writes it; empty if it does not. The statement begins on the last line
+    that cannot be left out together with all that follow it."""
+    lines = text.splitlines(keepends=True)
+    for count in range(len(lines), 0, -1):
+        before = "".join(lines[: count - 1])
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            if key not in tomllib.loads(before):
+                indent = len(lines[count - 1]) - len(lines[count - 1].lstrip())
+                return f" (at {_position(before + lines[count - 1][:indent])})"
+    return ""
 
 
 def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
@@ -111,14 +148,15 @@ def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[
     return flags
 
 
-def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str) -> S:
-    """`source` says for each key whether the file or a flag set it, `where` what to name for a key that neither did."""
+def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str, text: str = "") -> S:
+    """`source` says for each key whether the file or a flag set it, `where` what to name for a key that neither did, `text` is
+    the file's."""
     kinds = {key: kind for key, kind, *_ in declared(schema)}
-    for key in values:
-        if key not in kinds:
-            near = difflib.get_close_matches(key, kinds, n=1)
-            meant = f"{near[0]}? " if near else ""
-            raise ConfigError(f"{where}: unknown key {key!r}", hint=f"{meant}known keys: {', '.join(sorted(kinds))}")
+    if unknown := [key for key in values if key not in kinds]:
+        named = ", ".join(f"{key!r}{_locate(key, text)}" for key in unknown)
+        meant = [f"{near}? " for key in unknown for near in difflib.get_close_matches(key, kinds, n=1)]
+        hint = f"{''.join(meant)}known keys: {', '.join(sorted(kinds))}"
+        raise ConfigError(f"{where}: unknown key{'s' if len(unknown) > 1 else ''} {named}", hint=hint)
     try:
         return msgspec.convert(values, schema, strict=True)
     except msgspec.ValidationError as e:
@@ -127,8 +165,10 @@ def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], whe
         if key not in values:  # a key without default that is missing
             raise ConfigError(f"{where}: {problem}") from e
         allowed = ", ".join(_choices(kinds[key]))
+        place = _locate(key, text) if source.get(key) == where else ""
         raise ConfigError(
-            f"{source.get(key, where)}: {at} = {values[key]!r}: {problem}", hint=f"one of: {allowed}" if allowed else ""
+            f"{source.get(key, where)}: {at} = {values[key]!r}: {problem}{place}",
+            hint=f"one of: {allowed}" if allowed else "",
         ) from e
 
 

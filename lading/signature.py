@@ -13,6 +13,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -67,6 +68,17 @@ def verifies(signature: Signature, text: str, key: Ed25519PublicKey) -> bool:
     except InvalidSignature:
         return False
     return True
+
+
+def read_public_keys(files: Mapping[str, str]) -> dict[str, Ed25519PublicKey]:
+    """Return the keys by id, from their PEM files. Raises ConfigError naming the key id that cannot be used."""
+    pems = {}
+    for key_id, name in files.items():
+        try:
+            pems[key_id] = Path(name).read_bytes()
+        except OSError as e:
+            raise ConfigError(f"keys.{key_id}: cannot read {name}: {e.strerror}") from e
+    return load_public_keys(pems)
 
 
 def load_public_keys(pems: Mapping[str, bytes]) -> dict[str, Ed25519PublicKey]:

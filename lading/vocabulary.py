@@ -1,5 +1,6 @@
 """The names that others build on: annotation keys and identities. docs/reference.md explains each for a user."""
 
+from collections.abc import Iterable
 from typing import Final, NewType
 
 PodUid = NewType("PodUid", str)
@@ -9,6 +10,9 @@ GpuUuid = NewType("GpuUuid", str)
 PciAddress = NewType("PciAddress", str)
 
 PREFIX: Final = "lading.dev/"
+# Annotations with this prefix on one pod: two for each of 127 containers, and two for the pod. Each costs time whenever a
+# container of the pod is created; the API server alone would allow 11,000.
+MAX_KEYS: Final = 256
 
 # Written by central, signed over the exact bytes of the first.
 ASSIGNMENT: Final = "lading.dev/assignment"
@@ -44,6 +48,7 @@ REQUEST_ANNOTATIONS: Final = frozenset(
 
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"
+NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device
 ATTACHMENTS: Final = "lading.dev/attachments"
 
 # Multus': which networks a pod has beside the cluster's. Central adds a pod's VFs where CNI brings them into pods.
@@ -54,6 +59,16 @@ RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards
 RESOURCE_GPU_MEMORY: Final = "lading.dev/gpu-memory"  # a share of one card, bytes
 RESOURCE_GPU_CORE: Final = "lading.dev/gpu-core"  # a share of one card's compute, percent
 RESOURCE_RDMA: Final = "lading.dev/rdma"  # VFs
+
+# With one of these a container opens every device of its node: on cgroup v1 it writes devices.allow of its own group, on v2 it
+# detaches the device program of its own group (bpf(2), BPF_PROG_DETACH).
+_OPENS_DEVICES: Final = frozenset({"ALL", "SYS_ADMIN"})
+
+
+def adds_sys_admin(capabilities: Iterable[str]) -> bool:
+    """Whether a list of added capabilities, as Kubernetes and runtimes accept them, has CAP_SYS_ADMIN."""
+    return any(name.upper().removeprefix("CAP_") in _OPENS_DEVICES for name in capabilities)
+
 
 # On a NodeDevices object, by a person: devices that get no new pods. UUIDs and PCI addresses with commas between, or "all".
 CORDON: Final = "lading.dev/cordon"

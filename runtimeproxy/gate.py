@@ -75,10 +75,18 @@ class Gate:
         keys = known_keys(stage, call.message, self.known)
         if stage is None or stage in _MAKES:
             named = screening.names_anybody(call.message)
-            return None if named or screening.must_read(stage, keys) else self._forward(call)
+            return None if named or self._must_read(stage, keys) else self._forward(call)
         if screening.asked(stage, keys):
             return None
         return self._forward(call, observe=_observes(stage, screening, keys))
+
+    def _must_read(self, stage: Stage | None, keys: Collection[str]) -> bool:
+        """Tell whether a call that makes something is read whatever its message contains. `keys`: known of its sandbox."""
+        return self._screening.must_read(stage, keys) or self._must_find(stage)
+
+    def _must_find(self, stage: Stage | None) -> bool:
+        """Tell whether the runtime is asked about any unknown sandbox: before the first list its pod may have guarded keys."""
+        return stage is Stage.CREATE_CONTAINER and not self.known.listed and bool(self._screening.guarded_prefixes)
 
     async def handle(self, call: HeldCall) -> Outcome:
         """Asks whom it must. Raises nothing but the cancellation of its own task."""
@@ -104,7 +112,7 @@ class Gate:
         if stage is None:
             named = await _look(call, lambda: screening.names_guarded(call.message))
             return self._refuse(call, _another_way(call)) if named else self._forward(call)
-        must_read = stage not in _MAKES or screening.must_read(stage, known_keys(stage, call.message, self.known))
+        must_read = stage not in _MAKES or self._must_read(stage, known_keys(stage, call.message, self.known))
         if not (must_read or await _look(call, lambda: screening.names_anybody(call.message))):
             return self._forward(call)
         try:
@@ -113,7 +121,8 @@ class Gate:
             return await self._unreadable(call, screening)
         subject = await self._subject(call, request)
         lost = None
-        if stage is Stage.CREATE_CONTAINER and await _look(call, lambda: screening.concerns(subject.keys)):
+        find = stage is Stage.CREATE_CONTAINER and await _look(call, lambda: screening.concerns(subject.keys))
+        if find or self._must_find(stage):
             lost = await self._find(subject)
             subject = await self._subject(call, request)  # with what the runtime said of its sandbox
             if not lost:
@@ -279,11 +288,11 @@ def _refusal(stage: Stage, screening: Screening, subject: Subject, lost: Refusal
     """`lost`: why the runtime's word on the sandbox could not be had."""
     if stage not in _MAKES:
         return None
-    refusal = screening.refuse_smuggled(subject)
+    refusal = screening.refuse_many(subject) or screening.refuse_incomplete(subject) or screening.refuse_smuggled(subject)
     if refusal or stage is Stage.RUN_POD_SANDBOX:
         return refusal
     guarded = screening.guarded(subject.keys)
-    return screening.refuse_unclaimed(guarded) or (lost if guarded else None)
+    return screening.refuse_unclaimed(guarded) or screening.refuse_removed(subject) or (lost if guarded else None)
 
 
 def _merged(stage: Stage, screening: Screening, subject: Subject, answers: Answers) -> Merged | Refusal:

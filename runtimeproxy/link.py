@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, cast
 
 from lading.http2.messages import Status
@@ -90,6 +91,13 @@ def _read(event: CallHeld, method: Method) -> HeldCall:
     """Raises UnreadableMessageError."""
     message = unpack_parts(event.parts, event.encoding, MAX_MESSAGE)
     return HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
+
+
+def _observed_later(call: HeldCall, outcome: Forward) -> tuple[HeldCall, Forward]:
+    """Return what is kept of a call until the runtime answers: without the message, if its subject is known."""
+    if outcome.subject is None:
+        return call, outcome
+    return replace(call, message=b""), replace(outcome, message=None)
 
 
 def _given_up(method: Method) -> Outcome:
@@ -306,7 +314,7 @@ class Link:
                 done = self.relay.forward(stream, message, observe=observe)
                 self._count(stream, outcome, done)
                 if done and observe and stream in self._calls:
-                    self._calls[stream] = (self._calls[stream][0], outcome)
+                    self._calls[stream] = _observed_later(self._calls[stream][0], outcome)
                     return
             case Refuse(status, text):
                 self._count(stream, outcome, self.relay.refuse(stream, status, text))

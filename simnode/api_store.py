@@ -170,7 +170,7 @@ class Store:
             case "POST", "binding":
                 return 201, _encode(self._bind(place.path, call.body))
             case "POST", "eviction":
-                return 201, _encode(self._evict(place.path, call.body))
+                return 201, _encode(self._evict(place.path, call))
             case "DELETE", "":
                 return 200, _encode(self._delete(place.path, call.body or {}))
         raise RefusedError(404, "NotFound")
@@ -223,12 +223,29 @@ class Store:
         self._keep(path, bound, "MODIFIED")
         return _DONE
 
-    def _evict(self, path: str, eviction: Object) -> Object:
-        self._existing(path, eviction.get("deleteOptions", {}).get("preconditions", {}))
-        if not self.evictable:
+    def _evict(self, path: str, call: Call) -> Object:
+        options = call.body.get("deleteOptions", {})
+        pod = self._existing(path, options.get("preconditions", {}))
+        budgets = [] if pod["metadata"].get("deletionTimestamp") else list(self._budgets_of(pod))
+        if len(budgets) > 1:
+            return {"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}
+        if not self.evictable or any(self.objects[budget]["status"]["disruptionsAllowed"] < 1 for budget in budgets):
             raise RefusedError(429, "TooManyRequests")
-        self._end(path, eviction.get("deleteOptions", {}))
+        if call.query.get("dryRun") == "All":
+            return _DONE
+        for budget in budgets:
+            before = self.objects[budget]
+            left = before["status"]["disruptionsAllowed"] - 1
+            self._keep(budget, merge(before, {"status": {"disruptionsAllowed": left}}), "MODIFIED")
+        self._end(path, options)
         return _DONE
+
+    def _budgets_of(self, pod: Object) -> Iterator[str]:
+        """Paths of budgets that cover it by `matchLabels`; other selectors are not known here."""
+        collection = f"/apis/policy/v1/namespaces/{pod['metadata'].get('namespace')}/poddisruptionbudgets"
+        for budget in map(msgspec.json.decode, self.objects.within(collection)):
+            if budget["spec"]["selector"]["matchLabels"].items() <= pod["metadata"].get("labels", {}).items():
+                yield f"{collection}/{budget['metadata']['name']}"
 
     def _delete(self, path: str, options: Object) -> Object:
         self._existing(path, options.get("preconditions", {}))

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from lading.errors import HostError
 from simnode.build import SimNode
 from simnode.child import Child, answers
 from simnode.cri import Cri
 from simnode.nvml import compile_fake_nvml
+
+_UNITS: Final = Path(__file__).parents[1] / "systemd"
 
 
 class Runtime(Protocol):
@@ -51,6 +53,13 @@ class Daemon(Child):
         self.start()
 
 
+def _read_environment(unit: str) -> dict[str, str]:
+    """Return what a unit of this checkout sets in its daemon's environment."""
+    lines = (_UNITS / unit).read_text().splitlines()
+    words = (line.removeprefix("Environment=").split() for line in lines if line.startswith("Environment="))
+    return dict(pair.split("=", 1) for line in words for pair in line)
+
+
 class LadingNode:
     """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, or replace what is there."""
 
@@ -76,7 +85,8 @@ class LadingNode:
         self.hooks = Daemon(
             "lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env, module=hooks_module
         )
-        self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket)
+        proxy_env = _read_environment("lading-runtimeproxy.service")
+        self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket, env=proxy_env)
 
     def __enter__(self) -> Self:
         try:

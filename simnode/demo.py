@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lading.errors import HostError, LadingError
-from simnode import leftovers
+from simnode import kept, leftovers
 from simnode.build import SimNode, build
 from simnode.child import tail
 from simnode.containerd import PrivateContainerd, find_containerd
@@ -36,6 +36,11 @@ GRANTED = {"ok", "ENXIO", "ENODEV"}  # ENODEV is what the kernel's misc devices 
 _NVIDIA_MAJOR = 195  # fixed: NV_MAJOR_DEVICE_NUMBER
 _NO_CARD = 200  # a minor number that no card of the simulated node has
 _LIST_DEVICES = "ls -l /dev/nvidia* /dev/nvidia-caps/* /dev/infiniband/* 2>/dev/null | grep ^c || true"
+_POD = """apiVersion: v1
+kind: Pod
+metadata: {name: train, annotations: {lading.dev/gpus: "0,1", lading.dev/vfs: "1"}}
+spec: {containers: [{name: main, image: cuda}]}
+"""
 _EVERY_CONTAINER = ("KUBERNETES_", "PATH", "HOSTNAME", "HOME", "TERM")
 
 
@@ -135,6 +140,10 @@ def show(out: Terminal, sight: Sight, logs: LogWindow) -> None:
     out.shown("environment", (f"{name}={value}" for name, value in sorted(sight.env.items())))
     out.shown("ls -l", sight.listing)
     opened = [f"{path}  {outcome}" for path, outcome in sight.opened.items()]
+    if {"ENXIO", "ENODEV"} & set(sight.opened.values()):
+        opened.append(
+            "ENXIO, ENODEV: the cgroup allows it, but no driver is behind a simulated device; a device not granted is EPERM"
+        )
     out.shown("open()", [*opened, f"a card not granted, after mknod  {sight.foreign}"])
     out.shown("log", logs.new_lines())
 
@@ -160,7 +169,7 @@ def run(out: Terminal) -> None:
     if binaries is None:
         raise HostError("cannot start the demo: there is no containerd", hint="run: python -m simnode.install")
     folder = Path(tempfile.mkdtemp(prefix="lading-demo-"))
-    keep = os.environ.get("DEMO_KEEP", "") not in ("", "0")
+    keep = kept.wanted()
     out.title("Lading on one machine: a simulated node with 8 GPUs and 8 RDMA NICs, a real containerd and runc")
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -195,12 +204,19 @@ def run(out: Terminal) -> None:
 
 
 def say_next(out: Terminal, folder: Path, lading: LadingNode) -> None:
-    command = f"{os.path.relpath(sys.executable)} -m simnode.demo"
+    python = Path(os.path.relpath(sys.executable))
+    command, hooks = f"{python} -m simnode.demo", python.with_name("lading-hooks")
+    config, pod = f"--config {lading.hooks.config}", folder / "pod.yaml"
+    pod.write_text(_POD)
     out.step("Left running")
     commands = [
         f"{command} try {folder} lading.dev/gpus=2,3 lading.dev/vfs=1",
         f"{command} try {folder} lading.dev/gpus=0:memory=8Gi,core=30",
         f"{command} try {folder} lading.dev/gpus=all lading.dev/vfs=mlx5_8",
+        f"{hooks} doctor {config} --proxy-config {lading.proxy.config}",
+        f"{hooks} ledger {config}",
+        f"{hooks} audit {config}",
+        f"{hooks} render {config} -f {pod}",
         f"tail -f {lading.hooks.log} {lading.proxy.log}",
         f"crictl -r unix://{lading.cri_socket} pods      (where crictl is installed)",
         f"{command} stop {folder}",

@@ -2,6 +2,8 @@
 
     python -m simnode.demo_central            tables, a picture of every node, ends with `lading demo-central: ok`
     python -m simnode.demo_central -o json    the decisions and the checks as JSON; what happens is told on stderr
+    DEMO_KEEP=1 python -m simnode.demo_central    leaves API server and central running, and says what to try
+    python -m simnode.demo_central stop DIR   ends what was left running
 
 Real is lading-central, as a process, and all that it says. Simulated is what is around it: an API server that keeps objects
 (simnode.api_server), kube-scheduler as far as an extender sees it (simnode.extender_calls), and nodes that are files
@@ -11,6 +13,7 @@ Real is lading-central, as a process, and all that it says. Simulated is what is
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -22,12 +25,13 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from lading.errors import LadingError
+from lading.errors import HostError, LadingError, die
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.kube.resource import EVENTS, LEASES, NODE_DEVICES, NODES, PODS
 from lading.nodedevices import Status
 from lading.signature import load_public_keys
+from simnode import kept
 from simnode.api_server import ApiServer, write_kubeconfig
 from simnode.api_store import Store
 from simnode.child import tail
@@ -55,6 +59,7 @@ class Stage:
         self.store = store
         self.client = client
         self.replica = replica
+        self.folder = replica.log.parent
         self.url = f"http://127.0.0.1:{replica.port}"
         self.calls = ExtenderCalls(session, client, extender=self.url, nodes=list(PROFILES))
         keys = load_public_keys({KEY_ID: key.public.read_bytes()})
@@ -256,7 +261,24 @@ def node_row(node: str, status: Status) -> tuple[str, ...]:
     return node, status.summary.gpus, status.summary.models, " ".join(map(gib, sizes)), status.summary.vfs or "-"
 
 
-async def run(out: Terminal) -> dict[str, Any]:
+def say_next(out: Terminal, folder: Path) -> None:
+    python = Path(os.path.relpath(sys.executable))
+    lading = f"{python.with_name('kubectl-lading')}"
+    commands = [
+        f"export KUBECONFIG={folder / 'kubeconfig'}",
+        f"{lading} nodes",
+        f"{lading} node {next(iter(PROFILES))}",
+        f"{lading} why {TOO_LARGE['metadata']['name']}",
+        f"{lading} pod {URGENT['metadata']['name']}",
+        f"{lading} pods -A",
+        f"{lading} simulate -f deploy/samples/whole-gpus.yaml",
+        f"{python} -m simnode.demo_central stop {folder}",
+    ]
+    out.step("Left running")
+    out.shown("things to try, from this folder", commands)
+
+
+async def run(out: Terminal, keep: kept.Kept | None = None) -> dict[str, Any]:
     out.title("Lading's scheduler extender without a cluster: four simulated nodes, and the real lading-central")
     async with staged(out) as stage:
         story = Story(out, stage)
@@ -266,6 +288,11 @@ async def run(out: Terminal) -> dict[str, Any]:
             done, _ = await asyncio.wait([telling, *work], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            if keep:
+                say_next(out, stage.folder)
+                end(out)
+                keep.detach(stage.folder, bool(out.failures))
+                await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (telling, *work):
                 task.cancel()
@@ -275,22 +302,35 @@ async def run(out: Terminal) -> dict[str, Any]:
         return {"decisions": stage.decisions, "figures": story.figures, "checks": out.checks}
 
 
+def end(out: Terminal) -> None:
+    out.ended(f"lading demo-central: {'failed: ' + '; '.join(out.failures) if out.failures else 'ok'}")
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="simnode.demo_central", description="The scheduler extender, without a cluster.")
     parser.add_argument(
         "-o", "--output", choices=("table", "json"), default="table", help="for people, or for machines [table]"
     )
+    ending = parser.add_subparsers(dest="command", metavar="{stop}").add_parser("stop", help="end one that was left running")
+    ending.add_argument("folder", type=Path)
     args = parser.parse_args(argv)
+    if args.command == "stop":
+        try:
+            kept.stop(args.folder)
+        except HostError as e:
+            die(e)
+        return
+    keep = kept.fork() if kept.wanted() and args.output == "table" else None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up
     out = Terminal(sys.stderr if args.output == "json" else sys.stdout)
     try:
-        found = asyncio.run(run(out))
+        found = asyncio.run(run(out, keep))
     except LadingError as e:
         out.ended(f"lading demo-central: failed: {e}")
         raise SystemExit(1) from e
     if args.output == "json":
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-    out.ended(f"lading demo-central: {'failed: ' + '; '.join(out.failures) if out.failures else 'ok'}")
+    end(out)
     raise SystemExit(bool(out.failures))
 
 

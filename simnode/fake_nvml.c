@@ -1,16 +1,19 @@
 /* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/inventory/nvml.py, and nothing else.
  *
- * FAKE_NVML_STATE names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
+ * FAKE_NVML_STATE (else STATE_BESIDE, which is compiled in) names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
  * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>".
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
  *
  *   driver <version>
  *   gpu <bus id> <uuid> <minor> <memory MiB> <reserved MiB> <mig mode 0 or 1> <model to the end of the line>
  *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB> <profile: 1g.10gb, 1c.2g.20gb, 1g.10gb+me>
+ *   bad_mig <gpu index> <slot> <nvmlReturn_t>         what asking for that slot answers
  *   unnamed_mig <gpu index>                           its instances have no name of their own, as with some drivers
  *   process <gpu index> <pid>
  *   used <gpu index> <memory MiB> <busy percent>      without it nothing is in use
  *   remap_failure <gpu index>
+ *   remap_pending <gpu index>
+ *   fabric <gpu index> <state> <status>               without it: not supported
  *   module <gpu index> <module id>                    without it the call is not supported; 0 is a card that is on no board
  *   nvlink <gpu index> <link> <nvmlIntNvLinkDeviceType_t> <remote bus id> <active 0 or 1>
  *   fail <gpu index, or -1 for calls without one> <function, or *> <nvmlReturn_t>
@@ -36,7 +39,8 @@ typedef struct {
     unsigned long long memory_mib, reserved_mib;
     /* of a card only */
     char bus_id[32], model[96];
-    int minor, mig_mode, remap_failure, mig_unnamed, module_id; /* module_id -1: not supported */
+    int minor, mig_mode, remap_failure, remap_pending, mig_unnamed, module_id; /* module_id -1: not supported */
+    int fabric_state, fabric_status; /* fabric_state 0: not supported */
     unsigned long long used_mib;
     unsigned busy_percent;
     link_t links[MAX_LINKS];
@@ -45,6 +49,8 @@ typedef struct {
 } device_t;
 
 typedef struct { int gpu, status; char function[64]; } failure_t;
+
+static int bad_migs[MAX_GPUS][MAX_MIG]; /* nvmlReturn_t of a slot; 0: as it is */
 
 typedef struct {
     char bus_id_legacy[16];
@@ -68,15 +74,16 @@ static int gpu_count, failure_count, sessions;
 static int read_state(void) {
     char line[512];
     const char *path = getenv("FAKE_NVML_STATE");
-    FILE *file = path ? fopen(path, "r") : NULL;
+    FILE *file = fopen(path ? path : STATE_BESIDE, "r");
     if (!file) return DRIVER_NOT_LOADED;
     memset(driver, 0, sizeof driver), memset(gpus, 0, sizeof gpus), memset(migs, 0, sizeof migs);
+    memset(bad_migs, 0, sizeof bad_migs);
     gpu_count = failure_count = 0;
     while (fgets(line, sizeof line, file)) {
         device_t d = {.gpu = gpu_count, .slot = -1, .module_id = -1};
         failure_t f;
         link_t l = {.there = 1};
-        int at, number;
+        int at, number, status;
         unsigned pid, percent;
         unsigned long long mib;
         if (sscanf(line, "driver %63s", driver) == 1) continue;
@@ -86,14 +93,20 @@ static int read_state(void) {
         } else if (sscanf(line, "mig %d %d %95s %d %d %llu %31s", &d.gpu, &d.slot, d.uuid, &d.gpu_instance,
                           &d.compute_instance, &d.memory_mib, d.profile) == 7 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
             migs[d.gpu][d.slot] = d;
+        } else if (sscanf(line, "bad_mig %d %d %d", &d.gpu, &d.slot, &number) == 3 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
+            bad_migs[d.gpu][d.slot] = number;
         } else if (sscanf(line, "unnamed_mig %d", &at) == 1 && at < gpu_count) {
             gpus[at].mig_unnamed = 1;
         } else if (sscanf(line, "process %d %u", &at, &pid) == 2 && at < gpu_count && gpus[at].pid_count < MAX_PROCESSES) {
             gpus[at].pids[gpus[at].pid_count++] = pid;
         } else if (sscanf(line, "used %d %llu %u", &at, &mib, &percent) == 3 && at < gpu_count) {
             gpus[at].used_mib = mib, gpus[at].busy_percent = percent;
+        } else if (sscanf(line, "fabric %d %d %d", &at, &number, &status) == 3 && at < gpu_count) {
+            gpus[at].fabric_state = number, gpus[at].fabric_status = status;
         } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
             gpus[at].remap_failure = 1;
+        } else if (sscanf(line, "remap_pending %d", &at) == 1 && at < gpu_count) {
+            gpus[at].remap_pending = 1;
         } else if (sscanf(line, "module %d %d", &at, &number) == 2 && at < gpu_count) {
             gpus[at].module_id = number;
         } else if (sscanf(line, "nvlink %d %d %u %31s %d", &at, &number, &l.remote_type, l.remote_bus_id, &l.active) == 5 &&
@@ -263,6 +276,7 @@ int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *count) {
 
 int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned index, device_t **mig) {
     CHECK(device->gpu);
+    if (index < MAX_MIG && bad_migs[device->gpu][index]) return bad_migs[device->gpu][index];
     if (index >= MAX_MIG || !migs[device->gpu][index].uuid[0]) return NOT_FOUND;
     *mig = &migs[device->gpu][index];
     return SUCCESS;
@@ -295,8 +309,19 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, p
 
 int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
     CHECK(device->gpu);
-    *corrected = *pending = 0;
+    *corrected = 0;
+    *pending = device->remap_pending;
     *uncorrected = *failed = device->remap_failure;
+    return SUCCESS;
+}
+
+typedef struct { unsigned char cluster[16]; unsigned status, clique, state; } fabric_t;
+
+int nvmlDeviceGetGpuFabricInfo(device_t *device, fabric_t *info) {
+    CHECK(device->gpu);
+    if (!device->fabric_state) return NOT_SUPPORTED;
+    memset(info, 0, sizeof *info);
+    info->state = device->fabric_state, info->status = device->fabric_status;
     return SUCCESS;
 }
 

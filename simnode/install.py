@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lading.errors import HostError, LadingError, die
+from simnode import progress
 from simnode.containerd import Binaries, find_unpacked, read_version, search_path
 from simnode.images import compile_static, default_cache, find_busybox
 
@@ -78,10 +79,9 @@ def install(needs: Sequence[Need] = NEEDS) -> None:
         raise HostError(f"cannot get {wanted}: this machine has no apt-get", hint="install their equivalents by hand")
     if os.geteuid() != 0:
         raise HostError(f"cannot get {wanted}: that needs root", hint="run the same command as root")
-    print(f"getting {wanted}", flush=True)
-    _apt_get("update", "--quiet")
+    _apt_get("reading the lists of Debian's packages", "update")
     if packages:
-        _apt_get("install", "--yes", "--quiet", "--no-install-recommends", "--no-remove", *packages)
+        _apt_get(f"installing {', '.join(packages)}", "install", "--yes", "--no-install-recommends", "--no-remove", *packages)
     if busybox:
         _unpack_package(_BUSYBOX, [], default_cache() / _BUSYBOX)  # installed, it would replace a busybox that is there
 
@@ -172,10 +172,10 @@ def _release() -> dict[str, str]:
     return {key: value.strip('"') for key, _, value in pairs}
 
 
-def _apt_get(*words: str) -> None:
-    done = subprocess.run(["apt-get", *words], check=False, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})  # noqa: S603, S607
-    if done.returncode:
-        raise HostError(f"cannot install: apt-get {words[0]} ended with status {done.returncode}", hint="see its output above")
+def _apt_get(what: str, *words: str) -> None:
+    status = progress.run(what, ["apt-get", "--quiet", *words], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    if status:
+        raise HostError(f"cannot install: apt-get {words[0]} ended with status {status}", hint="see its output above")
 
 
 def _run(command: list[str], *, folder: Path | None = None) -> str:

@@ -1,7 +1,8 @@
 """The fake NVML of a simulated node: compiling it, and writing the state that it reads (format: fake_nvml.c).
 
-The real pynvml loads it like the real library, by its SONAME. `FAKE_NVML_STATE` names the state file; it is read anew for
-every session, so a test that writes another state sees it at the next poll.
+The real pynvml loads it like the real library, by its SONAME. `FAKE_NVML_STATE` names the state file, else it is `state` beside
+the library, so that a command that a person starts sees what the daemon sees. It is read anew for every session: a test that
+writes another state sees it at the next poll.
 """
 
 import os
@@ -37,7 +38,10 @@ class NvmlState:
     processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
     used: dict[int, tuple[int, int]] = field(default_factory=dict)  # GPU index → memory in MiB, busy in percent
     remap_failures: tuple[int, ...] = ()  # GPU indices
+    remap_pending: tuple[int, ...] = ()
+    fabric: tuple[tuple[int, int, int], ...] = ()  # (GPU index, nvmlGpuFabricState_t, nvmlReturn_t)
     links_down: tuple[tuple[int, int], ...] = ()  # (GPU index, link)
+    bad_mig: dict[tuple[int, int], int] = field(default_factory=dict)  # (GPU index, slot) → nvmlReturn_t
     unnamed_mig: tuple[int, ...] = ()  # GPU indices whose instances have the card's name
     failures: tuple[Failure, ...] = ()
 
@@ -53,6 +57,9 @@ class NvmlState:
         lines += [f"process {index} {pid}" for index, pids in self.processes.items() for pid in pids]
         lines += [f"used {index} {mib} {percent}" for index, (mib, percent) in self.used.items()]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
+        lines += [f"remap_pending {index}" for index in self.remap_pending]
+        lines += [f"bad_mig {index} {slot} {status}" for (index, slot), status in self.bad_mig.items()]
+        lines += [f"fabric {index} {state} {status}" for index, state, status in self.fabric]
         lines += [f"unnamed_mig {index}" for index in self.unnamed_mig]
         lines += [f"fail {-1 if f.gpu is None else f.gpu} {f.function} {f.status}" for f in self.failures]
         return "\n".join(lines) + "\n"
@@ -84,7 +91,7 @@ def compile_fake_nvml(out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     library = out / SONAME
     command = [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    command += [f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)]
+    command += [f'-DSTATE_BESIDE="{out.resolve() / "state"}"', f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own source, a compiler of the host
     except (OSError, subprocess.CalledProcessError) as e:

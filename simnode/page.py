@@ -21,7 +21,7 @@ from central.api.objects import Node
 from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.extender.server import ExtenderServer
-from central.extender.wire import BindArgs
+from central.extender.wire import BindArgs, MetaVictims
 from central.feed import DevicesFeed, NodeFeed, PodFeed
 from central.health import Conditions
 from central.ledger.ledger import Ledger
@@ -260,8 +260,17 @@ class _Verbs:
     def __init__(self, cluster: SimCluster) -> None:
         self.filter = cluster.scheduler.filter
         self.prioritize = cluster.scheduler.prioritize
-        self.preempt = cluster.scheduler.preempt
         self._scheduler = cluster.scheduler
+
+    async def find(self, sent: Pod) -> Pod | None:
+        return None
+
+    async def prepare_filter(self, pod: Pod) -> None: ...
+
+    async def prepare_prioritize(self, pod: Pod) -> None: ...
+
+    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
+        return {}
 
     async def bind(self, args: BindArgs) -> str:
         return "nothing is bound here"

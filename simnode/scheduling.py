@@ -136,6 +136,7 @@ class Scheduling:
         config: dict[str, Any] = yaml.safe_load((self._deploy / "scheduler/config.yaml").read_text())
         for extender in config["extenders"]:
             extender["urlPrefix"] = f"http://127.0.0.1:{port}"
+            del extender["enableHTTPS"], extender["tlsConfig"]
         config["clientConnection"]["kubeconfig"] = str(self._plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
         return config
 

@@ -4,16 +4,19 @@ A process loads one NVML for good (the loader knows it by its SONAME), so it is 
 it says through its state file.
 """
 
+import contextlib
 import os
 import shutil
+import signal
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
 
+from simnode import leftovers
 from simnode.build import SimNode, build
 from simnode.child import tail
 from simnode.nvml import compile_fake_nvml
@@ -25,6 +28,47 @@ BuildNode = Callable[[str | dict[str, Any]], SimNode]
 # What takes longer than usual on a busy machine has not failed. The rest stays as it is here, or in CI.
 settings.register_profile("untimed", settings(deadline=None))
 settings.load_profile("untimed")
+
+
+# Fixtures that build: pip and a C compiler take minutes on a slow machine. The test that needs one first has their time too.
+BUILDS: Final = frozenset({"wheel", "wheels", "built_versions", "image"})
+BUILD_TIMEOUT_S: Final = 900
+
+
+class FailuresAtOnce:
+    """Print each failure when it happens: a run that is ended early has told what failed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.write_line(f"\nFAILED {report.nodeid} ({report.when})")
+            reporter.write_line(report.longreprtext)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(FailuresAtOnce(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if BUILDS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """End what tests started below their folders and did not end, and fail because of it."""
+    yield
+    folder = tmp_path_factory.getbasetemp()
+    left = leftovers.below(folder)
+    for pid in leftovers.processes_given(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert left == []
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,3 +9,8 @@ def time_now() -> str:
 
 def micro_time_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_seconds(timestamp: str | None) -> int:
+    """Return Unix seconds; 0 where there is no timestamp."""
+    return int(datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0

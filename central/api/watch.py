@@ -13,6 +13,7 @@ Source: Kubernetes "API concepts": efficient detection of changes, watch bookmar
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NoReturn, Protocol, TypeVar
@@ -22,6 +23,7 @@ import msgspec
 from central.api.known import Ident, Known
 from central.api.known import Metadata as AnyMetadata
 from central.api.objects import Metadata
+from central.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient, WatchEvent
 from lading.kube.errors import KubeError, MalformedError, UnclearError, UnreachableError
@@ -61,6 +63,25 @@ class Sink(Protocol[T_contra]):
         """By the version at the latest."""
 
 
+class Both(Generic[T]):
+    """Pass everything to two sinks, in order."""
+
+    def __init__(self, first: Sink[T], second: Sink[T]) -> None:
+        self._sinks = first, second
+
+    def replaced(self, objects: Sequence[T | Unreadable], version: str) -> None:
+        for sink in self._sinks:
+            sink.replaced(objects, version)
+
+    def changed(self, obj: T | Unreadable) -> None:
+        for sink in self._sinks:
+            sink.changed(obj)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        for sink in self._sinks:
+            sink.removed(gone, version)
+
+
 class _Bare(msgspec.Struct):
     """Just whom it is about: the object of a bookmark or a deletion, or one that is unreadable otherwise."""
 
@@ -81,8 +102,16 @@ class Reflector(Generic[T]):
         sink: Sink[T],
         *,
         log: Log,
+        read: Callable[[T], T] = lambda obj: obj,
+        prepare: Callable[[T], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`read` changes each object before the sink gets it. `prepare` does slow work for each object of a list, in slices,
+        before the sink gets the list."""
+        self._read = read
+        self._prepare = prepare
+        self._clock = clock
         self.synced = asyncio.Event()
         self.failures = 0
         self._client = client
@@ -134,6 +163,7 @@ class Reflector(Generic[T]):
                 if page.first:
                     objects.clear()
                 objects += map(self._parse, page.items)
+                await self._prepare_all(objects[-len(page.items) :] if page.items else [])
                 version = page.resource_version
         self._known.listed((o.metadata for o in objects), version)
         present = {o.metadata.uid for o in objects if isinstance(o, Unreadable)}
@@ -142,6 +172,13 @@ class Reflector(Generic[T]):
         self._heard_at = asyncio.get_running_loop().time()
         self.synced.set()
         self._succeeded(f"{len(objects)} listed", always=True)
+
+    async def _prepare_all(self, objects: "Sequence[T | Unreadable]") -> None:
+        slices = Slices(self._clock)
+        for one in objects:
+            if self._prepare is not None and not isinstance(one, Unreadable):
+                self._prepare(one)
+                await slices.pause()
 
     async def _follow(self) -> bool:
         """One watch, to its end; whether the next can go on from there. One that never said a word is either about a kind that
@@ -191,7 +228,7 @@ class Reflector(Generic[T]):
 
     def _parse(self, raw: msgspec.Raw) -> T | Unreadable:
         try:
-            return self._decoder.decode(raw)
+            return self._read(self._decoder.decode(raw))
         except msgspec.DecodeError as e:
             why = str(e)
         try:

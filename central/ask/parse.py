@@ -1,10 +1,10 @@
 """What a pod asks for: its `resources.limits` and annotations into one Ask.
 
 None where it asks for nothing of ours. BadAsk where what stands there has no meaning, in words for the person who wrote it:
-amounts that are none, a request that differs from its limit, a whole card and a share of one in one container, a resource
-below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a value that
-does not exist or contradict one another, and annotations that the node would refuse beside an assignment. The first problem is
-told. Zero counts as absent.
+amounts that are none, a request that differs from its limit, a whole card and a share of one in one container, a resource or
+annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
+value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. The first
+problem is told. Zero counts as absent.
 
 Source: docs/reference.md, "What a pod asks for".
 """
@@ -20,6 +20,7 @@ from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPo
 from central.ask.pod import Amount, Container, Pod
 from central.ask.quantity import parse_quantity
 from central.reasons import OfPod
+from lading.annotations import find_unknown, nearest_key
 from lading.vocabulary import (
     GPU_MODEL,
     GRANT,
@@ -42,6 +43,8 @@ from lading.vocabulary import (
 )
 
 MAX_DEVICES: Final = 1024  # of one container; more than any node has
+MAX_CONTAINERS: Final = 32  # of one pod, that ask for devices: twice as many as a node has cards
+MAX_INIT_CONTAINERS: Final = 16  # of these: each is a phase, and a fit looks at every card in every phase
 MAX_MEMORY_MIB: Final = 2**31 - 1  # what an assignment can say
 _MIB: Final = 2**20
 _SHOWN: Final = 60  # characters of a value that a message repeats: kube-scheduler shows it for each node
@@ -156,7 +159,13 @@ def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], n
         if refining:
             raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
         return None
+    _check_number(containers)
     _check_nobody_else_gives(annotations)
+    if unknown := find_unknown(annotations):
+        raise _BadAskError(
+            f"cannot use {_shown(unknown)}: no such annotation; write {nearest_key(unknown)}, or remove it (a key of another "
+            "system: foreign_annotations in central.toml and hooks.toml)"
+        )
     policy = _choice(annotations, POLICY, Policy)
     rdma_policy = _choice(annotations, RDMA_POLICY, RdmaPolicy)
     scope = _choice(annotations, TOPOLOGY, Scope)
@@ -179,6 +188,14 @@ def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], n
         partition=partition,
         sharing=_sharing(containers, annotations, namespace),
     )
+
+
+def _check_number(containers: tuple[ContainerAsk, ...]) -> None:
+    inits = sum(ask.role is Role.INIT for ask in containers)
+    limits = (len(containers), MAX_CONTAINERS, "containers"), (inits, MAX_INIT_CONTAINERS, "init containers")
+    for number, most, what in limits:
+        if number > most:
+            raise _BadAskError(f"cannot place {number} {what} that ask for devices; {most} is the most in one pod")
 
 
 def _check_places(containers: tuple[ContainerAsk, ...], rdma_policy: RdmaPolicy | None, scope: Scope | None) -> None:

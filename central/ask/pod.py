@@ -7,7 +7,7 @@ garbage collector need not look at 100,000 of them.
 Source: k8s.io/api/core/v1, as of v1.36.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,8 @@ class Metadata(_Wire, frozen=True):
     resource_version: str = ""
     creation_timestamp: str | None = None  # RFC 3339
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int = 0
+    labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
@@ -44,6 +46,20 @@ class Container(_Wire, frozen=True):
     restart_policy: str = ""  # "Always" makes an init container a sidecar
 
 
+class SchedulingGroup(_Wire, frozen=True):
+    """Name the PodGroup of a pod: Kubernetes 1.36 (alpha)."""
+
+    pod_group_name: str = ""
+
+
+class WorkloadRef(_Wire, frozen=True):
+    """The same, of Kubernetes 1.35 (alpha)."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class Spec(_Wire, frozen=True):
     """Ephemeral containers can not have resources, so they are not here."""
 
@@ -54,7 +70,18 @@ class Spec(_Wire, frozen=True):
     priority: int = 0
     preemption_policy: str = ""  # "Never", or that of lower priority
     resources: Resources | None = None  # of the pod as a whole; before its containers'
+    termination_grace_period_seconds: int = 30
     overhead: dict[str, Amount] = {}  # of its runtime class
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadRef | None = None
+
+    @property
+    def gang(self) -> tuple[str, ...]:
+        """The native PodGroup that kube-scheduler tries as a whole; empty: none."""
+        if self.scheduling_group is not None:
+            return (self.scheduling_group.pod_group_name,)
+        ref = self.workload_ref
+        return (ref.name, ref.pod_group, ref.pod_group_replica_key) if ref is not None else ()
 
 
 class Condition(_Wire, frozen=True):
@@ -79,3 +106,15 @@ class Pod(_Wire, frozen=True):
     metadata: Metadata
     spec: Spec = Spec()
     status: Status = Status()
+
+
+AnyPod = TypeVar("AnyPod", bound=Pod)
+
+
+def without_annotations(pod: AnyPod, keys: frozenset[str]) -> AnyPod:
+    """Return the pod without these annotations."""
+    annotations = pod.metadata.annotations
+    if not keys & annotations.keys():
+        return pod
+    left = {key: value for key, value in annotations.items() if key not in keys}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=left))

@@ -87,6 +87,26 @@ class Binder:
         await asyncio.wait([task])
         return OfBinding.NOT_LEADING.shown if task.cancelled() else task.result()
 
+    async def bind_plainly(self, pod: Pod, node: str) -> str:
+        """Bind a pod that requests no device, without an assignment. Return an empty text, or why not. Nothing is reserved, so
+        an unclear answer needs no settling."""
+        metadata = pod.metadata
+        if not self._leads():
+            return OfBinding.NOT_LEADING.shown
+        try:
+            await self._client.bind(
+                namespace=metadata.namespace,
+                name=metadata.name,
+                uid=metadata.uid,
+                resource_version="",  # any version: nothing was decided by its requests
+                node=node,
+                annotations={},
+                timeout_s=BIND_TIMEOUT_S,
+            )
+        except KubeError as e:
+            return OfBinding.BINDING_REFUSED.about(str(e))
+        return ""
+
     @property
     def unclear(self) -> int:
         """Bindings of which nobody knows yet how they ended."""

@@ -1,5 +1,9 @@
-"""Signs assignments with central's private key, which never leaves this object. Source: lading/signature.py."""
+"""Signs assignments with central's private key, which never leaves this object, and verifies those that pods bring back.
 
+Source: lading/signature.py.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -11,23 +15,24 @@ from lading.signature import parse_signature, sign, verifies
 
 
 class Signer:
-    def __init__(self, key: Ed25519PrivateKey, key_id: str) -> None:
+    def __init__(self, key: Ed25519PrivateKey, key_id: str, others: Mapping[str, Ed25519PublicKey] | None = None) -> None:
+        """`others`: public keys by id that signed assignments of pods that run now."""
         self._key = key
         self._key_id = key_id
-        self._public: Ed25519PublicKey = key.public_key()
+        self._public = {**(others or {}), key_id: key.public_key()}
         sign(key, key_id, "")  # a key id that can not be written is an error now, not at the first pod
 
     def sign(self, text: str) -> str:
         return sign(self._key, self._key_id, text)
 
-    def disowns(self, text: str, written: str) -> bool:
-        """Whether this can not be central's word: no signature, or one that says this key and is not by it. What another key
-        signed may have been right before keys were changed."""
+    def accepts(self, text: str, written: str) -> bool:
+        """Return whether a configured key signed this text."""
         signature = parse_signature(written)
-        return signature is None or (signature.key_id == self._key_id and not verifies(signature, text, self._public))
+        key = self._public.get(signature.key_id) if signature else None
+        return signature is not None and key is not None and verifies(signature, text, key)
 
 
-def load_signer(path: Path, key_id: str) -> Signer:
+def load_signer(path: Path, key_id: str, others: Mapping[str, Ed25519PublicKey] | None = None) -> Signer:
     """Raises ConfigError for a file that can not be read or holds another kind of key."""
     hint = "openssl genpkey -algorithm ed25519 -out KEY.pem"
     try:
@@ -38,4 +43,4 @@ def load_signer(path: Path, key_id: str) -> Signer:
         raise ConfigError(f"signing_key: {path} is no PEM private key without a password", hint=hint) from e
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"signing_key: {path} is not an Ed25519 key", hint=hint)
-    return Signer(key, key_id)
+    return Signer(key, key_id, others)

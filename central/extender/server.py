@@ -3,14 +3,18 @@ and central.page where there is one.
 
 Enters: requests. Leaves: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
 That is meant while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
-Refuses: a body that is not the protocol's (400, naming the key), or larger than MAX_BODY (413).
+Refuses: a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413),
+not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503).
 
-With a client CA, callers need a certificate signed by it: who may ask `bind` decides about the devices of the whole cluster.
+The pod of a request only names a pod: central decides by the pod that its watch shows (central.seen). With a client CA a verb
+needs a certificate for one of the allowed names (403), before its body is read: a caller of `bind` decides where the pods of
+the whole cluster go.
 """
 
+import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
@@ -18,6 +22,7 @@ import msgspec
 from aiohttp import web
 
 from central.ask.pod import Pod
+from central.extender.connections import Listener
 from central.extender.wire import (
     BindArgs,
     BindResult,
@@ -30,12 +35,15 @@ from central.extender.wire import (
     name_winner,
 )
 from central.page.routes import Page, refuse_name
-from lading.errors import ConfigError, HostError
+from central.reasons import OfBinding
+from lading.errors import ConfigError
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Span, Tracing
 
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
+MAX_BODIES: Final = 2 * MAX_BODY  # of all requests together
+BODY_S: Final = 10.0
 STOP_S: Final = 15.0  # for answers that are under way when central stops; a pod has 30 s to end
 _JSON: Final = "application/json"
 _SPAN: Final = web.RequestKey("span", Span)
@@ -49,14 +57,27 @@ class _BadBodyError(Exception):
     """The caller's body, not what was done with it."""
 
 
+class _NotLeadingError(Exception):
+    """This replica does not lead, or no longer."""
+
+
 class Verbs(Protocol):
     """What the server asks; see central.scheduler and central.bind."""
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult: ...
+    async def find(self, sent: Pod) -> Pod | None:
+        """The pod as the watch shows it; see central.seen."""
+
+    async def prepare_filter(self, pod: Pod) -> None:
+        """Judge nodes for as long as one request may take, in slices."""
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        """Decide by the nodes that are judged."""
+
+    async def prepare_prioritize(self, pod: Pod) -> None: ...
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None: ...
 
-    def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]: ...
+    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]: ...
 
     async def bind(self, args: BindArgs) -> str:
         """Empty, or why not."""
@@ -80,14 +101,20 @@ class ExtenderServer:
         log: Log,
         page: Page | None = None,
         tracing: Tracing = OFF,
+        callers: Collection[str] = (),
     ) -> None:
-        """`answered` is told the verb, the status and the seconds of each; of the page nothing: who watches it mostly waits."""
+        """`answered` is told the verb, the status and the seconds of each; of the page nothing: who watches it mostly waits.
+        `callers`: with TLS and a client CA, the common names that may ask verbs; empty: every certificate of the CA."""
+        self._callers = frozenset(callers)
+        self._checked = False  # whether callers need a certificate
+        self._bodies = 0  # bytes, as announced by requests whose body is being read
+        self._listener: Listener | None = None
         self._tracing = tracing
         self._verbs = verbs
         self._answered = answered
         self._leads = leads
         self._log = log
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._count])
         for verb, handler in (
             ("filter", self._filter),
             ("prioritize", self._prioritize),
@@ -100,25 +127,34 @@ class ExtenderServer:
         self._page = page
         if page is not None:
             page.add_routes(app.router)
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S)
+        self._runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S, auto_decompress=False, lingering_time=0.0
+        )
         self._args = msgspec.json.Decoder(ExtenderArgs)
         self._bind_args = msgspec.json.Decoder(BindArgs)
         self._preempt_args = msgspec.json.Decoder(PreemptArgs)
         self._encode = msgspec.json.Encoder(enc_hook=_as_it_came).encode
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
-        """Where it listens, with the port that it was given for 0. HostError where it can not."""
+        """Listen. Return the address, with the real port in place of 0. Raises HostError."""
         await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, *address, ssl_context=tls, backlog=1024).start()
-        except OSError as e:
-            raise HostError(f"cannot listen on {address.host}:{address.port}: {e.strerror}") from e
-        return Address(*self._runner.addresses[0][:2])
+        assert self._runner.server is not None  # noqa: S101  setup made it
+        self._checked = tls is not None and tls.verify_mode is not ssl.CERT_NONE
+        self._listener = Listener(self._runner.server, tls)
+        return self._listener.start(address)
 
     async def close(self) -> None:
         if self._page is not None:
             self._page.stop()
+        if self._listener is not None:
+            await self._listener.close()
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        assert self._listener is not None  # noqa: S101  a request came through it
+        with self._listener.busy(request.protocol):
+            return await handler(request)
 
     def _by_leader(self, verb: str, answer: Answer) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -139,16 +175,53 @@ class ExtenderServer:
         return handle
 
     async def _handle(self, request: web.Request, answer: Answer) -> web.StreamResponse:
-        body = await request.read()
-        if not self._leads():
-            response = web.Response(status=503, text="not the leader\n")
-            response.force_close()
-            return response
+        if request.method == "POST" and not self._may_ask(request):
+            return _closing(403, "a client certificate for one of tls_client_names is required\n")
         try:
-            return await answer(request, body)
+            body = await self._read(request)
+            self._check_leads()
+            return body if isinstance(body, web.Response) else await answer(request, body)
+        except _NotLeadingError:
+            return _closing(503, "not the leader\n")
         except _BadBodyError as e:
             self._log.warning(Event.REQUEST_MALFORMED, printable(str(e)), path=request.path)
             return web.Response(status=400, text=f"{printable(str(e))}\n")
+
+    def _check_leads(self) -> None:
+        if not self._leads():
+            raise _NotLeadingError
+
+    def _may_ask(self, request: web.Request) -> bool:
+        if not self._checked:
+            return True
+        certificate = request.get_extra_info("peercert") or {}
+        names = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+        return bool(names & self._callers if self._callers else certificate)
+
+    async def _read(self, request: web.Request) -> bytes | web.Response:
+        """Return the body, or the answer that refuses it."""
+        if request.method != "POST":
+            return b""
+        length = request.content_length
+        if length is None:
+            return _closing(411, "Content-Length is missing\n")
+        if length > MAX_BODY:
+            return _closing(413, f"more than {MAX_BODY} bytes\n")
+        if self._bodies + length > MAX_BODIES:
+            return _closing(503, f"the bodies of all requests exceed {MAX_BODIES} bytes\n")
+        self._bodies += length
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await request.read()
+        except TimeoutError:
+            return _closing(408, f"the body did not arrive within {BODY_S:g} s\n")
+        finally:
+            self._bodies -= length
+
+    async def _find(self, sent: Pod) -> Pod | None:
+        pod = await self._verbs.find(sent)
+        self._check_leads()
+        return pod
 
     async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
@@ -156,13 +229,23 @@ class ExtenderServer:
         with _names_read(args) as names:
             if names is None:
                 return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
-            return self._json(self._verbs.filter(args.Pod, names))
+            pod = await self._find(args.Pod)
+            if pod is None:
+                return self._json(FilterResult(Error=OfBinding.POD_UNKNOWN.shown))
+            await self._verbs.prepare_filter(pod)
+            self._check_leads()
+            return self._json(self._verbs.filter(pod, names))
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
         _note_pod(request[_SPAN], args.Pod)
         with _names_read(args) as names:
-            winner = self._verbs.prioritize(args.Pod, () if names is None else names)
+            pod = await self._find(args.Pod)
+            winner = None
+            if pod is not None and names is not None:
+                await self._verbs.prepare_prioritize(pod)
+                self._check_leads()
+                winner = self._verbs.prioritize(pod, names)
             request[_SPAN].note(k8s_node_name=winner or "")
             return self._json(name_winner(winner))
 
@@ -181,7 +264,9 @@ class ExtenderServer:
     async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._preempt_args, body)
         _note_pod(request[_SPAN], args.Pod)
-        suffice = self._verbs.preempt(args.Pod, args.NodeNameToMetaVictims or {})
+        pod = await self._find(args.Pod)
+        suffice = await self._verbs.preempt(pod, args.NodeNameToMetaVictims or {}) if pod is not None else {}
+        self._check_leads()
         return self._json(PreemptResult(NodeNameToMetaVictims=suffice))
 
     async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
@@ -197,6 +282,12 @@ class ExtenderServer:
 
     def _json(self, value: object) -> web.Response:
         return web.Response(body=self._encode(value), content_type=_JSON)
+
+
+def _closing(status: int, text: str) -> web.Response:
+    response = web.Response(status=status, text=text)
+    response.force_close()
+    return response
 
 
 def _note_pod(span: Span, pod: Pod) -> None:
@@ -226,8 +317,9 @@ def _as_it_came(value: object) -> msgspec.Raw:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def server_tls(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """None without a certificate: plain HTTP, for a scheduler in the same pod. Raises ConfigError for files that are none."""
+def server_tls(certificate: str, key: str, client_ca: str, *, readers: bool = False) -> ssl.SSLContext | None:
+    """None without a certificate: plain HTTP, for a scheduler in the same pod. Raises ConfigError for files that are none.
+    `readers`: a client without a certificate may connect, for what is read only."""
     if not certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -240,5 +332,5 @@ def server_tls(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | N
             context.load_verify_locations(client_ca)
         except OSError as e:
             raise ConfigError(f"cannot load tls_client_ca {client_ca}: {e.strerror or e}") from e
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if readers else ssl.CERT_REQUIRED
     return context

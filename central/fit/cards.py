@@ -48,6 +48,8 @@ class Card:
             return self.free and not self.busy & wanted.mask
         if self.whole & wanted.mask:
             return False
+        if self.containers >= self.gpu.max_shares:
+            return False
         mib = wanted.mib_of(self.usable_mib)
         if mib < 1:  # a percentage of nearly nothing
             return False
@@ -88,5 +90,5 @@ class Card:
 
     def state(self) -> CardState:
         """Equal for cards between which a search need not tell. `busy` follows from the rest."""
-        sizes = (self.usable_mib, self.free, self.free_mib, self.free_core)
+        sizes = (self.usable_mib, self.free, self.free_mib, self.free_core, self.gpu.max_shares - self.containers)
         return (*sizes, self.whole, tuple(self.mib), tuple(self.core))

@@ -25,15 +25,27 @@ from lading.nodedevices import Gpu
 
 def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
     """`steps` bounds the search."""
+    try:
+        return _search(room, demand, policy, steps) or _why_not(room, demand, policy, steps)
+    except SearchEndedError as e:
+        return e.missing
+
+
+def choose_briefly(room: NodeRoom, demand: Demand, *, policy: Policy) -> PlacedDevices | Missing:
+    """Give each container its best choice in turn. What that finds is what `choose` finds, which costs more where it fails."""
+    try:
+        return _search(room, demand, policy, len(demand.wanted)) or Missing.NOT_REACHED
+    except SearchEndedError:
+        return Missing.NOT_REACHED
+
+
+def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> PlacedDevices | None:
     if len(room.cards) == len(demand.wanted) == 1 and not demand.vfs_peak and not demand.bound:
         return _only_choice(room.cards[0].gpu, demand.wanted[0])
     layout = lay_out(room, vfs=demand.vfs_peak > 0)
-    try:
-        chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
-    except SearchEndedError as e:
-        return e.missing
+    chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
     if chosen is None:
-        return _why_not(room, demand, policy, steps)
+        return None
     by_name = {one.wanted.container: one for one in chosen}
     return PlacedDevices(
         containers={name: _placed(room, layout, by_name[name]) for name, _ in demand.roles},

@@ -9,7 +9,7 @@ its thousandth parts (*milli*), of memory or of compute, whichever is scarcer. 1
 given; a card that may not be given has none left.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from central.assignment.model import Part
 from central.fit.numbered import Numbers
 from central.ledger.model import CardRoom, NodeRoom
+from central.steps import exhaust
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -275,15 +276,23 @@ class Followed:
         self._rooms = rooms
         self._loads = loads
         self._seen_rooms = self._seen_loads = -1
+        self._stale: dict[str, NodeRoom | None] = {}  # rooms that changed and are not in the columns yet
 
-    def catch_up(self) -> Columns:
-        changed, version = self._rooms(self._seen_rooms)
-        for name, room in changed:
+    def catching_up(self) -> Iterator[None]:
+        """Read rooms that changed, one in each step. `catch_up` reads the rest."""
+        changed, self._seen_rooms = self._rooms(self._seen_rooms)
+        self._stale.update(changed)
+        while self._stale:
+            name, room = next(iter(self._stale.items()))
             if room is None:
                 self.columns.drop(name)
             else:
                 self.columns.put(room)
-        self._seen_rooms = version  # now that they are all there
+            del self._stale[name]  # now that it is there
+            yield
+
+    def catch_up(self) -> Columns:
+        exhaust(self.catching_up())
         loads, version = self._loads(self._seen_loads)
         for load in loads:
             self.columns.load(*load)

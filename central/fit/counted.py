@@ -5,8 +5,8 @@ node that is odd, by the exact fit, once for all rooms that are alike. That tell
 would be. Kept, and caught up with the columns; of a few nodes that changed, those that are alike others are looked up.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from central.fit.topology import Distance
 from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits, wish_of
 from central.ledger.model import NodeRoom
 
-Place = Callable[[NodeRoom, Ask], Placement | NoFit]
+
+class Place(Protocol):
+    def __call__(self, room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
+        """`brief`: NOT_REACHED where a short search does not decide."""
+
 
 VERDICTS: Final = 4096  # that are remembered of one ask
 FEW: Final = 16  # rows that are looked up one by one: a step of vectors costs some dozens of calls, whatever their length
@@ -55,6 +59,10 @@ class ColumnStanding:
         self._after: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the exact fit said it
         self._apart: Ints = np.zeros(0, np.int64)  # by row: how far the devices would be, where the exact fit said it
         self._by_likeness: dict[int, Missing | _Judged] = {}
+        self._open: dict[int, None] = {}  # rows whose exact fit is not known as they are now
+        self._hard: dict[int, None] = {}  # the same, where a brief look did not decide
+        self.judged: Ints = np.zeros(0, np.int64)  # by row: the tick of the last exact fit
+        self.tick = 0
         self._counted: dict[int, tuple[int, Bools]] = {}  # by Columns.alike: why not, and which cards would do
 
     def catch_up(self) -> None:
@@ -80,9 +88,8 @@ class ColumnStanding:
                 rest.append(row)
                 continue
             missing, self._cards[row] = known
-            if self._missing[row] != missing:
-                self._missing[row] = missing
-                self._say(columns.names[row], missing)
+            self._close([row])
+            self._set(row, missing)
         return rest
 
     def _remember(self, rows: Sequence[int]) -> None:
@@ -101,14 +108,15 @@ class ColumnStanding:
     def _look_at(self, rows: Ints) -> None:
         columns = self._columns
         if self.wish is None:
-            missing = self._judge_exactly(rows)
+            missing = self._leave_open(rows)
         else:
             found = fits(columns, rows, self.wish)
             missing = found.missing
             self._cards[rows] = found.cards
             odd = self._odd(rows)
+            self._close(rows[~odd])
             if odd.any():
-                missing[odd] = self._judge_exactly(rows[odd])
+                missing[odd] = self._leave_open(rows[odd])
         turned = missing != self._missing[rows]
         self._missing[rows] = missing
         for row, why in zip(rows[turned].tolist(), missing[turned].tolist(), strict=True):
@@ -165,12 +173,15 @@ class ColumnStanding:
             self.fits.clear()
             self.reasons.clear()
             self._missing[:] = _UNSEEN
+            self._open.clear()
+            self._hard.clear()
             self._seen = -1
             return
         for name, row in dropped:
             self.fits.pop(name, None)
             self.reasons.pop(name, None)
             self._missing[row] = _UNSEEN
+            self._close([row])
 
     def _make_room(self) -> None:
         had, size, slots = len(self._missing), len(self._columns.changed), self._columns.slots
@@ -182,30 +193,69 @@ class ColumnStanding:
         self._cards = np.zeros((size, slots), np.bool_)
         self._after = np.zeros((size, slots), np.int64)
         self._apart = np.zeros(size, np.int64)
+        self.judged = np.concatenate([self.judged, np.zeros(size - had, np.int64)])
         self._missing[:had] = missing
         self._apart[:had] = apart
         self._cards[:had, : cards.shape[1]] = cards
         self._after[:had, : after.shape[1]] = after
 
-    def _judge_exactly(self, rows: Ints) -> Ints:
-        missing = np.empty(len(rows), np.int64)
-        for number, row in enumerate(rows.tolist()):
-            room = self._columns.rooms[row]
-            verdict = Missing.NO_REPORT if room is None else self._judge(room)
-            if isinstance(verdict, Missing):
-                missing[number] = NUMBER_OF[verdict]
-            else:
-                missing[number] = FITS
-                self._after[row] = 0
-                self._after[row, : len(verdict.left)] = verdict.left
-                self._apart[row] = verdict.apart
-        return missing
+    # ---- rows that only the exact fit can judge
 
-    def _judge(self, room: NodeRoom) -> Missing | _Judged:
+    @property
+    def complete(self) -> bool:
+        """Every node is judged as it was when this was caught up."""
+        return not self._open and not self._hard
+
+    def judging(self) -> Iterator[None]:
+        """Judge what is open, one node in each step. All get a brief look first, so that a hard node hides no easy one."""
+        while self._open or self._hard:
+            self._judge_one(next(iter(self._open or self._hard)), brief=bool(self._open))
+            yield
+
+    def settle(self, name: str) -> None:
+        """Judge this node now, if it is open."""
+        row = self._columns.row_of.get(name, _UNSEEN)
+        if row in self._open or row in self._hard:
+            self._judge_one(row, brief=False)
+
+    def _leave_open(self, rows: Ints) -> Ints:
+        for row in rows.tolist():
+            self._hard.pop(row, None)
+            self._open[row] = None
+        return np.full(len(rows), NUMBER_OF[Missing.NOT_REACHED])
+
+    def _close(self, rows: Iterable[int] | Ints) -> None:
+        for row in () if self.complete else rows:
+            self._open.pop(int(row), None)
+            self._hard.pop(int(row), None)
+
+    def _judge_one(self, row: int, *, brief: bool) -> None:
+        room = self._columns.rooms[row]
+        verdict = Missing.NO_REPORT if room is None else self._judge(room, brief)
+        self._close([row])
+        if verdict is Missing.NOT_REACHED:
+            self._hard[row] = None
+            return
+        self.tick += 1
+        self.judged[row] = self.tick
+        if isinstance(verdict, Missing):
+            self._set(row, NUMBER_OF[verdict])
+            return
+        self._after[row] = 0
+        self._after[row, : len(verdict.left)] = verdict.left
+        self._apart[row] = verdict.apart
+        self._set(row, FITS)
+
+    def _set(self, row: int, missing: int) -> None:
+        if self._missing[row] != missing:
+            self._missing[row] = missing
+            self._say(self._columns.names[row], missing)
+
+    def _judge(self, room: NodeRoom, brief: bool) -> Missing | _Judged:
         alike = self._alike(room)
         verdict = self._by_likeness.get(alike)
-        if verdict is None:
-            placed = self._place(room, self._ask)
+        if verdict is None or (verdict is Missing.NOT_REACHED and not brief):
+            placed = self._place(room, self._ask, brief=brief)
             verdict = placed.missing if isinstance(placed, NoFit) else _judged(room, placed)
             if len(self._by_likeness) >= VERDICTS:
                 self._by_likeness.clear()

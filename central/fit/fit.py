@@ -18,7 +18,7 @@ from typing import Final
 
 from central.ask.model import Ask, Policy
 from central.assignment.phases import take
-from central.fit.choose import choose
+from central.fit.choose import choose, choose_briefly
 from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
 from central.fit.mig import choose_instances
 from central.fit.model import Devices, Missing, NoFit, Placement
@@ -29,18 +29,23 @@ from central.ledger.model import NodeRoom
 _NO_FIT: Final = {missing: NoFit(missing=missing) for missing in Missing}
 
 
-def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Placement | NoFit:
-    """`policy` is the cluster's, for an ask without its own."""
+def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, brief: bool = False) -> Placement | NoFit:
+    """Return the placement, or why there is none. `policy` is the cluster's, for an ask without its own. `brief` counts, and
+    searches without backtracking: what that does not decide is NOT_REACHED."""
     policy = policy_of(ask, policy)
-    return fit_among_sharers(room, ask.sharing, policy, lambda room: _fit(room, ask, policy, limits))
+    return fit_among_sharers(room, ask.sharing, policy, lambda room: _fit(room, ask, policy, limits, brief))
 
 
-def _fit(room: NodeRoom, ask: Ask, policy: Policy, limits: Limits) -> Placement | NoFit:
+def _fit(room: NodeRoom, ask: Ask, policy: Policy, limits: Limits, brief: bool) -> Placement | NoFit:
     """By devices alone, whoever else has shares of them."""
     demand = read_demand(ask, policy, limits)
 
     def choose_in(room: NodeRoom) -> Devices | Missing:
-        return find_shortage(room, demand) or choose(room, demand, policy=policy, steps=limits.search_steps)
+        if short := find_shortage(room, demand):
+            return short
+        if brief:
+            return choose_briefly(room, demand, policy=policy)
+        return choose(room, demand, policy=policy, steps=limits.search_steps)
 
     found = choose_instances(room, demand, choose_in) if demand.mig_profile else choose_in(room)
     if isinstance(found, Missing):

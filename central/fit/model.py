@@ -39,6 +39,7 @@ class Missing(Coded):
     NOT_WITHIN_SCOPE = "not-within-scope", "node has too few GPUs or RDMA VFs within the topology asked for"
     NOT_FREE_WITHIN_SCOPE = "not-free-within-scope", "too few free GPUs or RDMA VFs within the topology asked for"
     UNHEALTHY = "unhealthy", "devices are unhealthy, cordoned or used without a grant"
+    NOT_REACHED = "not-reached", "node was not evaluated in time; this is retried automatically"
 
     @property
     def unresolvable(self) -> bool:
@@ -48,7 +49,7 @@ class Missing(Coded):
     @property
     def undecided(self) -> bool:
         """A bound was met: it may fit, or not."""
-        return self in {Missing.SEARCH_ENDED, Missing.SETS_ENDED}
+        return self in {Missing.SEARCH_ENDED, Missing.SETS_ENDED, Missing.NOT_REACHED}
 
 
 _UNRESOLVABLE = frozenset(
@@ -72,8 +73,10 @@ _UNRESOLVABLE = frozenset(
 
 
 BY_SHOWN: Final = {missing.shown: missing for missing in Missing}
-# As it is shown: what an eviction may change.
-MAY_FIT_LATER = frozenset(missing.shown for missing in Missing if not missing.unresolvable)
+# As it is shown: what an eviction may change. A node that was not evaluated may fit as it is: nothing is evicted there.
+MAY_FIT_LATER = frozenset(
+    missing.shown for missing in Missing if not missing.unresolvable and missing is not Missing.NOT_REACHED
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

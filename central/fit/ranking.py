@@ -23,6 +23,7 @@ from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.fragmentation import Scoring
 from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.ledger.model import NodeRoom
+from central.steps import Steps
 
 REMEMBERED_ASKS: Final = 256
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
@@ -40,6 +41,7 @@ class _Scores:
 
     scoring: Scoring
     seen: int = -1  # the tick to which they are caught up
+    judged: int = 0  # the same, of the standing
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of one share: the card by which it has that score
     known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # both, by all that they depend on
@@ -77,15 +79,16 @@ class Ranking:
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns
-        if now.seen != columns.tick:
+        if (now.seen, now.judged) != (columns.tick, self.standing.tick):
             now.make_room(len(columns.changed))
-            rows = self._with_room(columns.changed_since(now.seen), now)
+            changed = (columns.changed > now.seen) | (self.standing.judged > now.judged)
+            rows = self._with_room(changed.nonzero()[0], now)
             if len(rows) > FEW:
                 self._score(rows, now)
             elif strange := self._recall(rows.tolist(), now):
                 self._score(np.array(strange), now)
                 self._remember(strange, now)
-            now.seen = columns.tick
+            now.seen, now.judged = columns.tick, self.standing.tick
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
         """Sets those that are alike others that were scored; answers the rest."""
@@ -112,7 +115,7 @@ class Ranking:
     def _renew(self, scoring: Scoring) -> None:
         coming, rows = self._coming, len(self._columns.changed)
         if coming is None or coming.scoring is not scoring:
-            coming = self._coming = _Scores(scoring, self._columns.tick)
+            coming = self._coming = _Scores(scoring, self._columns.tick, self.standing.tick)
             self._renewed = 0
         coming.make_room(rows)
         upto = min(self._renewed + RENEWED, rows)
@@ -206,8 +209,12 @@ class Rankings:
         """It is remembered."""
         return ask in self._standings
 
+    def catching_up(self) -> Steps:
+        """Read nodes that changed, one in each step."""
+        return self._followed.catching_up()
+
     def standing(self, ask: Ask) -> ColumnStanding:
-        """Caught up with the ledger."""
+        """Caught up with the ledger; its `judging` goes on from there."""
         standing = self._standings.get(ask)
         if standing is None:
             standing = self._standings[ask] = ColumnStanding(ask, self.columns, self._place, self._limits)

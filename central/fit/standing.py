@@ -9,7 +9,7 @@ not decide.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from central.ask.model import Ask
@@ -18,7 +18,7 @@ from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 
 Score = tuple[int, ...]  # higher is better (score.py)
-Judge = Callable[[NodeRoom, Ask], Score | Missing]
+Judge = Callable[[NodeRoom, Ask, bool], Score | Missing]  # the last: briefly, NOT_REACHED where that does not decide
 PASSED_OVER = 64  # better nodes that kube-scheduler left out (their cpu is used up), until a look at all others costs less
 VERDICTS = 4096  # of one ask; some hundred in a cluster of few kinds of nodes
 REMEMBERED = 256  # asks; a cluster has some dozen templates at a time, and each remembered one costs about 100 bytes a node
@@ -28,35 +28,67 @@ class Standing:
     """For one ask. `fits` has every node with room for it; `reasons` has every node, with the reason to be shown of those that
     do not fit, and nothing for the others."""
 
-    __slots__ = ("_ask", "_heap", "_judge", "_verdicts", "fits", "reasons", "seen")
+    __slots__ = ("_alike", "_ask", "_hard", "_heap", "_judge", "_open", "_verdicts", "fits", "reasons", "seen")
 
-    def __init__(self, ask: Ask, judge: Judge) -> None:
+    def __init__(self, ask: Ask, judge: Judge, alike: Likeness) -> None:
         self._ask = ask
         self._judge = judge
+        self._alike = alike
+        self._open: dict[str, NodeRoom] = {}  # not judged as they are now
+        self._hard: dict[str, NodeRoom] = {}  # the same, where a brief look did not decide
         self._verdicts: dict[int, Score | Missing] = {}  # by likeness
         self.fits: dict[str, Score] = {}
         self.reasons: dict[str, str] = {}
         self.seen = -1  # the ledger's version that this is caught up with
         self._heap: list[tuple[tuple[int, ...], str]] = []  # best first; an entry counts while `fits` says the same
 
-    def judge(self, room: NodeRoom, alike: int) -> None:
+    @property
+    def complete(self) -> bool:
+        """Every node is judged as it was when this was caught up."""
+        return not self._open and not self._hard
+
+    def changed(self, name: str, room: NodeRoom | None) -> None:
+        """Forget the verdict about a node. `room` None: it is gone."""
+        self._hard.pop(name, None)
+        self.fits.pop(name, None)
+        if room is None:
+            self._open.pop(name, None)
+            self.reasons.pop(name, None)
+        else:
+            self._open[name] = room
+            self.reasons[name] = Missing.NOT_REACHED.shown
+
+    def judging(self) -> Iterator[None]:
+        """Judge what is open, one node in each step. All get a brief look first, so that a hard node hides no easy one."""
+        while self._open or self._hard:
+            name, room = next(iter((self._open or self._hard).items()))
+            self._judge_one(name, room, brief=bool(self._open))
+            yield
+
+    def settle(self, name: str) -> None:
+        """Judge this node now, if it is open."""
+        room = self._open.get(name) or self._hard.get(name)
+        if room is not None:
+            self._judge_one(name, room, brief=False)
+
+    def _judge_one(self, name: str, room: NodeRoom, *, brief: bool) -> None:
+        alike = self._alike(room)
         verdict = self._verdicts.get(alike)
-        if verdict is None:
+        if verdict is None or (verdict is Missing.NOT_REACHED and not brief):
             if len(self._verdicts) >= VERDICTS:
                 self._verdicts.clear()
-            verdict = self._verdicts[alike] = self._judge(room, self._ask)
-        name = room.name
+            verdict = self._verdicts[alike] = self._judge(room, self._ask, brief)
+        self._open.pop(name, None)
+        if verdict is Missing.NOT_REACHED:
+            self._hard[name] = room
+            return
+        self._hard.pop(name, None)
         if isinstance(verdict, Missing):
-            self.fits.pop(name, None)
             self.reasons[name] = verdict.shown
-        elif self.fits.get(name) != verdict:
+        else:
             self.fits[name] = verdict
             self.reasons[name] = ""
             heappush(self._heap, (_reversed(verdict), name))
-
-    def forget(self, name: str) -> None:
-        self.fits.pop(name, None)
-        self.reasons.pop(name, None)
 
     def best(self, among: Collection[str]) -> str | None:
         """The node with the highest score, and of several the first by name; None if none of these fits."""
@@ -118,19 +150,16 @@ class Standings:
         return ask in self._known
 
     def of(self, ask: Ask) -> Standing:
+        """Caught up with what changed; `judging` goes on from there."""
         standing = self._known.get(ask)
         if standing is None:
-            standing = self._known[ask] = Standing(ask, self._judge)
+            standing = self._known[ask] = Standing(ask, self._judge, self._likeness_for(ask))
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(ask)
-        alike = self._likeness_for(ask)
         changed, version = self._rooms(standing.seen)
         for name, room in changed:
-            if room is None:
-                standing.forget(name)
-            else:
-                standing.judge(room, alike(room))
+            standing.changed(name, room)
         standing.seen = version
         return standing
 

@@ -18,8 +18,11 @@ from central.fit.nearby import count_of, explain_partition, explain_pfs, explain
 from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import asked_cards, short_of_cards
 from central.ledger.model import CardRoom, NodeRoom
+from lading.amounts import format_mib
 
 _LISTED: Final = 8  # amounts in one line
+_FREE: Final = "free"
+_HELD: Final = "held"
 # On an empty node it would do.
 _NOW: Final = {
     Missing.TOO_FEW_FREE_VFS_OF_SWITCH,
@@ -59,6 +62,8 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
                 f"{_asked_together(demand)}; none found among the first {MOST_SETS} sets of GPUs of one place that one of the "
                 "containers could have; a container that asks for fewer GPUs has fewer"
             )
+        case Missing.NOT_REACHED:
+            return "central evaluates it in the background and has kube-scheduler ask again"
         case Missing.TOO_FEW_VFS | Missing.TOO_FEW_FREE_VFS:
             return _explain_vfs(room, demand.vfs_peak)
         case Missing.TOO_FEW_VFS_OF_PF | Missing.TOO_FEW_FREE_VFS_OF_PF:
@@ -120,9 +125,9 @@ def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
         return f"{_asked(need)} asked; {_states(room, demand)}{would_help}"
     if missing is Missing.NO_CARD_LARGE_ENOUGH:
         largest = max(cards, key=lambda card: card.gpu.usable_mib)
-        return f"{_asked(need)} asked; the largest GPU has {largest.gpu.usable_mib} MiB: {_name(largest)}"
+        return f"{_asked(need)} asked; the largest GPU has {format_mib(largest.gpu.usable_mib)}: {_name(largest)}"
     best = min((card for card in cards if card.usable), key=lambda card: _shortage(card, need))
-    amounts = f"{best.free_mib} MiB" if need.core_percent is None else f"{best.free_mib} MiB and {best.free_core} %"
+    amounts = format_mib(best.free_mib) if need.core_percent is None else f"{format_mib(best.free_mib)} and {best.free_core}%"
     return f"{_asked(need, best)} asked; the best single GPU has {amounts} free: {_name(best)}{_unusable(room, demand)}"
 
 
@@ -152,11 +157,11 @@ def _asked(need: Wanted, card: CardRoom | None = None) -> str:
         return count_of(need.count, "whole GPU")
     parts = []
     if need.memory_mib is not None:
-        parts.append(f"{need.memory_mib} MiB")
+        parts.append(format_mib(need.memory_mib))
     elif card is not None:
-        parts.append(f"{need.mib_of(card.gpu.usable_mib)} MiB")
+        parts.append(format_mib(need.mib_of(card.gpu.usable_mib)))
     if need.core_percent is not None:
-        parts.append(f"{need.core_percent} %")
+        parts.append(f"{need.core_percent}%")
     return " and ".join(parts) + (f" of each of {need.count} GPUs" if need.count > 1 else "")
 
 
@@ -167,10 +172,11 @@ def _asked_together(demand: Demand) -> str:
 
 
 def _states(room: NodeRoom, demand: Demand) -> str:
-    """ "of 8 GPUs 5 are free, 2 held, 1 cordoned"."""
+    """Count free cards first, then held ones, then unusable ones by what is wrong: "of 8 GPUs 5 free, 2 held, 1 cordoned"."""
     cards = _of_model(room, demand)
     states = Counter(_state(card) for card in cards)
-    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in states.most_common())}"
+    said = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
+    return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in said)}"
 
 
 def _unusable(room: NodeRoom, demand: Demand) -> str:
@@ -191,7 +197,7 @@ def _state(card: CardRoom) -> str:
         return "cordoned"
     if card.gpu.mig_enabled:
         return "in MIG mode"
-    return "free" if card.pods == 0 else "held"
+    return _FREE if card.pods == 0 else _HELD
 
 
 def _name(card: CardRoom) -> str:
@@ -221,7 +227,7 @@ def _explain_group(room: NodeRoom, sharing: Sharing | None) -> str:
     for card in group_cards(room, sharing):
         state = "" if card.usable else f", {_state(card)}"
         closed = "" if is_open(card, sharing) else ", whose sharers it may not be beside"
-        on.append(f"{_name(card)} with {card.free_mib} MiB and {card.free_core} % free{state}{closed}")
+        on.append(f"{_name(card)} with {format_mib(card.free_mib)} and {card.free_core}% free{state}{closed}")
     several = "; it takes no more pods until it is on one" if len(on) > 1 else ""
     return f"its affinity group is on {' and '.join(on)}{several}"
 

@@ -10,6 +10,7 @@ from central.ledger.groups import Groups
 from central.ledger.load import Loads
 from central.ledger.model import ONE_EACH, Claim, NodeRoom, PodRecord
 from central.ledger.node import NodeState
+from central.ledger.other_systems import OtherClaims
 from central.ledger.own import OwnClaims
 from central.ledger.parts import containers_on_cards, merge, taken_by_grants
 from central.ledger.room import gained
@@ -27,6 +28,7 @@ class Books:
         self._claimed = Changes()  # who holds what and why, beside what is left: for those who show it
         self._groups = Groups()
         self._loads = Loads()
+        self._other_claims = OtherClaims()
 
     def _claims(self, uid: PodUid, node: NodeState) -> dict[Claim, Taken]:
         claims = {kind: claim.taken for kind, claim in self._own.of(uid).items() if claim.node == node.name}
@@ -82,5 +84,5 @@ class Books:
     def _node(self, name: str) -> NodeState:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = NodeState(name, self._loads, reachable=name in self._reachable)
+            node = self._nodes[name] = NodeState(name, self._loads, self._other_claims, reachable=name in self._reachable)
         return node

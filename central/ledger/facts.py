@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from central.ask.model import NO_REQUESTS, Requests
+from central.ask.other_systems import OtherClaim
 from central.assignment.model import Taken
 from central.ledger.books import Books
 from central.ledger.gone import Gone
@@ -52,6 +53,31 @@ class Facts(Books):
         """Of a pod that has nothing of ours."""
         self._loads.bind(load.uid, load.node, load.requests)
 
+    def set_other_claim(self, uid: PodUid, claim: OtherClaim | None) -> None:
+        """Set what a pod has of its node's cards by another system; None if it has nothing, or has ended."""
+        for name in self._other_claims.put(uid, claim):
+            self._mark_cards(name)
+
+    def replace_other_claims(self, claims: Mapping[PodUid, OtherClaim]) -> None:
+        """Set the claims of all pods."""
+        for uid in [uid for uid in self._other_claims.uids() if uid not in claims]:
+            self.set_other_claim(uid, None)
+        for uid, claim in claims.items():
+            self.set_other_claim(uid, claim)
+
+    def set_offered(self, name: str, resources: frozenset[str]) -> None:
+        """Set which resources of other systems a node offers."""
+        if self._other_claims.offer(name, resources):
+            self._mark_cards(name)
+
+    def _mark_cards(self, name: str) -> None:
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        before = node.room()
+        if node.mark():
+            self._mark_gain(node, before)
+
     def replace_pods(self, records: Iterable[PodRecord], version: int, *, loads: Iterable[PodLoad] = ()) -> None:
         """A list, made at `version`; `loads` are those of pods that have nothing of ours. A pod that is known by a newer one
         (from a quorum read) stays, listed or not."""
@@ -75,7 +101,7 @@ class Facts(Books):
         self._count(before, -1)
         self._count(after, 1)
         if before is not None and held is not None and (holds is None or not covers(holds, held)):
-            self._linger(uid, before.node, held)
+            self._linger(uid, before.node, held, forced=after is None and not before.deleting)
         if ended or bound_to:
             reserved = self._own.of(uid).get(Claim.RESERVED)
             if reserved is not None and ended and bound_to in {"", reserved.node}:
@@ -91,11 +117,15 @@ class Facts(Books):
             if not self._priorities[record.priority]:
                 del self._priorities[record.priority]
 
-    def _linger(self, uid: PodUid, name: str, taken: Taken) -> None:
+    def _linger(self, uid: PodUid, name: str, taken: Taken, *, forced: bool = False) -> None:
+        """Keep what a pod had while its node may still use it. `forced`: the pod was removed before its node ended it."""
         node = self._nodes.get(name)
-        if node is not None and node.silent:
+        unreported = forced and node is not None and node.serving and uid not in node.granted
+        if node is not None and (node.silent or unreported):
             node.linger(uid, taken)
             self._lingering.add(name)
+            if unreported:
+                node.unreported[uid] = None
 
     # ---- nodes, as they report
 

@@ -5,8 +5,8 @@ each node, which of them changed, which got room, who holds what. Refuses: a cla
 
 - BOUND ends when the pod is terminal or gone, not at its deletionTimestamp. GRANTED ends when the node's report does not name
   it any more. A device is free when both are over.
-- A pod that is force-deleted on a reachable node before its grant was reported frees at once what may still be in use: the
-  node refuses a second holder, so that this costs a retry, and waiting for a word that may never come would cost the device.
+- A pod that is force-deleted on a reachable node which has never reported a grant for it may be running all the same: the
+  report may be under way. What it had stays as LINGERING until the node's next report, or for UNREPORTED_S where none comes.
 - **Nothing is freed on a node that has a report and is not reachable.** What ends there meanwhile stays as LINGERING, until the
   node is reachable and *then* a newer, reconciled report comes that does not name the pod. A report that came before proves
   nothing, whichever of the two watches was late, and counts as not heard. But a node whose grants did not change has nothing to
@@ -21,6 +21,7 @@ No await between a look at a room and the reservation.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from central.ask.model import NO_REQUESTS, Requests
@@ -36,6 +37,10 @@ from lading.vocabulary import PodUid
 # A reporter that has something to say after its node came back has said it by then: kubelet ends what it should not run within
 # its grace period, mostly 30 s, and the reporter's longest pause between two attempts is shorter than that.
 LINGER_S: Final = 120.0
+# A reporter looks twice a second; a second holder that comes too early is refused by the node and tried again.
+UNREPORTED_S: Final = 10.0
+# How long room is held for a preemptor when its victims are gone: kube-scheduler has to ask again and bind it.
+NOMINATION_S: Final = 120.0
 
 _PLANS: Final = (Claim.PREDICTED, Claim.NOMINATED)
 
@@ -70,10 +75,21 @@ class Ledger(Facts):
         if self._obstacle(load.uid) is None:
             self._loads.expect(load, until)
 
-    def nominate(self, uid: PodUid, node: str, taken: Taken, until: float, holder: Holder | None = None) -> None:
-        """Holds what victims still have, beyond what there is. Replaces an earlier nomination for that pod."""
+    def nominate(
+        self,
+        uid: PodUid,
+        node: str,
+        taken: Taken,
+        until: float,
+        holder: Holder | None = None,
+        *,
+        victims: frozenset[PodUid] = frozenset(),
+    ) -> None:
+        """Hold what victims still have, beyond what there is. Replaces an earlier nomination for that pod. When the last victim
+        holds nothing there any more, the nomination ends after NOMINATION_S; it ends at `until` in any case."""
         if self._obstacle(uid) is None:
-            self._claim(Claim.NOMINATED, OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, until=until))
+            who = holder or Holder(pod=uid)
+            self._claim(Claim.NOMINATED, OwnClaim(holder=who, node=node, taken=taken, until=until, victims=victims))
 
     def reserve(
         self,
@@ -118,18 +134,29 @@ class Ledger(Facts):
     def expire(self, now: float) -> None:
         """Ends predictions and nominations whose time is over, and what lingers on nodes that are reachable again and silent
         about it. To be called again and again, about once a second, on the clock of `until`."""
+        self._follow_victims(now)
         for uid, kind in self._own.expired(now):
             self._drop(uid, [kind])
         self._loads.expire(now)
         for node in [self._nodes[name] for name in self._lingering if name in self._nodes]:
+            for uid in node.end_unreported(now, UNREPORTED_S):
+                self._settle(uid, node.name)
             if not node.serving:
                 node.trusted_from = None
             elif node.trusted_from is None:
                 node.trusted_from = now + LINGER_S
             elif now >= node.trusted_from:
-                for uid in node.end_lingering():
+                for uid in node.end_lingering(but=node.unreported):
                     self._settle(uid, node.name)
         self._lingering = {name for name in self._lingering if name in self._nodes and self._nodes[name].lingering}
+
+    def _follow_victims(self, now: float) -> None:
+        """Count the time of nominations whose victims are gone."""
+        for claim in [claim for claim in self.nominations() if claim.victims]:
+            node = self._nodes.get(claim.node)
+            if node is None or claim.victims.isdisjoint(node.holds):
+                until = min(claim.until, now + NOMINATION_S)
+                self._own.put(Claim.NOMINATED, replace(claim, victims=frozenset(), until=until))
 
     def _obstacle(self, uid: PodUid) -> Obstacle | None:
         record = self._pods.get(uid)
@@ -262,6 +289,16 @@ class Ledger(Facts):
         """It is terminal, or gone: nothing is claimed for it any more."""
         return self._obstacle(uid) is Obstacle.POD_ENDED
 
+    def is_settled(self, uid: PodUid) -> bool:
+        """Tell whether the pod is bound, is being deleted, has ended or is gone."""
+        record = self._pods.get(uid)
+        return self._obstacle(uid) is not None or self.load_of(uid) is not None or (record is not None and record.deleting)
+
+    def exists(self, uid: PodUid) -> bool:
+        """Tell whether the API server has the pod, and the pod has not ended."""
+        record = self._pods.get(uid)
+        return self._loads.bound_as(uid) is not None if record is None else not record.terminal
+
     def lowest_priority(self) -> int | None:
         """Of all pods that hold something by an assignment; None: there are none."""
         return min(self._priorities, default=None)
@@ -279,6 +316,10 @@ class Ledger(Facts):
     def reservations(self) -> tuple[OwnClaim, ...]:
         """Bindings under way, with an unclear outcome, or confirmed and not yet shown by the watch."""
         return tuple(self._own.of_kind(Claim.RESERVED))
+
+    def predictions(self) -> tuple[OwnClaim, ...]:
+        """Return what is held for pods between filter and bind."""
+        return tuple(self._own.of_kind(Claim.PREDICTED))
 
     def nominations(self) -> tuple[OwnClaim, ...]:
         """Room that is being made for pods."""

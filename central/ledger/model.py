@@ -16,6 +16,8 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 ONE_EACH: Final[Mapping[GpuUuid, int]] = MappingProxyType({})  # shared: nearly every pod has one container on each of its cards
 
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 class Claim(StrEnum):
     """Why the ledger believes that a pod holds something; it is free when the last of these is gone."""
@@ -111,6 +113,8 @@ class PodRecord:
     taken: Taken | None = None  # by its own assignment: for this uid and this node
     containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # on one card, where not one
     requests: Requests = NO_REQUESTS
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # by which disruption budgets select it
+    grace_s: int = 30  # that it has to end, once it is deleted
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "namespace", sys.intern(self.namespace))
@@ -156,6 +160,7 @@ class OwnClaim:
     until: float = math.inf  # on the clock of whoever made it; a reservation has no end but an outcome
     gen: int = 0  # of the assignment that is being bound
     confirmed: bool = False  # the Binding is known to have succeeded
+    victims: frozenset[PodUid] = frozenset()  # of a nomination: pods whose end it waits for
     requests: Requests = NO_REQUESTS
 
 
@@ -200,5 +205,7 @@ class Clash:
 
     node: str
     device: str
-    pods: tuple[PodUid, ...]  # the youngest last; those that the API server does not have, and nobody can evict, first
+    pods: tuple[
+        PodUid, ...
+    ]  # those without a grant of the node last, of these the youngest; those that the API server does not have first
     exclusive: bool  # one of them should have it alone; else shares that add up to more than there is

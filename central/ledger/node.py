@@ -6,6 +6,7 @@ from dataclasses import replace
 from central.assignment.model import Taken
 from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import NodeRoom
+from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
 from central.ledger.room import FULL_CORE, Inventory, card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Hold, Usage
@@ -18,29 +19,37 @@ NOT_REPORTED = Inventory()
 class NodeState:
     __slots__ = (
         "_left",
+        "_reported",
         "_room",
         "_stale",
+        "granted",
         "grants",
         "holds",
         "inventory",
         "lingering",
         "loads",
         "name",
+        "other_claims",
         "reachable",
         "report_version",
         "trusted_from",
+        "unreported",
         "usage",
         "version",
     )
 
-    def __init__(self, name: str, loads: Loads, *, reachable: bool) -> None:
+    def __init__(self, name: str, loads: Loads, other_claims: OtherClaims, *, reachable: bool) -> None:
         self.name = name
         self.loads = loads  # of all nodes
+        self.other_claims = other_claims  # of all nodes
         self.reachable = reachable
         self.inventory = NOT_REPORTED
+        self._reported = NOT_REPORTED  # the inventory without the marks of other systems' claims
         self.report_version = 0
         self.grants: dict[PodUid, tuple[Grant, ...]] = {}
+        self.granted: set[PodUid] = set()  # pods that a report named, as long as they hold something
         self.lingering: dict[PodUid, Taken] = {}
+        self.unreported: dict[PodUid, float | None] = {}  # of these, on a node that serves: until when; None: not set yet
         self.trusted_from: float | None = None  # when lingering claims end without a report; see Ledger.expire
         self.holds: dict[PodUid, Hold] = {}
         self.usage = Usage()
@@ -113,8 +122,14 @@ class NodeState:
 
     def describe(self, report: NodeDevices | None) -> bool:
         """What the node has, from now on. True if the room shows a difference."""
-        former = self.inventory
-        inventory = NOT_REPORTED if report is None else inventory_of(report)
+        self._reported = NOT_REPORTED if report is None else inventory_of(report)
+        return self.mark()
+
+    def mark(self) -> bool:
+        """Mark the cards that other systems gave away. Return whether the room shows a difference."""
+        former, inventory = self.inventory, self._reported
+        gpus = self.other_claims.mark(self.name, inventory.gpus, self.usage.cards)
+        inventory = inventory._replace(gpus=gpus)
         if inventory == former:
             return False
         # What is equal stays the same object, so that a heartbeat of 15,000 nodes does not double the strings in memory.
@@ -123,6 +138,7 @@ class NodeState:
             pfs=former.pfs if former.pfs == inventory.pfs else inventory.pfs,
             partitions=former.partitions if former.partitions == inventory.partitions else inventory.partitions,
         )
+        self._reported = self._reported._replace(pfs=self.inventory.pfs, partitions=self.inventory.partitions)
         self._room = None
         return True
 
@@ -139,16 +155,27 @@ class NodeState:
                 if not covers(taken_by_grants(now.get(uid, ())), held):
                     self.linger(uid, held)
         self.grants = now
+        self.granted.update(now)
         return changed
 
     def linger(self, uid: PodUid, taken: Taken) -> None:
         self.lingering[uid] = merge([self.lingering[uid], taken]) if uid in self.lingering else taken
 
-    def end_lingering(self) -> list[PodUid]:
-        """Of those that the node does not name any more."""
-        ended = [uid for uid in self.lingering if uid not in self.grants]
+    def end_lingering(self, *, but: Collection[PodUid] = ()) -> list[PodUid]:
+        """End the lingering claims of pods that the node no longer names, except those in `but`."""
+        ended = [uid for uid in self.lingering if uid not in self.grants and uid not in but]
         for uid in ended:
             del self.lingering[uid]
+            self.unreported.pop(uid, None)
+        return ended
+
+    def end_unreported(self, now: float, after_s: float) -> list[PodUid]:
+        """End the claims of pods that were never reported, if the node reported nothing for `after_s` seconds."""
+        self.unreported = {uid: now + after_s if until is None else until for uid, until in self.unreported.items()}
+        ended = [uid for uid, until in self.unreported.items() if self.serving and until is not None and until <= now]
+        for uid in ended:
+            self.lingering.pop(uid, None)
+            del self.unreported[uid]
         return ended
 
     def put(self, uid: PodUid, hold: Hold | None) -> tuple[bool, bool]:
@@ -164,7 +191,9 @@ class NodeState:
             self.usage.remove(former)
             self._stale.update(former.taken.gpus, former.taken.vfs)
             del self.holds[uid]
-        if hold is not None:
+        if hold is None:
+            self.granted.discard(uid)
+        else:
             self.usage.add(hold)
             self._stale.update(hold.taken.gpus, hold.taken.vfs)
             self.holds[uid] = hold

@@ -65,7 +65,7 @@ def vf_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed:
 
 
 def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
-    in_parts = not gpu.mig_enabled and not use.whole and not use.mig
+    in_parts = not gpu.mig_enabled and not use.whole and not use.mig and use.containers < gpu.max_shares
     return CardRoom(
         gpu=gpu,
         free_mib=max(0, gpu.usable_mib - use.memory_mib) if in_parts else 0,

@@ -45,10 +45,11 @@ def has(taken: Taken, device: str) -> bool:
 def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
     cards: dict[GpuUuid, dict[PodUid, Part]] = {}
     vfs: dict[PciAddress, set[PodUid]] = {}
-    ages: dict[PodUid, tuple[bool, int, PodUid]] = {}
+    ages: dict[PodUid, tuple[bool, bool, int, PodUid]] = {}
     for held in holders:
         uid = held.holder.pod
-        ages[uid] = held.record is not None, held.since, uid
+        # The pod whose grant the node reports has the device.
+        ages[uid] = held.record is not None, Claim.GRANTED not in held.claims, held.since, uid
         for taken in (held.claims[claim] for claim in FACTS if claim in held.claims):
             for uuid, part in taken.gpus.items():
                 parts = cards.setdefault(uuid, {})

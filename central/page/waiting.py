@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
+from central.api.times import parse_seconds
 from central.ask.model import Ask
 from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.pending import Pending, in_line
@@ -65,10 +66,16 @@ def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], no
         namespace=pod.namespace,
         pod=pod.name,
         asks=ask_in_words(pod),
+        created=parse_seconds(pod.created),
         refused_s=None if pod.refused_at is None else round(max(0.0, now - pod.refused_at), 1),
         reasons=reasons,
         making_room_on=scheduler.nominated_node(pod.uid),
     )
+
+
+def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
+    """Count nodes by reason code, judging all nodes now; for one who asks rarely, and not beside central's own decisions."""
+    return _count_in_group(scheduler, pod) or _by_code(scheduler.standing(pod.ask).reasons.values())
 
 
 def _count(scheduler: Scheduler, ask: Ask) -> dict[str, int]:

@@ -29,6 +29,7 @@ from central.view.model import (
     Use,
     VfView,
 )
+from lading.amounts import divide
 from lading.nodedevices import Gpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
 
@@ -36,6 +37,7 @@ Holders = Mapping[str, tuple[Holder, ...]]  # by device: a GPU's or MIG instance
 
 _UNKNOWN: Final = 1 << 30  # of a socket or NUMA node: it sorts last
 _CLAIMS: Final = tuple(Claim)
+_IDLE_MIB: Final = 1024  # less than this is a context that does nothing
 
 
 def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView:
@@ -65,7 +67,7 @@ def totals(views: Iterable[NodeView]) -> Totals:
     """Of these nodes together."""
     gpus: Counter[State] = Counter()
     vfs: Counter[State] = Counter()
-    memory_mib = held_mib = held_percent = nodes = not_ready = 0
+    memory_mib = held_mib = held_percent = idle = nodes = not_ready = 0
     for node in views:
         nodes += 1
         not_ready += node.state is not NodeState.READY
@@ -75,6 +77,7 @@ def totals(views: Iterable[NodeView]) -> Totals:
             memory_mib += gpu.memory_mib
             held_mib += gpu.held_mib
             held_percent += gpu.held_percent
+            idle += gpu.idle
     return Totals(
         gpus=gpus.total(),
         gpus_free=gpus[State.FREE],
@@ -82,6 +85,7 @@ def totals(views: Iterable[NodeView]) -> Totals:
         gpus_held=gpus[State.HELD],
         gpus_withheld=gpus[State.WITHHELD],
         gpus_unusable=gpus[State.UNUSABLE],
+        gpus_idle=idle,
         memory_mib=memory_mib,
         held_mib=held_mib,
         core_percent=FULL_CORE * gpus.total(),
@@ -115,6 +119,7 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
             uid=one.holder.pod,
             namespace=one.holder.namespace,
             pod=one.holder.name,
+            created=one.since,
             claims=tuple(filter(one.claims.__contains__, _CLAIMS)),
         )
         for uuid, part in one.taken.gpus.items():
@@ -196,7 +201,15 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use
         module_id=gpu.module_id,
         nvlinks=sum(links.count for links in gpu.links),
         use=use,
+        idle=bool(of_card) and _is_unused(use),
     )
+
+
+def _is_unused(use: Use | None) -> bool:
+    """Tell whether the node reports that no process uses this card."""
+    if use is None or (use.memory_mib is None and use.busy_percent is None):
+        return False
+    return not use.busy_percent and (use.memory_mib or 0) < _IDLE_MIB
 
 
 def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
@@ -208,7 +221,7 @@ def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> 
         return usable, FULL_CORE
     if mig:
         mib = min(usable, sum(one.memory_mib for one in mig if one.holders))
-        return mib, round(FULL_CORE * mib / usable) if usable else 0
+        return mib, divide(FULL_CORE * mib, usable) if usable else 0
     mib, percent = (sum(getattr(one, amount) for one in holders) for amount in ("memory_mib", "core_percent"))
     return min(usable, mib), min(FULL_CORE, percent)
 

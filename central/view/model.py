@@ -5,8 +5,21 @@ may idle: the two are never added, nor shown under one name. Amounts are MiB of 
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
+
+
+class Counts(NamedTuple):
+    """Devices of one kind, counted as every table, the page and `why` count them. Each device is in one of the three."""
+
+    free: int  # nothing of them is held, and all of them may be given
+    held: int  # in whole or in part
+    unusable: int  # unhealthy, cordoned, used without a grant, or withheld; held or not
+
+    @property
+    def total(self) -> int:
+        return self.free + self.held + self.unusable
 
 
 class State(StrEnum):
@@ -36,6 +49,7 @@ class Holder(_View, frozen=True):
     uid: str  # the pod's
     namespace: str = ""
     pod: str = ""  # its name; empty where nobody knows it
+    created: int = 0  # the pod, Unix seconds; 0: unknown
     claims: tuple[str, ...] = ()  # central.ledger.model.Claim: why the ledger believes so
     containers: tuple[str, ...] = ()  # where the node reports them
     memory_mib: int = 0
@@ -89,6 +103,7 @@ class GpuView(_View, frozen=True):
     module_id: int | None = None
     nvlinks: int = 0
     use: Use | None = None
+    idle: bool = False  # held, and the driver saw nothing in use; false too where the node does not report use
 
 
 class VfView(_View, frozen=True):
@@ -136,6 +151,7 @@ class PendingView(_View, frozen=True):
     namespace: str
     pod: str
     asks: str  # in words
+    created: int = 0  # Unix seconds; 0: unknown
     refused_s: float | None = None  # for how long; None: not refused since it was last seen to fit, or nobody knows
     reasons: dict[str, int] = {}  # nodes by reason code
     making_room_on: str = ""
@@ -150,6 +166,7 @@ class Totals(_View, frozen=True):
     gpus_held: int = 0
     gpus_withheld: int = 0
     gpus_unusable: int = 0
+    gpus_idle: int = 0  # of those that are held, in whatever state
     memory_mib: int = 0  # of all GPUs
     held_mib: int = 0
     core_percent: int = 0  # 100 a GPU
@@ -161,3 +178,11 @@ class Totals(_View, frozen=True):
     vfs_unusable: int = 0
     nodes: int = 1
     nodes_not_ready: int = 0
+
+    @property
+    def gpu_counts(self) -> Counts:
+        return Counts(self.gpus_free, self.gpus_shared + self.gpus_held, self.gpus_withheld + self.gpus_unusable)
+
+    @property
+    def vf_counts(self) -> Counts:
+        return Counts(self.vfs_free, self.vfs_held, self.vfs_withheld + self.vfs_unusable)

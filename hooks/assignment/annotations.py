@@ -1,9 +1,10 @@
 """A pod's annotations into one typed assignment: which form they have, and whether this node accepts it.
 
 Enters: every annotation of the pod, who the pod and the node are, what the node trusts. Leaves: an Assignment; None where the
-pod carries none of our keys; or a Refusal. Refused: both forms on one pod, keys that only the node writes, a form that the
-node's configuration does not accept, a pod that asks for placement and was bound without an assignment, and a key so close to
-one of ours that its author believes it works. Other keys below `lading.dev/` are ignored: a newer central may write them.
+pod carries none of our keys; or a Refusal. Refused: more keys than a pod may have, both forms on one pod, keys that only the
+node writes, a form that the node's configuration does not accept, a pod that asks for placement and was bound without an
+assignment, a key that is nearly a valid one, and beside devices named by hand every unknown key below `lading.dev/` that the
+node's configuration does not list.
 
 A node accepts assignments made by hand or by central, not both: with both, a pod's author could take a card that central,
 which can not see the annotation by hand before the pod runs, has given to somebody else.
@@ -20,9 +21,19 @@ from hooks.assignment.central import parse_central
 from hooks.assignment.manual import is_manual, parse_manual, shown_key
 from hooks.assignment.model import Assignment, Form, Refusal
 from hooks.assignment.signature import check_signature
+from lading.annotations import find_unknown, nearest_key
 from lading.errors import ConfigError
 from lading.reasons import Reason
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, PREFIX, REQUEST_ANNOTATIONS, PodUid
+from lading.vocabulary import (
+    ASSIGNMENT,
+    ASSIGNMENT_SIGNATURE,
+    ATTACHMENTS,
+    GRANT,
+    MAX_KEYS,
+    PREFIX,
+    REQUEST_ANNOTATIONS,
+    PodUid,
+)
 
 # Singular for plural, another separator before the container, another case: gpu, vf.train, gpus-train, VFs.
 _NEAR_MISS: Final = re.compile(r"(gpu|vf)s?(?:\.(.*))?|(gpu|vf)s[-_](.*)", re.IGNORECASE | re.DOTALL)
@@ -34,6 +45,7 @@ _LIMITS: Final = frozenset({"lading.dev/gpu-memory", "lading.dev/gpu-core", "lad
 class Trust:
     accepted: frozenset[Form]
     keys: Mapping[str, Ed25519PublicKey] = field(default_factory=dict)  # by key id
+    foreign: frozenset[str] = frozenset()  # keys below lading.dev/ that another system uses
 
     def __post_init__(self) -> None:
         if Form.MANUAL in self.accepted and len(self.accepted) > 1:
@@ -45,8 +57,9 @@ class Trust:
 
 def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, trust: Trust) -> Assignment | Refusal | None:
     """The pod's assignment. `gen` is compared with earlier grants by the caller; the same annotations always give the same."""
-    ours = sorted(key for key in annotations if key.startswith(PREFIX))
-    refusal = _check_keys(ours)
+    every = [key for key in annotations if key.startswith(PREFIX)]
+    ours = sorted(key for key in every if key not in trust.foreign)
+    refusal = _check_number(every) or _check_keys(ours)
     if refusal is not None:
         return refusal
     if any(is_manual(key) for key in ours):
@@ -64,6 +77,15 @@ def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, 
     return None
 
 
+def _check_number(ours: list[str]) -> Refusal | None:
+    if len(ours) <= MAX_KEYS:
+        return None
+    return Refusal(
+        reason=Reason.ANNOTATION_MALFORMED,
+        message=f"the pod has {len(ours)} annotations that begin with {PREFIX}; at most {MAX_KEYS} are allowed",
+    )
+
+
 def _check_keys(ours: list[str]) -> Refusal | None:
     """What the keys alone say, whatever their values."""
     if reserved := [key for key in (GRANT, ATTACHMENTS) if key in ours]:
@@ -78,6 +100,12 @@ def _check_keys(ours: list[str]) -> Refusal | None:
                 reason=Reason.ANNOTATION_MALFORMED,
                 message=f"cannot use {shown_key(key)}: no such annotation, it would do nothing; write {meant}",
             )
+    if any(map(is_manual, ours)) and (unknown := find_unknown(ours)):
+        return Refusal(
+            reason=Reason.ANNOTATION_MALFORMED,
+            message=f"cannot use {shown_key(unknown)}: no such annotation; write {nearest_key(unknown)}, or remove it (a key "
+            "of another system: foreign_annotations in the node's hooks.toml)",
+        )
     manual = [key for key in ours if is_manual(key)]
     central = [key for key in ours if key in {ASSIGNMENT, ASSIGNMENT_SIGNATURE} or key in REQUEST_ANNOTATIONS]
     if manual and central:

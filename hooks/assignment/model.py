@@ -15,6 +15,7 @@ class Refusal:
 
     reason: Reason
     message: str
+    transient: bool = False  # a new reading of the devices may lift it
 
 
 class Form(StrEnum):

@@ -9,7 +9,6 @@ Source: Device Information Specification 1.1.0 of the Network Plumbing Working G
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 from hooks.assignment.identity import is_ibdev
 from hooks.inventory.model import Inventory, Vf
 from lading.errors import HostError
+from lading.files import replace_file
 from lading.log import Event, Log
 from lading.vocabulary import PciAddress
 
@@ -110,15 +110,9 @@ class DeviceInfoFiles:
                 path.unlink(missing_ok=True)
 
     def _write(self, name: str, content: bytes) -> None:
-        path, new = self._folder / name, self._folder / f".{name}.new"
-        if path.is_file() and path.read_bytes() == content:
-            return
-        new.unlink(missing_ok=True)  # of one who was killed
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o444)
-            file.write(content)
-        new.replace(path)
+        path = self._folder / name
+        if not (path.is_file() and path.read_bytes() == content):
+            replace_file(path, content, mode=0o444)
 
 
 async def keep_device_info(

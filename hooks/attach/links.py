@@ -18,6 +18,7 @@ from hooks.attach.rtnetlink import (
     render_add_address,
     render_add_altname,
     render_add_route,
+    render_announce,
     render_delete_link,
     render_drop_altname,
     render_get_link,
@@ -80,6 +81,9 @@ class Links:
         if link is None:
             raise KernelError(f"cannot find network device {name} of {self._where}: ENODEV: it is not there")
         return link
+
+    def announce(self, link: Link) -> None:
+        self._ask(render_announce(link.index), f"set arp_notify of network device {link.name} of {self._where}")
 
     def set_up(self, link: Link, *, up: bool) -> None:
         self._ask(render_set_up(link.index, up=up), f"set network device {link.name} of {self._where} {'up' if up else 'down'}")

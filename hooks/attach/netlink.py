@@ -204,10 +204,11 @@ class HostKernel(Kernel):
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
         with _links(netns) as links:
             link = links.need(name)
-            if not link.up:
-                links.set_up(link, up=True)
             for address in addresses:
                 links.add_address(link, address)
+            if not link.up:
+                links.announce(link)  # its addresses, when it comes up
+                links.set_up(link, up=True)
             for route in routes:
                 links.add_route(link, route)
 

@@ -54,6 +54,9 @@ _IFLA_LINK: Final = 5
 _IFLA_LINK_NETNSID: Final = 37
 _IFLA_PROP_LIST: Final = 52
 _IFLA_ALT_IFNAME: Final = 53
+_IFLA_AF_SPEC: Final = 26
+_IFLA_INET_CONF: Final = 1
+_ARP_NOTIFY: Final = 22  # IPV4_DEVCONF_ARP_NOTIFY
 _IFLA_PARENT_DEV_NAME: Final = 56
 _IFLA_PARENT_DEV_BUS_NAME: Final = 57
 
@@ -101,6 +104,15 @@ def render_set_up(index: int, *, up: bool) -> bytes:
     message = ifinfmsg()
     message["index"], message["flags"], message["change"] = index, _IFF_UP if up else 0, _IFF_UP
     return _render(message, RTM_NEWLINK, CHANGE)
+
+
+def render_announce(index: int) -> bytes:
+    """Set arp_notify: the kernel sends a gratuitous ARP for each address when the device comes up, because neighbours may know
+    the address with the MAC of another VF. By rtnetlink, because the unit cannot write /proc/sys."""
+    setting = render_attribute(_ARP_NOTIFY, struct.pack("=I", 1))
+    told = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
+    body = LINK_HEADER.pack(0, 0, index, 0, 0) + render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, told)
+    return render_message(RTM_NEWLINK, CHANGE, body)
 
 
 def render_set_link(index: int, *, mac: str | None = None, mtu: int | None = None) -> bytes:

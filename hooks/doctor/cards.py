@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,8 +20,9 @@ import msgspec
 import pynvml
 
 from hooks.inventory.attributes import read_attribute, read_names
+from hooks.inventory.devnodes import Cause
 from hooks.inventory.model import Driver, Gpu
-from hooks.inventory.nvml import read_gpus
+from hooks.inventory.nvml import find_bad_nodes, read_gpus
 from hooks.inventory.procfs import is_driver_loaded
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
@@ -47,23 +49,49 @@ class NvmlSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadNode:
+    """A device node that cannot be used."""
+
+    path: str
+    cause: Cause
+    why: str
+    card: int | None = None  # minor number; None for a node of the driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardsSeen:
     on_bus: tuple[str, ...] = ()  # PCI addresses of NVIDIA's cards
     loaded: bool = False  # the kernel module
     module_version: str = ""
+    bad_nodes: tuple[BadNode, ...] = ()  # those of the cards only where NVML or the driver's procfs told their minors
     nvml: NvmlSeen | None = None  # None: NVML gave no answer in time
 
+    @property
+    def version(self) -> str:
+        """Return the version of the loaded kernel module, else of the library; empty if neither is known."""
+        return self.module_version or (self.nvml.library_version if self.nvml else "")
 
-def read_cards(host_root: Path, *, library: str) -> CardsSeen:
+
+def read_cards(host_root: Path, *, library: str, driver_root: str = "") -> CardsSeen:
     """Blocks, for ANSWER_S at most."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
     text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
     found = _VERSION.search(text)
+    nvml = _ask(host_root, library, driver_root)
     return CardsSeen(
         on_bus=on_bus,
         loaded=is_driver_loaded(host_root),
         module_version=found[1] if found else "",
-        nvml=_ask(host_root, library),
+        bad_nodes=_read_bad_nodes(host_root, [gpu.minor for gpu in nvml.gpus] if nvml else [], driver_root),
+        nvml=nvml,
+    )
+
+
+def _read_bad_nodes(host_root: Path, minors: Sequence[int], driver_root: str) -> tuple[BadNode, ...]:
+    by_path = {f"/dev/nvidia{minor}": minor for minor in minors}
+    return tuple(
+        BadNode(path=error.path, cause=error.cause, why=str(error), card=by_path.get(error.path))
+        for error in find_bad_nodes(host_root, minors, driver_root=driver_root)
     )
 
 
@@ -73,8 +101,8 @@ def _is_card(host_root: Path, bdf: str) -> bool:
     return is_nvidia and (read_attribute(folder / "class") or "").startswith(_DISPLAY)
 
 
-def _ask(host_root: Path, library: str) -> NvmlSeen | None:
-    command = [sys.executable, "-P", "-m", "hooks.doctor.cards", str(host_root), library]
+def _ask(host_root: Path, library: str, driver_root: str) -> NvmlSeen | None:
+    command = [sys.executable, "-P", "-m", "hooks.doctor.cards", str(host_root), library, driver_root]
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as pipes:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)  # noqa: S603
@@ -93,9 +121,9 @@ def _ask(host_root: Path, library: str) -> NvmlSeen | None:
     return msgspec.json.decode(out, type=NvmlSeen)
 
 
-def look(host_root: Path, library: Path | None) -> NvmlSeen:
+def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
     """In this process. Blocks, perhaps for ever."""
-    driver, gpus, problems = read_gpus(host_root, library=library)  # loads the library
+    driver, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # loads the library
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
@@ -116,9 +144,9 @@ def _persistence(bdf: str) -> int | None:
         return None
 
 
-def main(host_root: str, library: str) -> None:
+def main(host_root: str, library: str, driver_root: str) -> None:
     signal.alarm(LEFT_S)  # whoever asked may have gone: what hangs outside the kernel ends by that
-    print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None)).decode())
+    print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 
 if __name__ == "__main__":

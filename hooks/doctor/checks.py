@@ -19,7 +19,8 @@ from lading.doctor.versions import decide_versions
 
 def decide_cdi(seen: CdiSeen) -> Iterator[Verdict]:
     if seen.support.supported:
-        yield ok(f"CDI devices are honoured, specs are in {', '.join(seen.support.spec_dirs)}")
+        better = "" if seen.needed else '; gpu_mode = "cdi" is safer during a driver upgrade than "devices"'
+        yield ok(f"CDI devices are honoured, specs are in {', '.join(seen.support.spec_dirs)}{better}")
     elif seen.needed:
         mend = "enable_cdi = true in containerd's configuration (containerd 1.7.2 or newer), systemctl restart containerd"
         yield failed(f"gpu_mode = cdi, and {seen.support.problem}", mend=f'{mend}; or gpu_mode = "devices"')
@@ -204,9 +205,16 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         inside=reaches(lambda host: needs.cdi_needs(host.settings)),
     ),
     Check(
+        name="daemon-reload",
+        group=_GPUS,
+        what="gpu_mode nvidia-runtime: whether running containers keep their cards",
+        why="NVIDIA's runtime can give a card past the container's specification, and systemd takes it away again",
+        look=then(Host.reload, gpus.decide_reload),
+    ),
+    Check(
         name="rdma-modules",
         group=_RDMA,
-        what="ib_core, ib_uverbs, rdma_ucm, mlx5_ib; nvidia_peermem beside GPUs",
+        what="ib_core, ib_uverbs, rdma_ucm, mlx5_ib; beside GPUs DMA-BUF or nvidia_peermem",
         why="without them there is no verbs device, or no GPUDirect",
         look=then(Host.modules, rdma.decide_modules),
     ),

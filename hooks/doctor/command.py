@@ -2,13 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from hooks.doctor.checks import CHECKS
 from hooks.doctor.host import DAEMON, Host
 from hooks.settings import CONFIG, Settings, check
-from lading.doctor.command import EPILOG, add_doctor_flags, run_doctor
+from lading.doctor.command import EPILOG, add_doctor_flags, repeat_flags, run_doctor
 from lading.doctor.read import read_config
 from lading.settings import add_flags
 
@@ -29,4 +30,10 @@ def doctor(argv: Sequence[str]) -> None:
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args(argv)
     settings, config = read_config(Settings, args, check, daemon=DAEMON)
-    run_doctor(CHECKS, lambda: Host(settings, config=config, proxy_config=args.proxy_config), args, program=DAEMON)
+    run_doctor(
+        CHECKS,
+        lambda: Host(settings, config=config, proxy_config=args.proxy_config),
+        args,
+        program=DAEMON,
+        repeated=partial(repeat_flags, argv=argv, program=DAEMON, neighbour="--proxy-config"),
+    )

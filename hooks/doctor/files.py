@@ -86,7 +86,7 @@ class RegistrationSeen:
 def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
     ours = {file.path: parsed for file in seen.files if (parsed := _registration(file)) and _is_for(parsed, seen.endpoint)}
     path = next(iter(ours), seen.folder / "50-lading.json")
-    write = f"lading-hooks registration > {path}"
+    write = f"lading-hooks registration --write {path}"
     damaged = [file for file in seen.files if _registration(file) is None]
     for file in damaged:
         other = f"python3 -m json.tool {file.path} shows where; or away with it: mv {file.path} {file.path}.off"
@@ -94,12 +94,12 @@ def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
         yield failed(what, mend=write if not ours and file.path == path else other)
     if not ours and path not in {file.path for file in damaged}:  # else that is why
         what = f"no file in {seen.folder} has remote-endpoint {seen.endpoint}: the proxy does not ask us"
-        yield failed(what, mend=f"mkdir -p {seen.folder}; {write}")
+        yield failed(what, mend=write)
     for path, parsed in ours.items():
         differing = sorted(key for key in {*parsed, *seen.expected} if parsed.get(key) != seen.expected.get(key))
         if differing:
             what = f"{path} is not what this configuration makes of it: {', '.join(differing)}"
-            yield warning(what, mend=f"lading-hooks registration > {path}")
+            yield warning(what, mend=f"lading-hooks registration --write {path}")
         else:
             yield ok(f"{path} is that of this configuration")
 

@@ -13,10 +13,10 @@ from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.doctor import cards, cluster, files, kernel, needs, rdma, read, state
 from hooks.doctor.api import read_api
-from hooks.doctor.gpus import InjectionSeen
+from hooks.doctor.gpus import InjectionSeen, ReloadSeen
 from hooks.grant.gpu import GpuMode
 from hooks.inventory.attributes import read_attribute
-from hooks.inventory.driver import read_cdi_names, read_driver_mounts
+from hooks.inventory.driver import read_cdi_names, read_driver_mounts, read_driver_versions
 from hooks.inventory.model import Inventory
 from hooks.inventory.sysfs import read_rdma
 from hooks.ledger.store import read_journal
@@ -32,7 +32,7 @@ from lading.doctor.read import read_listener, read_neighbour, read_runtime, read
 from lading.doctor.read_kubelet import read_kubelet
 from lading.doctor.read_sandbox import DaemonView
 from lading.doctor.reading import ElsewhereError, said_by
-from lading.doctor.runtime import CgroupDrivers, RuntimeSeen
+from lading.doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
 from lading.doctor.sandbox import SandboxSeen
 from lading.doctor.sockets import SocketSeen
 from lading.doctor.units import UnitsSeen
@@ -78,8 +78,9 @@ class Host(DaemonView):
         return await self.once("kubelet", lambda: in_thread(lambda: read_kubelet(self.root)))
 
     async def nvidia(self) -> cards.CardsSeen:
+        library, driver_root = self.settings.nvml_library, self.settings.driver_root
         return await self.once(
-            "nvidia", lambda: in_thread(lambda: cards.read_cards(self.root, library=self.settings.nvml_library))
+            "nvidia", lambda: in_thread(lambda: cards.read_cards(self.root, library=library, driver_root=driver_root))
         )
 
     async def proxy(self) -> ProxyConfig:
@@ -175,18 +176,24 @@ class Host(DaemonView):
 
     async def injection(self) -> InjectionSeen:
         settings, seen = self.settings, await said_by("driver", self.nvidia())
-        version = seen.nvml.library_version if seen.nvml else ""
         root = Path(settings.driver_root)
-        mounts = await in_thread(lambda: read_driver_mounts(root, version)) if settings.driver_root and version else ()
+        wanted = settings.driver_root and seen.version
+        mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
+        versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
         names = await in_thread(lambda: read_cdi_names(map(Path, settings.cdi_spec_dirs)))
         return InjectionSeen(
             mode=settings.gpu_mode,
             cards=seen,
             driver_root=settings.driver_root,
             libraries=sum(".so." in mount.container_path for mount in mounts),
+            versions=versions,
             spec_dirs=settings.cdi_spec_dirs,
             cdi_names=names,
         )
+
+    async def reload(self) -> ReloadSeen:
+        runtime = await said_by("runtime", self.runtime())
+        return ReloadSeen(mode=self.settings.gpu_mode, systemd=systemd_cgroups(runtime.status))
 
     async def modules(self) -> rdma.ModulesSeen:
         pfs = (await said_by("vfs", self.functions())).pfs

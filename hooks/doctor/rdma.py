@@ -25,6 +25,7 @@ class ModulesSeen:
     pfs: tuple[Pf, ...]
     gpus: bool  # this node has GPUs too
     modules: frozenset[str]  # of those that matter: loaded or built in
+    dma_buf: bool = False  # the driver and the kernel share GPU memory with NICs without nvidia_peermem
 
 
 def decide_modules(seen: ModulesSeen) -> Iterator[Verdict]:
@@ -38,8 +39,8 @@ def decide_modules(seen: ModulesSeen) -> Iterator[Verdict]:
             f"modprobe -a {' '.join(missing)}; at each boot: printf '%s\\n' {' '.join(missing)} > /etc/modules-load.d/rdma.conf"
         )
         yield failed(f"not loaded: {', '.join(missing)}", mend=mend)
-    if seen.gpus and PEER_MEMORY not in seen.modules:
-        what = f"{PEER_MEMORY} is not loaded: GPUDirect RDMA works with DMA-BUF only (open kernel module, kernel 5.12 or newer)"
+    if seen.gpus and PEER_MEMORY not in seen.modules and not seen.dma_buf:
+        what = f"no GPUDirect RDMA: {PEER_MEMORY} is not loaded, and DMA-BUF needs the open kernel module and kernel 5.12"
         yield warning(what, mend=f"modprobe {PEER_MEMORY}")
     elif not missing:
         yield ok(f"loaded: {', '.join(sorted(seen.modules))}")

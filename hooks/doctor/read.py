@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import ipaddress
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,8 @@ from lading.sockets import Access
 _TIME_ERROR: Final = 5  # the clock is not synchronised
 _TIMEX_BYTES: Final = 512  # struct timex has 208
 _MAX_ERROR_AT: Final = 24  # of maxerror, microseconds, behind modes, offset and freq
+_RELEASE: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+_DMA_BUF_SINCE: Final = (5, 12)
 _KUBELETS: Final = "kubelet.sock"
 _KEY_SUFFIXES: Final = {".pem", ".key"}
 
@@ -158,7 +161,15 @@ def read_modules(host_root: Path, pfs: tuple[Pf, ...], *, gpus: bool) -> Modules
     found |= {name for name, folder in evidence.items() if read_names(host_root / folder)}
     if any(pf.driver == MELLANOX and pf.ibdev for pf in pfs):
         found.add("mlx5_ib")
-    return ModulesSeen(pfs=pfs, gpus=gpus, modules=frozenset(found & {*evidence, "mlx5_ib", PEER_MEMORY}))
+    modules = frozenset(found & {*evidence, "mlx5_ib", PEER_MEMORY})
+    return ModulesSeen(pfs=pfs, gpus=gpus, modules=modules, dma_buf=_has_dma_buf(host_root))
+
+
+def _has_dma_buf(host_root: Path) -> bool:
+    """Tell whether NICs can use GPU memory by DMA-BUF: with the open kernel module and kernel 5.12 (GPUDirect RDMA guide)."""
+    is_open = "Open Kernel Module" in (read_attribute(host_root / "proc/driver/nvidia/version") or "")
+    release = _RELEASE.match(read_attribute(host_root / "proc/sys/kernel/osrelease") or "")
+    return is_open and release is not None and (int(release[1]), int(release[2])) >= _DMA_BUF_SINCE
 
 
 # ---- kubelet's device plugins

@@ -20,6 +20,7 @@ MENDS: Final = {
     "socket": "systemctl restart lading-hooks.socket lading-hooks",
     "no-bypass": "lading-hooks doctor --only kubelet-endpoint, until that is ok; then kubectl -n NAMESPACE delete pod POD "
     "for each of them: made again, it goes through the proxy",
+    "driver-files": "lading-hooks doctor --only driver,driver-files names the running and the installed versions, and the fix",
     "held-devices": "lading-hooks doctor --only gpus,gpu-nodes,vfs says what mends the device; or its pod gets another one by "
     "kubectl -n NAMESPACE delete pod POD (lading-hooks ledger has the pods)",
     "reported": "lading-hooks doctor --only api says what is in the way, and what mends that; "

@@ -19,13 +19,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
+from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.holding import Holding, listed
 from hooks.grant.vfs import choose_vfs
 from hooks.inventory.model import Gpu, Inventory, MigInstance
+from lading.amounts import format_mib
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 _INDEX: Final = re.compile(r"[0-9]+")
+
+
+_ANY: Final = Cleanness()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ def choose(
     pod: PodUid,
     held: Sequence[Holding],
     foreign: Mapping[GpuUuid, str],
+    cleanness: Cleanness = _ANY,
     kept: Collection[PciAddress] = frozenset(),
 ) -> Devices | Refusal:
     """The devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept` are VFs
@@ -54,9 +60,13 @@ def choose(
     shares = any(not one.request.whole for one in wanted)  # else what this pod holds itself is in nobody's way
     holders = _holders([holding for holding in held if shares or holding.pod != pod])
     for one in wanted:
-        refusal = _check_gpu(one, pod, holders.get(one.gpu.uuid, ()), foreign)
+        holders_of = holders.get(one.gpu.uuid, ())
+        refusal = _check_gpu(one, pod, holders_of, foreign) or _check_number(one, holders_of, inventory.shares_per_gpu)
         if refusal is not None:
             return refusal
+    refusal = _check_clean(wanted, held, cleanness)
+    if refusal is not None:
+        return refusal
     vfs = choose_vfs(request, inventory, pod, held, kept)
     if isinstance(vfs, Refusal):
         return vfs
@@ -148,6 +158,18 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
     return None if one.request.whole else _check_capacity(one, pod, holders)
 
 
+def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: Cleanness) -> Refusal | None:
+    """Refuse a whole card in use that no grant holds. A held card is this pod's own: another pod's was refused before."""
+    in_use = {gpu.uuid for holding in held for gpu in holding.devices.gpus}
+    for one in wanted:
+        if one.mig or not one.request.whole or one.gpu.uuid in in_use:
+            continue
+        if dirt := find_dirt(one.gpu, cleanness):
+            message = f"cannot give {_words(one.gpu, None)} as a whole: {dirt}"
+            return Refusal(reason=Reason.DEVICE_DIRTY, message=message, transient=True)
+    return None
+
+
 def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
     """Whether another pod's grant on the same card leaves no place for this request."""
     if one.mig is not None:
@@ -203,14 +225,24 @@ def _check_capacity(one: _Wanted, pod: PodUid, holders: _Holders) -> Refusal | N
         return None
     own_mib, own_core = own.pod_memory_mib or own.memory_mib, own.pod_core_percent or own.core_percent
     taken_mib, taken_core = all_mib - own_mib, all_core - own_core
+    free_mib, free_core = max(0, gpu.usable_mib - taken_mib), max(0, 100 - taken_core)
     names = {f"{holding.pod_name}/{holding.container}" for holding, _ in holders}
     by_whom = f" by {listed(sorted(names))}" if names else ""
     return Refusal(
         reason=Reason.CAPACITY_EXCEEDED,
-        message=f"cannot give {own_mib} MiB and {own_core} % of {_words(gpu, None)}: "
-        f"{max(0, gpu.usable_mib - taken_mib)} of {gpu.usable_mib} MiB and {max(0, 100 - taken_core)} % free; "
-        f"{taken_mib} MiB and {taken_core} % are held{by_whom}",
+        message=f"cannot give {format_mib(own_mib)} and {own_core}% of {_words(gpu, None)}: "
+        f"{format_mib(free_mib)} of {format_mib(gpu.usable_mib)} and {free_core}% free; "
+        f"{format_mib(taken_mib)} and {taken_core}% are held{by_whom}",
     )
+
+
+def _check_number(one: _Wanted, holders: _Holders, limit: int) -> Refusal | None:
+    """Refuse a share of a card that has enough sharers. Containers that use one share count one by one: each has a context."""
+    sharers = {(holding.pod, holding.container) for holding, _ in holders}
+    if one.request.whole or len(sharers) < limit:
+        return None
+    why = f"{len(sharers)} containers have one; shares_per_gpu is {limit}"
+    return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_words(one.gpu, None)}: {why}")
 
 
 def _holders(held: Sequence[Holding]) -> Mapping[GpuUuid, _Holders]:

@@ -26,6 +26,7 @@ CDI_KIND: Final = "nvidia.com/gpu"
 # Information for the program in the container; nothing enforces them. One entry a device, in the order of the devices.
 SHARE_MEMORY: Final = "LADING_GPU_MEMORY_MIB"
 SHARE_CORE: Final = "LADING_GPU_CORE_PERCENT"
+TOTAL_MEMORY: Final = "LADING_GPU_TOTAL_MEMORY_MIB"  # what CUDA calls the device's memory: without the driver's own part
 
 # CUDA does not start without these two; nvidia-uvm-tools is for profilers.
 _NEEDED_CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
@@ -113,6 +114,11 @@ def _adjust_by_devices(cards: list[_Card], driver: Driver | None, injection: Gpu
             message=f"cannot give GPUs: the node has no {' and no '.join(missing)}; nvidia-modprobe -c 0 -u makes them",
         )
     mounts = driver.mounts if driver else ()
+    if injection.driver_files and driver and driver.missing:
+        return Refusal(
+            reason=Reason.DRIVER_FILES_MISSING,
+            message=f"cannot give GPUs: {driver.missing[0]} is no longer a file; is the driver being upgraded?",
+        )
     if injection.driver_files and not mounts:
         return Refusal(
             reason=Reason.DRIVER_FILES_MISSING,
@@ -120,7 +126,9 @@ def _adjust_by_devices(cards: list[_Card], driver: Driver | None, injection: Gpu
         )
     nodes = [card.node for card in cards]
     nodes += [node for card in cards if card.mig for node in card.mig.nodes]
+    nodes += [node for card in cards for node in card.gpu.drm]
     nodes += control
+    mounts += driver.group_mounts if driver else ()
     return hook_pb2.Adjustment(
         env=[_env(VISIBLE_DEVICES, VOID)],
         devices=devices_of(nodes),
@@ -146,9 +154,11 @@ def _share_env(cards: list[_Card]) -> list[hook_pb2.EnvUpsert]:
     """Nothing unless a device is a share; then an amount for every device, so that the n-th entry is the n-th device's."""
     if not any(card.granted.memory_mib or card.granted.core_percent for card in cards):
         return []
-    memory = [card.granted.memory_mib or (card.mig.memory_mib if card.mig else card.gpu.usable_mib) for card in cards]
+    total = [card.mig.memory_mib if card.mig else card.gpu.usable_mib for card in cards]
+    memory = [card.granted.memory_mib or all_of_it for card, all_of_it in zip(cards, total, strict=True)]
     core = [card.granted.core_percent or 100 for card in cards]
-    return [_env(SHARE_MEMORY, ",".join(map(str, memory))), _env(SHARE_CORE, ",".join(map(str, core)))]
+    amounts = {SHARE_MEMORY: memory, SHARE_CORE: core, TOTAL_MEMORY: total}
+    return [_env(name, ",".join(map(str, values))) for name, values in amounts.items()]
 
 
 def devices_of(nodes: Iterable[CharDevice]) -> list[hook_pb2.Device]:

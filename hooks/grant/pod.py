@@ -1,9 +1,9 @@
 """Whether a container with an assignment can be served at all, before any device is looked at.
 
 Refused: runtime classes whose containers run in another kernel (device nodes and mounts of the host mean nothing there),
-privileged containers (they see every device whatever they were given), user namespaces (the nodes belong to nobody there), and
-containers to which kubelet gives devices of the same kind on behalf of a device plugin: two who do not know of each other would
-give one card twice. Containers that get nothing from us are never refused here.
+privileged containers and those with CAP_SYS_ADMIN (they open every device whatever they were given), user namespaces (the nodes
+belong to nobody there), and containers to which kubelet gives devices of the same kind on behalf of a device plugin: two who do
+not know of each other would give one card twice. Containers that get nothing from us are never refused here.
 """
 
 from dataclasses import dataclass
@@ -42,6 +42,12 @@ def check_pod(
             reason=Reason.PRIVILEGED,
             message=f"cannot give devices to {who}: it is privileged and sees every device anyway; "
             "remove securityContext.privileged, or the assignment",
+        )
+    if container.sys_admin and not policy.allow_privileged:
+        return Refusal(
+            reason=Reason.PRIVILEGED,
+            message=f"cannot give devices to {who}: it adds the capability SYS_ADMIN, with which it opens every device anyway; "
+            "remove it from securityContext.capabilities.add, or the assignment",
         )
     if sandbox.user_namespace:
         return Refusal(

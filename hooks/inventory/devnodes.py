@@ -11,6 +11,7 @@ Source: open(2), O_PATH and O_NOFOLLOW; hostile cases: CVE-2024-0132, CVE-2025-2
 
 import os
 import stat
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class Cause(StrEnum):
     NOT_A_FOLDER = "not-a-folder"
     NOT_A_CHAR_DEVICE = "not-a-char-device"
     WRONG_NUMBER = "wrong-number"
+    NO_DRIVER = "no-driver"  # the kernel lists no driver with which its number could be compared
     PATH = "path"  # not absolute, or with empty, "." or ".." parts
     UNREADABLE = "unreadable"
 
@@ -49,6 +51,20 @@ def read_char_device(host_root: Path, path: str, *, major: int | None, minor: in
         message = f"it is device {found[0]}:{found[1]}, the kernel says {expected[0]}:{expected[1]}"
         raise DeviceNodeError(Cause.WRONG_NUMBER, path, message)
     return CharDevice(path=path, host_path=str(host_root / path[1:]), major=found[0], minor=found[1])
+
+
+def read_driver_node(root: Path, path: str, *, majors: Mapping[str, int], driver: str, minor: int | None) -> CharDevice:
+    """The same for a node of a driver, whose major /proc/devices tells."""
+    major = majors.get(driver)
+    if major is None:
+        raise DeviceNodeError(Cause.NO_DRIVER, path, f"/proc/devices lists no driver {driver}")
+    return read_char_device(root, path, major=major, minor=minor)
+
+
+def find_device_root(host_root: Path, driver_root: str) -> Path:
+    """Return the folder below which the driver's device nodes are: a driver container makes them below its own root."""
+    root = Path(driver_root)
+    return root if driver_root and (root / "dev/nvidiactl").exists() else host_root
 
 
 def _stat_below(host_root: Path, path: str, parts: list[str]) -> os.stat_result:

@@ -7,6 +7,7 @@ or a driver reload, so they are looked up here at the moment of use and never st
 from dataclasses import dataclass, field
 from typing import Final
 
+from lading.nodedevices import SHARES_PER_GPU
 from lading.vocabulary import GpuUuid, PciAddress
 
 # Link layers, as sysfs has them.
@@ -69,6 +70,8 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
+    drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, where they are to be given
+    binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.inventory.binding`)
     # What is in use is another number every time, and makes no other card. None: the driver does not tell.
     used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
     busy_percent: int | None = field(default=None, compare=False)  # of the driver's last sample period; not in MIG mode
@@ -114,6 +117,7 @@ class DriverMount:
 
     host_path: str
     container_path: str
+    is_socket: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +125,10 @@ class Driver:
     """The NVIDIA driver as NVML and the device nodes show it; absent where there is none."""
 
     version: str
-    control: tuple[CharDevice, ...]  # nvidiactl, nvidia-uvm, nvidia-uvm-tools: those that exist
+    control: tuple[CharDevice, ...]  # nvidiactl, nvidia-uvm, nvidia-uvm-tools, those of optional groups: what exists
     mounts: tuple[DriverMount, ...] = ()  # its libraries and programs, where a driver root is configured
+    missing: tuple[str, ...] = ()  # files of these that were removed after the reading; not in `mounts`
+    group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups (`hooks.inventory.groups`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +139,7 @@ class Inventory:
     rdma_cm: CharDevice | None = None
     cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
     partitions: tuple[Partition, ...] = ()  # of the board that the node's configuration names
+    shares_per_gpu: int = SHARES_PER_GPU  # containers that may share one card, as the node's configuration says
     problems: tuple[str, ...] = field(default=())  # what could not be read, in words
 
     @property

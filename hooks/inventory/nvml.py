@@ -5,7 +5,7 @@ session powers the cards up and down again: `nvidia-persistenced` belongs on the
 
 A card that answers with an error is unhealthy, with the reason, and the others stay; one that NVML can not even identify is
 named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
-without GPUs. Xids need a session that waits for events, so they show only as what they lead to.
+without GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
 
 Source: NVML API reference (nvml.h), through nvidia-ml-py. Not reentrant: one read at a time.
 """
@@ -13,7 +13,7 @@ Source: NVML API reference (nvml.h), through nvidia-ml-py. Not reentrant: one re
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,8 @@ import pynvml
 
 from hooks.assignment.identity import parse_pci_address
 from hooks.inventory.attributes import read_numa
-from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
+from hooks.inventory.binding import read_binding
+from hooks.inventory.devnodes import Cause, DeviceNodeError, find_device_root, read_driver_node
 from hooks.inventory.mig import read_profile
 from hooks.inventory.model import CharDevice, Driver, Gpu, MigInstance, NvLink
 from hooks.inventory.nvlink import read_links
@@ -34,6 +35,7 @@ from hooks.inventory.procfs import (
     read_kernel_card_addresses,
     read_majors,
     read_mig_minors,
+    read_system_memory,
 )
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
@@ -47,14 +49,12 @@ _CONTROL = (("/dev/nvidiactl", "nvidia", 255), ("/dev/nvidia-uvm", "nvidia-uvm",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Host:
     root: Path
+    device_root: Path
     majors: dict[str, int]
     mig_minors: dict[str, int]
 
     def node(self, path: str, driver: str, minor: int) -> CharDevice:
-        major = self.majors.get(driver)
-        if major is None:
-            raise DeviceNodeError(Cause.WRONG_NUMBER, path, f"/proc/devices lists no driver {driver}")
-        return read_char_device(self.root, path, major=major, minor=minor)
+        return read_driver_node(self.device_root, path, majors=self.majors, driver=driver, minor=minor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,25 @@ class LibraryError(HostError):
     """The configured NVML library does not load."""
 
 
-def read_gpus(host_root: Path, *, library: Path | None) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
+def _read_host(host_root: Path, driver_root: str) -> _Host:
+    return _Host(
+        root=host_root,
+        device_root=find_device_root(host_root, driver_root),
+        majors=read_majors(host_root),
+        mig_minors=read_mig_minors(host_root),
+    )
+
+
+def read_gpus(
+    host_root: Path, *, library: Path | None, driver_root: str = ""
+) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
     """The driver, its cards in PCI order, and what could not be read. Raises OSError if /proc or /sys can not be read.
 
-    `library` is the NVML to load; without one, the dynamic loader's. A process loads one for good: after a driver upgrade the
-    daemon has to be restarted, and the problem says so.
+    The device nodes are below `driver_root` where a driver container made them there, else below the host's root. `library` is
+    the NVML to load; without one, the dynamic loader's. A process loads one for good: after a driver upgrade the daemon has to
+    be restarted, and the problem says so.
     """
-    host = _Host(root=host_root, majors=read_majors(host_root), mig_minors=read_mig_minors(host_root))
+    host = _read_host(host_root, driver_root)
     problems: list[str] = []
     driver = None
     try:
@@ -139,9 +151,12 @@ def _pci_address(handle: Any) -> PciAddress:
 
 def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu:
     bdf = _pci_address(handle)
+    binding = read_binding(host.root, bdf)  # before the minor, and the session keeps the module loaded
     uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
     minor = pynvml.nvmlDeviceGetMinorNumber(handle)
     memory_mib, reserved_mib, used_mib = _read_memory(handle)
+    if not memory_mib:
+        memory_mib = read_system_memory(host.root)
     mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
     reasons = []
     node = None
@@ -151,9 +166,12 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         reasons.append(str(e))
     numa = read_numa(host.root, bdf)
     module_id, links = _read_board(handle, uuid, problems)
-    *_, remapping_failed = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
+    *_, remapping_pending, remapping_failed = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
     if remapping_failed:
         reasons.append("a memory row could not be remapped: the card needs service")
+    elif remapping_pending:
+        reasons.append("a memory row is remapped at the next reset of the card")
+    reasons += _supported(lambda: _fabric_problem(handle), [])
     return Gpu(
         uuid=uuid,
         bdf=bdf,
@@ -172,6 +190,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         socket=read_socket(host.root, numa),
         module_id=module_id,
         links=links,
+        binding=binding,
         used_mib=used_mib,
         busy_percent=_read_busy(handle),
     )
@@ -182,7 +201,8 @@ def _read_memory(handle: Any) -> tuple[int, int, int | None]:
     used has the reserved part in it."""
     memory = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
     if memory is None:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20, 0, None
+        first = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        return first.total >> 20 if first else 0, 0, None  # a card that uses the system's memory (GB10) has none to tell
     used_mib = memory.used >> 20 if memory.used <= memory.total else None  # all ones: NVML_VALUE_NOT_AVAILABLE
     return memory.total >> 20, memory.reserved >> 20, used_mib
 
@@ -206,33 +226,34 @@ def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | 
         return None, ()
 
 
+# What NVML answers for a slot without an instance, or for an instance that was destroyed during the reading.
+_NO_INSTANCE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
 def _read_mig(host: _Host, card: Any, minor: int, card_mib: int, problems: list[str]) -> tuple[MigInstance, ...]:
-    """The instances that a container could be given: one whose capability nodes are not there is a problem, not an instance."""
-    instances = []
-    for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
-        try:
-            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, slot)
-        except pynvml.NVMLError_NotFound:
-            continue
+    """Return the instances that a container could be given."""
+    slots = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card))
+    found = (_read_instance(host, card, slot, minor, card_mib, problems) for slot in slots)
+    return tuple(instance for instance in found if instance)
+
+
+def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int, problems: list[str]) -> MigInstance | None:
+    """Return None for a slot without an instance. An instance whose capability nodes are missing is added to the problems."""
+    try:
+        handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, slot)
         uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
-        try:
-            nodes = tuple(_cap_node(host, f"gpu{minor}/gi{gi}/{access}") for access in ("access", f"ci{ci}/access"))
-        except DeviceNodeError as e:
-            problems.append(f"cannot offer MIG instance {uuid}: {e}")
-            continue
         memory_mib, *_ = _read_memory(handle)
-        instances.append(
-            MigInstance(
-                uuid=uuid,
-                gpu_instance=gi,
-                compute_instance=ci,
-                memory_mib=memory_mib,
-                nodes=nodes,
-                profile=read_profile(handle, card_mib=card_mib),
-            )
-        )
-    return tuple(instances)
+        profile = read_profile(handle, card_mib=card_mib)
+        nodes = tuple(_cap_node(host, f"gpu{minor}/gi{gi}/{access}") for access in ("access", f"ci{ci}/access"))
+    except pynvml.NVMLError as e:
+        if e.value in _NO_INSTANCE:
+            return None
+        raise
+    except DeviceNodeError as e:
+        problems.append(f"cannot offer MIG instance {uuid}: {e}")
+        return None
+    return MigInstance(uuid=uuid, gpu_instance=gi, compute_instance=ci, memory_mib=memory_mib, nodes=nodes, profile=profile)
 
 
 def _cap_node(host: _Host, capability: str) -> CharDevice:
@@ -255,13 +276,29 @@ def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[in
 
 
 def _read_control(host: _Host, problems: list[str]) -> tuple[CharDevice, ...]:
-    nodes = []
-    for path, driver, minor in _CONTROL:
+    nodes, errors = _read_nodes(host, _CONTROL)
+    problems += [f"{e} (nvidia-modprobe -c 0 -u makes it)" if e.cause is Cause.MISSING else str(e) for e in errors]
+    return nodes
+
+
+def find_bad_nodes(host_root: Path, minors: Iterable[int], *, driver_root: str = "") -> tuple[DeviceNodeError, ...]:
+    """Look at the driver's nodes and at those of these cards, without NVML. Raises OSError."""
+    host = _read_host(host_root, driver_root)
+    cards = [(f"/dev/nvidia{minor}", "nvidia", minor) for minor in minors]
+    return _read_nodes(host, (*_CONTROL, *cards))[1]
+
+
+def _read_nodes(
+    host: _Host, expected: Iterable[tuple[str, str, int]]
+) -> tuple[tuple[CharDevice, ...], tuple[DeviceNodeError, ...]]:
+    """Return the nodes of these (path, driver, minor), and an error for each one that cannot be used."""
+    nodes, errors = [], []
+    for path, driver, minor in expected:
         try:
             nodes.append(host.node(path, driver, minor))
         except DeviceNodeError as e:
-            problems.append(f"{e} (nvidia-modprobe -c 0 -u makes it)" if e.cause is Cause.MISSING else str(e))
-    return tuple(nodes)
+            errors.append(e)
+    return tuple(nodes), tuple(errors)
 
 
 def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Failure], problems: list[str]) -> list[Gpu]:
@@ -295,6 +332,19 @@ def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Fai
             )
         )
     return cards
+
+
+def _fabric_problem(handle: Any) -> list[str]:
+    """Describe what is wrong with the NVLink fabric of an NVSwitch board, for cards from Hopper on. CUDA fails with error 802
+    until Fabric Manager has set it up."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    match info.state:
+        case pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED | pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS:
+            return ["Fabric Manager has not set up its NVLink fabric: systemctl status nvidia-fabricmanager"]
+        case pynvml.NVML_GPU_FABRIC_STATE_COMPLETED if info.status != pynvml.NVML_SUCCESS:
+            return [f"Fabric Manager failed to set up its NVLink fabric: {pynvml.NVMLError(info.status)}"]
+    return []
 
 
 def _supported(call: Callable[[], T], otherwise: T) -> T:

@@ -70,5 +70,16 @@ def read_kernel_card(host_root: Path, bdf: PciAddress) -> KernelCard:
     )
 
 
+def read_system_memory(host_root: Path) -> int:
+    """Return the host's memory in MiB: a card without memory of its own uses it."""
+    for line in (read_attribute(host_root / "proc/meminfo") or "").splitlines():
+        match line.split():
+            case ["MemTotal:", amount, "kB"] if amount.isdecimal():
+                return int(amount) >> 10
+            case _:
+                pass
+    return 0
+
+
 def pci_order(bdf: PciAddress) -> tuple[int, str]:
     return len(bdf), bdf  # a domain above ffff has more digits

@@ -45,12 +45,15 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
 ]
 
 # In /dev much comes and goes that is none of ours: loop devices, volumes. Of the rest, what an inventory has: nodes, functions.
-_NAMES: Final = re.compile(r"nvidia|infiniband|uverbs|umad|issm|rdma_cm|[0-9a-f]{4,8}:")
+_NAMES: Final = re.compile(
+    r"nvidia|infiniband|uverbs|umad|issm|rdma_cm|gdrdrv|dri$|card[0-9]|renderD|channel[0-9]|[0-9a-f]{4,8}:"
+)
 
 
 def watched_folders(host_root: Path) -> tuple[Path, ...]:
     """Where inotify can tell of a change; the last is for simulated nodes, a real sysfs is silent."""
-    return tuple(host_root / name for name in ("dev", "dev/infiniband", "dev/nvidia-caps", "sys/bus/pci/devices"))
+    folders = ("infiniband", "nvidia-caps", "nvidia-caps-imex-channels", "dri")
+    return tuple(host_root / name for name in ("dev", *(f"dev/{name}" for name in folders), "sys/bus/pci/devices"))
 
 
 class InventoryWatch:

@@ -15,6 +15,7 @@ from hooks.assignment.model import Form, GrantedGpu
 from hooks.ledger.listing import Kind
 from hooks.ledger.period import Began, Ended, Period
 from hooks.ledger.table import in_columns, iso
+from lading.amounts import format_mib
 from lading.errors import ConfigError
 from lading.log import printable
 
@@ -115,9 +116,9 @@ def _terms(entry: Entry) -> str:
     period, gpu = entry.period, entry.gpu
     terms = []
     if gpu is not None and gpu.memory_mib is not None:
-        terms.append(f"{gpu.memory_mib} MiB")
+        terms.append(format_mib(gpu.memory_mib))
     if gpu is not None and gpu.core_percent is not None:
-        terms.append(f"{gpu.core_percent} %")
+        terms.append(f"{gpu.core_percent}%")
     if period.form is Form.MANUAL:
         terms.append("by hand")
     else:

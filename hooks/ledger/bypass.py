@@ -2,10 +2,11 @@
 
 An upgrade of kubelet can reset its runtime endpoint; then annotated pods start bare, and nothing else would say so. Enters: the
 runtime's lists. Leaves: each container that is created or running in a pod whose annotations give it devices (or should have
-had it refused), and that carries no grant of this node. Source: CRI ListPodSandbox and ListContainers (annotations in both).
+had it refused), and that carries no grant of this node, not even an empty one: the annotations, and what the node accepts, may
+change after it was created. Source: CRI ListPodSandbox and ListContainers (annotations in both).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hooks.assignment.annotations import Trust, parse_assignment
@@ -27,24 +28,27 @@ class Bypassed:
 def find_bypassed(
     sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container], *, node: str, trust: Trust
 ) -> tuple[Bypassed, ...]:
+    """Return the bypassed containers. A pod's annotations may be long: they are parsed once, and only if a live container lacks
+    a grant."""
     annotated = {s.id: s for s in sandboxes if any(key.startswith(PREFIX) for key in s.annotations)}
-    found = []
+    bare: dict[str, list[cri.Container]] = {}
     for container in containers:
-        sandbox = annotated.get(container.pod_sandbox_id)
-        if sandbox is None or container.state not in LIVE or GRANT in container.annotations:
-            continue
-        pod = PodUid(sandbox.metadata.uid)
-        assignment = parse_assignment(sandbox.annotations, pod=pod, node=node, trust=trust)
-        if assignment is None:
-            continue
+        if container.pod_sandbox_id in annotated and container.state in LIVE and GRANT not in container.annotations:
+            bare.setdefault(container.pod_sandbox_id, []).append(container)
+    return tuple(found for id_, those in bare.items() for found in _find_in_pod(annotated[id_], those, node=node, trust=trust))
+
+
+def _find_in_pod(sandbox: cri.PodSandbox, bare: Sequence[cri.Container], *, node: str, trust: Trust) -> Iterator[Bypassed]:
+    pod = PodUid(sandbox.metadata.uid)
+    assignment = parse_assignment(sandbox.annotations, pod=pod, node=node, trust=trust)
+    if assignment is None:
+        return
+    for container in bare:
         if isinstance(assignment, Refusal) or not assignment.for_container(container.metadata.name).empty:
-            found.append(
-                Bypassed(
-                    id=ContainerId(container.id),
-                    container=container.metadata.name,
-                    pod=pod,
-                    namespace=sandbox.metadata.namespace,
-                    pod_name=sandbox.metadata.name,
-                )
+            yield Bypassed(
+                id=ContainerId(container.id),
+                container=container.metadata.name,
+                pod=pod,
+                namespace=sandbox.metadata.namespace,
+                pod_name=sandbox.metadata.name,
             )
-    return tuple(found)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hooks.assignment.identity import shown
+from hooks.inventory.attributes import read_attribute
 from hooks.inventory.model import Gpu, Inventory
 from hooks.ledger.model import Grant
 from lading.errors import HostError
@@ -50,10 +52,16 @@ def read_cgroups(host_root: Path, pids: Iterable[int]) -> dict[int, str]:
     return texts
 
 
-def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Mapping[GpuUuid, str]:
+def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Foreign:
     """Cards held without a grant, by whom, at this moment: a process of the inventory may be gone, and the grant of its pod."""
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
-    return decide_foreign(inventory.gpus, read_cgroups(host_root, pids), grants).held
+    return decide_foreign(inventory.gpus, read_cgroups(host_root, pids), grants)
+
+
+def name_processes(host_root: Path, pids: Iterable[int]) -> list[str]:
+    """Return `process 42 (python3)` for each that still exists."""
+    names = ((pid, read_attribute(host_root / "proc" / str(pid) / "comm")) for pid in pids)
+    return [f"process {pid} ({shown(name)})" for pid, name in names if name is not None]
 
 
 def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant]) -> Foreign:

@@ -133,19 +133,30 @@ def rebuild(
 
 def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
     """Pairs of pods that hold one device which only one may. Shares of one card are for whoever adds them up."""
-    problems = []
-    for one, other in combinations(grants, 2):
-        if one.pod != other.pod:
-            problems += [
-                _problem(
-                    ProblemKind.DEVICE_HELD_TWICE,
-                    f"{device} is held by pod {one.namespace}/{one.pod_name} and by pod {other.namespace}/{other.pod_name}",
-                    one.pod,
-                    other.pod,
-                )
-                for device in both_hold(one.devices, other.devices)
-            ]
-    return tuple(problems)
+    return tuple(
+        _problem(
+            ProblemKind.DEVICE_HELD_TWICE,
+            f"{device} is held by pod {one.namespace}/{one.pod_name} and by pod {other.namespace}/{other.pod_name}",
+            one.pod,
+            other.pod,
+        )
+        for one, other in _rivals(tuple(grants))
+        for device in both_hold(one.devices, other.devices)
+    )
+
+
+def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
+    """Return pairs of grants of different pods that name one device, in the grants' order. A card that is only shared has no
+    pairs: hundreds of containers may have shares of it."""
+    holders: dict[str, list[int]] = {}
+    exclusive: set[str] = set()
+    for number, grant in enumerate(grants):
+        exclusive.update(gpu.uuid for gpu in grant.devices.gpus if gpu.whole or gpu.mig_uuid)
+        exclusive.update(vf.bdf for vf in grant.devices.vfs)
+        for device in {*(gpu.uuid for gpu in grant.devices.gpus), *(vf.bdf for vf in grant.devices.vfs)}:
+            holders.setdefault(device, []).append(number)
+    pairs = {pair for device in exclusive for pair in combinations(holders[device], 2)}
+    return [(grants[i], grants[j]) for i, j in sorted(pairs) if grants[i].pod != grants[j].pod]
 
 
 def both_hold(one: Devices, other: Devices) -> Iterator[str]:

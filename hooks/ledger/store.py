@@ -68,6 +68,7 @@ class Ledger:
         for grant in _read_grants(connection):
             self._remember(grant)
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
+        self._unwritten: set[SandboxId] = set()  # stopped sandboxes that are not in the file yet
         self.journal = Journal(read_rows(connection), self._transaction)  # of the VFs that sandboxes have
         self.history = History(connection, self._transaction)
 
@@ -178,12 +179,15 @@ class Ledger:
         return freed
 
     def tombstone(self, sandbox: SandboxId, stopped_at: int) -> None:
-        """Nothing is granted in this sandbox any more: a late CreateContainer can not attach to it. The first time counts."""
-        if sandbox in self._stopped:
+        """Grant nothing in this sandbox from now on, so that a late CreateContainer cannot attach to it. The first time counts.
+        What cannot be written now is kept in memory, and written when kubelet repeats the stop."""
+        if sandbox in self._stopped and sandbox not in self._unwritten:
             return
+        stopped_at = self._stopped.setdefault(sandbox, stopped_at)
+        self._unwritten.add(sandbox)
         with self._transaction() as db:
             db.execute("INSERT OR IGNORE INTO stopped_sandboxes VALUES (?, ?)", (sandbox, stopped_at))
-        self._stopped[sandbox] = stopped_at
+        self._unwritten.discard(sandbox)
 
     def forget_sandbox(self, sandbox: SandboxId) -> None:
         """The runtime does not know this sandbox any more."""
@@ -192,6 +196,7 @@ class Ledger:
         with self._transaction() as db:
             db.execute("DELETE FROM stopped_sandboxes WHERE sandbox_id = ?", (sandbox,))
         del self._stopped[sandbox]
+        self._unwritten.discard(sandbox)
 
     def _remember(self, grant: Grant) -> None:
         self._grants[grant.key] = grant

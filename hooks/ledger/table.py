@@ -11,6 +11,7 @@ from typing import Any, Final
 from hooks.assignment.model import Form
 from hooks.attach.model import Attachment
 from hooks.ledger.listing import Entry, Holder, Kind
+from lading.amounts import format_mib
 from lading.log import printable
 
 _LAST_SECOND: Final = 253402300799  # of the year 9999, where Python's dates end
@@ -117,9 +118,9 @@ def _terms(holder: Holder) -> str:
     gpu = holder.gpu
     shares = []
     if gpu is not None and gpu.memory_mib is not None:
-        shares.append(f"{gpu.memory_mib} MiB")
+        shares.append(format_mib(gpu.memory_mib))
     if gpu is not None and gpu.core_percent is not None:
-        shares.append(f"{gpu.core_percent} %")
+        shares.append(f"{gpu.core_percent}%")
     form = holder.grant.form
     whose = "by hand" if form is Form.MANUAL else f"by central ({form.value}, gen {holder.grant.gen})"
     return ", ".join([*shares, whose])

@@ -41,7 +41,8 @@ def build_status(
 ) -> Status:
     """`past`: newest first. `foreign`: by whom a card is used without a grant, in words. `reporter`: our version."""
     uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
-    gpus = tuple(_gpu(gpu, uuids, used_by=foreign.get(gpu.uuid, "")) for gpu in found.gpus)
+    limit = found.shares_per_gpu
+    gpus = tuple(_gpu(gpu, uuids, max_shares=limit, used_by=foreign.get(gpu.uuid, "")) for gpu in found.gpus)
     pfs = tuple(_pf(pf) for pf in found.pfs)
     held = tuple(_grant(grant) for grant in sorted(grants, key=lambda grant: grant.key))
     return Status(
@@ -59,7 +60,7 @@ def build_status(
     )
 
 
-def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, used_by: str) -> Gpu:
+def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares: int, used_by: str) -> Gpu:
     return Gpu(
         uuid=gpu.uuid,
         bdf=gpu.bdf,
@@ -68,6 +69,7 @@ def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, used_by: st
         reserved_mib=gpu.reserved_mib,
         module_id=gpu.module_id,
         links=tuple(_links(gpu.links, uuids)),
+        max_shares=max_shares,
         place=Place(path=gpu.path, numa=gpu.numa, socket=gpu.socket),
         mig_enabled=gpu.mig_enabled,
         mig=tuple(

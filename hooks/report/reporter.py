@@ -181,7 +181,7 @@ class Reporter:
             seen.inventory,
             seen.grants,
             seen.past,
-            foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants),
+            foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants).held,
             reconciled=seen.reconciled,
             boot_id=self._node.boot_id,
             reporter=__version__,

@@ -16,7 +16,15 @@ from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMO
 
 CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
-POLICIES: Final = ("lading-assignments", "lading-bindings", "lading-manual", "lading-nodedevices", "lading-requests")
+POLICIES: Final = (
+    "lading-assignments",
+    "lading-bindings",
+    "lading-costly",
+    "lading-manual",
+    "lading-nodedevices",
+    "lading-privileged",
+    "lading-requests",
+)
 RESOURCES: Final = frozenset({RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE, RESOURCE_RDMA})
 
 NAME_LABEL: Final = "app.kubernetes.io/name"

@@ -19,25 +19,24 @@ from central.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
 from central.why import ask_in_words
 from kubectl_lading.access import connect
+from kubectl_lading.budgets import read_budgets
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_deciding
-from kubectl_lading.flags import Flags, command
-from kubectl_lading.plans.movers import Budget, Mover, forbidden, none_of, notes
+from kubectl_lading.flags import Flags, Scope, command
+from kubectl_lading.plans.movers import Mover, forbidden, none_of, notes
 from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import pairs
-from kubectl_lading.terminal.output import show, text, warn
+from kubectl_lading.terminal.output import show, text
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
-from lading.kube.errors import ForbiddenError, NotFoundError
-from lading.kube.resource import PODS, Resource
+from lading.kube.errors import NotFoundError
+from lading.kube.resource import PODS
 from lading.vocabulary import PodUid
 
-BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 ROUNDS: Final = 8  # of planning, each without those who may not be moved as the last one found
 _NAMED: Final = 2  # pods that stay for one reason
 _MOVER: Final = msgspec.json.Decoder(Mover)
-_BUDGET: Final = msgspec.json.Decoder(Budget)
 
 NOT_LOOKED_AT: Final = (
     f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: node selectors, affinity, taints and volumes, which "
@@ -75,7 +74,7 @@ class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
     budgets_read: bool = True
 
 
-@command("defrag")
+@command("defrag", scope=Scope.PODS)
 def defrag(flags: Flags) -> None:
     """Which running pods would have to go elsewhere to make room for those that wait. Advice: nothing is changed.
 
@@ -96,7 +95,7 @@ async def _defrag(flags: Flags) -> None:
 
 async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pending]) -> Advice:
     movable = read_movable(cluster)
-    budgets = await _budgets(client)
+    budgets = await read_budgets(client)
     stay: dict[str, str] = {}
     movers: dict[PodUid, Mover] = {}
     for _ in range(ROUNDS):
@@ -154,15 +153,6 @@ def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
     if any(move.pod.uid in may_not for move in opening.moves):
         return Opening(pod=opening.pod, to=None, ended=True)
     return opening
-
-
-async def _budgets(client: KubeClient) -> list[Budget] | None:
-    """None: they may not be read."""
-    try:
-        return [_BUDGET.decode(raw) async for page in client.list_pages(BUDGETS.path()) for raw in page.items]
-    except ForbiddenError as e:
-        warn(f"disruption budgets were not looked at: {e.message}")
-        return None
 
 
 async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, Mover]:

@@ -3,15 +3,16 @@
 Enters: the pod's owners, constraints and labels, the budgets of its namespace. Leaves: what forbids it, in words; and what
 whoever moves it has to know. Who fits where is not asked here (central.view.moves).
 
-Source: k8s.io/api core/v1, policy/v1 PodDisruptionBudget; apimachinery's LabelSelector.
+Source: k8s.io/api core/v1.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from central.budgets import Budget
 from kubectl_lading.owners import Owner, controller_of, why_bound_to_its_node
 
 
@@ -47,66 +48,13 @@ class Mover(_Wire, frozen=True):
         return controller_of(self.metadata.owner_references)
 
 
-class Requirement(_Wire, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-class Selector(_Wire, frozen=True):
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[Requirement, ...] = ()
-
-
-class BudgetSpec(_Wire, frozen=True):
-    selector: Selector | None = None
-
-
-class BudgetStatus(_Wire, frozen=True):
-    disruptions_allowed: int = 0
-
-
-class Budget(_Wire, frozen=True):
-    metadata: Meta
-    spec: BudgetSpec = BudgetSpec()
-    status: BudgetStatus = BudgetStatus()
-
-    def covers(self, pod: Mover) -> bool:
-        selector = self.spec.selector
-        return (
-            selector is not None
-            and self.metadata.namespace == pod.metadata.namespace
-            and matches(selector, pod.metadata.labels)
-        )
-
-
-def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """An empty selector matches everything."""
-    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        _holds(one, labels) for one in selector.match_expressions
-    )
-
-
-def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
-    match one.operator:
-        case "In":
-            return labels.get(one.key) in one.values
-        case "NotIn":
-            return labels.get(one.key) not in one.values
-        case "Exists":
-            return one.key in labels
-        case "DoesNotExist":
-            return one.key not in labels
-    return True  # of a newer API: it counts as covered, so that nobody is moved by mistake
-
-
 def forbidden(pods: Sequence[Mover], budgets: Sequence[Budget]) -> dict[str, str]:
     """By uid why a pod may not be moved, if all of these were moved; the first ones of a budget may."""
     found = {pod.metadata.uid: why for pod in pods if (why := _bound_to_its_node(pod))}
     taken: Counter[tuple[str, str]] = Counter()
     for pod in pods:
-        covering = [budget for budget in budgets if budget.covers(pod)]
-        full = [one for one in covering if taken[_key(one)] >= one.status.disruptions_allowed]
+        covering = [budget for budget in budgets if budget.covers(pod.metadata.namespace, pod.metadata.labels)]
+        full = [one for one in covering if taken[_key(one)] >= one.allowed]
         if full and pod.metadata.uid not in found:
             found[pod.metadata.uid] = f"PodDisruptionBudget {full[0].metadata.name} lets no more of its pods go now"
         elif pod.metadata.uid not in found:
@@ -116,7 +64,7 @@ def forbidden(pods: Sequence[Mover], budgets: Sequence[Budget]) -> dict[str, str
 
 def none_of(budgets: Sequence[Budget]) -> list[Budget]:
     """Those that let nobody go now, however few are moved."""
-    return [budget for budget in budgets if budget.status.disruptions_allowed < 1]
+    return [budget for budget in budgets if budget.allowed < 1]
 
 
 def _key(budget: Budget) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from central.why import FITS, SENTENCES
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import read_deciding
-from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.plans.manifests import Draft, parse_manifest
 from kubectl_lading.plans.priority import PriorityClass, RefusedPod, admit, as_written, by_name
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
@@ -49,7 +49,7 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     passed_over: tuple[str, ...] = ()  # objects of the manifests without pods that can be counted
 
 
-@command("simulate")
+@command("simulate", scope=Scope.POD)
 @click.option("-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="A manifest; - is stdin.")
 @click.option("--pairs", "in_pairs", is_flag=True, help="Each pair of devices with its distance, in JSON and YAML too.")
 def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None:

@@ -44,14 +44,23 @@ FIXES: Final[Mapping[str, str]] = {
     "device-held": (
         "wait for it, delete it, or name another device; for what does not come back there is `lading-hooks release`."
     ),
+    "device-dirty": (
+        "end the process; if there is none, `nvidia-smi --gpu-reset -i UUID` on a cordoned node. If a daemon on your nodes "
+        "needs more on every card (DCGM, MPS), raise `dirty_tolerance`."
+    ),
     "device-node-invalid": (
         "for NVIDIA, `nvidia-modprobe -c 0 -u`; for a missing `rdma_cm`, `modprobe rdma_ucm`; else find out who changed `/dev`."
     ),
-    "driver-files-missing": "look for `libcuda.so.<version>` below it; the version is what `nvidia-smi` says.",
+    "driver-files-missing": (
+        "wait until the upgrade ends; else look for `libcuda.so.<version>` below `driver_root`; the version is what "
+        "`nvidia-smi` says."
+    ),
     "capacity-exceeded": "ask for less, wait, or name another device.",
+    "container-unnamed": "set `metadata.name` of the container and `metadata.uid` of the pod.",
     "runtime-handler": "use another RuntimeClass. The patterns are the node's `unsupported_handlers`.",
     "privileged": (
-        "remove `privileged: true`; where that can not be, the node's `allow_privileged` lets such containers have assignments."
+        "remove `privileged: true`, or the capability; where that can not be, the node's `allow_privileged` lets such"
+        " containers have assignments."
     ),
     "user-namespace": "remove it.",
     "device-plugin-conflict": (
@@ -104,6 +113,7 @@ FIXES: Final[Mapping[str, str]] = {
     "kept-off": "wait, or write another `lading.dev/share-…`.",
     "group-full": "wait until pods of that card end.",
     "group-elsewhere": "see that node's line.",
+    "not-reached": "nothing. Fewer containers that ask for devices, and equal amounts in them, take less time.",
     "search-ended": (
         "write equal shares in its containers, or fewer containers with a required topology; they need fewer tries."
     ),

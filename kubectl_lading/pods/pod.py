@@ -12,7 +12,7 @@ import msgspec
 from central.ask.pod import Pod
 from kubectl_lading.access import connect, find_pod
 from kubectl_lading.cluster import NotInstalledError
-from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
 from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
@@ -33,7 +33,7 @@ COLUMNS: Final = (
 )
 
 
-@command("pod", columns=COLUMNS)
+@command("pod", columns=COLUMNS, scope=Scope.POD)
 @click.option(
     "--public-key",
     "keys",

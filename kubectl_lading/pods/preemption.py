@@ -1,15 +1,16 @@
-"""Whom central would have evicted for a pod that fits nowhere, or why nobody. Pure.
+"""Which pods central would evict for a pod that fits nowhere, or why none. Pure.
 
-Enters: the scheduler as things are, the pod with its priority, nodes. Leaves: a `Preemption`, by central's own plan
-(central.preempt). Disruption budgets are not looked at: central asks for them when it evicts.
+Enters: the scheduler as things are, the pod with its priority, nodes, disruption budgets. Leaves: a `Preemption`, by central's
+own plan (central.preempt). Before it evicts, central also asks the Eviction API by a dry run, which may refuse.
 """
 
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from central.budgets import NO_BUDGETS, Budgets
 from central.pending import Pending
-from central.preempt import plans
+from central.preempt import Protection, plans
 from central.scheduler import Scheduler
 from central.view.helps import Ending
 from kubectl_lading.terminal.amounts import pod_name
@@ -29,8 +30,10 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"on {self.node} central can evict {victims}; {self.said}"
 
 
-def find_preemption(scheduler: Scheduler, pod: Pending, names: Sequence[str]) -> Iterator[Preemption | None]:
-    """None between two steps; the last one is the answer."""
+def find_preemption(
+    scheduler: Scheduler, pod: Pending, names: Sequence[str], budgets: Budgets = NO_BUDGETS
+) -> Iterator[Preemption | None]:
+    """Yield None between two steps; the last one is the answer."""
     lowest = scheduler.ledger.lowest_priority()
     if not pod.may_preempt:
         yield Preemption(said="its preemptionPolicy is Never")
@@ -38,12 +41,13 @@ def find_preemption(scheduler: Scheduler, pod: Pending, names: Sequence[str]) ->
     if lowest is None or lowest >= pod.priority:
         yield Preemption(said=f"no pod that holds devices has a lower priority than its {pod.priority}")
         return
-    best = None
-    for found in plans(scheduler, pod, names):
+    best, protection = None, Protection(budgets=budgets)
+    for found in plans(scheduler, pod, names, protection):
         best = found or best
         yield None
     if best is None:
-        yield Preemption(said=f"the pods of lower priority than its {pod.priority} have too little")
+        without = ", without those that disruption budgets protect," if protection.applied else ""
+        yield Preemption(said=f"the pods of lower priority than its {pod.priority}{without} have too little")
         return
     victims = tuple(
         Ending(uid=one.uid, namespace=one.namespace, pod=one.name, priority=one.priority, deleting=one.deleting)

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from central.budgets import NO_BUDGETS, Budgets
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
@@ -19,6 +20,7 @@ from central.view.whatif import has_resources
 from central.why import FITS, NodeWhy, Why, why_pending
 from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.preemption import Preemption, find_preemption
+from lading.amounts import format_mib
 from lading.vocabulary import PodUid
 
 LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # it may fit there some time
@@ -53,6 +55,7 @@ def explain_wait(
     most: int,
     silent: bool = False,
     stay: Collection[PodUid] = frozenset(),
+    budgets: Budgets = NO_BUDGETS,
 ) -> Iterator[Wait | None]:
     """None between two steps; a Wait at last. `most`: nodes where the ends of pods are looked at. `silent`: central did not
     answer. `stay`: pods that do not end."""
@@ -69,7 +72,7 @@ def explain_wait(
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     preemption = None
     if not why.making_room_on and not why.reasons.get(FITS):
-        for found in find_preemption(scheduler, pod, later):
+        for found in find_preemption(scheduler, pod, later, budgets):
             preemption = found
             yield None
     yield Wait(
@@ -116,7 +119,7 @@ def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWh
         [f"{asked.cpu_milli / 1000:g} cpu asked, {room.cpu_milli / 1000:g} left"] if asked.cpu_milli > room.cpu_milli else []
     )
     if asked.memory_mib > room.memory_mib:
-        lacks.append(f"{asked.memory_mib} MiB of its memory asked, {room.memory_mib} MiB left")
+        lacks.append(f"{format_mib(asked.memory_mib)} of its memory asked, {format_mib(room.memory_mib)} left")
     return msgspec.structs.replace(node, detail=f"but {'; '.join(lacks)}")
 
 

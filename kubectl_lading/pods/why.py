@@ -1,4 +1,4 @@
-"""`why POD`: why it does not run, and what would help.
+"""`why POD`: why it does not run, and what would help. `why`: all pods that wait (why_all.py).
 
 Enters: the pod and its Events, the cluster, central where it answers. Leaves: where the pod stands (situation.py); of one that
 waits for devices also what each node lacks and whose end would make room (waiting.py).
@@ -13,21 +13,24 @@ import msgspec
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
+from central.budgets import Budgets
 from central.pending import Pending, pending_of
 from central.why import Why
-from kubectl_lading.access import connect, find_pod
+from kubectl_lading.access import connect, find_pod, find_scope
+from kubectl_lading.budgets import read_budgets
 from kubectl_lading.central import Central, Silent
 from kubectl_lading.cluster import Cluster, read_deciding
-from kubectl_lading.flags import Flags, Output, command
+from kubectl_lading.flags import Flags, Output, Scope, command, refuse
 from kubectl_lading.owners import stays
 from kubectl_lading.pods.draw_why import Answer, draw
 from kubectl_lading.pods.given import given_to
 from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
 from kubectl_lading.pods.situation import Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
+from kubectl_lading.pods.why_all import COLUMNS, WaitingView, draw_waiting, explain_waiting
 from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
-from kubectl_lading.terminal.output import show
+from kubectl_lading.terminal.output import show, warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
 
@@ -35,15 +38,17 @@ LOOKED_AT: Final = 20  # nodes where the ends of pods are tried; with -o wide
 LOOKED_AT_WIDE: Final = 1000
 
 
-@command("why")
-@click.argument("pod", shell_complete=complete_pods)
+@command("why", columns=COLUMNS, scope=Scope.PODS)
+@click.argument("pod", shell_complete=complete_pods, default="")
 def why(flags: Flags, pod: str) -> None:
-    """Why a pod does not run, and what would help.
+    """Why a pod does not run, and what would help; without POD: why every pod that waits does.
 
     Of a pod that waits: what each node lacks, the nearest misses first, and whose end would make room. Of one that a node
     refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes.
     """
-    run(_why(flags, pod))
+    if pod:
+        refuse(flags, Scope.POD)
+    run(_why(flags, pod) if pod else _why_all(flags))
 
 
 async def _why(flags: Flags, pod: str) -> None:
@@ -66,17 +71,37 @@ async def _why(flags: Flags, pod: str) -> None:
     show(answer, flags.output, draw(answer, wide=flags.output is Output.WIDE))
 
 
+async def _why_all(flags: Flags) -> None:
+    namespace = find_scope(flags)
+    async with connect(flags) as client:
+        cluster = await read_deciding(client, Central(client, flags))
+        found = []
+        with Progress("looking at all nodes") as progress:
+            for one in explain_waiting(cluster, namespace):
+                found.append(one)
+                progress.say("pods", len(found))
+                await asyncio.sleep(0)
+    for problem in cluster.problems:
+        warn(problem)
+    show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
+
+
 async def _wait(client: KubeClient, flags: Flags, own: Pod, asked: Ask) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
-    cluster, said = await asyncio.gather(read_deciding(client, central), central.why(metadata.namespace, metadata.name))
+    cluster, said, budgets = await asyncio.gather(
+        read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
+    )
     pod = cluster.pending.get(metadata.uid) or pending_of(own, asked)
-    return await _search(cluster, pod, said, most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE)
+    return await _search(
+        cluster, pod, said, Budgets.of(budgets or ()), most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE
+    )
 
 
-async def _search(cluster: Cluster, pod: Pending, said: Why | Silent | None, *, most: int) -> Wait:
+async def _search(cluster: Cluster, pod: Pending, said: Why | Silent | None, budgets: Budgets, *, most: int) -> Wait:
     known = said if isinstance(said, Why) and said.uid == pod.uid else None
     stay = frozenset(one.metadata.uid for one in cluster.pods if stays(one))
-    steps = explain_wait(cluster.scheduler, pod, known, most=most, silent=isinstance(said, Silent), stay=stay)
+    silent = isinstance(said, Silent)
+    steps = explain_wait(cluster.scheduler, pod, known, most=most, silent=silent, stay=stay, budgets=budgets)
     with Progress("looking for what would help") as progress:
         for step, found in enumerate(steps):
             if found is not None:

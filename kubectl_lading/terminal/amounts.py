@@ -3,17 +3,16 @@
 import time
 from typing import Final
 
+from central.view.model import Counts
+from lading.amounts import divide, format_gib
+
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-_COARSE: Final = 100  # GiB; from here on without a decimal
 NONE: Final = "-"  # not reported, or there is none
 
 
-def gib(mib: int) -> str:
-    """79.1Gi, 633Gi: as a pod would ask for it."""
-    amount = mib / 1024
-    return (f"{amount:.0f}" if amount >= _COARSE else f"{amount:.1f}".removesuffix(".0")) + "Gi"
+gib = format_gib
 
 
 def of_gib(mib: int, all_mib: int) -> str:
@@ -21,7 +20,22 @@ def of_gib(mib: int, all_mib: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    return f"{round(100 * part / whole)}%" if whole else NONE
+    return f"{divide(100 * part, whole)}%" if whole else NONE
+
+
+def counts(of: Counts) -> str:
+    """Write the four numbers in the one order that every table has."""
+    return "/".join(map(str, (*of, of.total))) if of.total else NONE
+
+
+def counts_in_words() -> str:
+    return "/".join((*Counts._fields, "total"))
+
+
+def use_in_words(mib: int | None, busy_percent: int | None) -> str:
+    said = [] if mib is None else [gib(mib)]
+    said += [] if busy_percent is None else [f"{busy_percent}%"]
+    return " ".join(said) or NONE
 
 
 def count(number: int, noun: str) -> str:

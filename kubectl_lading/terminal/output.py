@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.flags import Output
+from kubectl_lading.terminal.amounts import counts_in_words
 from lading.log import printable
 
 Cell = str | Text
@@ -31,6 +32,9 @@ STYLES: Final = {
     "bad": "red",
     "dim": "bright_black",
 }
+
+
+COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
 
 
 def console() -> Console:

@@ -9,7 +9,7 @@ from rich.console import Group as Lines
 from rich.text import Text
 
 from central.view.build import node_view, totals
-from central.view.model import NodeState, NodeView
+from central.view.model import Counts, NodeState, NodeView
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
@@ -73,27 +73,22 @@ def draw_node(view: NodeView, width: int, *, wide: bool) -> Iterator[Text]:
         yield from (text(f"! {problem}", "bad") for problem in view.problems)
 
 
+def _counted(of: Counts, *, also: str = "") -> str:
+    return f"{of.free} free, {of.held} held{also}, {of.unusable} unusable"
+
+
 def _summary(view: NodeView) -> Iterator[str]:
     sums = totals([view])
     if view.gpus:
         models = Counter(gpu.model for gpu in view.gpus)
-        states = (
-            ("free", sums.gpus_free),
-            ("shared", sums.gpus_shared),
-            ("held", sums.gpus_held),
-            ("withheld", sums.gpus_withheld),
-            ("unusable", sums.gpus_unusable),
-        )
-        counted = ", ".join(f"{number} {state}" for state, number in states if number)
+        counted = _counted(sums.gpu_counts, also=f" ({sums.gpus_shared} in part)" if sums.gpus_shared else "")
         links = {gpu.nvlinks for gpu in view.gpus} - {0}
         linked = f"; {'/'.join(map(str, sorted(links)))} NVLinks each" if links else ""
         yield f"{', '.join(f'{number} x {model}' for model, number in models.items())}: {counted}{linked}"
     if view.pfs:
-        others = (("withheld", sums.vfs_withheld), ("unusable", sums.vfs_unusable))
-        also = "".join(f", {number} {state}" for state, number in others if number)
         layers = "/".join(sorted({pf.link_layer for pf in view.pfs} - {""}))
         nics = count(len(view.pfs), f"{layers} NIC".strip())
-        yield f"{nics}, {count(sums.vfs, 'VF')}: {sums.vfs_free} free, {sums.vfs_held} held{also}"
+        yield f"{nics}, {count(sums.vfs, 'VF')}: {_counted(sums.vf_counts)}"
     versions = [f"{name} {version}" for name, version in (("driver", view.driver), ("lading-hooks", view.reporter)) if version]
     seen = max((gpu.use.at for gpu in view.gpus if gpu.use), default=0)
     versions += [f"USED as the driver saw it {age(now() - seen)} ago"] if seen else []

@@ -10,21 +10,28 @@ from rich.text import Text
 
 from central.ask.requests import allocatable_of
 from central.view.build import node_view, totals
-from central.view.model import GpuView, NodeState, NodeView, State, Totals
+from central.view.model import NodeState, NodeView, State, Totals
+from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.run import run
-from kubectl_lading.terminal.amounts import NONE, age, count, gib, now, of_gib, percent
-from kubectl_lading.terminal.output import Cell, show, table, text, warn
+from kubectl_lading.terminal.amounts import (
+    NONE,
+    age,
+    count,
+    counts,
+    counts_in_words,
+    now,
+    of_gib,
+    percent,
+    use_in_words,
+)
+from kubectl_lading.terminal.output import COUNTS, Cell, show, table, text, warn
 
 COLUMNS: Final = (
-    ("GPUS", "Cards that somebody holds, or a part of them / all."),
-    (
-        "FREE",
-        "Cards of which nothing is held, and that may be given now: none of a node that is unreachable or not reconciled.",
-    ),
-    ("VFS", "RDMA VFs that somebody holds / all."),
+    ("GPUS", f"Cards: {counts_in_words()}. Held is in whole or in part; a node that gives nothing now has no free ones."),
+    ("VFS", f"RDMA VFs: {counts_in_words()}."),
     ("HELD", "Of all cards: memory that pods were given / there is, and percent of compute. A share without percent counts 0."),
     ("USED", "Memory that the driver saw in use when the node last looked, and how busy the cards were; - where not reported."),
     ("HEALTH", "What is wrong, or ok."),
@@ -64,7 +71,7 @@ async def _nodes(flags: Flags) -> None:
     for problem in cluster.problems:
         warn(problem)
     view = ClusterView(totals=totals(views), nodes=tuple(views), problems=tuple(cluster.problems))
-    show(view, flags.output, draw_nodes(views, cluster, wide=flags.output is Output.WIDE))
+    show(view, flags.output, draw_nodes(views, cluster, wide=flags.output is Output.WIDE), *([COUNTS] if views else []))
 
 
 def view_nodes(cluster: Cluster) -> list[NodeView]:
@@ -87,21 +94,10 @@ def _row(name: str, views: Sequence[NodeView]) -> Iterator[Cell]:
     sums = totals(views)
     gpus = [gpu for view in views for gpu in view.gpus]
     yield text(name, "head") if name == _ALL else name
-    yield f"{sum(bool(gpu.holders) for gpu in gpus)}/{sums.gpus}" if gpus else NONE
-    yield str(sums.gpus_free) if gpus else NONE
-    yield f"{sum(bool(vf.holders) for view in views for pf in view.pfs for vf in pf.vfs)}/{sums.vfs}" if sums.vfs else NONE
+    yield counts(sums.gpu_counts)
+    yield counts(sums.vf_counts)
     yield f"{of_gib(sums.held_mib, sums.memory_mib)} {percent(sums.held_percent, sums.core_percent)}" if gpus else NONE
-    yield _used(gpus)
-
-
-def _used(gpus: Sequence[GpuView]) -> str:
-    """The sum of their memory, and how busy they are in the mean."""
-    uses = [gpu.use for gpu in gpus if gpu.use]
-    memory = [use.memory_mib for use in uses if use.memory_mib is not None]
-    busy = [use.busy_percent for use in uses if use.busy_percent is not None]
-    said = [gib(sum(memory))] if memory else []
-    said += [percent(sum(busy), 100 * len(busy))] if busy else []
-    return " ".join(said) or NONE
+    yield use_in_words(*used(gpus))
 
 
 def _health(view: NodeView) -> Text:

@@ -6,7 +6,10 @@ Exit status 0: nothing failed; with `--strict`, no warning either. 1: something 
 import argparse
 import asyncio
 import os
+import re
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from rich.console import Console
@@ -23,6 +26,7 @@ H = TypeVar("H")
 # A cold NVML takes some 2 s on a board of eight cards without persistence mode.
 DEADLINE_S: Final = 10.0
 LONGEST_S: Final = 600.0
+_COMMANDS: Final = ("doctor", "registration", "ledger", "audit", "release", "render")  # that take a daemon's settings
 EPILOG: Final = (
     "Exit status 0: nothing failed; 1: something did, or with --strict there are warnings; 2: wrong arguments. "
     "docs/doctor.md explains each check."
@@ -48,14 +52,40 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def run_doctor(checks: Sequence[Check[H]], open_host: Callable[[], H], args: argparse.Namespace, *, program: str) -> None:
-    """Ends the process, with the exit status. `open_host` is called on the loop."""
+def repeat_flags(mend: str, argv: Sequence[str], *, program: str, neighbour: str) -> str:
+    """Return the commands with the flags that told this doctor which node and configuration to look at.
+
+    `neighbour` is the flag that only the doctor has: the other daemon's configuration.
+    """
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_doctor_flags(own)
+    _, of_doctor = own.parse_known_args(list(argv))
+    own.add_argument(neighbour)
+    _, of_all = own.parse_known_args(list(argv))
+
+    def repeat(command: re.Match[str]) -> str:
+        flags = of_doctor if command[1] == "doctor" else of_all
+        return " ".join([command[0], *([shlex.join(flags)] if flags else [])])
+
+    return re.sub(rf"\b{program} ({'|'.join(_COMMANDS)})\b", repeat, mend)
+
+
+def run_doctor(
+    checks: Sequence[Check[H]],
+    open_host: Callable[[], H],
+    args: argparse.Namespace,
+    *,
+    program: str,
+    repeated: Callable[[str], str] = str,
+) -> None:
+    """Ends the process, with the exit status. `open_host` is called on the loop; `repeated` completes the commands."""
     console = Console()
     if args.list:
         print_list(checks, console)
         raise SystemExit(0)
     chosen = select(checks, args.only)
-    findings = asyncio.run(_look(chosen, open_host, args.deadline))
+    found = asyncio.run(_look(chosen, open_host, args.deadline))
+    findings = tuple(replace(finding, mend=repeated(finding.mend)) for finding in found)
     if args.output == "json":
         print_json(findings, program=program, version=__version__)
     else:

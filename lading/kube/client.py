@@ -1,9 +1,10 @@
 """Calls to the API server: raw JSON in and out, one bounded pool of connections, and errors that say whether it happened.
 
 Enters: paths (`lading.kube.resource`) and bodies that msgspec can encode. Leaves: the answer's bytes, undecoded, so that a
-caller decodes the few fields that it reads. Nothing here retries a write, and nothing paces: whoever calls knows what may be
-repeated. aiohttp itself sends a GET or DELETE again where a kept-alive connection turns out to be dead; updates are PATCHes,
-which it does not, so a conflict is never our own first attempt. Bodies and tokens are never logged.
+caller decodes the few fields that it reads; `lading.kube.depth` limits how deep they are nested. Nothing here retries a write,
+and nothing paces: the caller knows what may be repeated. aiohttp itself sends a GET or DELETE again where a kept-alive
+connection turns out to be dead; updates are PATCHes, which it does not, so a conflict is never our own first attempt. Bodies
+and tokens are never logged.
 
 Each call has a time limit, which the server is told too (`timeout=`), so that it does not carry out later what we gave up.
 A watch has none in between its lines: TCP probes connections, so that one whose other end vanished ends in half a minute.
@@ -27,6 +28,7 @@ import msgspec
 
 from lading.errors import ConfigError
 from lading.kube.config import Access, Credentials
+from lading.kube.depth import limit_depth
 from lading.kube.errors import (
     GoneError,
     KubeError,
@@ -35,6 +37,7 @@ from lading.kube.errors import (
     UnauthorizedError,
     UnclearError,
     UnreachableError,
+    parse_failed_status,
     parse_failure,
 )
 from lading.kube.lines import Lines
@@ -147,9 +150,11 @@ class KubeClient:
             try:
                 while True:
                     query = _query(limit=str(limit), **{"continue": token})
-                    body = await self._call("GET", path, query=query, timeout_s=self._page_timeout_s)
-                    page = _parse_list(body, path)
-                    yield Page(items=page.items or [], resource_version=page.metadata.resource_version, first=not token)
+                    with self._around(f"get {path}"):
+                        _, body = await self._send("GET", path, query, None, _JSON, self._page_timeout_s)
+                    page = await _parse_list(body, path)
+                    items = [msgspec.Raw(await limit_depth(bytes(item))) for item in page.items or ()]
+                    yield Page(items=items, resource_version=page.metadata.resource_version, first=not token)
                     token = page.metadata.continue_
                     if not token:
                         return
@@ -173,7 +178,7 @@ class KubeClient:
                 lines = Lines()
                 async for data in answer.content.iter_any():
                     for line in lines.feed(data):
-                        yield _parse_event(line, call)
+                        yield _parse_event(await limit_depth(line), call)
 
     # ---- writing
 
@@ -230,16 +235,30 @@ class KubeClient:
         return await self._call("POST", PODS.path(namespace, name, "binding"), body=body, timeout_s=timeout_s)
 
     async def evict(
-        self, *, namespace: str, name: str, uid: str, grace_s: int | None = None, timeout_s: float | None = None
+        self,
+        *,
+        namespace: str,
+        name: str,
+        uid: str,
+        grace_s: int | None = None,
+        dry_run: bool = False,
+        timeout_s: float | None = None,
     ) -> bytes:
-        """TooManyRequestsError: a disruption budget does not allow it now."""
+        """Evict a pod, or with `dry_run` ask whether it could be evicted now. Raises TooManyRequestsError where a disruption
+        budget does not allow it now, UnclearError where several budgets cover the pod."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": namespace, "name": name},
             "deleteOptions": _delete_options(uid, grace_s),
         }
-        return await self._call("POST", PODS.path(namespace, name, "eviction"), body=body, timeout_s=timeout_s)
+        path = PODS.path(namespace, name, "eviction")
+        # In the query: admission reads it there, and the API server copies it into the eviction's own options.
+        query = {"dryRun": "All"} if dry_run else None
+        answer = await self._call("POST", path, query=query, body=body, timeout_s=timeout_s)
+        if failure := parse_failed_status(f"post {path}", answer):
+            raise failure  # for a pod with several budgets the API server answers 201, and a Status that says 500
+        return answer
 
     # ---- one request
 
@@ -254,11 +273,13 @@ class KubeClient:
         timeout_s: float | None = None,
     ) -> bytes:
         with self._around(f"{method.lower()} {path}"):
-            return await self._send(method, path, query or {}, body, content_type, timeout_s or self._timeout_s)
+            kind, text = await self._send(method, path, query or {}, body, content_type, timeout_s or self._timeout_s)
+        return await limit_depth(text) if kind == _JSON else text
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str], body: object, content_type: str, timeout_s: float
-    ) -> bytes:
+    ) -> tuple[str, bytes]:
+        """Return the answer's content type and its body."""
         call = f"{method.lower()} {path}"
         began = asyncio.get_running_loop().time()
         credentials = await self._credentials(call, timeout_s)
@@ -272,7 +293,7 @@ class KubeClient:
             async with self._session.request(method, **request, timeout=limit) as answer:
                 if not 200 <= answer.status < 300:
                     raise await self._failure(call, answer, credentials)
-                return await answer.read()
+                return answer.content_type, await answer.read()
 
     async def _credentials(self, call: str, timeout_s: float = TIMEOUT_S) -> Credentials:
         try:
@@ -293,7 +314,8 @@ class KubeClient:
         }
 
     async def _failure(self, call: str, answer: aiohttp.ClientResponse, credentials: Credentials) -> KubeError:
-        failure = parse_failure(call, answer.status, await answer.read(), retry_after=answer.headers.get("Retry-After", ""))
+        body = await limit_depth(await answer.read())
+        failure = parse_failure(call, answer.status, body, retry_after=answer.headers.get("Retry-After", ""))
         if isinstance(failure, UnauthorizedError):
             self._access.refused(credentials)
         return failure
@@ -316,9 +338,13 @@ class KubeClient:
             raise UnclearError(f"cannot {call}: {type(e).__name__}: {e}") from e
 
 
-def _parse_list(body: bytes, path: str) -> _List:
+async def _parse_list(body: bytes, path: str) -> _List:
+    """Decode a page without its objects. The caller limits their depth one by one: few of them have brackets enough to look."""
     try:
-        return _LISTS.decode(body)
+        try:
+            return _LISTS.decode(body)
+        except RecursionError:
+            return _LISTS.decode(await limit_depth(body))
     except msgspec.DecodeError as e:
         raise MalformedError(f"cannot list {path}: {e}") from e
 

@@ -13,6 +13,7 @@ Python's ssl takes to load it. Proxies of the environment are not used, a kubeco
 import asyncio
 import contextlib
 import ipaddress
+import os
 import ssl
 import tempfile
 import time
@@ -128,6 +129,8 @@ def read_namespace(kubeconfig: Path, context: str = "") -> str:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
+        if not any(Path(one).exists() for one in str(path).split(os.pathsep)):  # several, as $KUBECONFIG names them
+            raise ConfigError(f"cannot read {path}: no such file")
         yield
     except yaml.MarkedYAMLError as e:  # its text would quote the line
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""

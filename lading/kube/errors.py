@@ -96,6 +96,7 @@ class _Details(msgspec.Struct, rename="camel"):
 class _Status(msgspec.Struct):
     """The body of every failed call, and the object of a watch's ERROR event."""
 
+    status: str = ""
     code: int = 0
     reason: str = ""
     message: str = ""
@@ -115,3 +116,12 @@ def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_af
     if status >= 500 or status == 0:
         return UnclearError(message, retry_after_s=wait_s)
     return _BY_STATUS.get(status, RefusedError)(message, status=status, reason=said.reason, retry_after_s=wait_s)
+
+
+def parse_failed_status(call: str, body: bytes) -> RefusedError | UnclearError | None:
+    """Return the failure that the body of a successful answer tells of; None where it tells of none."""
+    try:
+        failed = msgspec.json.decode(body, type=_Status).status == "Failure"
+    except msgspec.DecodeError:
+        return None
+    return parse_failure(call, 0, body) if failed else None

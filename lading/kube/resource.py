@@ -25,5 +25,6 @@ class Resource:
 PODS: Final = Resource("", "v1", "pods")
 NODES: Final = Resource("", "v1", "nodes")
 EVENTS: Final = Resource("", "v1", "events")
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 NODE_DEVICES: Final = Resource(nodedevices.GROUP, nodedevices.VERSION, nodedevices.PLURAL)

@@ -35,6 +35,7 @@ class Known:
         self._max_sandboxes = max_sandboxes
         self._max_bytes = max_bytes
         self._bytes = 0
+        self.listed = False  # the runtime's lists were read once: an unknown sandbox is a new one
         self._clock = 0  # counts what was learned, so that a list can not prune what is newer than it
 
     def __len__(self) -> int:
@@ -120,6 +121,7 @@ class Known:
 
         What is known already stays as it is: a list says less than the call that made the sandbox.
         """
+        self.listed = True
         listed = {SandboxId(item.id): item for item in sandboxes}
         running = {ContainerId(item.id): item for item in containers}
         for sandbox_id, entry in list(self._sandboxes.items()):

@@ -9,6 +9,7 @@ Source: runtime.v1 PodSandboxConfig, ContainerConfig, PodSandbox, Container; pro
 from collections.abc import Collection
 from typing import Any, Final
 
+from lading.vocabulary import adds_sys_admin
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 
@@ -78,7 +79,9 @@ def container_of_config(config: cri.ContainerConfig, *, env_values: Collection[s
     container = container_identity(config)
     container.mount_paths.extend(mount.container_path for mount in config.mounts)
     container.cdi_devices.extend(device.name for device in config.CDI_devices)
-    container.privileged = config.linux.security_context.privileged
+    security = config.linux.security_context
+    container.privileged = security.privileged
+    container.sys_admin = adds_sys_admin(security.capabilities.add_capabilities)
     for env in config.envs:
         shown = container.env.add(name=env.key)
         if env.key in env_values and (value := _text(env.value)) is not None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lading.reasons import Reason
-from lading.vocabulary import ATTACHMENTS, GRANT
+from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS, Answers
 from runtimeproxy.adjustment.unassigned import decide_hidden
@@ -74,6 +74,21 @@ class Screening:
         found = [(name, decide_hidden(hide, subject.create)) for name, hide in hiding if hide]
         return [(name, adjustment) for name, adjustment in found if adjustment]
 
+    def refuse_many(self, subject: Subject) -> Refusal | None:
+        """Refuse more guarded keys than a pod may have, before other code reads them: calls of other pods wait meanwhile."""
+        count = len(self.guarded(subject.keys))
+        if count <= MAX_KEYS:
+            return None
+        prefixes = " or ".join(self.guarded_prefixes)
+        message = f"the pod has {count} annotations that begin with {prefixes}; at most {MAX_KEYS} are allowed"
+        return Refusal(reason=Reason.ANNOTATION_MALFORMED, message=message)
+
+    def refuse_incomplete(self, subject: Subject) -> Refusal | None:
+        """Refuse a request without the sandbox's metadata: containerd crashes on it, and a hook needs the pod's identity."""
+        if subject.create is None or subject.create.sandbox_config.HasField("metadata"):
+            return None
+        return Refusal(reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata")
+
     def refuse_smuggled(self, subject: Subject) -> Refusal | None:
         """Keys that only the node writes, brought along by the caller. Ours are never taken from anybody."""
         guarded = bool(self.guarded(subject.keys))
@@ -85,6 +100,15 @@ class Screening:
             if key in _OURS or key.startswith(_SMUGGLED):
                 return _reserved(key, f"pod {subject.sandbox.namespace}/{subject.sandbox.name}")
         return None
+
+    def refuse_removed(self, subject: Subject) -> Refusal | None:
+        """Refuse a container whose pod lost a guarded key after its sandbox was created: it would start without its devices."""
+        gone = self.guarded(subject.keys.difference(subject.sandbox.annotations))
+        if not gone:
+            return None
+        pod = f"{subject.sandbox.namespace}/{subject.sandbox.name}"
+        message = f"annotation {gone[0]!r} was removed from pod {pod} after its sandbox was created: recreate the pod"
+        return Refusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
 
     def refuse_unclaimed(self, guarded: Collection[str]) -> Refusal | None:
         """A container is made only if somebody answers for each guarded annotation of its pod."""

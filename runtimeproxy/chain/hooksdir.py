@@ -1,10 +1,11 @@
-"""The folder of registrations: read, watched, published as one ordered tuple; the last good of a file that turned bad is kept.
+"""The folder of registrations: read ten times a second, published as one ordered tuple; the last good of a bad file is kept.
 
 Enters: a folder that may be absent, be deleted and come back. Leaves: registrations in order of file name, through a callback
 on the loop's thread, whenever they differ. A removed file is gone at once; a bad one is said once. Refuses (with an error in
 the log) files that someone else than root can write, and a folder that is so.
 
-Source: inotify(7) through watchdog; a rescan every minute for what inotify loses.
+The folder is polled, not watched: inotify follows inodes, and every part of the path can be replaced (a folder that is removed
+and created again, a parent, the target of a link, a mount). Reading it takes some 70 µs.
 """
 
 import asyncio
@@ -14,99 +15,43 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from watchdog.events import (
-    DirAttribEvent,
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirModifiedEvent,
-    DirMovedEvent,
-    FileAttribEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
-from watchdog.observers import Observer
-from watchdog.observers.api import BaseObserver, ObservedWatch
-
 from lading.errors import ConfigError
 from lading.log import Event, Log
 from runtimeproxy.chain.registrations import Registration, clash, parse_registration
 
-RESCAN_S: Final = 60.0
-DEBOUNCE_S: Final = 0.05  # an editor's write is several events
+POLL_S: Final = 0.1
+MAX_SHARE: Final = 0.05  # of the loop's time, however many files there are
 MAX_FILE_BYTES: Final = 64 << 10
-
-# Not opened and closed-without-writing: reading the folder would then wake its own reader.
-_EVENTS: Final[list[type[FileSystemEvent]]] = [
-    DirAttribEvent,
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirModifiedEvent,
-    DirMovedEvent,
-    FileAttribEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
-]
 
 Publish = Callable[[tuple[Registration, ...]], None]
 
 
 class HooksDir:
-    def __init__(
-        self, folder: Path, publish: Publish, log: Log, *, owner_uid: int | None = None, rescan_s: float = RESCAN_S
-    ) -> None:
+    def __init__(self, folder: Path, publish: Publish, log: Log, *, owner_uid: int | None = None) -> None:
         """`owner_uid`: whose files are trusted besides root's; this process's user by default."""
         self._folder = folder.absolute()
         self._publish = publish
         self._log = log
         self._trusted = {0, os.geteuid() if owner_uid is None else owner_uid}
-        self._rescan_s = rescan_s
         self._good: dict[str, Registration] = {}
         self._said: dict[str, str] = {}  # the last complaint about each file, so that it is said once
         self._published: tuple[Registration, ...] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._watcher: _Watcher | None = None
 
     def start(self) -> None:
-        """Publishes once before it returns. Call on the loop's thread."""
+        """Publish once before it returns, and then whenever the folder changes. Call it on the loop's thread."""
         loop = asyncio.get_running_loop()
-
-        def changed() -> None:
-            loop.call_soon_threadsafe(self._schedule, DEBOUNCE_S)
-
-        self._watcher = _Watcher(self._folder, changed)
-        self._rescan()
+        began = loop.time()
+        try:
+            self.read()
+        finally:
+            self._timer = loop.call_later(max(POLL_S, (loop.time() - began) / MAX_SHARE), self.start)
 
     def close(self) -> None:
         """Publishes nothing more. Idempotent."""
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _schedule(self, delay_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._watcher is None or (self._timer is not None and self._timer.when() <= loop.time() + delay_s):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_later(delay_s, self._rescan)
-
-    def _rescan(self) -> None:
-        self._timer = None
-        if self._watcher is not None and (problem := self._watcher.arm()):  # before reading, to miss nothing after it
-            self._complain("", f"{problem}; read again every {self._rescan_s:g} s")
-        self.read()
-        self._schedule(self._rescan_s)
 
     def read(self) -> None:
         """Reads the folder now, and publishes if the registrations differ from those published before."""
@@ -191,60 +136,3 @@ class HooksDir:
         if self._said.get(name) != message:
             self._said[name] = message
             self._log.error(Event.HOOK_INVALID, f"{self._folder}{'/' if name else ': '}{message}", hook=name)
-
-
-class _Watcher:
-    """Watches the folder and its nearest parent that exists, so that a folder that comes back is noticed."""
-
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
-        self._folder = folder
-        self._handler = _Changed(folder, changed)
-        self._observer: BaseObserver = Observer()
-        self._watches: dict[Path, tuple[tuple[int, int], ObservedWatch]] = {}  # with device and inode
-        self._observer.start()
-
-    def arm(self) -> str:
-        """Watches what exists now, anew what was replaced under its name. Says what it could not watch, or nothing."""
-        parent = next(p for p in self._folder.parents if p.is_dir())
-        wanted = {path: inode for path in (self._folder, parent) if (inode := _inode(path))}
-        for path, (inode, watch) in list(self._watches.items()):
-            if wanted.get(path) != inode:
-                self._observer.unschedule(watch)
-                del self._watches[path]
-        for path, inode in wanted.items():
-            if path not in self._watches:
-                try:
-                    watch = self._observer.schedule(self._handler, str(path), recursive=False, event_filter=_EVENTS)
-                except OSError as e:  # gone again, or out of inotify watches
-                    return f"cannot watch {path}: {e.strerror}"
-                self._watches[path] = inode, watch
-        return ""
-
-    def close(self) -> None:
-        self._observer.stop()
-        self._observer.join()
-
-
-class _Changed(FileSystemEventHandler):
-    """Called on watchdog's thread; keeps to what concerns the folder, for its parent may be a busy place."""
-
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
-        self._folder = folder
-        self._changed = changed
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        for raw in (event.src_path, event.dest_path):
-            path = Path(os.fsdecode(raw)) if raw else None
-            if path is None or (isinstance(event, DirModifiedEvent) and path != self._folder):
-                continue
-            if path.is_relative_to(self._folder) or self._folder.is_relative_to(path):
-                self._changed()
-                return
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None

@@ -84,7 +84,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
     Check(
         name="hooks-dir",
         group=_HOOKS,
-        what="the folder of registrations: readable, root's only, each file valid, every guarded prefix answered for",
+        what="the folder of registrations: readable, root's only, each file valid, a hook for every guarded prefix",
         why="a registration that can not be trusted is ignored, and guarded pods without one are refused",
         look=then(Host.folder, decide_folder),
         inside=then(Host.folder_inside, decide_sandbox),

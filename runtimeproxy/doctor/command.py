@@ -2,10 +2,11 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lading.doctor.command import EPILOG, add_doctor_flags, run_doctor
+from lading.doctor.command import EPILOG, add_doctor_flags, repeat_flags, run_doctor
 from lading.doctor.read import read_config
 from lading.settings import add_flags
 from runtimeproxy.doctor.checks import CHECKS
@@ -41,4 +42,5 @@ def doctor(argv: Sequence[str], check: Callable[[Settings], None]) -> None:
     def open_host() -> Host:
         return Host(settings, root=args.host_root, config=config, hooks_config=args.hooks_config)
 
-    run_doctor(CHECKS, open_host, args, program=DAEMON)
+    repeated = partial(repeat_flags, argv=argv, program=DAEMON, neighbour="--hooks-config")
+    run_doctor(CHECKS, open_host, args, program=DAEMON, repeated=repeated)

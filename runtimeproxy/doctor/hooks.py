@@ -14,7 +14,7 @@ from lading.doctor.sockets import SocketSeen
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 _OURS: Final = "50-lading.json"
-_WRITE: Final = "lading-hooks registration >"
+_WRITE: Final = "lading-hooks registration --write"
 _MANY: Final = 0.8  # of max_connections
 
 
@@ -34,7 +34,7 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
         at = ", at the latest when the proxy starts anew" if seen.complaints else ""  # till then the last good one is in force
         whose = ", ".join(unclaimed)
         what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
-        yield failed(what, mend=f"mkdir -p {seen.folder}; {_WRITE} {seen.folder / _OURS}")
+        yield failed(what, mend=f"{_WRITE} {seen.folder / _OURS}")
     elif not seen.complaints:
         yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")
 
@@ -44,12 +44,9 @@ def _mend_of(folder: Path, name: str) -> str:
     path = folder / name
     if not name:
         return f"chown root:root {folder}; chmod 0755 {folder}"
-    rights = f"chown root:root {path}; chmod 0644 {path}"
-    return (
-        f"{_WRITE} {path}; {rights}"
-        if name == _OURS
-        else f"{rights}; what is wrong in it is for who wrote it, or: mv {path} {path}.off"
-    )
+    if name == _OURS:
+        return f"{_WRITE} {path}"  # owner and mode come with it
+    return f"chown root:root {path}; chmod 0644 {path}; what is wrong in it is for who wrote it, or: mv {path} {path}.off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ MENDS: Final = {
     "runtime": "lading-runtimeproxy doctor --only runtime; systemctl restart containerd where it hangs (containers go on)",
     "socket": "systemctl restart lading-runtimeproxy.socket lading-runtimeproxy",
     "hooks-dir": "lading-runtimeproxy doctor --only hooks-dir has what mends each file; "
-    "without any: lading-hooks registration > /etc/lading/hooks.d/50-lading.json",
+    "without any: lading-hooks registration --write",
     "hook": "lading-runtimeproxy doctor --only hooks; where it is 50-lading.json: "
     "systemctl restart lading-hooks.socket lading-hooks",
 }

@@ -1,17 +1,39 @@
 """How many bytes of held messages there may be in all, over every connection of the process.
 
-A call reserves its whole message before its client is given credit for more than the stream's first window. So whatever was
-reserved can be received to its end: two half messages never wait for each other's room.
+A call reserves memory for its whole message before its client gets credit for more than the stream's first window. So whatever
+was reserved can be received to its end: two half messages never wait for each other. The runtime chooses that first window, and
+it may be as large as a message. Bytes that arrive before their memory is reserved are *early*: all calls together may have a
+quarter of the budget of them, and each call a default window besides.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+from lading.http2.frames import DEFAULT_WINDOW
+
+# A message that is being decided exists as received, joined, parsed, and as it will be sent.
+COPIES: Final = 4
 
 
 class HoldBudget:
     def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._room = limit
+        self._early = limit // COPIES
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def cost(self, size: int) -> int:
+        """Return how much to reserve for a message of this size. One message may always be held."""
+        return min(size * COPIES, self._limit)
+
+    def came_early(self, size: int, of_call: int) -> bool:
+        """Count early bytes. Return whether they may be kept. `of_call`: all early bytes of the same call."""
+        self._early -= size
+        return self._early >= 0 or of_call <= DEFAULT_WINDOW
+
+    def no_longer_early(self, size: int) -> None:
+        self._early += size
 
     def reserve(self, size: int, granted: Callable[[], None]) -> bool:
         """True: reserved. False: `granted` is called once it is. `size` is at most the limit."""

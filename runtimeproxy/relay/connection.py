@@ -89,7 +89,7 @@ class Relay:
             },
             cuts_through=lambda stream: self._greeted and stream not in self._streams,
         )
-        self._flow = Flow(self._requests, self._replies, self._streams)
+        self._flow = Flow(self._requests, self._replies, self._streams, budget)
         self._holding = Holding(self._flow, budget, clock=clock, changed=changed, max_message=max_message)
         self._refused = Refused(self._requests, self._streams)
 

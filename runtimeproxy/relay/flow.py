@@ -9,6 +9,7 @@ from typing import Final
 
 from lading.http2 import frames
 from lading.http2.frames import ErrorCode, MalformedError
+from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.direction import Bytes, Direction
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 from runtimeproxy.relay.windows import Window
@@ -18,8 +19,9 @@ MAX_BURST: Final = 256 << 10
 
 
 class Flow:
-    def __init__(self, requests: Direction, replies: Direction, streams: dict[int, Stream]) -> None:
+    def __init__(self, requests: Direction, replies: Direction, streams: dict[int, Stream], budget: HoldBudget) -> None:
         """`streams` are the relay's: one that the relay has nothing more to do with is taken out."""
+        self._budget = budget
         self.more = False  # something waits for the next burst, not for the runtime
         self._requests = requests
         self._replies = replies
@@ -110,9 +112,17 @@ class Flow:
             if last:
                 stream.queue.popleft()
         self._queued.pop(stream.id, None)
+        self.keep_reserved(stream, 0)
         if stream.window is None and not stream.observe:
             del self._streams[stream.id]  # nothing of the relay's own on it: it passes again like any other
         return b"".join(out)
+
+    def keep_reserved(self, stream: Stream, size: int) -> None:
+        """Give back what the stream has reserved beyond `size`."""
+        given_back = stream.reserved - min(stream.reserved, size)
+        stream.reserved -= given_back
+        if given_back:
+            self._budget.release(given_back)
 
     def next_burst(self) -> None:
         if self.more and not self._requests.out:

@@ -6,6 +6,7 @@ stream's once the message's room is reserved (budget.py). Refuses: a message tha
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from lading.http2 import messages
 from lading.http2.headers import Fields
@@ -15,6 +16,8 @@ from runtimeproxy.relay.events import CallHeld
 from runtimeproxy.relay.flow import Flow
 from runtimeproxy.relay.received import Received
 from runtimeproxy.relay.stream import Hold, Stream, Waiting
+
+NO_ROOM: Final = "lading: too many large requests at a time"
 
 
 class Holding:
@@ -53,6 +56,10 @@ class Holding:
             return messages.too_large(stream.expected - PREFIX_LENGTH, self._max_message)
         if stream.expected and not known:
             self._reserve(stream)
+        if not stream.reserved:
+            stream.early += length
+            if not self._budget.came_early(length, stream.early):
+                return NO_ROOM
         if stream.reserved or not stream.expected:  # a window may be smaller than the prefix
             self._flow.credit_received(stream)
         return ""
@@ -79,29 +86,41 @@ class Holding:
         if isinstance(first, Waiting) and not first.left and first.end_stream:
             stream.queue.popleft()  # END_STREAM rides on the message
             end_stream = True
-        stream.queue.appendleft(Waiting(*held, own=True, end_stream=end_stream))
-        self.drop(stream)
+        going = Waiting(*held, own=True, end_stream=end_stream)
+        stream.queue.appendleft(going)
+        self._let_go(stream)
+        self._flow.keep_reserved(stream, going.left)  # until the runtime has taken it
         stream.hold = Hold.PASSING
         return self._flow.send(stream)
 
     def drop(self, stream: Stream) -> None:
         """Nothing of it is held any more, or waits to be. Again is fine."""
+        self._let_go(stream)
+        self._flow.keep_reserved(stream, 0)
+
+    def _let_go(self, stream: Stream) -> None:
         if stream.granted:
             self._budget.withdraw(stream.granted)
             stream.granted = None
-        if stream.reserved:
-            reserved, stream.reserved = stream.reserved, 0
-            self._budget.release(reserved)
+        self._no_longer_early(stream)
         stream.received = Received()
 
     def _reserve(self, stream: Stream) -> None:
         def granted() -> None:
-            stream.granted = None
-            stream.reserved = stream.expected
+            self._reserved(stream, cost)
             self._flow.credit_received(stream)
             self._changed()
 
+        cost = self._budget.cost(stream.expected)
         stream.granted = granted
-        if self._budget.reserve(stream.expected, granted):
-            stream.granted = None
-            stream.reserved = stream.expected
+        if self._budget.reserve(cost, granted):
+            self._reserved(stream, cost)
+
+    def _reserved(self, stream: Stream, size: int) -> None:
+        stream.granted = None
+        stream.reserved = size
+        self._no_longer_early(stream)
+
+    def _no_longer_early(self, stream: Stream) -> None:
+        early, stream.early = stream.early, 0
+        self._budget.no_longer_early(early)

@@ -65,6 +65,7 @@ class Stream:
     expected: int = 0  # its length with the prefix, 0 until the prefix is there
     granted: Callable[[], None] | None = None  # while its reservation is waited for
     reserved: int = 0  # bytes of the hold budget
+    early: int = 0  # bytes that came before they were reserved
     client_room: int = 0  # what the client may still send on it while it is held
     uncredited: int = 0  # bytes taken for which the client's stream window was not given back yet
     queue: deque[Waiting | Trailers] = field(default_factory=deque)

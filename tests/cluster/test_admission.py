@@ -8,6 +8,7 @@ admitted like others; who asks has real credentials: an administrator's certific
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -21,6 +22,8 @@ from tests.cluster.conftest import DEPLOY
 
 NODE: Final = "n1"
 BY_HAND: Final = "by-hand"
+PRIVILEGED: Final = "privileged-allowed"
+COSTLY: Final = "costly-allowed"
 MERGE: Final = "application/merge-patch+json"
 NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 
@@ -53,6 +56,12 @@ class World:
     ) -> None:
         path = f"/api/v1/namespaces/default/pods/{name}{subresource}?dryRun=All"
         (by or self.admin).call("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=MERGE)
+
+    def debug(self, name: str, security: Any) -> None:
+        """As `kubectl debug` does."""
+        debugger = {"name": "debugger", "image": "x", "securityContext": security}
+        path = f"/api/v1/namespaces/default/pods/{name}/ephemeralcontainers?dryRun=All"
+        self.admin.call("PATCH", path, {"spec": {"ephemeralContainers": [debugger]}}, content_type=MERGE)
 
     def mirror(self, annotations: Mapping[str, str], **spec: Any) -> None:
         """A static pod, as its kubelet shows it."""
@@ -92,8 +101,13 @@ def binding(name: str, annotations: Mapping[str, str]) -> Any:
     return {"metadata": {"name": name, "annotations": annotations}, "target": target}
 
 
+def opening(security: Any, name: str = "main", limits: Mapping[str, Any] = MappingProxyType({"lading.dev/gpu": 1})) -> Any:
+    return {"name": name, "image": "x", "resources": {"limits": dict(limits)}, "securityContext": security}
+
+
 ONE_GPU: Final = {"lading.dev/gpu": 1}
 ASSIGNED: Final = {ASSIGNMENT: '{"v":1}', ASSIGNMENT_SIGNATURE: "ed25519:k:x"}
+SHARE: Final[Any] = {"limits": {"lading.dev/gpu-core": 1}, "schedulerName": "lading"}
 ASKING: Final[Any] = {"limits": ONE_GPU, "schedulerName": "lading"}
 INIT_ASKS: Final[Any] = {"initContainers": [{"name": "prepare", "image": "x", "resources": {"limits": ONE_GPU}}]}
 
@@ -143,7 +157,31 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "another-scheduler-for-init": ("prepare", lambda w: w.create(**INIT_ASKS)),
     "node-preset": ("nodeName", lambda w: w.create(**ASKING, nodeName=NODE)),
     **{f"{key}-without-request": (key, partial(World.create, annotations={key: "x"})) for key in sorted(REQUEST_ANNOTATIONS)},
+    "zero-and-refining": (
+        "lading.dev/policy",
+        lambda w: w.create({"lading.dev/policy": "spread"}, limits={"lading.dev/gpu": 0}),
+    ),
+    "misspelt": ("lading.dev/toplogy", lambda w: w.create({"lading.dev/toplogy": "switch"}, **ASKING)),
+    "misspelt-later": ("lading.dev/polcy", lambda w: w.annotate("asking", {"lading.dev/polcy": "spread"})),
     "policy-later-without-request": ("lading.dev/policy", lambda w: w.annotate("plain", {"lading.dev/policy": "spread"})),
+    # Containers that open every device
+    "privileged": ("main", lambda w: w.create(**ASKING, containers=[opening({"privileged": True})])),
+    **{
+        f"adds-{name}": ("main", partial(World.create, **ASKING, containers=[opening({"capabilities": {"add": [name]}})]))
+        for name in ("SYS_ADMIN", "CAP_SYS_ADMIN", "sys_admin", "ALL")
+    },
+    "privileged-beside-the-one-that-asks": (
+        "side",
+        lambda w: w.create(schedulerName="lading", **INIT_ASKS, containers=[opening({"privileged": True}, "side", {})]),
+    ),
+    "privileged-for-a-debugger": ("debugger", lambda w: w.debug("asking", {"privileged": True})),
+    # What keeps more than it counts
+    **{
+        f"costly-{key}": (key, partial(World.create, annotations={f"lading.dev/{key}": value}, **SHARE))
+        for key, value in (("share-exclusion", "x"), ("share-anti-affinity", "x"), ("policy", "spread"))
+    },
+    "costly-per-pf": ("rdma-policy", lambda w: w.create({"lading.dev/rdma-policy": "per-pf"}, **ASKING)),
+    "costly-later": ("rdma-policy", lambda w: w.annotate("asking", {"lading.dev/rdma-policy": "per-pf"})),
     # NodeDevices
     "another-nodes-report": (NODE, lambda w: w.report(NODE, by=w.other_node)),
     "another-nodes-report-by-token": ("n2", lambda w: w.report("n2", by=w.reporter)),
@@ -154,7 +192,9 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
 
 # One for each policy.
 CANARIES: Final = (
-    *("create-with-assignment", "bind-with-assignment", "gpus-by-hand", "node-preset", "report-by-an-administrator"),
+    *("create-with-assignment", "bind-with-assignment", "gpus-by-hand", "node-preset", "privileged"),
+    "report-by-an-administrator",
+    "costly-per-pf",
 )
 
 ALLOWED: Final[dict[str, Case]] = {
@@ -162,8 +202,17 @@ ALLOWED: Final[dict[str, Case]] = {
     "plain-with-other-annotations": lambda w: w.create({"example.com/gpus": "0"}),
     "plain-bound-by-its-creator": lambda w: w.create(nodeName=NODE),
     "asking": lambda w: w.create(**ASKING),
-    "asking-and-refining": lambda w: w.create(dict.fromkeys(REQUEST_ANNOTATIONS, "x"), **ASKING),
+    "zero-is-not-asking": lambda w: w.create(limits={"lading.dev/gpu": 0, "lading.dev/gpu-memory": "0Gi"}),
+    "asking-and-refining": lambda w: w.create(dict.fromkeys(REQUEST_ANNOTATIONS, "x"), namespace=COSTLY, **ASKING),
     "asking-in-an-init-container": lambda w: w.create({"lading.dev/policy": "spread"}, schedulerName="lading", **INIT_ASKS),
+    "unknown-and-not-asking": lambda w: w.create({"lading.dev/toplogy": "switch"}),
+    "spread-of-whole-cards": lambda w: w.create({"lading.dev/policy": "spread"}, **ASKING),
+    "costly-where-allowed": lambda w: w.create(
+        {"lading.dev/share-exclusion": "x", "lading.dev/rdma-policy": "per-pf"}, namespace=COSTLY, **SHARE
+    ),
+    "nearest-and-affinity": lambda w: w.create(
+        {"lading.dev/rdma-policy": "nearest", "lading.dev/share-affinity": "x"}, **SHARE
+    ),
     "refine-later": lambda w: w.annotate("asking", {"lading.dev/policy": "spread"}),
     "other-annotation-on-assigned": lambda w: w.annotate("assigned", {"example.com/a": "b"}),
     "status-of-assigned-by-its-node": lambda w: w.node.call(
@@ -189,6 +238,10 @@ ALLOWED: Final[dict[str, Case]] = {
     "bind-without-ours": lambda w: w.bind({"example.com/a": "b"}, by=w.admin),
     "by-hand-where-allowed": lambda w: w.create({"lading.dev/gpus": "0", "lading.dev/vfs.main": "1"}, namespace=BY_HAND),
     "a-key-like-ours-by-hand": lambda w: w.create({"lading.dev/gpusomething": "0"}),
+    "privileged-without-devices": lambda w: w.create(containers=[opening({"privileged": True}, limits={})]),
+    "privileged-where-allowed": lambda w: w.create(**ASKING, namespace=PRIVILEGED, containers=[opening({"privileged": True})]),
+    "other-capabilities": lambda w: w.create(**ASKING, containers=[opening({"capabilities": {"add": ["IPC_LOCK"]}})]),
+    "debugger": lambda w: w.debug("asking", {}),
     "mirror-that-asks": lambda w: w.mirror({"lading.dev/gpus": "0", "lading.dev/policy": "spread"}, limits=ONE_GPU),
     "mirror-with-devices-by-hand": lambda w: w.mirror({"lading.dev/gpus": "0"}),
     "own-report": lambda w: w.report(NODE, by=w.node),
@@ -202,6 +255,8 @@ ALLOWED: Final[dict[str, Case]] = {
 def world(deployed: ControlPlane) -> World:
     """The objects are made while the policies are there, with rights that deploy/ gives."""
     api = deployed.api
+    deployed.create_namespace(PRIVILEGED, labels={"lading.dev/privileged": "allowed"})
+    deployed.create_namespace(COSTLY, labels={"lading.dev/costly-placement": "allowed"})
     deployed.create_namespace(BY_HAND, labels={"lading.dev/manual": "allowed"})
     for name in (NODE, "n2"):
         api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})

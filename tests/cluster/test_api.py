@@ -27,6 +27,7 @@ from lading.kube.errors import (
 )
 from lading.kube.resource import LEASES, NODES, PODS
 from simnode.control_plane import ControlPlane
+from tests.fakes.kube_objects import deep_fields
 from tests.fakes.records import Records
 
 NAMESPACE = "api-test"
@@ -58,8 +59,10 @@ def manifest(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
-async def create(client: KubeClient, name: str) -> Pod:
-    return msgspec.json.decode(await client.create(PODS.path(NAMESPACE), manifest(name)), type=Pod)
+async def create(client: KubeClient, name: str, **metadata: Any) -> Pod:
+    pod = manifest(name)
+    pod["metadata"] |= metadata
+    return msgspec.json.decode(await client.create(PODS.path(NAMESPACE), pod), type=Pod)
 
 
 async def bind(client: KubeClient, pod: Pod, *, uid: str = "", version: str = "") -> None:
@@ -210,6 +213,31 @@ def test_list_and_watch(server: ControlPlane) -> None:
             assert await heard.told.get() == "+later"
             for name in ("before", "later"):
                 await client.delete(PODS.path(NAMESPACE, name), grace_s=0)
+
+    play(server.admin_conf, story)
+
+
+def test_a_deeply_nested_pod_is_listed_watched_got_and_patched(server: ControlPlane) -> None:
+    """Any user who may create pods can make one; the API server stores it as it is."""
+    path = PODS.path(NAMESPACE, "deep")
+
+    async def look(client: KubeClient) -> None:
+        async with reflected(client) as heard:
+            assert await heard.told.get() == "=deep"
+            merged = await client.merge(path, {"metadata": {"labels": {"a": "b"}}})
+            assert msgspec.json.decode(merged, type=Pod).metadata.name == "deep"
+            assert await heard.told.get() == "+deep"
+            await bind(client, msgspec.json.decode(await client.get(path), type=Pod))
+            assert await heard.told.get() == "+deep@some-node"
+
+    async def story(client: KubeClient) -> None:
+        await create(client, "deep", **deep_fields())
+        try:
+            stored = server.kubectl("get", "pod", "deep", "-n", NAMESPACE, "--show-managed-fields", "-o", "json")
+            assert stored.stdout.count('"f:a"') > 8_000
+            await look(client)
+        finally:
+            await client.delete(path, grace_s=0)
 
     play(server.admin_conf, story)
 

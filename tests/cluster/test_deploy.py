@@ -89,6 +89,8 @@ YES: Final = [
     (CENTRAL, "watch nodedevices.devices.lading.dev"),
     (CENTRAL, "create pods/binding"),
     (CENTRAL, "create pods/eviction"),
+    (CENTRAL, "list poddisruptionbudgets.policy"),
+    (CENTRAL, "watch poddisruptionbudgets.policy"),
     (CENTRAL, "patch pods/status"),
     (CENTRAL, "create events"),
     (CENTRAL, "patch events.events.k8s.io"),
@@ -108,7 +110,6 @@ NO: Final = [
     (CENTRAL, "create pods"),
     (CENTRAL, "create bindings"),
     (CENTRAL, "get secrets"),
-    (CENTRAL, "watch poddisruptionbudgets.policy"),
     (CENTRAL, "patch nodes"),
     (CENTRAL, "patch nodedevices.devices.lading.dev/status"),
     (CENTRAL, f"update leases.coordination.k8s.io/{SCHEDULER} -n {SYSTEM}"),
@@ -212,6 +213,7 @@ def extender(deployed: ControlPlane) -> Iterator[Extender]:
         config = rendered_config(deployed)
         for each in config["extenders"]:
             each["urlPrefix"] = f"http://127.0.0.1:{server.server_port}"
+            del each["enableHTTPS"], each["tlsConfig"]
         config["clientConnection"]["kubeconfig"] = str(deployed.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
         scheduler = deployed.start_scheduler(config, name=SCHEDULER)
         yield extender

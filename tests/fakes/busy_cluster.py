@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from lading.kube.resource import Resource
+from lading.kube.resource import BUDGETS
 from lading.nodedevices import Status
 from simnode.reported import read_status
 from tests.fakes.small_cluster import Json, SmallCluster, a_pod
 
 A100: Final = "NVIDIA A100-SXM4-40GB"
 L40S: Final = "NVIDIA L40S"
-BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 REFUSED: Final = "lading: device-held: GPU-b0000020-4c61-6469-6e67-00000003dded is held by team-a/busy-b-0"
 
 

@@ -105,11 +105,18 @@ def row(
     )
 
 
-def sandbox(pod: str = "pod-1", *, id: str = "", ready: bool = True) -> cri.PodSandbox:  # noqa: A002  CRI's name
+def sandbox(
+    pod: str = "pod-1",
+    *,
+    id: str = "",  # noqa: A002  CRI's name
+    ready: bool = True,
+    annotations: Mapping[str, str] | None = None,
+) -> cri.PodSandbox:
     return cri.PodSandbox(
         id=id or f"{pod}-s0",
         metadata=cri.PodSandboxMetadata(name=f"name-of-{pod}", namespace="default", uid=pod),
         state=cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY,
+        annotations=annotations,
     )
 
 

@@ -10,17 +10,23 @@ from zlib import crc32
 import msgspec
 
 from central.ask.pod import Pod
-from lading.kube.resource import NODE_DEVICES, NODES, PODS
+from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
 from tests.fakes.rooms import CARD_MIB, MODEL
 
 Json = dict[str, Any]
 NAMESPACE = "default"
+# `fieldsV1` of a pod's `managedFields`, nested as deep as a user may nest it: an API server takes 10,000 levels.
+DEEP_FIELDS = msgspec.Raw(b'{"f:a":' * 9_000 + b"{}" + b"}" * 9_000)
 WHOLE = {RESOURCE_GPU: "1"}
 
 
 def pod_path(name: str) -> str:
     return PODS.path(NAMESPACE, name)
+
+
+def budget_path(name: str) -> str:
+    return BUDGETS.path(NAMESPACE, name)
 
 
 def devices_path(node: str) -> str:
@@ -29,6 +35,12 @@ def devices_path(node: str) -> str:
 
 def node_path(node: str) -> str:
     return NODES.path(name=node)
+
+
+def deep_fields() -> Json:
+    """Return metadata that a decoder which recurses cannot read."""
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": DEEP_FIELDS}
+    return {"managedFields": [entry]}
 
 
 def share(memory: str = "", core: int = 0) -> dict[str, str]:
@@ -55,11 +67,16 @@ def pod(
     annotations: Mapping[str, str] | None = None,
     scheduler: str = "lading",
     requests: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    grace_s: float | None = None,
+    gang: str = "",
 ) -> Json:
     """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`."""
     metadata: Json = {"name": name, "namespace": NAMESPACE, "creationTimestamp": created}
     if version:
         metadata |= {"uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    if labels:
+        metadata["labels"] = dict(labels)
     if annotations:
         metadata["annotations"] = dict(annotations)
     if deleting:
@@ -68,8 +85,17 @@ def pod(
     containers = [{"name": "main", "resources": resources}]
     spec: Json = {"containers": containers, "schedulerName": scheduler, "priority": priority}
     spec |= {"nodeName": node} if node else {}
+    spec |= {"terminationGracePeriodSeconds": int(grace_s)} if grace_s is not None else {}
     spec |= {"preemptionPolicy": "Never"} if never else {}
+    spec |= {"schedulingGroup": {"podGroupName": gang}} if gang else {}
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def budget(name: str, labels: Mapping[str, str], allowed: int = 0) -> Json:
+    """A PodDisruptionBudget of the pods with these labels."""
+    metadata = {"name": name, "namespace": NAMESPACE}
+    spec = {"selector": {"matchLabels": dict(labels)}}
+    return {"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}
 
 
 def decoded(pod_json: Json) -> Pod:

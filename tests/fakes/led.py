@@ -21,7 +21,7 @@ from central.term import Term
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.vocabulary import ASSIGNMENT, PodUid
-from tests.fakes.kube_objects import WHOLE, Json, devices, devices_path, node, node_path, pod, pod_path
+from tests.fakes.kube_objects import WHOLE, Json, budget, budget_path, devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer, Request
 from tests.fakes.records import Records
 from tests.fakes.simulated_time import run_simulated
@@ -36,11 +36,18 @@ class Led:
     signer: Signer | None = None
     records: Records = field(default_factory=Records)
     leads: bool = True
+    foreign: frozenset[str] = frozenset()
 
     def make_term(self) -> Term:
         clock = asyncio.get_running_loop().time
         return Term(
-            self.client, self.signer, policy=Policy.BINPACK, leads=lambda: self.leads, clock=clock, log=self.records.log
+            self.client,
+            self.signer,
+            policy=Policy.BINPACK,
+            leads=lambda: self.leads,
+            clock=clock,
+            log=self.records.log,
+            foreign=self.foreign,
         )
 
     async def begin(self) -> None:
@@ -66,7 +73,16 @@ class Led:
         await self.server.put(pod_path(name), pod(name, limits, **words))
         await self.pause()
 
-    async def remove_pod(self, name: str) -> None:
+    async def put_budget(self, name: str, labels: Mapping[str, str], allowed: int = 0) -> None:
+        await self.server.put(budget_path(name), budget(name, labels, allowed))
+        await self.pause()
+
+    async def remove_pod(self, name: str, *, forced: bool = False) -> None:
+        """Delete it, and remove it, as its node does; `forced`: at once."""
+        if not forced:
+            gone = self.json(name)
+            gone["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+            await self.server.put(pod_path(name), gone)
         await self.server.remove(pod_path(name))
         await self.pause()
 

@@ -22,7 +22,7 @@ UNITS: Final = ROOT / "systemd"
 _SYSTEM: Final = Path("/usr/lib/systemd/system")
 _OF_THE_MACHINE: Final = ("systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
 _ETC: Final = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf")
-_HIDDEN: Final = ("/root", "/home", "/run/user")  # by ProtectHome=
+_HIDDEN: Final = {"ProtectHome": ("/root", "/home", "/run/user"), "PrivateTmp": ("/tmp", "/var/tmp")}
 _TARGETS: Final = ("sysinit", "basic", "sockets", "multi-user", "shutdown", "umount", "final", "emergency", "rescue")
 
 _BOOT: Final = """
@@ -62,6 +62,12 @@ def missing() -> str:
         "/sys/fs/cgroup",
     ]
     return "a kernel with cgroup v2" if subprocess.run(trial, check=False, capture_output=True).returncode else ""
+
+
+def uncover(*paths: Path) -> str:
+    """Return the lines of a unit without which it would hide these paths from its service."""
+    hiding = [setting for setting, folders in _HIDDEN.items() if any(path.is_relative_to(f) for path in paths for f in folders)]
+    return "".join(f"[Service]\n{setting}=no\n" for setting in hiding)
 
 
 class PrivateSystemd:
@@ -139,9 +145,8 @@ class PrivateSystemd:
             (units / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
         wants = " ".join((*_OF_THE_MACHINE, *self._wanted))
         (units / "multi-user.target").write_text(f"[Unit]\nDefaultDependencies=no\nWants={wants}\n")
-        visible = not any(str(path).startswith(_HIDDEN) for path in (ROOT, Path(sys.executable).resolve()))
         for path in UNITS.glob("lading-*.service"):
-            more = self._drop_ins.get(path.name, "") + ("" if visible else "[Service]\nProtectHome=no\n")
+            more = self._drop_ins.get(path.name, "") + uncover(ROOT, Path(sys.executable), Path(sys.executable).resolve())
             drop_in = self.units / f"{path.name}.d" / "50-test.conf"
             drop_in.parent.mkdir(parents=True)
             drop_in.write_text(more)

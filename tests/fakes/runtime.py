@@ -5,6 +5,7 @@ stays running. `down` makes it unreachable; `pause` holds the next answer back, 
 """
 
 import asyncio
+from collections.abc import Mapping
 from itertools import count
 
 from hooks.ledger.model import Grant
@@ -23,9 +24,9 @@ class FakeRuntime:
         self._free = asyncio.Event()
         self._free.set()
 
-    def run(self, pod: str) -> str:
+    def run(self, pod: str, annotations: Mapping[str, str] | None = None) -> str:
         """RunPodSandbox: the sandbox's id."""
-        sandbox = holders.sandbox(pod, id=f"{pod}-s{next(self._numbers)}")
+        sandbox = holders.sandbox(pod, id=f"{pod}-s{next(self._numbers)}", annotations=annotations)
         self._sandboxes[sandbox.id] = sandbox
         return sandbox.id
 

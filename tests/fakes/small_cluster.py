@@ -171,7 +171,7 @@ class SmallCluster:
         return self.objects[path]
 
     def _report(self) -> None:
-        """Nodes say what they granted; the H100s also what is used, who was there, and what is wrong."""
+        """Nodes say what they granted; the H100s also what is used (h100-2: nothing), who was there, and what is wrong."""
         for pod, node in PLACED:
             status = self.status(node)
             self.set_report(node, msgspec.structs.replace(status, grants=(*status.grants, *self._grants(pod, status))))
@@ -191,6 +191,9 @@ class SmallCluster:
             "problems": ["cannot read /sys/class/infiniband/mlx5_9: Input/output error"],
         }
         self.set_report("h100-1", msgspec.convert(changed, Status))
+        other = self.status("h100-2")
+        idle = [{"uuid": gpu.uuid, "memoryUsedMiB": 0, "busyPercent": 0} for gpu in other.gpus]
+        self.set_report("h100-2", msgspec.convert(msgspec.to_builtins(other) | {"use": idle, "usedAt": NOW - 20}, Status))
         desk = self.objects[NODE_DEVICES.path(name="desk-1")]
         self.set_report("desk-1", self.status("desk-1"), annotations={"lading.dev/cordon": "all"}, **_named(desk))
 

@@ -190,7 +190,7 @@ def test_a_full_disk_refuses_the_grant_and_keeps_what_was_written(small_disk: Pa
         with pytest.raises(StateError):
             ledger.add_container(PodUid("pod-1"), "train", ContainerId("c"), SandboxId("s"))
         assert ledger.grants() == held
-        assert not ledger.is_stopped(SandboxId("s"))
+        assert ledger.is_stopped(SandboxId("s"))  # in memory: a late CreateContainer in this sandbox gets nothing
         assert {period.pod for period in read_history(path)} == {one.pod for one in held}
         with pytest.raises(StateError):
             ledger.release(PodUid("pod-1"), end=End(at=NOW))
@@ -198,9 +198,11 @@ def test_a_full_disk_refuses_the_grant_and_keeps_what_was_written(small_disk: Pa
         filler.unlink()
         ledger.record(grant("late", devices=whole(3)))
         ledger.release(PodUid("pod-1"), end=End(at=NOW))
+        ledger.tombstone(SandboxId("s"), 2)  # kubelet stops it again
         held = ledger.grants()
     with Ledger.open(path) as again:
         assert set(again.grants()) == set(held)
+        assert again.tombstones() == {SandboxId("s"): 1}  # the time of the first stop
     assert {period.pod for period in read_history(path) if period.end is None} == {one.pod for one in held}
 
 

@@ -9,9 +9,19 @@ MIB = 1 << 20
 
 
 def highest_memory(pid: int) -> int:
-    """Bytes of resident memory, since the start or the last `forget_highest` (VmHWM of /proc/PID/status, in KiB there)."""
+    """Bytes of resident memory at the highest, since the start or the last `forget_highest`."""
+    return _read_status(pid, "VmHWM")
+
+
+def resident_memory(pid: int) -> int:
+    """Bytes of resident memory now."""
+    return _read_status(pid, "VmRSS")
+
+
+def _read_status(pid: int, name: str) -> int:
+    """Return the bytes that /proc/PID/status gives, in KiB there."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def forget_highest(pid: int) -> int:

@@ -13,6 +13,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -22,13 +23,16 @@ from lading.http2.messages import Status
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.hostile import raw
 from tests.hostile.front import Front
-from tests.hostile.measure import MIB, memory_growth
+from tests.hostile.measure import MIB, memory_growth, resident_memory
 from tests.hostile.runtime import LIMIT
 
 SIZES = (*(middle + off for middle in (4 * MIB, 16 * MIB) for off in (-1, 0, 1)), 80 * MIB)
 PASSING, HELD, CHANGED = "EchoOfSize", "RunPodSandbox", "CreateContainer"
 GROWTH_PASSING = 24 * MIB  # frames, and what waits for a slow reader
 GROWTH_HELD = 256 * MIB  # a message of 16 MiB is kept, read, and written anew
+GROWTH_KEPT = 96 * MIB  # after messages were sent: what is known of pods, and what the allocator has not given back
+AT_ONCE = 40  # large messages
+NO_MESSAGE = b"\xff" * (15 * MIB)
 
 KUBELET = [("grpc.max_receive_message_length", LIMIT), ("grpc.max_send_message_length", -1)]
 PATIENT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -101,6 +105,7 @@ def request_of(front: Front, method: str, size: int) -> bytes:
         case "CreateContainer":
             front.runtime.sandboxes["s"] = cri.PodSandbox(id="s")
             message = cri.CreateContainerRequest(pod_sandbox_id="s")
+            message.sandbox_config.metadata.name = "p"
             message.config.annotations["fill"] = ""
         case _:
             return b"x" * size
@@ -165,6 +170,24 @@ def test_a_request_that_is_large_once_unpacked(by_hand: Front, kubelet: Caller, 
     direct, through = kubelet.both(method, request, compressed=True, growth=growth)
     assert through == direct
     assert (direct[0] is grpc.StatusCode.OK) is (size <= LIMIT)
+
+
+def test_many_large_requests_at_once(by_hand: Front) -> None:
+    """They take turns in the budget of held messages, and their memory goes back to the kernel."""
+    proxy = by_hand.lading.proxy.pid
+    before = resident_memory(proxy)
+    with memory_growth(proxy) as growth, ThreadPoolExecutor(AT_ONCE) as threads:
+        outcomes = list(threads.map(lambda _: _refused_at(by_hand.lading.cri_socket), range(AT_ONCE)))
+    print(f"measured: {growth.bytes // MIB} MiB more at the highest, {(resident_memory(proxy) - before) // MIB} after")
+    assert len(outcomes) == AT_ONCE
+    assert growth.bytes < GROWTH_HELD
+    assert resident_memory(proxy) - before < GROWTH_KEPT
+
+
+def _refused_at(path: Path) -> grpc.StatusCode:
+    """Send 15 MiB that are no CreateContainer: the proxy has to hold them all before it can tell."""
+    with grpc.insecure_channel(f"unix:{path}", options=[*KUBELET, ("grpc.use_local_subchannel_pool", 1)]) as channel:
+        return _outcome(channel, CHANGED, NO_MESSAGE, grpc.Compression.NoCompression)[0]
 
 
 def test_a_request_of_500_kilobytes_that_is_500_megabytes(by_hand: Front) -> None:

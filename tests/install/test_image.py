@@ -3,6 +3,7 @@
 It takes half a minute: the pinned packages come from the package index, Debian's from apt.
 """
 
+import base64
 import hashlib
 import json
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from central.certificates import CENTRAL, render_secrets
 from central.keys import write_pair
 from deploy.wheel import build
 from lading import __version__
@@ -78,12 +80,19 @@ def run_as_the_deployment(client: Cri, pod: Pod, name: str, args: list[str], mou
 
 
 def test_it_runs_as_the_deployment_has_it(client: Cri, tmp_path: Path) -> None:
-    private, _ = write_pair(tmp_path, "central-1")
-    private.rename(tmp_path / "private.pem").chmod(0o644)  # as a Secret's for its fsGroup
-    tmp_path.chmod(0o755)
+    signing, tls = tmp_path / "signing", tmp_path / "tls"
+    for folder in (tmp_path, signing, tls):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+    private, _ = write_pair(signing, "central-1")
+    private.rename(signing / "private.pem").chmod(0o644)  # as a Secret's for its fsGroup
+    (secret,) = (one for one in render_secrets("lading-system", days=1) if one["metadata"]["name"] == f"{CENTRAL}-tls")
+    for name, content in secret["data"].items():
+        (tls / name).write_bytes(base64.b64decode(content))
     mounts = [
         Mount(container_path="/etc/lading/central.toml", host_path=ROOT / "deploy/central/central.toml", readonly=True),
-        Mount(container_path="/etc/lading/signing", host_path=tmp_path, readonly=True),
+        Mount(container_path="/etc/lading/tls", host_path=tls, readonly=True),
+        Mount(container_path="/etc/lading/signing", host_path=signing, readonly=True),
     ]
     with client.pod("central") as pod:
         version = run_as_the_deployment(client, pod, "version", ["--version"], [])
@@ -92,7 +101,7 @@ def test_it_runs_as_the_deployment_has_it(client: Cri, tmp_path: Path) -> None:
         args = ["--config", "/etc/lading/central.toml", "--advertise", "192.0.2.1", "--check-config"]
         check = run_as_the_deployment(client, pod, "check", args, mounts)
         assert check.wait() == 0, check.logs()
-        wrong = run_as_the_deployment(client, pod, "wrong", args, mounts[:1])  # without the key
+        wrong = run_as_the_deployment(client, pod, "wrong", args, mounts[:2])  # without the key
         assert wrong.wait() == 2
         assert "signing_key" in wrong.logs()
 

@@ -127,6 +127,36 @@ def test_kubelet_is_pointed_at_the_proxy_and_the_root_is_given_back_as_it_was(
     assert snapshot(root) == before
 
 
+def folders(root: Path) -> set[str]:
+    """All that are not part of a version."""
+    found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
+    return {name for name in found if not name.startswith("opt/lading/versions/")}
+
+
+@pytest.mark.parametrize("there", [[], ["etc/lading/hooks.d", "etc/lading/keys", "usr/local/sbin", "opt/lading/mine"]])
+def test_uninstall_removes_the_folders_that_it_made_and_no_other(
+    start: Start, wheels: tuple[Path, Path], key: Path, there: list[str]
+) -> None:
+    root = start()
+    for name in there:
+        (root / name).mkdir(parents=True)
+    before = folders(root)
+    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--uninstall")
+    assert folders(root) - {"var", "var/lib", "var/lib/lading"} == before
+
+
+@pytest.mark.parametrize("files", [files for files, _, _ in KUBELETS.values()], ids=KUBELETS.keys())
+def test_kubelet_is_started_after_the_sockets(
+    start: Start, wheels: tuple[Path, Path], key: Path, files: dict[str, str]
+) -> None:
+    root = start(files)
+    install("--root", root, "--wheel", wheels[0], "--config", key)
+    unit = (root / DROP_IN).read_text()
+    for setting in ("Wants", "After"):
+        assert f"{setting}=lading-hooks.socket lading-runtimeproxy.socket\n" in unit
+
+
 @pytest.mark.parametrize(
     ("server", "resolver", "allowed"),
     [
@@ -215,9 +245,10 @@ def test_what_a_person_changed_since_is_left_and_what_was_there_before_too(
 def test_a_step_that_fails_is_taken_back(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     """Here the last one: an environment file that is not for a script to edit."""
     root = start({**KUBEADM, "etc/default/kubelet": 'KUBELET_EXTRA_ARGS="--a=1 \\\n--b=2"\n'}, built=False)
-    before = snapshot(root)
+    before, made = snapshot(root), folders(root)
     install("--root", root, "--wheel", wheels[0], "--config", key, status=1)
     assert snapshot(root) == before
+    assert folders(root) - {"var", "var/lib", "var/lib/lading"} == made
 
 
 def test_an_upgrade_whose_packages_are_not_what_was_pinned_leaves_the_old_version(

@@ -25,6 +25,7 @@ HOOKS, PROXY = "lading-hooks", "lading-runtimeproxy"
 OURS = [f"{daemon}.{kind}" for daemon in (HOOKS, PROXY) for kind in ("socket", "service")]
 DROP_IN = "/etc/systemd/system/kubelet.service.d/10-lading.conf"
 DEFAULT = "/etc/default/kubelet"
+HIDDEN = "/etc/hidden"  # from the hook server, by a drop-in
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,9 @@ def systemd() -> Iterator[PrivateSystemd]:
     without = private_systemd.missing()
     need(not without, without)
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    systemd = PrivateSystemd(folder, wanted=(*OURS, "kubelet.service"))
+    hides = f"[Service]\nInaccessiblePaths=-{HIDDEN}\n"
+    systemd = PrivateSystemd(folder, wanted=(*OURS, "kubelet.service"), drop_ins={f"{HOOKS}.service": hides})
+    (systemd.etc.parent / "hidden").mkdir()
     (folder / "kubelet").symlink_to(Path(sys.executable).resolve())  # what is seen of it is its command line
     stays = f"ExecStart={folder}/kubelet -c 'import time; time.sleep(3600)' $KUBELET_EXTRA_ARGS"
     (systemd.units / "kubelet.service").write_text(f"[Service]\nEnvironmentFile=-{DEFAULT}\n{stays}\n")
@@ -133,28 +136,27 @@ def _is_not_up(systemd: PrivateSystemd) -> None:
 # ---- what the units keep from the daemons
 
 
-@pytest.fixture
-def hidden(systemd: PrivateSystemd) -> Iterator[Path]:
-    """A kubeconfig in /var/tmp, of which each of our daemons has its own."""
-    path = Path(f"/var/tmp/lading-{systemd.folder.name}")
+def write_kubeconfig(systemd: PrivateSystemd, server: str) -> str:
+    """Return its path, which this test's command sees and the hook server does not."""
     user = {"name": "u", "user": {"token": "t"}}
     context = {"name": "c", "context": {"cluster": "k", "user": "u"}}
-    cluster = {"name": "k", "cluster": {"server": "http://127.0.0.1:9"}}
-    path.write_text(json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}))
-    yield path
-    path.unlink()
+    cluster = {"name": "k", "cluster": {"server": server}}
+    content = {"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}
+    (systemd.etc.parent / "hidden/kubeconfig").write_text(json.dumps(content))
+    return f"{HIDDEN}/kubeconfig"
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_kubeconfig_that_only_this_command_sees(systemd: PrivateSystemd, hidden: Path, runs: bool) -> None:
+def test_a_kubeconfig_that_only_this_command_sees(systemd: PrivateSystemd, runs: bool) -> None:
     """Through the daemon's root where it runs; else by its unit."""
+    path = write_kubeconfig(systemd, "http://127.0.0.1:9")
     systemd.run("systemctl", "start" if runs else "stop", f"{HOOKS}.service")
-    report = ["--report", "--node-name", "n1", "--kubeconfig", str(hidden)]
-    findings = {what for _, what in found(systemd, HOOKS, "api", *report)}
-    assert [what for what in findings if f"install -D -m 0600 {hidden} /etc/lading/" in what], findings
-    systemd.run("cp", str(hidden), "/etc/lading/kubeconfig")
+    report = ["--report", "--node-name", "n1", "--kubeconfig", path]
+    taken_out = f"systemctl cat {HOOKS}.service shows which file says so"
+    assert [mend for _, mend in found(systemd, HOOKS, "api", *report) if taken_out in mend]
+    systemd.run("cp", path, "/etc/lading/kubeconfig")
     report[-1] = "/etc/lading/kubeconfig"
-    assert not [what for _, what in found(systemd, HOOKS, "api", *report) if "/etc/lading/" in what and "install" in what]
+    assert not [mend for _, mend in found(systemd, HOOKS, "api", *report) if taken_out in mend]
     systemd.run("systemctl", "start", f"{HOOKS}.service")
 
 
@@ -164,8 +166,7 @@ def test_a_folder_that_the_daemon_may_not_write(systemd: PrivateSystemd) -> None
     assert states(systemd, HOOKS, "disk") == ["ok"]
 
 
-def test_an_api_server_that_the_unit_does_not_let_the_daemon_reach(systemd: PrivateSystemd, hidden: Path) -> None:
-    text = hidden.read_text().replace("http://127.0.0.1:9", "https://192.0.2.10:6443")
-    hidden.write_text(text)
-    report = ["--report", "--node-name", "n1", "--kubeconfig", str(hidden), "--deadline", "1"]
+def test_an_api_server_that_the_unit_does_not_let_the_daemon_reach(systemd: PrivateSystemd) -> None:
+    path = write_kubeconfig(systemd, "https://192.0.2.10:6443")
+    report = ["--report", "--node-name", "n1", "--kubeconfig", path, "--deadline", "1"]
     assert [mend for _, mend in found(systemd, HOOKS, "api", *report) if "IPAddressAllow=192.0.2.10" in mend]

@@ -114,6 +114,7 @@ def test_a_caller_that_gives_up_is_counted(proxy: ServiceManager, kubelet: grpc.
     (short_folder / "hooks.d/50.json").write_text(REGISTRATION % f"{short_folder}/run/nobody.sock")
     eventually(lambda: adjusted(proxy, kubelet))
     request = cri.CreateContainerRequest(pod_sandbox_id="s")
+    request.sandbox_config.metadata.name = "p"
     request.sandbox_config.annotations["lading.dev/gpus"] = "0"
     future = kubelet.unary_unary(f"{SERVICE}CreateContainer", bytes, bytes).future(request.SerializeToString())
     eventually(lambda: open_calls(proxy, 1))

@@ -6,6 +6,7 @@ tests/unit/hooks/attach/test_netlink.py.
 
 import errno
 import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +25,7 @@ from tests.fakes.namespaces import Netns, id_of_thread
 
 pytestmark = [pytest.mark.node, pytest.mark.usefixtures("needs_namespaces")]
 
+_ETH_P_ARP = 0x0806
 _VF = PciAddress("0000:18:00.2")
 _MAC = "02:00:5e:10:00:01"
 
@@ -336,6 +338,17 @@ def test_addresses_and_routes_of_both_families(host: Netns, pod: Netns, kernel: 
         assert addresses_of(pod, "rdma0") == set(addresses)
         default = {("default", "10.0.0.1"), ("default", "fd00::1")}
         assert routes_of(pod, "rdma0") == {tuple(route) for route in routes if not route.to.endswith("/0")} | default
+
+
+def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    """By a gratuitous ARP: they may know the address from a pod before, with another VF's MAC."""
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP))) as neighbour:
+        neighbour.settimeout(10)
+        host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("10.0.0.2/24",), routes=()))
+        told = neighbour.recv(64)
+    assert (told[14:18], told[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
+    assert told[8:14].hex(":") == pod.links()["rdma0"]["address"]
 
 
 def test_what_somebody_else_configured_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:

@@ -193,6 +193,31 @@ def test_a_card_and_a_driver_that_break_and_are_mended(start_lading: StartLading
     assert site.see(container).gpus == (site.gpu(1),)
 
 
+def test_a_card_whose_memory_a_process_without_a_grant_uses(
+    start_lading: StartLading, visit: Callable[[LadingNode], Site]
+) -> None:
+    lading = start_lading("demo-8gpu", hooks={"inventory_interval": 1})
+    site = visit(lading)
+    pod = site.kubelet.run_pod("next", annotations={GPU: "0"})
+    lost = Failure(status=GPU_IS_LOST, gpu=7)  # its event says that the state was read
+    NvmlState(profile=lading.node.profile, used={0: (20_000, 0)}, failures=(lost,)).write(lading.node.nvml_state)
+    site.await_log(lading.hooks, Event.DEVICE_UNHEALTHY, site.gpu(7))
+    refused = site.refused(pod)
+    assert refused.reason is Reason.DEVICE_DIRTY
+    assert "20000 MiB" in refused.message
+    NvmlState(profile=lading.node.profile).write(lading.node.nvml_state)
+    container = eventually(pod.create_container)
+    container.start()
+    assert site.see(container).gpus == (site.gpu(0),)
+
+
+def test_a_container_without_a_name(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+    """kubelet always sends one; the grant is kept under it."""
+    site = visit(start_lading("workstation"))
+    pod = site.kubelet.run_pod("unnamed", annotations={GPU: "0"})
+    assert site.refused(pod, name="").reason is Reason.CONTAINER_UNNAMED
+
+
 def test_a_vf_whose_rdma_device_went_away(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
     lading = start_lading(hooks={"inventory_interval": 1})
     site = visit(lading)

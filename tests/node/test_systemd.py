@@ -22,10 +22,10 @@ from tests.fakes.needs import need
 from tests.fakes.private_systemd import ROOT, UNITS, PrivateSystemd
 from tests.node.site import eventually
 
-PROXY, HOOKS = "lading-runtimeproxy.service", "lading-hooks.service"
+PROXY, HOOKS, UVM = "lading-runtimeproxy.service", "lading-hooks.service", "lading-nvidia-uvm.service"
 SOCKETS = ("lading-runtimeproxy.socket", "lading-hooks.socket")
 # Tenths; 0 is best. Root and the host's network are what is left of the proxy's; devices and pods' networks add the hooks'.
-EXPOSURE = {PROXY: 17, HOOKS: 32}
+EXPOSURE = {PROXY: 17, HOOKS: 33}
 RESTARTS = 3
 # As kubeadm's: what is seen of it is its command line.
 KUBELET = "[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet $KUBELET_EXTRA_ARGS\n"
@@ -47,13 +47,14 @@ def with_commands_of_this_checkout(folder: Path) -> list[str]:
     """`verify` looks whether each command is there."""
     for path in UNITS.glob("lading-*"):
         text = path.read_text().replace("/opt/lading/bin", str(Path(sys.executable).parent))
+        text = text.replace("/usr/bin/nvidia-modprobe", "/bin/true")
         (folder / path.name).write_text(text)
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_systemd_verifies_the_units(analyze: str, tmp_path: Path) -> None:
     names = with_commands_of_this_checkout(tmp_path)
-    assert len(names) == 4
+    assert len(names) == 5
     assert analysed(analyze, "verify", "--man=no", *(f"./{name}" for name in names), folder=tmp_path) == ""
 
 
@@ -87,7 +88,8 @@ def systemd() -> Iterator[PrivateSystemd]:
     need(not without, without)
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
     quick = "[Service]\nWatchdogSec=2\n"
-    systemd = PrivateSystemd(folder, wanted=(*SOCKETS, PROXY), drop_ins={PROXY: quick, HOOKS: quick})
+    modprobe = "[Unit]\nConditionPathExists=\n[Service]\nExecStart=\nExecStart=-/bin/sh -c 'sleep 1; touch /run/uvm; exit 1'\n"
+    systemd = PrivateSystemd(folder, wanted=(*SOCKETS, PROXY), drop_ins={PROXY: quick, HOOKS: quick, UVM: modprobe})
     (systemd.etc / "hooks.d").mkdir()
     (systemd.units / "kubelet.service").write_text(KUBELET)
     shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
@@ -116,6 +118,14 @@ def test_both_daemons_come_up_and_serve(systemd: PrivateSystemd) -> None:
     assert version(systemd, b"up") == b""
 
 
+def test_the_uvm_nodes_are_made_before_the_hook_server_starts(systemd: PrivateSystemd) -> None:
+    eventually(lambda: is_active(systemd, HOOKS), within_s=20)
+    is_active(systemd, UVM)  # although its command failed, as on a node without cards
+    systemd.run("test", "-e", "/run/uvm")
+    made, started = systemd.show(UVM, "ExecMainExitTimestampMonotonic"), systemd.show(HOOKS, "ExecMainStartTimestampMonotonic")
+    assert 0 < int(made) < int(started)  # microseconds
+
+
 def is_active(systemd: PrivateSystemd, unit: str) -> None:
     assert systemd.show(unit, "ActiveState") == "active"
 
@@ -129,8 +139,8 @@ def test_the_sockets_are_for_root_alone(systemd: PrivateSystemd, name: str, mode
 
 
 def test_the_hardening_is_in_force(systemd: PrivateSystemd) -> None:
-    net_admin, sys_admin = 1 << 12, 1 << 21
-    for unit, capabilities in ((PROXY, 0), (HOOKS, net_admin | sys_admin)):
+    net_admin, sys_admin, syslog = 1 << 12, 1 << 21, 1 << 34
+    for unit, capabilities in ((PROXY, 0), (HOOKS, net_admin | sys_admin | syslog)):
         status = systemd.status_of(unit)
         assert int(status["CapBnd"], 16) == int(status["CapEff"], 16) == capabilities
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")

@@ -151,22 +151,21 @@ def test_a_daemon_that_is_killed_in_between_finds_everything_again(site: VfSite)
     site.check_as_before()
 
 
-@pytest.mark.parametrize("failing", ["move_out", "set_vf", "rename"])
-def test_a_release_that_fails_holds_up_nobody_but_the_next_owner(site: VfSite, failing: str) -> None:
-    """The runtime then removes the namespace under it, where the device was still there."""
+@pytest.mark.parametrize("failing", [("move_out", "set_vf"), ("set_vf",), ("rename",)], ids=",".join)
+def test_a_release_that_fails_holds_up_nobody_but_the_next_owner(site: VfSite, failing: tuple[str, ...]) -> None:
+    """The runtime then removes the namespace under it, where the device was still there. The kernel brings it back, so that
+    move_out alone would fail only until then."""
     vf = site.vfs[0]
     pod = site.run_vf_pod("holder", {"main": [site.entry(vf, **SETTINGS)]})
     pod.run_container()
-    site.rig.fail(failing)
+    site.rig.fail(*failing)
     pod.remove()
     row = site.row(vf)
     assert row is not None
     assert row.failure
     assert site.logged(site.lading.hooks, Event.VF_RELEASE_FAILED, vf)
     next_owner = site.run_vf_pod("next", {"main": [site.entry(vf, ifname="rdma7")]})
-    refused = site.refused(next_owner)
-    assert refused.reason is Reason.DEVICE_UNHEALTHY
-    assert row.failure in refused.message
+    assert site.refused(next_owner).reason is Reason.DEVICE_UNHEALTHY
     site.rig.fail()
     container = eventually(next_owner.create_container, within_s=HEALED_S)
     container.start()

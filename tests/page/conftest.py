@@ -13,7 +13,7 @@ from tests.page.browser import Loop, Tab, start_chromium
 OpenTab = Callable[[SimCluster], Tab]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     need(binary is not None and driver is not None, "chromium and chromedriver")
@@ -23,7 +23,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
     browser.quit()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def loop() -> Iterator[Loop]:
     one = Loop()
     yield one

@@ -107,7 +107,7 @@ def test_names_and_roles_of_the_map(tab_on: OpenTab) -> None:
     row = tab.one(f'.node[data-node="{node}"]')
     free = sum(card.free for card in cluster.ledger.room(node).cards)
     assert row.aria_role == "row"
-    assert row.accessible_name.startswith(f"{node}, ready, {free} of 8 GPUs free")
+    assert row.accessible_name.startswith(f"{node}, ready, {free} free, ")
     assert tab.head(node).aria_role == "rowheader"
     for uuid in gpus:
         cell = tab.cell(uuid)

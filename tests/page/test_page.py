@@ -3,6 +3,10 @@
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from central.view.build import node_view
+from central.view.pods import view_pods
+from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
+from kubectl_lading.where.top import MAKERS, Of, TopRow
 from lading.nodedevices import Use
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.page import SimCluster
@@ -10,6 +14,7 @@ from tests.page.browser import Tab
 from tests.page.conftest import OpenTab
 
 WHOLE = {"gpu": "1"}
+COUNTS = "free/held/unusable/total"
 
 
 def small() -> SimCluster:
@@ -92,7 +97,7 @@ def test_held_and_used_are_two_marks(tab_on: OpenTab) -> None:
     assert (
         bar.rect["x"] >= tab.one(f'[data-cell="{uuid}"] .box').rect["x"] + tab.one(f'[data-cell="{uuid}"] .box').rect["width"]
     )
-    assert "1 GiB used, 7 % busy" in held.accessible_name
+    assert "1Gi used, 7% busy" in held.accessible_name
     assert "use not reported" in tab.cell(other).accessible_name
 
 
@@ -110,12 +115,12 @@ def test_what_a_node_that_is_away_has_is_not_free(tab_on: OpenTab) -> None:
     cluster = small()
     tab = tab_on(cluster).open_drawn()
     free = tab.script("return document.querySelectorAll('.map .gpu.free').length")
-    assert tab.text("#totals").startswith(f"GPUs{free} of ")
+    assert tab.text("#totals").startswith(f"GPUs {COUNTS}{free}/")
     away, *_ = [name for name in cluster.nodes if not any(cluster.ledger.holds_on(name))]
     gpus = [gpu.uuid for gpu in cluster.status(away).gpus]
     tab.do(lambda one: one.set_ready(away, False))
-    tab.until(lambda: tab.text("#totals").startswith(f"GPUs{free - len(gpus)} of "))
-    assert tab.text(f'.node[data-node="{away}"] .free') == f"0/{len(gpus)} free"
+    tab.until(lambda: tab.text("#totals").startswith(f"GPUs {COUNTS}{free - len(gpus)}/"))
+    assert tab.text(f'.node[data-node="{away}"] .free') == f"0/0/{len(gpus)}/{len(gpus)}"
     assert all("withheld" in tab.cell(uuid).accessible_name for uuid in gpus)
 
 
@@ -126,6 +131,67 @@ def test_why_a_pod_waits(tab_on: OpenTab) -> None:
     assert "no GPU is large enough" in tab.text("#panel")
     assert "team/large" in tab.text("#panel h2")
     assert "dims" not in tab.classes(tab.one("#map"))  # it is nowhere
+
+
+# ---- the lists beside the map
+
+
+def rows_of(tab: Tab) -> list[list[str]]:
+    """As shown, without heads."""
+    cells = "[...row.children].map((cell) => cell.textContent)"
+    return list(tab.script(f"return [...document.querySelectorAll('#list tbody tr')].map((row) => {cells})"))
+
+
+def in_use(cluster: SimCluster, name: str, mib: int, busy: int) -> None:
+    """All cards of the node."""
+    use = tuple(Use(uuid=gpu.uuid, memory_used_mib=mib, busy_percent=busy) for gpu in cluster.status(name).gpus)
+    cluster.use_of = lambda name, grants: {"use": use, "used_at": 1}  # type: ignore[method-assign]
+    cluster.report(name)
+
+
+def test_pods_by_state(tab_on: OpenTab) -> None:
+    cluster = small()
+    in_use(cluster, devices_of(cluster, "train")[0], 0, 0)
+    tab = tab_on(cluster).open("#view=pods")
+    tab.until(lambda: len(rows_of(tab)) == 4)
+    assert not tab.one("#map").is_displayed()
+    states = {row[0]: row[1] for row in rows_of(tab)}
+    assert states["team/large"] == "waiting"
+    assert states["team/train"] == "idle"
+    assert {row[0]: row[3:6] for row in rows_of(tab)}["team/train"] == ["2", "2", "2/2"]
+    assert "200Gi" in next(row[-1] for row in rows_of(tab) if row[0] == "team/large")
+    tab.open("#view=pods&state=idle")
+    tab.until(lambda: rows_of(tab) and {row[1] for row in rows_of(tab)} == {"idle"})
+    tab.one("#list button").click()
+    tab.until(lambda: tab.one("#panel").is_displayed())
+
+
+@pytest.mark.parametrize(("view", "of"), [("top-pods", Of.PODS), ("namespaces", Of.NAMESPACES), ("nodes", Of.NODES)])
+def test_the_page_and_the_command_say_the_same_of_use(tab_on: OpenTab, view: str, of: Of) -> None:
+    cluster = SimCluster(7)
+    cluster.fill(7)
+    tab = tab_on(cluster).open(f"#view={view}")
+    views = [node_view(cluster.ledger, cluster.reports.get(name), name) for name in cluster.nodes]
+    pods = view_pods(views)
+    said = sorted((row.name, *told(row)) for row in MAKERS[of](views, pods))
+    tab.until(lambda: rows_of(tab))
+    shown = sorted((row[0], *(cell.replace("\u2013", "-") for cell in row[3:])) for row in rows_of(tab))
+    assert [row for row in shown if row[0] in {name for name, *_ in said}] == said
+
+
+def told(row: TopRow) -> list[str]:
+    share = row.share
+    known = (share.gpus or "-", share.vfs or "-", held_in_words(share), used_in_words(share), idle_in_words(share))
+    return [str(cell) for cell in known]
+
+
+def test_a_list_follows_and_no_unknown_view_is_drawn(tab_on: OpenTab) -> None:
+    tab = tab_on(small()).open("#view=pods")
+    tab.until(lambda: "team/train" in tab.text("#list"))
+    tab.do(lambda one: one.end("train"))
+    tab.until(lambda: "team/train" not in tab.text("#list"))
+    tab.open_drawn("#view=nonsense")
+    assert tab.one("#map").is_displayed()
 
 
 # ---- it follows what happens

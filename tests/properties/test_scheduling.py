@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from central.api.known import Ident
 from central.ask.model import Policy
 from central.assignment.annotation import OwnAssignment, parse_own
+from central.ledger.ledger import UNREPORTED_S
 from central.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from tests.fakes.kube_objects import WHOLE, Json, decoded, pod, share, vfs
@@ -252,13 +253,14 @@ class Scheduling(RuleBasedStateMachine):
                 assert uid_of(name) in {held.holder.pod for held in self.world.ledger.holders(node)}
 
     def teardown(self) -> None:
-        """At the end of all pods nothing is held, and nobody waits."""
+        """After the end of all pods no device is held. No node reports here, so what a pod had lingers for a while."""
         while self._some(0):
             self.delete(0)
         if self.cluster.unseen:
             self.watch(len(self.cluster.unseen))
         self.list_again()
         self.wait(PREDICTION_S)
+        self.wait(UNREPORTED_S)
         assert all(self.world.is_free(node) for node in NODES)
         snapshot = self.world.ledger.snapshot()
         assert (snapshot.pods, snapshot.own, len(self.world.pending)) == ({}, {}, 0)

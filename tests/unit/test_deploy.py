@@ -16,7 +16,9 @@ from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.bind.networks import parse_vf_network
+from central.certificates import CENTRAL, SCHEDULER, render_secrets
 from central.settings import Settings, listen_address
+from kubectl_lading.installation import control_checks
 from lading import __version__, nodedevices, vocabulary
 from lading.health import parse_address
 from lading.settings import convert
@@ -26,6 +28,7 @@ FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml
 WORKLOAD: Final = Path("/etc/lading/workload/workload.json")
 MONITORING: Final = DEPLOY / "monitoring"  # for Prometheus, not for kubectl: tests/unit/deploy/test_monitoring.py
 MANIFESTS: Final = sorted(path for path in DEPLOY.rglob("*.yaml") if path.parent != MONITORING)
+NAMES: Final = (CENTRAL, SCHEDULER)
 BY_HAND: Final = {DEPLOY / "samples/quota.yaml", DEPLOY / "samples/networks.yaml"}  # applied by themselves
 
 
@@ -130,16 +133,27 @@ def test_a_deployment_is_restricted_spread_and_never_wholly_evicted(name: str) -
 def test_ports_and_paths_are_those_of_the_settings() -> None:
     (container,) = pod_spec("lading-central")["containers"]
     service, scraped = find("Service", "lading-central"), find("Service", "lading-central-metrics")
-    listen, metrics = listen_address(settings()), parse_address(settings().metrics)
+    listen, metrics, probes = listen_address(settings()), parse_address(settings().metrics), parse_address(settings().probes)
     assert metrics is not None
+    assert probes is not None
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"extender": listen.port, "metrics": metrics.port}
+    assert ports == {"extender": listen.port, "metrics": metrics.port, "probes": probes.port}
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [(announce.PORT, listen.port)]
     assert [(port["targetPort"], port["port"]) for port in scraped["spec"]["ports"]] == [("metrics", metrics.port)]
     urls = {extender["urlPrefix"] for extender in scheduler_config()["extenders"]}
-    assert urls == {f"http://lading-central.lading-system.svc:{listen.port}"}
+    assert urls == {f"https://lading-central.lading-system.svc:{listen.port}"}
     mounts = {Path(mount["mountPath"]) for mount in container["volumeMounts"]}
-    assert {Path(container["args"][1]), Path(settings().signing_key).parent, WORKLOAD.parent} == mounts
+    files = Path(settings().signing_key), Path(settings().tls_certificate), WORKLOAD
+    assert {Path(container["args"][1]), *(file.parent for file in files)} == mounts
+
+
+def test_no_pod_reaches_the_port_of_the_probes_and_none_reaches_another_without_being_named() -> None:
+    (container,) = pod_spec("lading-central")["containers"]
+    probes = [container[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")]
+    rules = find("NetworkPolicy", "lading-central")["spec"]["ingress"]
+    assert probes == ["probes"] * 3
+    assert {port["port"] for rule in rules for port in rule["ports"]} == {"extender", "metrics"}
+    assert all(rule["from"] for rule in rules)
 
 
 def test_a_workload_is_mounted_where_there_is_one() -> None:
@@ -224,9 +238,24 @@ def test_a_policy_knows_its_keys(policy: str, keys: set[str]) -> None:
     assert {key for key in keys if f"'{key}'" not in text} == set()
 
 
+def test_central_takes_the_certificate_that_the_scheduler_shows() -> None:
+    made = {secret["metadata"]["name"]: secret for secret in render_secrets("lading-system", days=1)}
+    mounted = {name: {v["secret"]["secretName"] for v in pod_spec(name)["volumes"] if v["name"] == "tls"} for name in NAMES}
+    assert mounted == {name: {f"{name}-tls"} for name in NAMES}
+    assert made.keys() == {f"{name}-tls" for name in NAMES}
+    for extender in scheduler_config()["extenders"]:
+        assert {Path(file).name for file in extender["tlsConfig"].values()} == made["lading-scheduler-tls"]["data"].keys()
+    assert settings().tls_client_names == (SCHEDULER,)
+
+
 def test_the_scheduler_that_the_policy_wants_is_the_profile() -> None:
     (profile,) = scheduler_config()["profiles"]
     assert f"['{profile['schedulerName']}']" in (DEPLOY / "admission/requests.yaml").read_text()
+
+
+def test_status_looks_for_every_policy() -> None:
+    names = [d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"]
+    assert set(control_checks.POLICIES) == {name for name in names if name != "lading-networks"}
 
 
 def test_every_policy_is_bound_and_denies() -> None:

@@ -1,7 +1,7 @@
 // What is looked at, as the part of the address behind #: it can be sent to somebody, and survives a reload.
 
-const KEYS = ["q", "sort", "group", "pod", "node"];
-const DEFAULTS = { q: "", sort: "name", group: "", pod: "", node: "" };
+const KEYS = ["view", "state", "q", "sort", "group", "pod", "node"];
+const DEFAULTS = { view: "map", state: "", q: "", sort: "name", group: "", pod: "", node: "" };
 
 export function readLink(hash) {
   const said = new URLSearchParams(hash.replace(/^#/, ""));

@@ -2,6 +2,7 @@
 
 import { byId } from "./dom.js";
 import { follow } from "./feed.js";
+import { drawList, isList } from "./lists.js";
 import { readLink, writeLink } from "./link.js";
 import { ClusterMap } from "./map.js";
 import { Panel } from "./panel.js";
@@ -13,6 +14,7 @@ import { clean, count, gpuLabel, nodeLabel, pfLabel } from "./words.js";
 
 const REORDER_MS = 15_000; // of an order that figures decide; never under somebody's pointer
 const TELL_MS = 10_000; // between two announcements
+const LIST_MS = 2_000; // between two drawings of a list: each looks at all nodes
 
 const sizeFor = (nodes) => (nodes <= 2 ? "large" : nodes <= 48 ? "medium" : "small");
 
@@ -24,6 +26,7 @@ let pointed = new Set();
 let drawnFrom = new Set(); // nodes of the pod whose details are shown
 let arrangedAt = 0;
 let toldAt = 0;
+let listing = 0; // a timer
 let from = null; // where Escape goes back to
 
 const map = new ClusterMap(byId("map"), { chosen, pointed: point, sizes: sizeFor });
@@ -68,10 +71,10 @@ function point(node, cell) {
 // ---- what is drawn
 
 function draw() {
-  const { q, sort, group } = state;
+  const { view, q, sort, group } = state;
   words = wordsOf(q);
   meant = podsMeant(store, words);
-  for (const [id, value] of Object.entries({ search: q, sort, group })) if (byId(id).value !== value) byId(id).value = value;
+  for (const [id, value] of Object.entries({ view, state: state.state, search: q, sort, group })) if (byId(id).value !== value) byId(id).value = value;
   const groups = arranged([...store.nodes.values()], { words, sort, group });
   map.arrange(groups);
   arrangedAt = Date.now();
@@ -79,12 +82,31 @@ function draw() {
   const shown = groups.reduce((sum, [, nodes]) => sum + nodes.length, 0);
   byId("found").textContent = words.length ? `${shown} of ${count(store.nodes.size, "node")}` : "";
   const empty = byId("empty");
-  empty.hidden = shown > 0 || store.revision === null;
+  empty.hidden = listed() || shown > 0 || store.revision === null;
   empty.textContent = words.length
     ? "No node is or has what was searched for."
     : "No node reports devices yet. Does lading-hooks run there, with report?";
+  byId("map").hidden = listed();
+  byId("list").hidden = !listed();
+  byId("of-pods").hidden = view !== "pods";
+  for (const one of document.querySelectorAll(".of-map, #legend")) one.hidden = listed();
+  if (listed()) drawListed();
   drawPanel();
   light();
+}
+
+const listed = () => isList(state.view);
+
+function drawListed() {
+  clearTimeout(listing);
+  listing = 0;
+  const go = { pod: (word) => choose({ pod: word, node: "" }), node: (name) => choose({ pod: "", node: name }) };
+  const shown = drawList(byId("list"), store, { ...state, words }, go);
+  byId("found").textContent = count(shown, "row");
+}
+
+function drawListedSoon() {
+  if (listed() && !listing) listing = setTimeout(drawListed, LIST_MS);
 }
 
 function drawPanel() {
@@ -142,6 +164,7 @@ function heard(answer) {
   meant = podsMeant(store, words);
   map.update(changed.map((name) => store.nodes.get(name)));
   if (waiting) drawWaitingPods();
+  drawListedSoon();
   if (concernsPanel(new Set(changed), waiting)) drawPanel();
   light();
   if (first && state.node) map.reveal(state.node, "", "center");
@@ -195,6 +218,8 @@ function typed() {
 byId("search").addEventListener("input", typed);
 byId("tools").addEventListener("submit", (event) => event.preventDefault());
 byId("sort").addEventListener("change", (event) => choose({ sort: event.target.value }, { push: false }));
+byId("view").addEventListener("change", (event) => choose({ view: event.target.value }));
+byId("state").addEventListener("change", (event) => choose({ state: event.target.value }, { push: false }));
 byId("group").addEventListener("change", (event) => choose({ group: event.target.value }, { push: false }));
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault();

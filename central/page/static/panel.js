@@ -131,7 +131,7 @@ export class Panel {
     const about = `${clean(gpu.model)}\n${clean(gpu.bdf)}`;
     const uuid = el("code", { class: "soft", text: clean(gpu.uuid) });
     const inParts = gpu.holders.length > 0 && !gpu.holders.some((one) => one.whole);
-    const amounts = `${amount(gpu.held_mib)} of ${amount(gpu.memory_mib)}, ${gpu.held_percent} % compute`;
+    const amounts = `${amount(gpu.held_mib)} of ${amount(gpu.memory_mib)}, ${gpu.held_percent}% compute`;
     const why = gpu.why ? `unusable: ${clean(gpu.why)}; ` : "";
     const mig = gpu.mig.map((one) =>
       el("div", {}, `${clean(one.profile) || "instance"}: `, ...this.#holders(one.holders, one.state)),

@@ -1,7 +1,7 @@
 // One node in the map: its name, and a cell for each GPU and NIC below the switch where it sits.
 
 import { el } from "./dom.js";
-import { amount, clean, gpuLabel, nodeLabel, pfLabel, podName, stateOf, used } from "./words.js";
+import { amount, clean, COUNTS, counts, gpuLabel, nodeLabel, pfLabel, podName, stateOf, used } from "./words.js";
 
 const MOST_DOTS = 8; // VFs that are drawn one by one; of more a bar
 
@@ -16,7 +16,7 @@ export function rowOf(node) {
 }
 
 export function drawHead(row, node) {
-  const { gpus, free } = node.sum;
+  const { gpus } = node.sum;
   row.dataset.state = node.state;
   row.setAttribute("aria-label", nodeLabel(node));
   const head = row.firstElementChild;
@@ -30,7 +30,7 @@ export function drawHead(row, node) {
   head.replaceChildren(
     el("span", { class: "name", text: clean(node.name), title: clean(node.name) }),
     ...marks,
-    el("span", { class: "free", text: gpus ? `${free}/${gpus} free` : stateOf(node) }),
+    el("span", { class: "free", title: COUNTS, text: gpus ? counts(node.sum) : stateOf(node) }),
   );
 }
 

@@ -1,16 +1,14 @@
 // What the cluster is, as it was heard last: nodes, which pods are where, who waits. No elements here.
 
-import { clean, podName } from "./words.js";
+import { clean, COUNTED, podName } from "./words.js";
 
-const IDLE_MIB = 1024; // a context that does nothing takes some hundred
-
-const HOLDER = { namespace: "", pod: "", claims: [], memory_mib: 0, core_percent: 0, whole: false, mig: [] };
+const HOLDER = { namespace: "", pod: "", created: 0, claims: [], memory_mib: 0, core_percent: 0, whole: false, mig: [] };
 const MIG = { state: "free", profile: "", memory_mib: 0 };
 const holders = (listed = []) => listed.map((one) => ({ ...HOLDER, ...one }));
 
 function gpuOf(gpu) {
   const mig = (gpu.mig ?? []).map((one) => ({ ...MIG, ...one, holders: holders(one.holders) }));
-  return { held_mib: 0, held_percent: 0, why: "", ...gpu, mig, holders: holders(gpu.holders) };
+  return { held_mib: 0, held_percent: 0, why: "", idle: false, ...gpu, mig, holders: holders(gpu.holders) };
 }
 
 function pfOf(pf) {
@@ -70,7 +68,7 @@ export class ClusterNode {
   }
 
   get #unusable() {
-    return this.sum.unusable > 0 || (this.#said.pfs ?? []).some((pf) => pf.why);
+    return (this.#said.gpus ?? []).some((gpu) => gpu.state === "unusable") || (this.#said.pfs ?? []).some((pf) => pf.why);
   }
 
   get ails() {
@@ -88,13 +86,9 @@ export class ClusterNode {
 }
 
 function sumOf(gpus) {
-  const inState = (state) => gpus.filter((gpu) => gpu.state === state).length;
-  return { gpus: gpus.length, free: inState("free"), unusable: inState("unusable"), idle: gpus.filter(isIdle).length };
-}
-
-/** Somebody holds it, and nobody uses it, as far as that is reported. */
-function isIdle({ holders: by, use }) {
-  return by?.length > 0 && use !== undefined && !use.busy_percent && (use.memory_mib ?? 0) < IDLE_MIB;
+  const counted = { free: 0, held: 0, unusable: 0 };
+  for (const gpu of gpus) counted[COUNTED[gpu.state]] += 1;
+  return { ...counted, gpus: gpus.length, idle: gpus.filter((gpu) => gpu.idle).length };
 }
 
 function podsOf({ gpus = [], pfs = [] }) {
@@ -146,7 +140,7 @@ export class Store {
     if (answer.version) this.version = answer.version;
     if (answer.pending) {
       this.waiting = answer.pending.map((pod) => ({
-        namespace: "", reasons: {}, making_room_on: "", ...pod,
+        namespace: "", created: 0, reasons: {}, making_room_on: "", ...pod,
         since: pod.refused_s === undefined ? null : now - pod.refused_s * 1000,
       }));
       this.waitingCount = answer.pending_count;

@@ -1,21 +1,28 @@
 // The cluster in six figures, and what the marks of the map mean.
 
 import { el } from "./dom.js";
-import { amount, percent } from "./words.js";
+import { amount, COUNTS, counts, percent } from "./words.js";
 
 export function drawTotals(root, totals, waiting) {
   const of = (key) => totals[key] ?? 0;
   const heldOf = (part, whole) => stack({ held: of(part), free: of(whole) - of(part) });
   const inStates = (kind) =>
     Object.fromEntries(["held", "shared", "free", "withheld", "unusable"].map((state) => [state, of(`${kind}_${state}`)]));
-  const memory = `${percent(of("held_mib"), of("memory_mib"))} % of ${amount(of("memory_mib"))}`;
-  const compute = `${percent(of("held_percent"), of("core_percent"))} %`;
+  const together = (kind, ...states) => states.reduce((sum, state) => sum + of(`${kind}_${state}`), 0);
+  const counted = (kind) =>
+    counts({
+      free: of(`${kind}_free`),
+      held: together(kind, "shared", "held"),
+      unusable: together(kind, "withheld", "unusable"),
+    });
+  const memory = `${percent(of("held_mib"), of("memory_mib"))}% of ${amount(of("memory_mib"))}`;
+  const compute = `${percent(of("held_percent"), of("core_percent"))}%`;
   const notReady = of("nodes_not_ready") ? `, ${of("nodes_not_ready")} not ready` : "";
   root.replaceChildren(
-    figure("GPUs", `${of("gpus_free")} of ${of("gpus")} free`, stack(inStates("gpus"))),
+    figure(`GPUs ${COUNTS}`, counted("gpus"), stack(inStates("gpus"))),
     figure("GPU memory held", memory, heldOf("held_mib", "memory_mib")),
     figure("Compute held", compute, heldOf("held_percent", "core_percent")),
-    figure("RDMA VFs", `${of("vfs_free")} of ${of("vfs")} free`, stack(inStates("vfs"))),
+    figure(`RDMA VFs ${COUNTS}`, counted("vfs"), stack(inStates("vfs"))),
     figure("Nodes", `${of("nodes")}${notReady}`),
     figure("Waiting pods", `${waiting}`),
   );
@@ -27,7 +34,7 @@ const figure = (name, value, drawn = null) =>
 function stack(parts) {
   const sizes = Object.entries(parts).filter(([, size]) => size > 0);
   const whole = sizes.reduce((sum, [, size]) => sum + size, 0);
-  const words = sizes.map(([name, size]) => `${percent(size, whole)} % ${name}`).join(", ");
+  const words = sizes.map(([name, size]) => `${percent(size, whole)}% ${name}`).join(", ");
   const drawn = sizes.map(([name, size]) => {
     const part = el("span", { class: name });
     part.style.flexGrow = size;

@@ -6,13 +6,18 @@ const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/gu; // what has no shape 
 export const clean = (text) =>
   String(text ?? "").replace(HIDDEN, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
 
+/** As `kubectl lading` writes it: 79.1Gi, 633Gi. */
 export function amount(mib) {
   const gib = mib / 1024;
-  if (gib >= 1024) return `${round(gib / 1024)} TiB`;
-  return mib > 0 && gib < 0.1 ? `${mib} MiB` : `${round(gib)} GiB`;
+  return `${gib < 100 ? Math.round(gib * 10) / 10 : Math.round(gib)}Gi`;
 }
 
-const round = (number) => (number < 10 ? Math.round(number * 10) / 10 : Math.round(number)).toString();
+/** The one order of the four numbers of devices. */
+export const COUNTS = "free/held/unusable/total";
+export const counts = ({ free, held, unusable }) => `${free}/${held}/${unusable}/${free + held + unusable}`;
+
+/** Of the state of one device: in which of the three it is counted. */
+export const COUNTED = { free: "free", shared: "held", held: "held", withheld: "unusable", unusable: "unusable" };
 
 export const percent = (part, whole) => (whole ? Math.round((100 * part) / whole) : 0);
 
@@ -25,7 +30,7 @@ export function part(holder) {
   if (holder.whole) return "whole";
   const parts = [];
   if (holder.memory_mib) parts.push(amount(holder.memory_mib));
-  if (holder.core_percent) parts.push(`${holder.core_percent} % compute`);
+  if (holder.core_percent) parts.push(`${holder.core_percent}% compute`);
   if (holder.mig.length) parts.push(count(holder.mig.length, "MIG instance"));
   return parts.join(", ") || "a part";
 }
@@ -34,7 +39,7 @@ export function used(gpu) {
   if (!gpu.use) return "use not reported";
   const words = [];
   if (gpu.use.memory_mib !== undefined) words.push(`${amount(gpu.use.memory_mib)} used`);
-  if (gpu.use.busy_percent !== undefined) words.push(`${gpu.use.busy_percent} % busy`);
+  if (gpu.use.busy_percent !== undefined) words.push(`${gpu.use.busy_percent}% busy`);
   return words.join(", ") || "use not reported";
 }
 
@@ -43,7 +48,7 @@ export function held(gpu) {
   const amounts = gpu.holders.some((holder) => holder.whole)
     ? "held whole"
     : gpu.holders.length
-      ? `${amount(gpu.held_mib)} and ${gpu.held_percent} % held`
+      ? `${amount(gpu.held_mib)} and ${gpu.held_percent}% held`
       : "";
   const unusable = gpu.state === "unusable" ? `unusable: ${clean(gpu.why) || "no reason given"}` : "";
   const withheld = gpu.state === "withheld" ? "withheld: its node gives nothing now" : "";
@@ -74,15 +79,23 @@ const STATES = {
 export const stateOf = (node) => STATES[node.state] ?? clean(node.state);
 
 export function nodeLabel(node) {
-  const { gpus, free, unusable } = node.sum;
-  const words = [clean(node.name), stateOf(node), `${free} of ${count(gpus, "GPU")} free`];
-  if (unusable) words.push(`${unusable} unusable`);
+  const { gpus, free, held: taken, unusable } = node.sum;
+  const words = [clean(node.name), stateOf(node), `${free} free, ${taken} held, ${unusable} unusable of ${count(gpus, "GPU")}`];
   if (node.problems.length) words.push(count(node.problems.length, "problem"));
   return words.join(", ");
 }
 
+/** As kubectl's AGE: 119s, 3m5s, 18h, 2d1h. */
 export function duration(seconds) {
-  const units = [[86400, "d"], [3600, "h"], [60, "m"]];
-  for (const [size, name] of units) if (seconds >= size) return `${Math.floor(seconds / size)} ${name}`;
-  return `${Math.max(0, Math.floor(seconds))} s`;
+  const left = Math.max(0, Math.floor(seconds));
+  if (left < 120) return `${left}s`;
+  if (left < 10800) return inTwo(left, 60, "m", 1, "s", 10);
+  return left < 172800 ? inTwo(left, 3600, "h", 60, "m", 8) : inTwo(left, 86400, "d", 3600, "h", 8);
+}
+
+/** With the unit below, as long as there are fewer than `until`. */
+function inTwo(seconds, unit, name, below, itsName, until) {
+  const number = Math.floor(seconds / unit);
+  const fine = number < until ? Math.floor((seconds % unit) / below) : 0;
+  return `${number}${name}${fine ? `${fine}${itsName}` : ""}`;
 }

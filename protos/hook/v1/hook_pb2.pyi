@@ -71,7 +71,7 @@ class PodSandbox(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., uid: _Optional[str] = ..., attempt: _Optional[int] = ..., annotations: _Optional[_Mapping[str, str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., runtime_handler: _Optional[str] = ..., cgroup_parent: _Optional[str] = ..., host_network: _Optional[bool] = ..., user_namespace: _Optional[bool] = ..., privileged: _Optional[bool] = ...) -> None: ...
 
 class Container(_message.Message):
-    __slots__ = ("id", "name", "attempt", "annotations", "labels", "image", "env", "devices", "mount_paths", "cdi_devices", "privileged", "resources")
+    __slots__ = ("id", "name", "attempt", "annotations", "labels", "image", "env", "devices", "mount_paths", "cdi_devices", "privileged", "resources", "sys_admin")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class Container(_message.Message):
     CDI_DEVICES_FIELD_NUMBER: _ClassVar[int]
     PRIVILEGED_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    SYS_ADMIN_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     attempt: int
@@ -110,7 +111,8 @@ class Container(_message.Message):
     cdi_devices: _containers.RepeatedScalarFieldContainer[str]
     privileged: bool
     resources: LinuxResources
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., attempt: _Optional[int] = ..., annotations: _Optional[_Mapping[str, str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., env: _Optional[_Iterable[_Union[EnvVar, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., mount_paths: _Optional[_Iterable[str]] = ..., cdi_devices: _Optional[_Iterable[str]] = ..., privileged: _Optional[bool] = ..., resources: _Optional[_Union[LinuxResources, _Mapping]] = ...) -> None: ...
+    sys_admin: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., attempt: _Optional[int] = ..., annotations: _Optional[_Mapping[str, str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., env: _Optional[_Iterable[_Union[EnvVar, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., mount_paths: _Optional[_Iterable[str]] = ..., cdi_devices: _Optional[_Iterable[str]] = ..., privileged: _Optional[bool] = ..., resources: _Optional[_Union[LinuxResources, _Mapping]] = ..., sys_admin: _Optional[bool] = ...) -> None: ...
 
 class EnvVar(_message.Message):
     __slots__ = ("name", "value")

@@ -17,7 +17,7 @@ from simnode.scheduling import KEY_ID, SYSTEM, Scheduling, SigningKey, install
 from tests.cluster.conftest import DEPLOY, NODE, start_cluster
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import Auditor
-from tests.cluster.scheduling.world import World, read_books
+from tests.cluster.scheduling.world import MERGE, World, read_books
 from tests.logs import LOGS
 
 
@@ -58,6 +58,8 @@ def cluster(assets: Path, lading: LadingNode, runtime: PrivateContainerd, pytest
 def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: pytest.Config) -> Iterator[World]:
     plane = cluster.control_plane
     install(plane, DEPLOY)
+    labels = {"metadata": {"labels": {"lading.dev/costly-placement": "allowed"}}}  # for the tests of sharing
+    plane.api.call("PATCH", "/api/v1/namespaces/default", labels, content_type=MERGE)
     node = plane.api.node(NODE)
     reporter = plane.sign_in_account(
         "reporter", SYSTEM, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node}

@@ -22,7 +22,14 @@ from tests.cluster.scheduling.world import Seen, World, asks
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
-OURS: Final = ("lading-requests", "lading-assignments", "lading-bindings", "lading-manual")
+OURS: Final = (
+    "lading-requests",
+    "lading-assignments",
+    "lading-bindings",
+    "lading-manual",
+    "lading-costly",
+    "lading-privileged",
+)
 
 
 @contextlib.contextmanager

@@ -63,6 +63,11 @@ def test_why(cli: Cli, pod: str) -> None:
     assert_recorded(FOLDER / f"why-{pod}.txt", cli.on_terminal("why", f"team-a/{pod}", columns=COLUMNS))
 
 
+def test_why_all(cli: Cli) -> None:
+    assert_recorded(FOLDER / "why.txt", cli.on_terminal("why", "-A", columns=COLUMNS))
+    assert_recorded(FOLDER / "why.json", cli.run("why", "-n", "team-a", "-o", "json").stdout)
+
+
 def test_why_for_programs(cli: Cli) -> None:
     assert_recorded(FOLDER / "why-eight.json", cli.run("why", "-n", "team-a", "eight", "-o", "json").stdout)
 
@@ -90,6 +95,6 @@ def test_cordon(cli: Cli) -> None:
     assert_recorded(FOLDER / "cordon.txt", cli.on_terminal("cordon", "--dry-run", *devices, columns=COLUMNS))
 
 
-@pytest.mark.parametrize("name", ["why-eight", "why-busy-b-5", "simulate-table", "defrag", "cordon"])
+@pytest.mark.parametrize("name", ["why", "why-eight", "why-busy-b-5", "simulate-table", "defrag", "cordon"])
 def test_the_page_shows_it_as_it_is(name: str) -> None:
     assert (FOLDER / f"{name}.txt").read_text() in (ROOT / "docs/kubectl-lading.md").read_text()

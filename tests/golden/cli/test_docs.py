@@ -10,7 +10,7 @@ from tests.docs import ROOT, section
 from tests.fakes.kubectl_lading import Cli
 
 PAGE = "kubectl-lading.md"
-SHOWN = ("nodes", "node", "gpu", "pod")
+SHOWN = ("nodes", "top", "node", "gpu", "pods", "pod")
 _EXAMPLE = re.compile(r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -30,7 +30,7 @@ def test_every_command_has_a_section() -> None:
 
 
 def test_every_global_flag_has_a_row() -> None:
-    command = main.commands["nodes"]
+    command = main.commands["defrag"]
     assert isinstance(command, Command)
     shown = set(re.findall(r"`(--?[\w-]+)", "".join(re.findall(r"^\| (`-[^|]*) \|", section(PAGE, "## Flags"), re.MULTILINE))))
     assert shown == {name for param in command.params for name in param.opts if name.startswith("-")}
@@ -38,7 +38,12 @@ def test_every_global_flag_has_a_row() -> None:
 
 def test_every_column_is_explained_in_help(cli: Cli) -> None:
     """`node` draws its heads itself; the others' are those of their tables."""
-    for words, own in (("nodes -o wide", "nodes"), ("node h100-1", "node")):
+    for words, own in (
+        ("nodes -o wide", "nodes"),
+        ("node h100-1", "node"),
+        ("pods -o wide -n team-a", "pods"),
+        ("top namespaces", "top"),
+    ):
         heads = re.split(r" {2,}", next(line for line in cli.run(*words.split()).stdout.splitlines() if "HELD" in line).strip())
         command = main.commands[own]
         assert isinstance(command, Command)

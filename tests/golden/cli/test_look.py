@@ -35,6 +35,13 @@ HERE = Path(__file__).parent
         ("gpu-free", "gpu h100-1/3"),
         ("gpu-lost", "gpu h100-1/6"),
         ("gpu-mig", "gpu MIG-00000052"),
+        ("pods", "pods -A"),
+        ("pods-wide", "pods -A -o wide"),
+        ("pods-idle", "pods -n team-a --state idle --state waiting"),
+        ("top-nodes", "top nodes"),
+        ("top-namespaces", "top namespaces"),
+        ("top-namespace", "top namespaces -n team-b"),
+        ("top-pods", "top pods -A --sort idle"),
         ("pod", "pod team-a/train-0"),
         ("pod-many", "pod train-1 -n team-a"),
         ("pod-share", "pod team-b/serve-a"),
@@ -48,7 +55,7 @@ def test_on_a_pipe(cli: Cli, file: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-@pytest.mark.parametrize("words", ["nodes", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"])
+@pytest.mark.parametrize("words", ["nodes", "pods -A", "top namespaces", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"])
 def test_on_a_terminal(cli: Cli, words: str, columns: int) -> None:
     said = cli.on_terminal(*words.split(), columns=columns)
     assert max(map(len, said.splitlines())) <= columns
@@ -102,10 +109,32 @@ def test_a_crowded_node_stays_readable(cli: Cli, columns: int) -> None:
 
 
 def test_json_and_yaml_are_the_same_value(cli: Cli) -> None:
-    for words in ("nodes", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"):
+    for words in ("nodes", "pods -A", "top pods -A", "node h100-1", "gpu h100-1/0", "pod team-a/train-0"):
         as_json = json.loads(cli.run(*words.split(), "-o", "json").stdout)
         assert as_json == yaml.safe_load(cli.run(*words.split(), "-o", "yaml").stdout)
         assert as_json
+
+
+def test_no_pod_of_a_namespace_is_another_ones(cli: Cli) -> None:
+    assert json.loads(cli.run("pods", "-o", "json").stdout)["pods"] == []
+    named = json.loads(cli.run("pods", "-n", "team-b", "-o", "json").stdout)["pods"]
+    assert {one["namespace"] for one in named} == {"team-b"}
+    everything = json.loads(cli.run("pods", "-A", "-o", "json").stdout)["pods"]
+    assert [one for one in everything if one["namespace"] == "team-b"] == named
+
+
+def test_rows_of_top_add_up_to_their_total(cli: Cli) -> None:
+    for of in ("pods", "namespaces", "nodes"):
+        said = json.loads(cli.run("top", of, "-o", "json", *(["-A"] if of == "pods" else [])).stdout)
+        for key in ("vfs", "held_mib", "held_percent"):
+            assert sum(row["share"][key] for row in said["rows"]) == said["total"]["share"][key]
+
+
+def test_what_a_row_counts_as_held_nodes_count_too(cli: Cli) -> None:
+    totals = json.loads(cli.run("nodes", "-o", "json").stdout)["totals"]
+    share = json.loads(cli.run("top", "nodes", "-o", "json").stdout)["total"]["share"]
+    assert (share["held_mib"], share["held_percent"]) == (totals["held_mib"], totals["held_percent"])
+    assert share["gpus_idle"] == totals["gpus_idle"] == 4
 
 
 def test_nodes_as_json_have_the_names_of_the_cluster_view(cli: Cli) -> None:

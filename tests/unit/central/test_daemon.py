@@ -66,7 +66,7 @@ def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
     async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
         await one.put_pod("a")
         assert list(leadership.filter(one.shown("a"), ["n1"]).NodeNames) == ["n1"]
-        assert leadership.preempt(one.shown("a"), {}) == {}
+        assert await leadership.preempt(one.shown("a"), {}) == {}
         assert leadership.prioritize(one.shown("a"), ["n1"]) == "n1"
         assert await leadership.why("default", "a") is not None
         assert await leadership.bind(one.bind_args("a", "n1")) == ""

@@ -4,9 +4,10 @@ import re
 from typing import Final
 
 from central.api.lease import Terms
-from central.evict import CONFLICT, NOMINATION_S, PREEMPTED, SPARED_S
+from central.evict import CONFLICT, PREEMPTED, SPARED_S
 from central.fit.model import Missing
 from central.health import HEALTHY, UNHEALTHY
+from central.ledger.ledger import NOMINATION_S
 from central.reasons import OfBinding, OfPod
 from central.scheduler import PREDICTION_S
 from central.tell import Teller

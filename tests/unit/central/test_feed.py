@@ -140,7 +140,7 @@ def test_a_pod_that_nobody_can_decode_is_not_gone() -> None:
 
 def test_a_list_without_them_ends_pods() -> None:
     made = world()
-    made.bind("a", "n1")
+    made.show("a", node="n1", annotations=assignment(uid_of("a"), "n1"), deleting=True)
     made.show("b")
     relist(made)
     assert (free_cards(made), len(made.pending)) == (2, 0)

@@ -10,7 +10,8 @@ from central.fit.model import Missing
 from central.fit.workload import PodKind
 from central.ledger.model import Claim
 from central.reasons import OfBinding, OfPod
-from central.scheduler import PREDICTION_S, Bound, NotBound, Reservation
+from central.scheduler import PREDICTION_S, TRIAL_S, Bound, NotBound, Reservation
+from central.steps import exhaust
 from lading.vocabulary import ASSIGNMENT, POLICY
 from tests.fakes.kube_objects import decoded, gpu_uuid, pod, share, vfs
 from tests.unit.central.world import World, uid_of
@@ -491,3 +492,88 @@ def test_refusals_are_counted_by_what_most_nodes_said() -> None:
         OfPod.REQUEST_MALFORMED: 1,
         OfPod.BOUND_ELSEWHERE: 1,
     }
+
+
+# more nodes than one request has time for
+
+EXACT = {"lading.dev/gpu": "1", "lading.dev/rdma": "1"}  # not by counting
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
+def test_nodes_that_were_not_judged_in_time_are_refused_for_that_and_judged_later(policy: Policy) -> None:
+    made = World(policy=policy, slice_s=0.0)
+    made.node("n1", 1, vfs=1)
+    made.node("n2", 2, vfs=1)
+    made.show("a", EXACT)
+    answer = made.filter("a", "n1", "n2")
+    (fits,), failed = answer.NodeNames, answer.FailedAndUnresolvableNodes
+    assert failed == {({"n1", "n2"} - {fits}).pop(): Missing.NOT_REACHED.shown}
+    exhaust(made.scheduler.filter_steps(decoded(made.pods["a"])))
+    assert set(made.filter("a", "n1", "n2").NodeNames) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
+def test_a_node_that_changed_after_it_was_judged_is_judged_again_before_it_is_named(policy: Policy) -> None:
+    made = World(policy=policy, slice_s=0.0)
+    made.node("n1", 1, vfs=1)
+    made.show("a", EXACT)
+    exhaust(made.scheduler.filter_steps(decoded(made.pods["a"])))
+    made.bind("b", "n1")
+    assert made.filter("a", "n1").FailedNodes == {"n1": Missing.TOO_FEW_FREE_GPUS.shown}
+
+
+def test_nobody_is_evicted_before_all_nodes_were_judged() -> None:
+    made = World(slice_s=0.0)
+    for name in ("n1", "n2"):
+        made.node(name, 1, vfs=1)
+        made.bind(f"on-{name}", name)
+    made.show("a", EXACT, priority=1)
+    made.filter("a", "n1", "n2")
+    assert (made.is_refused("a"), made.refused) == (True, [])
+    made.filter("a", "n1", "n2")
+    assert made.refused == ["a"]
+
+
+# trials of a scheduler with PodGroups
+
+
+def test_a_gang_that_does_not_fit_holds_nothing_against_other_pods() -> None:
+    made = world(n1=4)
+    made.show("alone")
+    for _ in range(3):  # each time anew
+        for number in range(5):
+            made.show(f"m{number}", gang="g")
+        assert [bool(made.filter(f"m{number}").NodeNames) for number in range(5)] == [True] * 4 + [False]
+        assert not made.filter("m4").NodeNames  # it does not take what the others are tried with
+        assert made.filter("alone").NodeNames == ["n1"]
+        made.ledger.forget_prediction(uid_of("alone"))
+        made.now += 1.0
+        made.ledger.expire(made.now)
+
+
+def test_a_pod_that_is_tried_again_and_again_without_a_binding_lets_others_have_the_room() -> None:
+    """All members fit as far as central knows; kube-scheduler refuses one for its cpu, and tries again every second."""
+    made = world()
+    made.show("tried", gang="g")
+    made.show("alone")
+    fits = []
+    for second in range(10):
+        made.now = float(second)
+        made.filter("tried")
+        made.now += TRIAL_S
+        made.ledger.expire(made.now)
+        fits.append(bool(made.filter("alone").NodeNames))
+        made.ledger.forget_prediction(uid_of("alone"))
+    assert fits == [second + TRIAL_S >= PREDICTION_S for second in range(10)]
+
+
+def test_a_pod_whose_binding_failed_is_held_for_as_long_as_any_other() -> None:
+    made = world()
+    made.show("a")
+    made.filter("a")
+    made.scheduler.release(reserve(made, "a", "n1"))
+    made.now = PREDICTION_S
+    made.filter("a")
+    claim = made.ledger.own_claim(uid_of("a"), Claim.PREDICTED)
+    assert claim is not None
+    assert claim.until == 2 * PREDICTION_S

@@ -10,7 +10,7 @@ from central import slices
 from central.feed import PodFeed
 from central.term import NO_ASSIGNMENT
 from lading.log import Event
-from lading.vocabulary import POLICY
+from lading.vocabulary import ASSIGNMENT, POLICY
 from tests.fakes.kube_objects import node, node_path, pod_path, share
 from tests.fakes.kube_server import Fault, Request
 from tests.fakes.led import Led, play
@@ -91,6 +91,29 @@ def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, mo
         task.cancel()
         assert said is not None
         assert turns >= len(msgspec.json.decode(said)["nodes"]) == 8
+
+    play(story, tmp_path)
+
+
+def test_a_pod_whose_amounts_are_zero_is_bound_without_an_assignment(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.put_pod("a", {"lading.dev/gpu": "0", "lading.dev/rdma": "0"})
+        assert await one.bind("a", "n1") == ""
+        assert one.bound_to("a") == "n1"
+        assert ASSIGNMENT not in one.json("a")["metadata"].get("annotations", {})
+        assert one.free_cards() == 1
+
+    play(story, tmp_path)
+
+
+def test_a_key_of_another_system_is_not_read(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.put_pod("a", annotations={"lading.dev/billing": "x"})
+        assert one.term.pending.get(one.uid("a")) is None
+        await one.term.end()
+        one.foreign = frozenset({"lading.dev/billing"})
+        await one.begin()
+        assert one.term.pending.get(one.uid("a")) is not None
 
     play(story, tmp_path)
 

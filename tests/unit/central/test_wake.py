@@ -429,3 +429,34 @@ def test_from_release_to_touch_p99() -> None:
 
     run_simulated(story())
     assert sorted(took)[int(len(took) * 0.99)] <= 2 * LOOK_S
+
+
+# what a filter had no time for
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
+def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_are(policy: Policy) -> None:
+    world = World(policy=policy, slice_s=0.0)
+    for name in ("n1", "n2"):
+        world.node(name, 1, vfs=1)
+    world.bind("full", "n1")
+    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
+    look(waker)
+    world.show("a", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
+    world.filter("a", "n1")
+    assert (look(waker), look(waker)) == (["a"], [])
+    assert world.filter("a", "n1", "n2").NodeNames == ["n2"]
+
+
+def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
+    """However many nodes one of them takes."""
+    world = World(slice_s=0.0)
+    for number in range(4):
+        world.node(f"n{number}", 1, vfs=1)
+    for name, vfs in (("a", "1"), ("b", "2")):
+        world.show(name, {"lading.dev/gpu": "1", "lading.dev/rdma": vfs})
+        world.filter(name, "elsewhere")
+    now = iter(range(1000))
+    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
+    first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if look(waker) is not None]
+    assert len(set(first)) == 2

@@ -201,10 +201,11 @@ def test_a_pod_that_is_being_bound_is_told_when_it_is(tmp_path: Path) -> None:
 
 def test_a_hundred_pods_are_told_a_few_at_a_time(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
+        await one.report("n1", 3)  # 48 pods share a card at the most
         for number in range(100):
             await bound(one, f"p{number}", share("800Mi", 1))
         begun = len(one.server.requests)
-        await report(one, {gpu_uuid("n1", 0): LOST}, gpus=1)
+        await report(one, {gpu_uuid("n1", card): LOST for card in range(3)}, gpus=3)
         await one.pause(LOOK_S)
         assert 0 < len(patches(one)) <= AT_ONCE
         await one.pause(LOOK_S * (100 / AT_ONCE + 1))

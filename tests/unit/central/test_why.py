@@ -5,6 +5,7 @@ import pytest
 from central.fit.model import Missing
 from central.scheduler import Reservation
 from central.why import Why, ask_in_words, why_pending
+from lading.amounts import format_mib
 from lading.vocabulary import REQUEST_ANNOTATIONS
 from tests.fakes.kube_objects import WHOLE, share, vfs
 from tests.unit.central.world import World, uid_of
@@ -43,7 +44,7 @@ def test_what_the_pod_holds_itself_is_not_in_its_way() -> None:
     assert record.taken is not None
     made.ledger.nominate(uid_of("a"), "n1", record.taken, 100.0)
     (node,) = why(made, "a").nodes
-    assert str(81920 - 30 * 1024) in node.detail  # free without what is held for it
+    assert format_mib(81920 - 30 * 1024) in node.detail  # free without what is held for it
     assert why(made, "a").making_room_on == "n1"
 
 
@@ -61,8 +62,8 @@ def test_a_pod_that_is_being_bound() -> None:
     [
         (WHOLE, ["1 whole GPU"]),
         ({"lading.dev/gpu": "2"}, ["2 whole GPUs"]),
-        (share("1Gi", 30), ["1024 MiB", "30 %"]),
-        (share(core=30), ["30 %"]),
+        (share("1Gi", 30), ["1Gi", "30%"]),
+        (share(core=30), ["30%"]),
         (WHOLE | vfs(2), ["1 whole GPU", "2 RDMA VFs"]),
     ],
 )

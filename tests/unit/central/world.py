@@ -1,5 +1,6 @@
 """The scheduler with its ledger and feeds, told of objects by hand: no API server, no loop, a clock that a test sets."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from central.fit.forecast import Forecast
 from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.pending import Pending, PendingPods
-from central.preempt import Plan, plans
+from central.preempt import Plan, Protection, plans
 from central.scheduler import Reservation, Scheduler
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -35,6 +36,7 @@ class World:
     policy: Policy = Policy.BINPACK
     forecast: Forecast | None = None
     now: float = 0.0
+    slice_s: float = math.inf  # 0: one node is judged in each call
     version: int = 0
     pods: dict[str, Json] = field(default_factory=dict)
     later: list[Callable[[], None]] | None = None  # None: what can wait is done at once
@@ -54,6 +56,7 @@ class World:
             forecast=self.forecast,
             refused=lambda pod, names: self.refused.append(pod.name),
             soon=lambda do: do() if self.later is None else self.later.append(do),
+            slice_s=self.slice_s,
         )
         self.pod_feed = PodFeed(self.ledger, self.pending, self.conditions, log=self.records.log, unassigned=self._unassigned)
         self.devices_feed = DevicesFeed(self.ledger)
@@ -88,8 +91,12 @@ class World:
         self.pod_feed.changed(shown)
         return shown
 
-    def gone(self, name: str) -> None:
-        self.pods.pop(name, None)
+    def gone(self, name: str, *, forced: bool = False) -> None:
+        """Deleted, and then gone, as a node ends it; `forced`: at once."""
+        made = self.pods.pop(name, None)
+        if made is not None and not forced:
+            made["metadata"] |= {"deletionTimestamp": "2026-11-21T00:00:00Z", "resourceVersion": str(self.next_version())}
+            self.pod_feed.changed(decoded(made))
         self.pod_feed.removed(Ident(NAMESPACE, name, uid_of(name)), str(self.next_version()))
 
     # ---- what kube-scheduler asks
@@ -107,7 +114,7 @@ class World:
 
     def plan(self, pod: Pending, names: Collection[str], *, spared: frozenset[PodUid] = frozenset()) -> Plan | None:
         """Whom preemption would choose."""
-        return [None, *plans(self.scheduler, pod, names, spared=spared)][-1]
+        return [None, *plans(self.scheduler, pod, names, Protection(spared=spared))][-1]
 
     # ---- a pod that is bound, in one step
 

@@ -26,7 +26,8 @@ def server(sockets: Path) -> Iterator[RawServer]:
 
 
 def ask(path: Path, request: bytes = b"?", method: str = "Ask", timeout_s: float = 5) -> bytes:
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    options = (("grpc.use_local_subchannel_pool", 1),)  # a shared one waits before it connects again
+    with grpc.insecure_channel(f"unix:{path}", options=options) as channel:
         rpc = channel.unary_unary(f"/service/{method}", request_serializer=None, response_deserializer=None)
         answer: bytes = rpc(request, timeout=timeout_s)
     return answer

@@ -21,7 +21,7 @@ from hooks.grant.unwell import Unhealthy
 from hooks.ledger.model import Grant, HeldBy, parse_annotation
 from lading.reasons import Reason
 from lading.signature import sign
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, ContainerId, PodUid, SandboxId
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, NOTHING, ContainerId, PodUid, SandboxId
 from protos.hook.v1 import hook_pb2
 from tests.fakes.holders import BOOT, NOW
 from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
@@ -83,6 +83,33 @@ def central(gen: int = 1, **containers: int) -> dict[str, str]:
     return {"lading.dev/assignment": json.dumps({"v": 1, "pod": POD, "node": "n1", "gen": gen, "containers": assigned})}
 
 
+# an inventory that may not be true any more
+
+REBOUND = replace(VIEW, rebound=(gpu(0).bdf,))
+OLD = replace(VIEW, age_s=61.0)
+STRICT = replace(RULES, max_age_s=60.0)
+
+
+def test_after_a_driver_was_bound_again_no_card_is_given_until_they_are_read() -> None:
+    """Also to the container that holds it already: its minor may be another card's."""
+    refusal = ask({"lading.dev/gpus": "1"}, REBOUND)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.transient) == (Reason.INVENTORY_UNAVAILABLE, True)
+    own = granted({"lading.dev/gpus": "1"})
+    assert reason({"lading.dev/gpus": "1"}, replace(REBOUND, own=own)) is Reason.INVENTORY_UNAVAILABLE
+    assert answered({"lading.dev/vfs": "1"}, REBOUND).grant
+    assert answered({}, REBOUND).grant is None
+
+
+def test_nothing_new_is_granted_from_an_old_inventory() -> None:
+    for annotations in ({"lading.dev/gpus": "1"}, {"lading.dev/vfs": "1"}):
+        refusal = ask(annotations, OLD, rules=STRICT)
+        assert isinstance(refusal, Refusal)
+        assert (refusal.reason, refusal.transient) == (Reason.INVENTORY_UNAVAILABLE, True)
+        assert answered(annotations, replace(OLD, age_s=60.0), rules=STRICT).grant
+        assert answered(annotations, replace(OLD, own=granted(annotations)), rules=STRICT).grant
+
+
 # a new grant
 
 
@@ -137,9 +164,21 @@ def test_env_of_the_users_own_is_known() -> None:
 
 def test_a_container_that_the_assignment_does_not_name_sees_no_card() -> None:
     answer = answered(central(train=0), rules=CENTRAL, name="side")
-    assert answer == Answer(adjustment=hook_pb2.Adjustment(env=[hook_pb2.EnvUpsert(name=VISIBLE_DEVICES, value=VOID)]))
+    env = [hook_pb2.EnvUpsert(name=VISIBLE_DEVICES, value=VOID)]
+    assert answer == Answer(adjustment=hook_pb2.Adjustment(env=env, annotations={GRANT: NOTHING}))
     bare = replace(CENTRAL, unassigned=UnassignedPolicy(hide=False))
-    assert answered(central(train=0), rules=bare, name="side") == Answer(adjustment=hook_pb2.Adjustment())
+    assert answered(central(train=0), rules=bare, name="side") == Answer(
+        adjustment=hook_pb2.Adjustment(annotations={GRANT: NOTHING})
+    )
+
+
+def test_a_container_that_could_not_be_found_again_is_refused() -> None:
+    assert reason({"lading.dev/gpus": "0"}, name="") is Reason.CONTAINER_UNNAMED
+    assert answered({"lading.dev/gpus.train": "0"}, name="").grant is None
+    unknown = hook_pb2.PodSandbox(annotations={"lading.dev/gpus": "0"})
+    answer = decide(unknown, hook_pb2.Container(name="train"), RULES, VIEW)
+    assert isinstance(answer, Refusal)
+    assert answer.reason is Reason.CONTAINER_UNNAMED
 
 
 @pytest.mark.parametrize("view", [replace(VIEW, stopped=True), replace(VIEW, may_grant=False)])

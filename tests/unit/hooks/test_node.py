@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from hooks import node as node_module
 from hooks.assignment.annotations import Trust
 from hooks.assignment.model import Form, Refusal
 from hooks.decide import Answer, Rules
@@ -18,15 +21,16 @@ from hooks.grant.gpu import GpuInjection, GpuMode
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unassigned import UnassignedPolicy
-from hooks.inventory.model import Inventory
+from hooks.inventory.model import DriverMount, Inventory
 from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.bypass import Bypassed
 from hooks.ledger.period import Began, End
 from hooks.ledger.store import Ledger, read_history
 from hooks.node import Node
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
 from lading.signature import sign
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid, SandboxId
 from protos.hook.v1 import hook_pb2
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, NOW, grant, whole
@@ -247,6 +251,52 @@ def test_a_failed_or_empty_list_releases_nothing(play: Play, down: bool) -> None
     play(scenario)
 
 
+def test_calls_are_answered_while_annotations_are_compared(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod's author decides how long its annotations are."""
+
+    async def scenario(rig: Rig) -> None:
+        loop, answered = asyncio.get_running_loop(), threading.Event()
+
+        def compared(*_: object, **__: object) -> tuple[Bypassed, ...]:
+            loop.call_soon_threadsafe(answered.set)
+            assert answered.wait(5), "the loop has no turn"
+            return ()
+
+        monkeypatch.setattr(node_module, "find_bypassed", compared)
+        async with rig.node() as node:
+            assert await node._reconcile()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("made_with", "asked_with", "accepts"),
+    [
+        (GPU_0, {}, Form.MANUAL),  # removed since the sandbox was made
+        (GPU_0, {"lading.dev/gpus.train": "0"}, Form.MANUAL),  # another container's since
+        ({"lading.dev/gpus.train": "0"}, {"lading.dev/gpus.train": "0"}, Form.SIGNED),  # the node accepts other forms since
+    ],
+)
+def test_a_container_that_was_answered_with_nothing_was_not_made_past_the_proxy(
+    play: Play, records: Records, made_with: dict[str, str], asked_with: dict[str, str], accepts: Form
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        sandbox = rig.runtime.run("a", made_with)
+        async with rig.node() as node:
+            rig.create(node, "a", sandbox, asked_with, "side")
+        rig.rules = replace(RULES, trust=Trust(accepted=frozenset({accepts})))
+        async with rig.node() as node:  # a restart: only the container's annotation tells
+            assert await node._reconcile()
+            assert [one.pod for one in node.bypassed] == []
+            rig.runtime.create(rig.runtime.run("b", GPU_0), "train")
+            assert await node._reconcile()
+            assert [one.pod for one in node.bypassed] == ["b"]
+        assert [fields["pod_uid"] for fields in records.fields(Event.CONTAINER_BYPASSED)] == ["b"]
+        assert Event.LEDGER_FAILED not in records.events()
+
+    play(scenario)
+
+
 def test_a_pod_that_is_being_answered_is_left_alone(play: Play) -> None:
     """Its sandbox is new and the lists are older: they know the stopped one only."""
 
@@ -364,6 +414,112 @@ def test_without_an_inventory_nothing_is_given(play: Play) -> None:
     play(scenario)
 
 
+# the driver's files at the moment of a decision
+
+
+def with_files(rig: Rig, *names: str, socket: Path | None = None) -> Inventory:
+    """Devices whose driver has these files, below the rig's folder, and perhaps a socket."""
+    rig.rules = replace(RULES, gpu=GpuInjection(mode=GpuMode.DEVICES, driver_files=True))
+    for name in names:
+        (rig.folder / name).touch()
+    mounts = [DriverMount(host_path=str(rig.folder / name), container_path=f"/usr/lib64/{name}") for name in names]
+    if socket:
+        mounts.append(DriverMount(host_path=str(socket), container_path="/run/socket", is_socket=True))
+    assert DEVICES.driver
+    return replace(DEVICES, driver=replace(DEVICES.driver, mounts=tuple(mounts)))
+
+
+def mounted(answer: Answer | Refusal) -> list[str]:
+    assert isinstance(answer, Answer), answer
+    return [mount.container_path for mount in answer.adjustment.mounts]
+
+
+@pytest.mark.parametrize("becomes", ["nothing", "folder"])
+def test_a_file_of_the_driver_that_is_gone_since_the_devices_were_read_is_not_mounted(play: Play, becomes: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        devices = with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")
+        async with rig.node(devices) as node:
+            await node._reconcile()
+            (rig.folder / "libcuda.so.1").unlink()
+            if becomes == "folder":
+                (rig.folder / "libcuda.so.1").mkdir()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DRIVER_FILES_MISSING
+            assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
+def test_a_file_of_the_driver_that_is_back_is_mounted(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node(with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")) as node:
+            await node._reconcile()
+            (rig.folder / "libcuda.so.1").unlink()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DRIVER_FILES_MISSING
+            (rig.folder / "libcuda.so.1").touch()
+            assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1", "/usr/lib64/libnvidia-ml.so.1"]
+
+    play(scenario)
+
+
+def test_a_socket_is_mounted_only_while_it_exists(play: Play, sockets: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        path = sockets / "socket"
+        async with rig.node(with_files(rig, "libcuda.so.1", socket=path)) as node:
+            await node._reconcile()
+            assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1"]
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+                assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1", "/run/socket"]
+
+    play(scenario)
+
+
+# what an earlier user left on a card
+
+
+def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
+    """Its last user ended after the last reading."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, dirty_tolerance_mib=1024)
+        async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
+            await node._reconcile()
+            sandbox, train = _sandbox("pod-1", "s0", GPU_0), hook_pb2.Container(name="train")
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DEVICE_DIRTY
+            assert reason(await node.adjust_after_reading(sandbox, train)) is Reason.DEVICE_DIRTY
+            assert node.watch
+            node.watch._read = lambda: DEVICES
+            assert isinstance(await node.adjust_after_reading(sandbox, train), Answer)
+
+    play(scenario)
+
+
+# a driver that is loaded again
+
+
+def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
+    """A reload of the driver between two readings: the old minor is another card's."""
+
+    async def scenario(rig: Rig) -> None:
+        link = rig.folder / "sys/bus/pci/devices" / gpu(0).bdf / "driver"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("nvidia")
+        before = replace(DEVICES, gpus=(replace(gpu(0, minor=2), binding=link.lstat().st_ino),))
+        async with rig.node(before) as node:
+            await node._reconcile()
+            link.rename(link.with_name("before"))  # so that its inode number is not free
+            link.symlink_to("nvidia")
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+            after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=link.lstat().st_ino),))
+            assert node.watch
+            node.watch._read = lambda: after
+            answer = await node.adjust_after_reading(_sandbox("pod-1", "s0", GPU_0), hook_pb2.Container(name="train"))
+            assert isinstance(answer, Answer)
+            assert "/dev/nvidia3" in [device.container_path for device in answer.adjustment.devices]
+
+    play(scenario)
+
+
 # one decision at a time
 
 
@@ -401,6 +557,28 @@ def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Recor
 
     play(scenario)
     assert Event.LEDGER_FAILED in records.events()
+
+
+def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(play: Play) -> None:
+    """Its end was not heard of either, and the grant is younger than the grace for calls under way."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await node._reconcile()
+            rig.create(node, "pod-1", sandbox)
+            node.ledger._db.execute("PRAGMA query_only = ON")
+            node.stopping(_sandbox("pod-1", sandbox))
+            assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
+            rig.runtime.stop(sandbox)
+            node.ledger._db.execute("PRAGMA query_only = OFF")
+            await node._reconcile()
+            assert holders(node) == set()
+            node.stopping(_sandbox("pod-1", sandbox))  # again, and now it is written
+        async with rig.node() as node:
+            assert node.ledger.is_stopped(SandboxId(sandbox))
+
+    play(scenario)
 
 
 def test_a_stopped_sandbox_is_given_nothing_any_more(play: Play) -> None:

@@ -1,10 +1,14 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hooks.grant.gpu import GpuMode
+from hooks.inventory.model import DriverMount
 from hooks.ledger.bypass import Bypassed
-from hooks.readiness import decide_ready
+from hooks.readiness import decide_ready, find_files_problem
 from lading.vocabulary import ContainerId, PodUid
+from tests.unit.hooks.inventories import gpu, inventory
 
 NEVER = float("inf")
 READY: dict[str, Any] = {
@@ -29,7 +33,7 @@ def failed(**changed: Any) -> dict[str, str]:
 def test_ready() -> None:
     assert failed() == {}
     names = [c.name for c in decide_ready(**READY) if c.required]
-    assert names == ["inventory", "reconciled", "ledger", "socket", "no-bypass"]
+    assert names == ["inventory", "reconciled", "ledger", "socket", "no-bypass", "driver-files"]
 
 
 @pytest.mark.parametrize(
@@ -42,12 +46,26 @@ def test_ready() -> None:
         ({"ledger": "disk full"}, "ledger", "disk full"),
         ({"socket": "/x.sock is gone"}, "socket", "/x.sock"),
         ({"bypassed": [bypassed("p")]}, "no-bypass", "ns/p/train"),
+        ({"driver_files": "no libcuda.so.1"}, "driver-files", "libcuda"),
     ],
 )
 def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> None:
     problems = failed(**changed)
     assert list(problems) == [name]
     assert named in problems[name]
+
+
+def test_the_drivers_files_are_missed_only_where_they_are_to_be_mounted() -> None:
+    bare = inventory(gpus=(gpu(0),))
+    assert bare.driver
+    mounts = (DriverMount(host_path="/libcuda.so.1", container_path="/libcuda.so.1"),)
+    assert bare.driver.version in find_files_problem(bare, driver_root="/", mode=GpuMode.DEVICES)
+    assert not find_files_problem(bare, driver_root="", mode=GpuMode.DEVICES)
+    assert not find_files_problem(bare, driver_root="/", mode=GpuMode.CDI)
+    assert not find_files_problem(None, driver_root="/", mode=GpuMode.DEVICES)
+    assert not find_files_problem(inventory(), driver_root="/", mode=GpuMode.DEVICES)
+    whole = replace(bare, driver=replace(bare.driver, mounts=mounts))
+    assert not find_files_problem(whole, driver_root="/", mode=GpuMode.DEVICES)
 
 
 def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:

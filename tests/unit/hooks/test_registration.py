@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,33 @@ def test_what_waits_for_vfs_has_time_to_say_that_they_did_not_come(deadline_s: f
 def test_a_listen_that_is_no_socket_is_not_registered() -> None:
     with pytest.raises(ConfigError):
         render_registration(Settings(listen="tcp://0.0.0.0:1"))
+
+
+def test_write_replaces_the_file_and_makes_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "hooks.d" / "50-lading.json"
+    config = tmp_path / "hooks.toml"
+    for listen in ("/run/old.sock", "/run/new.sock"):
+        config.write_text(f'listen = "{listen}"\n')
+        main(["registration", "--config", str(config), "--write", str(file)])
+    assert parse_registration(file.read_bytes(), file.name).endpoint == "/run/new.sock"
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("wrong", ["listn = 'x'", "listen = 'tcp://0.0.0.0:1'", "listen ="])
+def test_write_leaves_the_file_where_the_configuration_is_wrong(tmp_path: Path, wrong: str) -> None:
+    file = tmp_path / "50-lading.json"
+    file.write_text("valid")
+    config = tmp_path / "hooks.toml"
+    config.write_text(wrong)
+    with pytest.raises(SystemExit):
+        main(["registration", "--config", str(config), "--write", str(file)])
+    assert file.read_text() == "valid"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert {"doctor", "audit", "ledger", "release", "render", "registration", "rebuild-ledger"} <= set(
+        re.findall(r"[\w-]+", capsys.readouterr().out)
+    )

@@ -1,6 +1,8 @@
 """`lading-hooks render` on a simulated node."""
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +99,11 @@ def test_what_a_decision_depends_on_is_read() -> None:
     annotations = "lading.dev/gpus: '0'"
     for old, new, reason in (
         ("{name: side}", "{name: side, securityContext: {privileged: true}}", Reason.PRIVILEGED),
+        (
+            "{name: side}",
+            "{name: side, securityContext: {capabilities: {add: [SYS_ADMIN]}}}",
+            Reason.PRIVILEGED,
+        ),
         ("spec:", "spec:\n  hostUsers: false", Reason.USER_NAMESPACE),
     ):
         result = rendered(pod(annotations, POD.replace(old, new)))["side"]
@@ -309,6 +316,23 @@ def test_cdi_is_rendered_without_asking_a_runtime(command: Command, tmp_path: Pa
     status, out, _ = command(annotations="lading.dev/gpus.train: '0'", settings=settings)
     assert status == 0
     assert "nvidia.com/gpu=GPU-00000001-4c61-6469-6e67-000000001efc" in out
+
+
+def test_optional_groups_are_given_where_they_are_configured(command: Command, tmp_path: Path) -> None:
+    """What is missing of them keeps no container from its start."""
+    root = tmp_path / "node"
+    devices = root / "proc/devices"
+    devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n"))
+    os.mknod(root / "dev/gdrdrv", stat.S_IFCHR | 0o600, os.makedev(236, 0))
+    (root / "usr/share/nvidia").mkdir(parents=True)
+    (root / "usr/share/nvidia/nvoptix.bin").touch()
+    settings = f'driver_root = "{root}"\ndriver_groups = ["gdrcopy", "graphics", "imex", "gds"]'
+    status, out, _ = command(annotations="lading.dev/gpus.train: '0'", settings=settings)
+    assert status == 0
+    assert "/dev/gdrdrv rw" in out
+    assert "/usr/share/nvidia/nvoptix.bin ro" in out
+    assert "channel0" not in out
+    assert "gdrdrv" not in command(annotations="lading.dev/gpus.train: '0'")[1]
 
 
 def test_driver_files_are_mounted_where_a_root_is_configured(command: Command, tmp_path: Path) -> None:

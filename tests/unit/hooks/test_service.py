@@ -31,6 +31,7 @@ class Node:
 
     def __init__(self) -> None:
         self.answer: Answer | Refusal | Exception = Answer(adjustment=hook.Adjustment(env_remove=["X"]))
+        self.after_reading: Answer | Refusal = Answer(adjustment=hook.Adjustment(env_remove=["Y"]))
         self.asked: list[tuple[str, ...]] = []
         self.may_end = asyncio.Event()  # what is answered later
         self.vfs_in: set[str] = set()  # sandboxes
@@ -40,6 +41,11 @@ class Node:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    async def adjust_after_reading(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
+        self.asked.append(("read", sandbox.id))
+        self.answer = self.after_reading
+        return self.adjust_container(sandbox, container)
 
     async def attach_vfs(self, sandbox: hook.PodSandbox, answer: Answer) -> Answer | Refusal:
         self.asked.append(("attach", sandbox.id))
@@ -128,6 +134,21 @@ def test_adjust_answers_what_was_decided(sockets: Path) -> None:
 
     ask(sockets, node, questions)
     assert node.asked == [("adjust", "s1", "train")] * 2
+
+
+def test_a_refusal_that_may_pass_is_decided_again_after_a_new_reading(sockets: Path) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
+        refusal = Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="not yet", transient=True)
+        node.answer = refusal
+        assert (await client.adjust(request)).adjustment == hook.Adjustment(env_remove=["Y"])
+        node.answer = node.after_reading = refusal
+        assert (await client.adjust(request)).refusal.reason == "inventory-unavailable"
+
+    ask(sockets, node, questions)
+    assert node.asked == [("adjust", "s1", "train"), ("read", "s1"), ("adjust", "s1", "train")] * 2
 
 
 @pytest.mark.parametrize("stage", [hook.RUN_POD_SANDBOX, hook.STOP_POD_SANDBOX, hook.UPDATE_CONTAINER_RESOURCES, 99])

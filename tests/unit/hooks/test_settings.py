@@ -10,6 +10,7 @@ from hooks.assignment.model import Form
 from hooks.attach.model import VfConfig, VfSettings
 from hooks.grant.gpu import GpuInjection, GpuMode
 from hooks.grant.unwell import Unhealthy
+from hooks.inventory.groups import DriverGroup
 from hooks.main import serve
 from hooks.settings import AttachBy, Settings, attaches, check, read_configured_partitions, read_trust, rules
 from lading.errors import ConfigError
@@ -61,6 +62,14 @@ def test_a_report_needs_a_name() -> None:
         (Settings(assignments=(Form.MANUAL,), vf={"mac": "02:00:00:00:00:01"}), ("vf.mac",)),  # one VF's, not all's
         (Settings(assignments=(Form.MANUAL,), vf={"addresses": []}), ("vf.addresses",)),
         (Settings(assignments=(Form.MANUAL,), vf={"min_tx_rate": 9, "max_tx_rate": 1}), ("vf", "min_tx_rate")),
+        (
+            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_groups=(DriverGroup.GDS, DriverGroup.IMEX)),
+            ("driver_groups", "gds, imex", "gpu_mode", "cdi"),
+        ),
+        (
+            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
+            ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
+        ),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
     ],

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -13,9 +14,9 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, NotInstalledError, read_cluster, read_deciding
 from kubectl_lading.flags import Flags
 from lading.kube.errors import ForbiddenError, NotFoundError
-from lading.kube.resource import NODE_DEVICES, NODES, Resource
+from lading.kube.resource import NODE_DEVICES, NODES, PODS, Resource
 from lading.vocabulary import ASSIGNMENT
-from tests.fakes.kube_objects import devices, devices_path, node, node_path, pod, pod_path
+from tests.fakes.kube_objects import deep_fields, devices, devices_path, node, node_path, pod, pod_path
 from tests.fakes.kube_server import FakeKubeServer, Fault
 from tests.fakes.small_cluster import SmallCluster, uid_of
 
@@ -41,6 +42,25 @@ def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
     found = cluster.pod("team-a", "train-0")
     assert found is not None
     assert found.metadata.uid == uid_of("train-0")
+
+
+def test_a_deeply_nested_pod_is_read_like_any_other(tmp_path: Path) -> None:
+    deep = pod("deep", uid="uid-deep")
+    deep["metadata"] |= deep_fields()
+    listed = Fault(
+        body=msgspec.json.encode({"metadata": {"resourceVersion": "1"}, "items": [deep]}),
+        headers={"Content-Type": "application/json"},
+    )
+
+    async def scenario() -> Cluster:
+        async with FakeKubeServer() as server:
+            SmallCluster().fill(server.store)
+            server.fail(listed, when=lambda request: request.path == PODS.path())
+            return await _read(server, tmp_path)
+
+    cluster = asyncio.run(scenario())
+    assert {one.name for one in cluster.pending} == {"deep"}
+    assert cluster.problems == []
 
 
 async def _read_without(resource: Resource, tmp_path: Path) -> None:
@@ -93,7 +113,14 @@ def test_a_refused_list_is_an_error(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, ForbiddenError)
 
 
-TOLD = b'{"policy":"spread","spread_containers_per_card":3,"workload":[{"weight":7,"gpus":8}]}'
+TOLD = msgspec.json.encode(
+    {
+        "policy": "spread",
+        "spread_containers_per_card": 3,
+        "workload": [{"weight": 7, "gpus": 8}],
+        "foreign_annotations": ["lading.dev/billing"],
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +141,8 @@ def test_it_is_decided_as_central_says_that_it_decides(
         try:
             async with FakeKubeServer() as server:
                 SmallCluster().fill(server.store)
+                billed = pod("billed", uid="uid-billed", annotations={"lading.dev/billing": "x"})
+                await server.put(pod_path("billed"), billed)
                 flags = Flags(
                     kubeconfig=str(server.write_kubeconfig(tmp_path / "config")),
                     central="http://{}:{}".format(*runner.addresses[0][:2]),
@@ -123,7 +152,9 @@ def test_it_is_decided_as_central_says_that_it_decides(
         finally:
             await runner.cleanup()
 
-    scheduler = asyncio.run(scenario()).scheduler
+    cluster = asyncio.run(scenario())
+    assert ("billed" in {one.name for one in cluster.pending}) is (status == 200)  # central does not read that annotation
+    scheduler = cluster.scheduler
     assert scheduler.policy is policy
     assert scheduler.limits.spread_containers_per_card == (3 if status == 200 else 0)
     assert ([kind.gpus for kind, _ in scheduler.forecast.workload.kinds] == [8]) is (status == 200)

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kubectl_lading.flags import Flags, Group, Output, command
+from kubectl_lading.flags import Flags, Group, Output, Scope, command
 
 
 def parse(*words: str) -> Flags:
@@ -14,7 +14,7 @@ def parse(*words: str) -> Flags:
     def main() -> None:
         pass
 
-    @command("look")
+    @command("look", scope=Scope.PODS)
     @click.argument("name", default="")
     def look(flags: Flags, name: str) -> None:
         seen.append(flags)
@@ -44,6 +44,28 @@ def test_all_of_them() -> None:
         context="c", kubeconfig="f", all_namespaces=True, central="http://c", lading_namespace="l", output=Output.WIDE
     )
     assert parse("--request-timeout=1m30s", "look") == Flags(request_timeout_s=90.0)
+
+
+@pytest.mark.parametrize(
+    ("scope", "refused"),
+    [(Scope.CLUSTER, {"-n=x", "-A"}), (Scope.POD, {"-A"}), (Scope.PODS, set[str]())],
+)
+def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]) -> None:
+    """Before the command's name and behind it; and its help does not offer it."""
+
+    @click.group(cls=Group)
+    def main() -> None:
+        pass
+
+    @command("look", scope=scope)
+    def look(flags: Flags) -> None:
+        pass
+
+    main.add_command(look)
+    for word in ("-n=x", "-A"):
+        codes = {CliRunner().invoke(main, words).exit_code for words in ([word, "look"], ["look", word])}
+        assert codes == ({2} if word in refused else {0})
+        assert (f"  {word[:2]}," in CliRunner().invoke(main, ["look", "--help"]).output) == (word not in refused)
 
 
 @pytest.mark.parametrize("time", ["0", "soon", ""])

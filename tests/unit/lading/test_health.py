@@ -24,7 +24,7 @@ class Daemon:
 
     silence: str = ""
     conditions: tuple[Condition, ...] = ()
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    registry: CollectorRegistry | None = field(default_factory=CollectorRegistry)
     events: list[tuple[Event, dict[str, str]]] = field(default_factory=list)
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
@@ -79,6 +79,7 @@ def run(daemon: Daemon, body: Callable[[int], Coroutine[Any, Any, None]]) -> Non
 
 def test_metrics_are_those_of_this_registry() -> None:
     daemon = Daemon()
+    daemon.registry = CollectorRegistry()
     Counter("lading_test", "One.", registry=daemon.registry).inc(3)
 
     async def ask(port: int) -> None:
@@ -181,35 +182,51 @@ def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     run(Daemon(), ask)
 
 
-def test_connections_beyond_the_limit_are_cut_off_and_room_comes_back() -> None:
+def test_a_request_is_answered_beside_any_number_of_silent_connections() -> None:
     async def ask(port: int) -> None:
-        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MAX_CONNECTIONS)]
-        assert await within(closed_without_a_word(port))
-        for _, writer in waiting:
-            writer.close()
-            await writer.wait_closed()
-        async with asyncio.timeout(5):
-            while (await get_or_nothing(port)) != 200:  # noqa: ASYNC110  until the server has seen them go
-                await asyncio.sleep(0)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * health.MAX_CONNECTIONS)]
+        assert (await get(port, "/healthz"))[0] == 200
+        for _, writer in silent:
+            writer.transport.abort()
 
     run(Daemon(), ask)
+
+
+def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
+    async def ask(port: int) -> None:
+        oldest, *others = [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MAX_CONNECTIONS + 1)]
+        assert await within(is_closed(oldest[0]))
+        oldest[1].transport.abort()
+        for reader, writer in others:
+            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+            writer.transport.abort()
+
+    run(Daemon(), ask)
+
+
+def test_a_listener_without_a_registry_has_no_metrics() -> None:
+    daemon = Daemon(registry=None)
+
+    async def ask(port: int) -> None:
+        assert [(await get(port, path))[0] for path in ("/metrics", "/healthz", "/readyz")] == [404, 200, 200]
+
+    run(daemon, ask)
 
 
 async def closed_without_a_word(port: int) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        return await reader.read() == b""
-    except ConnectionResetError:
-        return True
+        return await is_closed(reader)
     finally:
         writer.transport.abort()
 
 
-async def get_or_nothing(port: int) -> int:
+async def is_closed(reader: asyncio.StreamReader) -> bool:
     try:
-        return (await get(port, "/healthz"))[0]
-    except (OSError, IndexError):
-        return 0
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
 
 
 async def within(answer: Awaitable[bool]) -> bool:

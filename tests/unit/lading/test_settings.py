@@ -85,7 +85,16 @@ def test_a_flag_wins_over_the_file(load_with: Load, flags: tuple[str, ...], key:
         ("modes = ['devices', 'cid']", ("x.toml", "modes[1]", "'cid'", "devices, cdi")),
         ("keys = { k1 = 4 }", ("x.toml", "keys", "4", "str")),
         ("lisen = '/run/x.sock'", ("x.toml", "'lisen'", "listen")),
-        ("limit = 1\nlisten = = 3\n", ("x.toml", "line 2")),
+        ("limit = 1\nlisten = = 3\n", ("x.toml", "line 2, column 10")),
+        ("limit = 1\nports = [1,\n", ("x.toml", "line 3, column 1")),  # tomllib says: at end of document
+        ("limit = 1\n\n  mode = 'cid'\n", ("x.toml", "line 3, column 3")),
+        ("ports = [\n  1,\n  'x',\n]\nlimit = 2", ("ports[1]", "line 1, column 1")),
+        ("# limt = 1\nlisten = 'limt = 1'\nlimt = 1\n", ("'limt'", "line 3, column 1")),
+        ("[keys]\na = 1\n", ("keys", "line 1, column 1")),
+        (
+            "lisen = 1\nlimit = 1\nlimt = 1\n",
+            ("'lisen' (at line 1, column 1)", "'limt' (at line 3, column 1)", "listen? limit?"),
+        ),
     ],
 )
 def test_an_error_names_file_key_value_and_what_would_be_right(load_with: Load, toml: str, parts: tuple[str, ...]) -> None:
@@ -104,10 +113,10 @@ def test_an_error_names_the_flag_that_set_it(load_with: Load, flags: tuple[str, 
 
 
 def test_a_file_that_is_no_utf8(tmp_path: Path) -> None:
-    (tmp_path / "x.toml").write_bytes(b'listen = "\xff"')
+    (tmp_path / "x.toml").write_bytes(b'limit = 1\nlisten = "\xff"')
     parser = argparse.ArgumentParser()
     add_flags(parser, Settings, config=tmp_path / "x.toml")
-    with pytest.raises(ConfigError, match=r"x\.toml"):
+    with pytest.raises(ConfigError, match=r"x\.toml.*line 2, column 11"):
         load(Settings, parser.parse_args([]))
 
 

@@ -1,7 +1,7 @@
 """One held call from bytes to outcome, with a real hook server where a hook is asked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from lading.errors import RuntimeUnavailableError
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
+from lading.vocabulary import MAX_KEYS
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import gate as gate_module
@@ -100,6 +101,8 @@ KNOWN = cri.PodSandboxStatus(id="s1", runtime_handler="nvidia")
 
 def gate_with(log: Log, chain: Chain, *registrations: Registration, runtime: Runtime | None = None) -> Gate:
     gate = Gate(chain, runtime or Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"])
+
+    gate.known.relist(0, [], [])
 
     async def use() -> None:
         gate.use(registrations)
@@ -266,6 +269,16 @@ def test_keys_that_only_the_node_writes_are_refused_on_guarded_pods(log: Log, ke
     assert key in outcome.message
 
 
+@pytest.mark.parametrize(("name", "message"), [("RunPodSandbox", run), ("CreateContainer", create)])
+def test_a_pod_with_more_guarded_keys_than_a_pod_may_have_is_refused(
+    log: Log, name: str, message: Callable[[dict[str, str]], bytes]
+) -> None:
+    gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration())
+    keys = {f"lading.dev/later-{i}": "" for i in range(MAX_KEYS)}
+    assert isinstance(outcome_of(gate, name, message(keys)), Forward)
+    assert reason(outcome_of(gate, name, message(keys | GUARDED))) == Reason.ANNOTATION_MALFORMED
+
+
 @pytest.mark.parametrize("key", ["lading.dev/grant", "lading.dev/attachments"])
 def test_a_forged_grant_is_refused_on_any_container(log: Log, key: str) -> None:
     request = cri.CreateContainerRequest.FromString(create())
@@ -286,6 +299,17 @@ def test_a_guarded_request_that_can_not_be_read_is_refused(log: Log, name: str) 
     assert isinstance(outcome, Refuse)
     assert reason(outcome) == Reason.REQUEST_UNREADABLE
     assert outcome.status == Status.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("missing", ["sandbox_config", "metadata"])
+def test_a_container_without_its_sandboxs_configuration_is_refused(log: Log, missing: str) -> None:
+    chain = Scripted(log, answered(("10.json", ASSIGNED)))
+    gate = gate_with(log, chain, registration())
+    gate.known.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
+    request = cri.CreateContainerRequest.FromString(create(GUARDED))
+    (request if missing == "sandbox_config" else request.sandbox_config).ClearField(missing)
+    assert reason(outcome_of(gate, "CreateContainer", request.SerializeToString())) == Reason.REQUEST_UNREADABLE
+    assert not chain.questions
 
 
 def test_restoring_a_guarded_pod_is_refused_and_any_other_is_not(log: Log) -> None:
@@ -318,12 +342,39 @@ def test_any_other_container_is_not(log: Log) -> None:
     assert outcome_of(gate, "CreateContainer", create()) == Forward(None, observe=True)
 
 
+@pytest.mark.parametrize("learn", ["observed", "listed", "asked"])
+def test_a_container_whose_pod_lost_a_guarded_key_since_its_sandbox_was_made_is_refused(log: Log, learn: str) -> None:
+    """However the proxy knows of the sandbox: it made it, it found it in the runtime's list, or it asks for it now."""
+    runtime = Runtime(cri.PodSandboxStatus(id="s1", annotations={**GUARDED, "lading.dev/vfs": "1"}))
+    gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration(), runtime=runtime)
+    if learn == "observed":
+        made = cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString()
+        observe(gate, "RunPodSandbox", run({**GUARDED, "lading.dev/vfs": "1"}), made)
+    elif learn == "listed":
+        listed = cri.PodSandbox(id="s1", annotations={**GUARDED, "lading.dev/vfs": "1"})
+        gate.known.relist(gate.known.mark(), [listed], [])
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.ASSIGNMENT_CHANGED
+    if learn != "asked":  # else nothing in the request says that there is something to ask
+        assert reason(outcome_of(gate, "CreateContainer", create())) == Reason.ASSIGNMENT_CHANGED
+    assert isinstance(outcome_of(gate, "CreateContainer", create({**GUARDED, "lading.dev/vfs": "2"})), Forward)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_unknown_sandbox_is_looked_up_until_the_runtimes_list_was_read(log: Log, listed: bool) -> None:
+    """After a restart of the proxy, whose first list failed."""
+    runtime = Runtime(cri.PodSandboxStatus(id="s1", annotations=GUARDED))
+    gate = gate_with(log, Scripted(log), registration(), runtime=runtime)
+    gate.known.listed = listed
+    outcome = outcome_of(gate, "CreateContainer", create())
+    assert isinstance(outcome, Forward) if listed else reason(outcome) == Reason.ASSIGNMENT_CHANGED
+
+
 def test_removing_the_annotation_from_a_running_pod_unguards_nothing(log: Log) -> None:
     gate = gate_with(log, Scripted(log))
     gate.known.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
     assert reason(outcome_of(gate, "CreateContainer", create())) == Reason.NO_REGISTRATION
     without = cri.CreateContainerRequest(pod_sandbox_id="s1").SerializeToString()
-    assert reason(outcome_of(gate, "CreateContainer", without)) == Reason.NO_REGISTRATION
+    assert reason(outcome_of(gate, "CreateContainer", without)) == Reason.REQUEST_UNREADABLE
 
 
 # Static adjustments

@@ -18,6 +18,7 @@ from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.kube.resource import PODS
 from lading.log import Event
+from tests.fakes.kube_objects import deep_fields
 from tests.fakes.kube_server import FakeKubeServer, Fault, Request
 from tests.fakes.records import Records
 from tests.fakes.simulated_time import run_simulated
@@ -274,6 +275,29 @@ def test_an_object_made_anew_under_its_name(play: Play) -> None:
 
 
 BROKEN = {"spec": {"nodeName": 7}}
+
+
+def test_a_deeply_nested_pod_is_listed_and_watched_whole(play: Play) -> None:
+    """Its spec is read: it may hold devices."""
+
+    def deep(version: int, node: str) -> bytes:
+        metadata = {"name": "a", "namespace": "default", "uid": "u-a", "resourceVersion": str(version), **deep_fields()}
+        return msgspec.json.encode({"metadata": metadata, "spec": {"nodeName": node}})
+
+    async def prepare(one: Rig) -> None:
+        page = b'{"metadata":{"resourceVersion":"5"},"items":[%s]}' % deep(5, "n1")
+        one.server.fail(Fault(body=page, headers={"Content-Type": "application/json"}), when=is_list)
+
+    async def story(one: Rig) -> None:
+        for event in ("=a", "+a"):
+            await one.sink.heard(event)
+            found = one.sink.there["a"]
+            assert isinstance(found, Pod)
+            assert found.spec.node_name == ("n1" if event == "=a" else "n2")
+            await one.server.send(b'{"type":"MODIFIED","object":%s}' % deep(6, "n2"))
+        assert one.records.count(Event.OBJECT_UNREADABLE) == 0
+
+    play(story, prepare)
 
 
 def test_an_unreadable_object_is_there_until_it_is_deleted(play: Play) -> None:

@@ -1,11 +1,21 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.parse import MAX_DEVICES, MAX_MEMORY_MIB, BadAsk, parse_ask
+from central.ask.parse import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_MEMORY_MIB, BadAsk, parse_ask
 from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
 from lading.vocabulary import PodUid
+
+MISSPELT = {
+    "toplogy": "topology",
+    "share-antiaffinity": "share-anti-affinity",
+    "nvswitch-partitions": "nvswitch-partition",
+    "gpu-models": "gpu-model",
+    "GPU-Model": "gpu-model",
+    "mig": "mig-profile",
+}
 
 
 def container(name: str, limits: dict[str, Amount] | None = None, **more: Any) -> Container:
@@ -233,7 +243,18 @@ def test_annotations_that_contradict_one_another() -> None:
 def test_annotations_that_the_node_would_refuse_beside_an_assignment() -> None:
     for key in ("gpus", "gpus.c", "vfs", "vfs.c", "grant"):
         bad(pod(container("c", {"gpu": 1}), annotations={key: "0"}), f"lading.dev/{key}")
-    assert asked({"gpu": 1}, gpusx="0", other="1") == asked({"gpu": 1})
+
+
+@pytest.mark.parametrize(("written", "meant"), MISSPELT.items())
+def test_an_annotation_that_does_not_exist_is_refused_with_the_nearest_that_does(written: str, meant: str) -> None:
+    bad(pod(container("c", {"gpu-core": 30}), annotations={written: "x"}), f"lading.dev/{written}", f"lading.dev/{meant}")
+
+
+def test_annotations_of_other_systems_are_not_looked_at() -> None:
+    with_gpu = container("c", {"gpu": 1})
+    other = pod(with_gpu)
+    annotated = msgspec.structs.replace(other.metadata, annotations={"example.com/toplogy": "switch"})
+    assert parse_ask(msgspec.structs.replace(other, metadata=annotated)) == parse_ask(other)
 
 
 def test_with_whom_a_share_is_shared() -> None:
@@ -280,3 +301,20 @@ def test_a_profile_refines_whole_gpus_only() -> None:
     both = pod(container("a", {"gpu": "1"}), container("b", {"gpu-core": "10"}), annotations=profile)
     bad(both, "mig-profile", "'b'")
     bad(pod(container("c"), annotations=profile), "mig-profile")
+
+
+@pytest.mark.parametrize(("inits", "apps"), [(0, MAX_CONTAINERS), (MAX_INIT_CONTAINERS, MAX_CONTAINERS - MAX_INIT_CONTAINERS)])
+def test_as_many_containers_as_may_ask_for_devices(inits: int, apps: int) -> None:
+    assert isinstance(parse_ask(crowd(inits, apps)), Ask)
+    plain = tuple(container(f"p{number}") for number in range(1000))  # which ask for none
+    assert isinstance(parse_ask(pod(*crowd(0, 1).spec.containers, init=plain)), Ask)
+
+
+@pytest.mark.parametrize(("inits", "apps"), [(0, MAX_CONTAINERS + 1), (MAX_INIT_CONTAINERS + 1, 1), (MAX_CONTAINERS, 0)])
+def test_more_containers_that_ask_for_devices_are_refused(inits: int, apps: int) -> None:
+    bad(crowd(inits, apps), str(MAX_INIT_CONTAINERS if inits else MAX_CONTAINERS))
+
+
+def crowd(inits: int, apps: int) -> Pod:
+    asking = [container(f"c{number}", {"gpu": "1"}) for number in range(inits + apps)]
+    return pod(*asking[inits:], init=tuple(asking[:inits]))

@@ -1,4 +1,4 @@
-"""Central's key: what it signs, what it disowns, and files that hold none."""
+"""Central's key: what it signs, what it accepts, and files that hold none."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from central.bind.signer import load_signer
+from central.bind.signer import Signer, load_signer
 from lading.errors import ConfigError
 from tests.fakes.signing import a_signer
 
@@ -21,22 +21,25 @@ def write(folder: Path, key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> 
 def test_what_it_signed_and_what_it_did_not() -> None:
     signer = a_signer()
     written = signer.sign("text")
-    assert not signer.disowns("text", written)
-    assert signer.disowns("text2", written)
-    assert signer.disowns("text", "")
-    assert signer.disowns("text", "ed25519:k1:AAAA")
-    assert signer.disowns("text", a_signer().sign("text"))  # says this key, and is not by it
+    assert signer.accepts("text", written)
+    assert not signer.accepts("text2", written)
+    assert not signer.accepts("text", "")
+    assert not signer.accepts("text", "ed25519:k1:AAAA")
+    assert not signer.accepts("text", a_signer().sign("text"))  # says this key, and is not by it
 
 
-def test_another_key_may_have_been_right_before() -> None:
-    assert not a_signer("k2").disowns("text", a_signer("k1").sign("text"))
+def test_assignments_of_a_configured_earlier_key_are_accepted() -> None:
+    earlier = Ed25519PrivateKey.generate()
+    written = Signer(earlier, "k1").sign("text")
+    assert Signer(Ed25519PrivateKey.generate(), "k2", {"k1": earlier.public_key()}).accepts("text", written)
+    assert not a_signer("k2").accepts("text", written)
 
 
 def test_a_key_from_a_file(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     signer = load_signer(write(tmp_path, key), "central-1")
     assert signer.sign("text").startswith("ed25519:central-1:")
-    assert not signer.disowns("text", signer.sign("text"))
+    assert signer.accepts("text", signer.sign("text"))
 
 
 def test_files_that_hold_none(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import pytest
 
 from central.ask.model import Policy
 from central.ask.pod import Pod
+from central.extender import connections
 from central.extender import server as module
 from central.extender.server import ExtenderServer, server_tls
-from central.extender.wire import BindArgs, FilterResult
+from central.extender.wire import BindArgs, FilterResult, MetaVictims
+from central.reasons import OfBinding
 from central.reckoning import Reckoning, reckoning_of
 from lading.errors import ConfigError, HostError
 from lading.health import Address
@@ -36,8 +38,22 @@ class Verbs:
         self.world = World()
         self.filter = self.world.scheduler.filter
         self.prioritize = self.world.scheduler.prioritize
-        self.preempt = self.world.scheduler.preempt
+        self.unseen: set[str] = set()  # names of pods that the watch does not show
+        self.preparing: Callable[[], object] = lambda: None
         self.bound: BindArgs | None = None
+
+    async def find(self, sent: Pod) -> Pod | None:
+        """As if the watch showed every pod as it is sent."""
+        return None if sent.metadata.name in self.unseen else sent
+
+    async def prepare_filter(self, pod: Pod) -> None:
+        self.preparing()
+
+    async def prepare_prioritize(self, pod: Pod) -> None:
+        pass
+
+    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
+        return self.world.scheduler.preempt(pod, victims)
 
     async def bind(self, args: BindArgs) -> str:
         self.bound = args
@@ -304,6 +320,15 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     return int(head.split()[1]), head.lower()
 
 
+def test_who_lost_the_lease_while_nodes_were_judged_decides_nothing() -> None:
+    async def story(one: Http) -> None:
+        one.verbs.preparing = lambda: setattr(one, "leads", False)
+        assert (await one.post("filter", {"Pod": pod("a"), "NodeNames": ["n1"]}))[0] == 503
+        assert len(one.verbs.world.pending) == 0
+
+    play(story)
+
+
 def test_a_connection_is_kept_until_another_leads() -> None:
     async def story(one: Http) -> None:
         host, port = one.url.removeprefix("http://").split(":")
@@ -387,3 +412,109 @@ def test_tls_files_that_are_none(authority: Authority, tmp_path: Path) -> None:
     for files in ((none, key, ""), (certificate, none, ""), (certificate, key, none), ("/no/such", key, "")):
         with pytest.raises(ConfigError):
             server_tls(*files)
+
+
+@pytest.mark.parametrize(("client", "status"), [("scheduler", 200), ("intruder", 403), ("", 403)])
+def test_a_verb_needs_a_certificate_with_an_allowed_name_and_reading_needs_none(
+    authority: Authority, client: str, status: int
+) -> None:
+    pair = authority.sign(f"central-{client}", "central", addresses=["127.0.0.1"])
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if client:
+        mine = authority.sign(f"as-{client}", client)
+        context.load_cert_chain(mine.certificate, mine.key)
+
+    async def story() -> tuple[int, int]:
+        server = ExtenderServer(Verbs(), leads=lambda: True, answered=lambda *_: None, log=Records().log, callers=["scheduler"])
+        tls = server_tls(str(pair.certificate), str(pair.key), str(authority.certificate), readers=True)
+        host, port = await server.start(Address("127.0.0.1", 0), tls)
+        url = f"https://{host}:{port}"
+        try:
+            async with aiohttp.ClientSession() as session:
+                async with session.post(f"{url}/bind", data=golden("bind"), ssl=context) as bound:
+                    pass
+                async with session.get(f"{url}/v1/reckoning", ssl=context) as read:
+                    return bound.status, read.status
+        finally:
+            await server.close()
+
+    assert asyncio.run(story()) == (status, 200)
+
+
+# By what the watch shows
+
+
+def test_a_pod_that_the_watch_does_not_show_gets_and_holds_nothing() -> None:
+    async def story(one: Http) -> None:
+        one.verbs.unseen.add("a")
+        body = {"Pod": pod("a", version=1), "NodeNames": ["n1", "n2"]}
+        status, answer = await one.post("filter", body)
+        assert (status, answer.keys(), OfBinding.POD_UNKNOWN.value in answer["Error"]) == (200, {"Error"}, True)
+        assert await one.post("prioritize", body) == (200, [])
+        assert len(one.verbs.world.pending) == 0
+
+    play(story)
+
+
+# Connections that take long
+
+
+async def connect(one: Http) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = one.url.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+def test_silent_connections_keep_out_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_WAITING", 4)
+
+    async def story(one: Http) -> None:
+        silent = [await connect(one) for _ in range(12)]
+        assert (await one.post("bind", golden("bind")))[0] == 200
+        assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.transport.abort()
+
+    play(story)
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.01)
+
+    async def story(one: Http) -> None:
+        reader, writer = await connect(one)
+        writer.write(b"POST /bind HTTP/1.1\r\n")
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.transport.abort()
+
+    play(story)
+
+
+async def refused_for(one: Http, head: bytes) -> int:
+    """The status of a request of which nothing follows the head."""
+    reader, writer = await connect(one)
+    writer.write(b"POST /bind HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n")
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.transport.abort()
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Transfer-Encoding: chunked\r\n", 411),
+        (b"Content-Length: 67108865\r\n", 413),
+        (b"Content-Length: 1001\r\n", 503),  # beyond what all may have together
+        (b"Content-Length: 1000\r\n", 408),  # it does not come
+    ],
+)
+def test_a_body_is_refused_by_its_head_or_not_waited_for(head: bytes, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BODIES", 1000)
+    monkeypatch.setattr(module, "BODY_S", 0.01)
+
+    async def story(one: Http) -> None:
+        assert await refused_for(one, head) == status
+        assert one.answered == [("bind", status)]
+
+    play(story)

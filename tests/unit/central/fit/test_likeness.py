@@ -10,8 +10,9 @@ from central.fit.fit import fit
 from central.fit.likeness import Likeness, likeness, likeness_for, likeness_of_cards, likeness_of_devices
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import Score, score_placed
-from central.fit.standing import Standings
+from central.fit.standing import Standing, Standings
 from central.ledger.model import NodeRoom
+from central.steps import exhaust
 from tests.fakes.rooms import ask, card, eight_gpus, rdma, room, share, vf, whole
 
 
@@ -20,7 +21,7 @@ def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1")
     return eight_gpus(held_cards={*range(8)} - {*cards}, held_vfs={*range(16)} - {*vfs}, name=name)
 
 
-def judge(one: NodeRoom, asked: Ask) -> Score | Missing:
+def judge(one: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
     found = fit(one, asked, policy=Policy.BINPACK)
     return found.missing if isinstance(found, NoFit) else score_placed(one, asked, found, policy=Policy.BINPACK)
 
@@ -62,6 +63,12 @@ def test_alike_rooms_have_one_verdict_and_score() -> None:
         assert all(len(found) == 1 for found in verdicts.values())
 
 
+def judged(standings: Standings, asked: Ask) -> Standing:
+    standing = standings.of(asked)
+    exhaust(standing.judging())
+    return standing
+
+
 def test_a_standing_tells_apart_what_matters_to_its_ask() -> None:
     rooms = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
 
@@ -69,10 +76,10 @@ def test_a_standing_tells_apart_what_matters_to_its_ask() -> None:
         return ([(one.name, one) for one in rooms] if version < 1 else []), 1
 
     standings = Standings(judge, since, alike=lambda asked: likeness_for(read_demand(asked, Policy.BINPACK)))
-    within = standings.of(ask(whole("c", 2), scope=Scope.SWITCH))
+    within = judged(standings, ask(whole("c", 2), scope=Scope.SWITCH))
     assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
-    assert standings.of(ask(whole("c", 2))).best([one.name for one in rooms]) == "elsewhere"
-    assert standings.of(ask(whole("c"))).best([one.name for one in rooms]) == "apart"
+    assert judged(standings, ask(whole("c", 2))).best([one.name for one in rooms]) == "elsewhere"
+    assert judged(standings, ask(whole("c"))).best([one.name for one in rooms]) == "apart"
 
 
 def test_the_nearest_devices_come_first_and_for_spread_last() -> None:

@@ -1,6 +1,7 @@
 """What is kept and caught up ranks nodes as a look at every one of them does."""
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.fragmentation import Fragmentation, Scoring
 from central.fit.model import NoFit, Placement
-from central.fit.ranking import Rankings
+from central.fit.ranking import Ranking, Rankings
 from central.fit.workload import PodKind, workload_of
 from central.ledger.model import NodeRoom
+from central.steps import exhaust
 from tests.fakes.rooms import ask, card, gpu_bdf, held, room, share, vf, whole
 
 SIZE = 1000
@@ -85,8 +87,8 @@ class Rooms:
         return left, len(self.loads)
 
 
-def place(one: NodeRoom, asked: Ask) -> Placement | NoFit:
-    return fit(one, asked, policy=Policy.FRAGMENTATION, limits=LIMITS)
+def place(room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
+    return fit(room, ask, policy=Policy.FRAGMENTATION, limits=LIMITS, brief=brief)
 
 
 def best_score(one: NodeRoom, shape: Shape) -> int:
@@ -117,6 +119,12 @@ def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
     return min(ranked)[-1] if ranked else None
 
 
+def ranked(rankings: Rankings, shape: Shape, *, steps: int | None = None) -> Ranking:
+    """With so many nodes judged, of those that only the exact fit can judge; None: with all."""
+    exhaust(islice(rankings.standing(shape.ask).judging(), steps))
+    return rankings.of(shape)
+
+
 names = st.sampled_from([f"n{number}" for number in range(5)])
 cpu = st.sampled_from([0, 3999, 8000, 20_000, 64_000])
 puts = st.tuples(st.just("put"), names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
@@ -136,8 +144,10 @@ def test_caught_up_it_ranks_as_a_look_at_all_does(steps: list[tuple[list[tuple[A
     for told, shape, among in steps:
         for kind, *words in told:
             getattr(rooms, kind)(*words)
-        ranking = rankings.of(shape)
         exact = {name: place(one, shape.ask) for name, one in rooms.now.items()}
+        partly = ranked(rankings, shape, steps=1)
+        assert all(isinstance(exact[name], Placement) for name in partly.fits)
+        ranking = ranked(rankings, shape)
         assert set(ranking.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
         assert ranking.standing.reasons == {
             name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
@@ -152,7 +162,7 @@ def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
     rooms = Rooms()
     rooms.put("n1", (1,), 2000, 0)
     rooms.put("n2", (0, 0, 0), 64_000, 0)
-    ranking = rooms.rankings().of(Shape(ask=ASKS[2], requests=Requests(4000, 1024)))
+    ranking = ranked(rooms.rankings(), Shape(ask=ASKS[2], requests=Requests(4000, 1024)))
     assert (ranking.best(), ranking.best(["n1"])) == ("n2", "n1")
     assert ranking.best(["nobody"]) is None
 
@@ -161,7 +171,7 @@ def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one(
     rooms = Rooms()
     rooms.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
     rooms.put("n2", (0, 0, 0), 64_000, 1)
-    best = {vfs: rooms.rankings().of(Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL)).best() for vfs in (0, 1)}
+    best = {vfs: ranked(rooms.rankings(), Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL)).best() for vfs in (0, 1)}
     assert best == {0: "n1", 1: "n2"}
 
 
@@ -170,7 +180,7 @@ def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
     rooms.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
     rankings = rooms.rankings()
     shape = Shape(ask=ASKS[2], requests=ALL)
-    rankings.of(shape)
+    ranked(rankings, shape)
     narrowed = rankings.narrowed(rooms.now["n1"], shape)
     assert [one.gpu.bdf for one in narrowed.cards] == [gpu_bdf(2)]
     elsewhere = replace(rooms.now["n1"], name="of no ledger")
@@ -203,14 +213,14 @@ def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> No
     shape = Shape(ask=ASKS[0], requests=ALL)
     for expected in (20, 0):
         counting.scored = 0
-        rankings.of(shape)
+        ranked(rankings, shape)
         assert counting.scored == expected
     rooms.put("n7", (0,), 64_000, 0)
     rooms.load("n8", 1000)
-    rankings.of(shape)
+    ranked(rankings, shape)
     assert counting.scored == 2
     again = rankings.scoring = Counting(Fragmentation(WORKLOAD, rankings.columns))
-    rankings.of(shape)
+    ranked(rankings, shape)
     assert again.scored == 20
 
 

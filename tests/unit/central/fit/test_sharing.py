@@ -148,8 +148,8 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
         (room(card(0, free_mib=500), shared(1, X)), one(Y), ["share-exclusion y", "of 2 GPUs", "2 have"]),
         (room(shared(0, X)), one(None), ["no share-exclusion", "of 1 GPU ", "1 have"]),
         (room(shared(0, labels(anti="x"))), one(labels(anti="x")), ["share-anti-affinity x"]),
-        (room(card(0), card(1)), ask(share("a", 50_000), share("b", 50_000), sharing=labels("x")), ["50000 MiB; 50000 MiB"]),
-        (room(card(0), shared(1, labels("x"), free_mib=7)), one(labels("x")), [gpu_uuid(1), "7 MiB"]),
+        (room(card(0), card(1)), ask(share("a", 50_000), share("b", 50_000), sharing=labels("x")), ["50000Mi; 50000Mi"]),
+        (room(card(0), shared(1, labels("x"), free_mib=7)), one(labels("x")), [gpu_uuid(1), "7Mi"]),
         (room(shared(0, labels("x")), shared(1, labels("x"))), one(labels("x")), [gpu_uuid(0), gpu_uuid(1), "until"]),
         (
             room(card(0), replace(shared(1, labels("x")), usable=False)),

@@ -1,6 +1,7 @@
 """What is kept and caught up says what a look at every node says."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,17 +10,25 @@ from central.ask.model import Ask, Policy
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
 from central.fit.score import score
-from central.fit.standing import PASSED_OVER, REMEMBERED, Score, Standings
+from central.fit.standing import PASSED_OVER, REMEMBERED, Score, Standing, Standings
 from central.ledger.model import NodeRoom
+from central.steps import exhaust
 from tests.fakes.rooms import ask, card, room, share, whole
 
 ASKS = (ask(whole("c")), ask(whole("c", 2)), ask(share("c", 40_000)))
 CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), card(0, unhealthy="Xid 79"))
 
 
-def judge(room: NodeRoom, asked: Ask) -> Score | Missing:
-    found = fit(room, asked, policy=Policy.BINPACK)
+def judge(room: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
+    found = fit(room, asked, policy=Policy.BINPACK, brief=brief)
     return found.missing if isinstance(found, NoFit) else score(room, asked, policy=Policy.BINPACK)
+
+
+def judged(standings: Standings, asked: Ask) -> Standing:
+    """On all nodes."""
+    standing = standings.of(asked)
+    exhaust(standing.judging())
+    return standing
 
 
 class Rooms:
@@ -59,9 +68,13 @@ def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, 
             rooms.remove(name)
         else:
             rooms.put(name, cards)
-        standing = standings.of(asked)
         verdicts = {one.name: judge(one, asked) for one in rooms.rooms.values()}
         scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
+        partly = standings.of(asked)
+        exhaust(islice(partly.judging(), 1))
+        assert partly.fits.items() <= scores.items()
+        assert partly.complete is (Missing.NOT_REACHED.shown not in partly.reasons.values())
+        standing = judged(standings, asked)
         assert standing.fits == scores
         shown = {node: verdict.shown if isinstance(verdict, Missing) else "" for node, verdict in verdicts.items()}
         assert standing.reasons == shown
@@ -76,7 +89,7 @@ def test_the_best_of_few_among_many() -> None:
     for name in names:
         rooms.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
     asked = ASKS[2]
-    standing = Standings(judge, rooms.since).of(asked)
+    standing = judged(Standings(judge, rooms.since), asked)
     fuller, emptier = names[3 * PASSED_OVER :], names[: 3 * PASSED_OVER]
     assert standing.best(names) == fuller[0]
     assert standing.best(emptier[::-1]) == emptier[0]
@@ -115,6 +128,6 @@ def test_changes_do_not_add_up_in_memory() -> None:
     standings = Standings(judge, rooms.since)
     for number in range(500):
         rooms.put("n1", {0} if number % 2 else {2})
-        standing = standings.of(ASKS[2])
+        standing = judged(standings, ASKS[2])
         standing.best(["n1"])
     assert len(standing._heap) < 50

@@ -1,5 +1,7 @@
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from central.ask.model import Ask, Policy, Role
@@ -100,3 +102,15 @@ def test_a_search_without_end_is_ended() -> None:
     cards = [card(n, usable_mib=sum(sizes) // 8 + 1) for n in range(8)]
     with pytest.raises(SearchEndedError):
         choose(pod, *cards, steps=50)
+
+
+def test_a_pods_own_containers_count_against_the_number_of_sharers() -> None:
+    def limited(number: int) -> CardRoom:
+        one = card(number)
+        return replace(one, gpu=msgspec.structs.replace(one.gpu, max_shares=2))
+
+    pod = ask(share("a", 1), share("b", 1), share("c", 1))
+    assert choose(pod, limited(0)) is None
+    given = choose(pod, limited(0), limited(1))
+    assert given is not None
+    assert sorted(numbers[0] for numbers in given.values()) in ([0, 0, 1], [0, 1, 1])

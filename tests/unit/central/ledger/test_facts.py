@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.ledger.ledger import LINGER_S, Ledger
+from central.ledger.ledger import LINGER_S, UNREPORTED_S, Ledger
 from central.ledger.model import Claim
 from lading.nodedevices import NodeDevices, Past, Place, Use
 from tests.fakes.rooms import CARD_MIB, gpu_uuid
@@ -288,9 +288,43 @@ def test_what_lingers_goes_with_the_report() -> None:
     assert ledger.holders("n1") == ()
 
 
-def test_on_a_reachable_node_a_force_deleted_pod_frees_at_once_what_was_not_reported() -> None:
+@pytest.mark.parametrize("end", ["report", "time", "grant"])
+def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_report(end: str) -> None:
     ledger = ledger_of()
     ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.remove_pod(uid("p"))
+    assert free_cards(ledger.room("n1")) == [1]
+    if end == "time":
+        ledger.expire(1.0)
+        ledger.expire(0.9 + UNREPORTED_S)
+        assert free_cards(ledger.room("n1")) == [1]
+        ledger.expire(1.0 + UNREPORTED_S)
+    elif end == "grant":
+        ledger.set_node(report(version=2, grants=[grant("p", "c", granted(0))]))
+        ledger.expire(2 * UNREPORTED_S)
+        ledger.expire(4 * UNREPORTED_S)
+        assert free_cards(ledger.room("n1")) == [1]
+    if end != "time":
+        ledger.set_node(report(version=3))
+    assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+def test_each_force_deleted_pod_has_its_own_time() -> None:
+    ledger = ledger_of()
+    for name, now in {"p": 0.0, "q": 2 * LINGER_S}.items():
+        ledger.set_pod(pod(name, node="n1", takes=whole(0)))
+        ledger.remove_pod(uid(name))
+        ledger.expire(now)
+        ledger.expire(now + UNREPORTED_S - 1)
+        assert free_cards(ledger.room("n1")) == [1]
+        ledger.expire(now + UNREPORTED_S)
+        assert free_cards(ledger.room("n1")) == [0, 1]
+
+
+def test_a_pod_whose_grant_the_node_took_back_leaves_nothing_behind_when_it_is_force_deleted() -> None:
+    ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
+    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.set_node(report(version=2))
     ledger.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == [0, 1]
 

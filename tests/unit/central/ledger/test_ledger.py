@@ -8,6 +8,7 @@ from central.assignment.sharing import Group
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Clash, Conflict, Holder, Obstacle
 from lading.nodedevices import GrantedGpu
+from tests.fakes.ended import end_pod
 from tests.fakes.rooms import CARD_MIB, gpu_uuid, vf_bdf
 from tests.unit.central.ledger.facts import (
     WHOLE,
@@ -218,7 +219,7 @@ def test_a_nomination_holds_what_victims_leave() -> None:
     ledger.set_pod(pod("victim", node="n1", takes=share(0, 1000, 100)))
     ledger.nominate(P, "n1", whole(0), until=5)
     assert ledger.reserve(P, "n1", whole(0), 1) is not None
-    ledger.remove_pod(uid("victim"))
+    end_pod(ledger, uid("victim"))
     assert ledger.take_freed() == ("n1",)
     assert ledger.reserve(Q, "n1", share(0, 1), 1) is not None
     assert ledger.reserve(P, "n1", whole(0), 1) is None

@@ -130,3 +130,12 @@ def test_a_room_is_built_once_for_each_change_and_only_where_it_changed() -> Non
     assert after.cards[0] != before.cards[0]
     assert after.cards[1] is before.cards[1]
     assert after.vfs[0] is before.vfs[0]
+
+
+def test_a_card_with_as_many_sharers_as_its_node_allows_has_nothing_free() -> None:
+    """And those of one pod count one by one."""
+    grants = [grant("p", name, granted(0, memory_mib=1)) for name in ("a", "b")]
+    for max_shares, is_free in ((3, True), (2, False)):
+        full = msgspec.structs.replace(gpu(0), max_shares=max_shares)
+        room = ledger_of(report(gpus=[full], grants=grants)).room("n1")
+        assert (free_mib(room) != [0]) is is_free

@@ -259,3 +259,24 @@ def test_totals_count_each_device_once() -> None:
     assert (sums.core_percent, sums.held_percent) == (400, 130)
     assert (sums.vfs, sums.vfs_free, sums.vfs_held, sums.vfs_unusable) == (3, 1, 2, 0)
     assert (sums.nodes, sums.nodes_not_ready) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("use", "idle"),
+    [
+        ({"memoryUsedMiB": 1023, "busyPercent": 0}, True),
+        ({"memoryUsedMiB": 0}, True),
+        ({"busyPercent": 0}, True),
+        ({"memoryUsedMiB": 1024, "busyPercent": 0}, False),
+        ({"memoryUsedMiB": 0, "busyPercent": 5}, False),
+        ({}, False),  # the card tells nothing
+        (None, False),
+    ],
+)
+def test_a_card_idles_where_its_node_says_that_nothing_of_it_is_used(use: Json | None, idle: bool) -> None:
+    node = Node()
+    node.world.bind("train", "n1")
+    node.change(use=[{"uuid": gpu_uuid("n1", card)} | use for card in (0, 1)] if use is not None else [])
+    held, free = node.view.gpus
+    assert (held.idle, free.idle) == (idle, False)
+    assert totals([node.view]).gpus_idle == int(idle)

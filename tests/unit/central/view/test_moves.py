@@ -9,6 +9,7 @@ from central.fit.model import Placement
 from central.pending import Pending, pending_of
 from central.view.moves import Opening, plan_openings
 from lading.vocabulary import PodUid
+from tests.fakes.ended import end_pod
 from tests.fakes.kube_objects import WHOLE, decoded, share, vfs
 from tests.unit.central.world import World, uid_of
 
@@ -168,7 +169,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
     moved = [move.record.uid for one in openings for move in one.moves]
     assert len(moved) == len(set(moved))
     for uid in moved:
-        made.ledger.remove_pod(uid)
+        end_pod(made.ledger, uid)
     for opening in openings:
         puts = [opening.to, *(move.to for move in opening.moves)]
         for number, put in enumerate(puts):

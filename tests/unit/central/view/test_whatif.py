@@ -11,6 +11,7 @@ from central.assignment.model import Part, PlacedContainer, Taken
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import NodeRoom
 from central.view.whatif import Put, WhatIf, has_resources, take_from
+from tests.fakes.ended import end_pod
 from tests.fakes.kube_objects import WHOLE, share, vfs
 from tests.fakes.rooms import mig_card, mig_uuid, room
 from tests.unit.central.world import World, uid_of
@@ -51,7 +52,7 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     state = WhatIf(scheduler=made.scheduler, gone=frozenset(going))
     put = state.place(pod.ask, "n1", pod.requests)
     for uid in going:
-        made.ledger.remove_pod(uid)
+        end_pod(made.ledger, uid)
     assert _comparable(state.room("n1")) == _comparable(made.ledger.room("n1"))
     placement = made.scheduler.placement(pod, "n1")
     assert (put and put.placement) == placement

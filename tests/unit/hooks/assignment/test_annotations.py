@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -9,7 +10,7 @@ from hooks.assignment.model import Assignment, Form, Refusal
 from lading.errors import ConfigError
 from lading.reasons import Reason
 from lading.signature import sign
-from lading.vocabulary import PodUid
+from lading.vocabulary import MAX_KEYS, PodUid
 
 POD = PodUid("5f0d2c61-0000-4000-8000-000000000001")
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -43,6 +44,30 @@ def signed(text: str = TEXT, *, signature: str | None = None) -> dict[str, str]:
 def test_a_pod_without_our_keys_has_no_assignment(trust: Trust) -> None:
     assert parse({}, trust) is None
     assert parse({"note": "x", "example.com/gpus": "0", "lading.developer/gpus": "0", ".later": "{}"}, trust) is None
+
+
+@pytest.mark.parametrize("trust", EVERY_TRUST)
+def test_a_pod_with_more_keys_than_a_pod_may_have_is_refused(trust: Trust) -> None:
+    assert parse({f".later-{i}": "" for i in range(MAX_KEYS)}, trust) is None
+    assert reason({f".later-{i}": "" for i in range(MAX_KEYS + 1)}, trust) == Reason.ANNOTATION_MALFORMED
+
+
+@pytest.mark.parametrize("key", [".gpus", ".vfs.train"])
+def test_a_key_that_does_not_exist_is_refused_beside_devices_named_by_hand(key: str) -> None:
+    result = parse({key: "0", ".gpu-models": "H100"}, MANUAL)
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.ANNOTATION_MALFORMED
+    assert "lading.dev/gpu-model" in result.message
+
+
+def test_a_key_that_the_node_does_not_know_yet_is_ignored_beside_an_assignment() -> None:
+    """A newer central may know it, and has checked the pod's keys."""
+    assert parse({**signed(), ".later": "x"}, SIGNED) == parse(signed(), SIGNED)
+
+
+def test_a_key_of_another_system_is_ignored_where_the_configuration_lists_it() -> None:
+    listed = replace(MANUAL, foreign=frozenset({"lading.dev/billing"}))
+    assert parse({".gpus": "0", ".billing": "x"}, listed) == parse({".gpus": "0"}, MANUAL)
 
 
 def test_manual() -> None:

@@ -263,7 +263,7 @@ def test_the_size_is_bounded_in_bytes_to_the_byte() -> None:
 def test_bombs_are_refused_in_bounded_time(bomb: str) -> None:
     started = time.process_time()
     refused(bomb)
-    assert time.process_time() - started < 1  # milliseconds each; seconds where something is quadratic
+    assert time.process_time() - started < 10  # milliseconds each, on a loaded machine a second; minutes if it is quadratic
 
 
 def with_two_vfs(one: dict[str, Any], other: dict[str, Any], *, containers: tuple[str, str]) -> dict[str, Any]:

@@ -8,17 +8,20 @@ import pynvml
 import pytest
 
 from hooks.doctor import cards
-from hooks.doctor.cards import CardsSeen, NvmlSeen, read_cards
+from hooks.doctor.cards import BadNode, CardsSeen, NvmlSeen, read_cards
 from hooks.doctor.gpus import (
     InjectionSeen,
+    ReloadSeen,
     decide_cdi_specs,
     decide_driver,
     decide_driver_files,
     decide_gpu_nodes,
     decide_gpus,
     decide_persistence,
+    decide_reload,
 )
 from hooks.grant.gpu import GpuMode
+from hooks.inventory.devnodes import Cause
 from hooks.inventory.model import Driver
 from lading.doctor.model import State
 from simnode.build import SimNode
@@ -46,7 +49,7 @@ def nvml(**changes: object) -> CardsSeen:
 def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "look", lambda *_: NvmlSeen())
     try:
-        cards.main("/", "")
+        cards.main("/", "", "")
     finally:
         left_s = signal.alarm(0)
     assert cards.ANSWER_S < left_s <= cards.LEFT_S
@@ -89,14 +92,25 @@ def test_gpus(seen: CardsSeen, expected: list[State]) -> None:
     assert states(decide_gpus(seen)) == expected
 
 
+UVM = BadNode(path="/dev/nvidia-uvm", cause=Cause.MISSING, why="cannot use /dev/nvidia-uvm: there is no such node")
+CARD = BadNode(path="/dev/nvidia5", cause=Cause.MISSING, why="cannot use /dev/nvidia5: there is no such node", card=5)
+
+
+def with_nodes(*nodes: BadNode) -> CardsSeen:
+    return replace(WELL, bad_nodes=nodes)
+
+
 @pytest.mark.parametrize(
     ("seen", "state", "mend"),
     [
         (WELL, State.OK, ""),
         (NOTHING, State.OK, ""),
-        (replace(WELL, nvml=None), State.SKIPPED, ""),
-        (nvml(gpus=(replace(gpu(0, minor=5, unhealthy="no node"), node=None),)), State.FAILED, "nvidia-modprobe -c 5"),
-        (nvml(driver=Driver(version=VERSION, control=CONTROL[:1])), State.FAILED, "nvidia-modprobe -c 0 -u"),
+        (replace(WELL, nvml=None), State.OK, ""),  # they are looked at without it
+        (replace(with_nodes(UVM), nvml=None), State.FAILED, "nvidia-modprobe -c 0 -u "),
+        (with_nodes(CARD), State.FAILED, "nvidia-modprobe -c 5 "),
+        (with_nodes(UVM, CARD), State.FAILED, "nvidia-modprobe -c 0 -c 5 -u "),
+        (with_nodes(replace(CARD, cause=Cause.WRONG_NUMBER)), State.FAILED, "rm -f /dev/nvidia5; nvidia-modprobe -c 5 "),
+        (with_nodes(replace(CARD, cause=Cause.LINK)), State.FAILED, "ls -l /dev/nvidia5"),
     ],
 )
 def test_nodes(seen: CardsSeen, state: State, mend: str) -> None:
@@ -105,11 +119,39 @@ def test_nodes(seen: CardsSeen, state: State, mend: str) -> None:
     assert mend in verdict.mend
 
 
-def test_each_node_of_the_driver_is_named_once() -> None:
-    said = "cannot use /dev/nvidia-uvm: there is no such node"
-    verdict = only(decide_gpu_nodes(nvml(driver=Driver(version=VERSION, control=CONTROL[:1]), problems=(said,))))
-    assert verdict.what.startswith(said)
-    assert (verdict.what.count("/dev/nvidia-uvm:"), verdict.what.count("/dev/nvidia-uvm-tools")) == (1, 1)
+def test_a_removal_is_printed_only_for_what_was_seen_to_be_wrong() -> None:
+    for cause in Cause:
+        verdict = only(decide_gpu_nodes(with_nodes(replace(CARD, cause=cause))))
+        assert ("rm " in verdict.mend) is (cause in {Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE})
+
+
+def test_what_is_wrong_with_several_nodes_is_said_once() -> None:
+    cards = [replace(CARD, path=f"/dev/nvidia{n}", why=CARD.why.replace("5", str(n)), card=n) for n in range(8)]
+    what = only(decide_gpu_nodes(with_nodes(*cards))).what
+    assert what.count("there is no such node") == 1
+    assert all(node.path in what for node in cards)
+
+
+def test_cards_that_are_ill_for_one_reason_are_one_finding() -> None:
+    ill = [gpu(n, unhealthy="NVML: GPU is lost") for n in range(3)] + [gpu(3, unhealthy="a memory row")]
+    several, one = decide_gpus(nvml(gpus=tuple(ill)))
+    assert [several.what.count(card.bdf) for card in ill] == [1, 1, 1, 0]
+    assert ill[3].uuid in one.what
+
+
+def test_without_a_session_only_what_needs_none_is_said(
+    build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most frequent failure: the driver was upgraded. Its nodes are as they were."""
+    node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
+    seen = read(node, fake_nvml, monkeypatch)
+    assert states(decide_driver(seen)) == [State.FAILED]
+    assert states(decide_gpu_nodes(seen)) == [State.OK]
+    assert states(decide_gpus(seen)) == states(decide_persistence(seen)) == [State.SKIPPED]
+    (node.root / "dev/nvidia3").unlink()
+    verdict = only(decide_gpu_nodes(read(node, fake_nvml, monkeypatch)))
+    assert (verdict.state, "rm " in verdict.mend, "-c 3 " in verdict.mend) == (State.FAILED, False, True)
 
 
 @pytest.mark.parametrize(("seen", "state"), [(WELL, State.OK), (nvml(not_persistent=(uuid(0),)), State.WARNING)])
@@ -129,6 +171,32 @@ def test_persistence(seen: CardsSeen, state: State) -> None:
 def test_driver_files(mode: GpuMode, root: str, libraries: int, state: State) -> None:
     seen = InjectionSeen(mode=mode, cards=WELL, driver_root=root, libraries=libraries)
     assert only(decide_driver_files(seen)).state is state
+
+
+def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
+    """Also where NVML does not answer, as it does not with such a library."""
+    mismatch = nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version="")
+    seen = InjectionSeen(mode=GpuMode.DEVICES, cards=mismatch, driver_root="/", versions=("560.35.03",))
+    verdict = only(decide_driver_files(seen))
+    assert verdict.state is State.FAILED
+    assert VERSION in verdict.what
+    assert "560.35.03" in verdict.what
+
+
+@pytest.mark.parametrize(
+    ("mode", "systemd", "state"),
+    [
+        (GpuMode.NVIDIA_RUNTIME, True, State.WARNING),
+        (GpuMode.NVIDIA_RUNTIME, False, State.OK),
+        (GpuMode.NVIDIA_RUNTIME, None, State.SKIPPED),
+        (GpuMode.DEVICES, True, State.OK),
+        (GpuMode.CDI, True, State.OK),
+    ],
+)
+def test_a_reload_of_systemd_takes_what_the_specification_does_not_have(
+    mode: GpuMode, systemd: bool | None, state: State
+) -> None:
+    assert only(decide_reload(ReloadSeen(mode=mode, systemd=systemd))).state is state
 
 
 def test_every_device_has_a_cdi_name() -> None:

@@ -115,7 +115,7 @@ def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[
 def test_each_damaged_file_has_its_own_mend(tmp_path: Path) -> None:
     """What would be written over another program's file is none."""
     ours, other = decide_registration(registered(tmp_path, {"50-lading.json": "{", "60-other.json": "{"}))
-    assert ours.mend == f"lading-hooks registration > {tmp_path}/50-lading.json"
+    assert ours.mend == f"lading-hooks registration --write {tmp_path}/50-lading.json"
     assert "lading-hooks registration" not in other.mend
     assert f"{tmp_path}/60-other.json" in other.mend
 

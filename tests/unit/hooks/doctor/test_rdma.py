@@ -49,9 +49,34 @@ def test_modules_show_by_what_they_make(tmp_path: Path) -> None:
     node = build("demo-8gpu", tmp_path / "node", char_devices=False)
     pfs, *_ = read_rdma(node.root)
     assert read_modules(node.root, pfs, gpus=True).modules == NEEDED
+    assert not read_modules(node.root, pfs, gpus=True).dma_buf
     (node.root / "sys/module/nvidia_peermem").mkdir(parents=True)
     assert read_modules(node.root, pfs, gpus=True).modules == NEEDED | {"nvidia_peermem"}
     assert read_modules(tmp_path, (), gpus=False).modules == frozenset()
+
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build"
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 14"
+
+
+@pytest.mark.parametrize(
+    ("driver", "release", "dma_buf"),
+    [
+        (OPEN, "5.12.0", True),
+        (OPEN, "6.8.0-60-generic", True),
+        (OPEN, "5.4.0-200-generic", False),
+        (OPEN, "", False),
+        (PROPRIETARY, "6.8.0", False),
+        ("", "6.8.0", False),
+    ],
+)
+def test_nvidia_peermem_is_not_needed_with_dma_buf(tmp_path: Path, driver: str, release: str, dma_buf: bool) -> None:
+    for path, text in (("proc/driver/nvidia/version", driver), ("proc/sys/kernel/osrelease", release)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    seen = replace(read_modules(tmp_path, (PF,), gpus=True), modules=NEEDED)
+    assert seen.dma_buf == dma_buf
+    assert states(tuple(decide_modules(seen))) == [State.OK if dma_buf else State.WARNING]
 
 
 @pytest.mark.parametrize(

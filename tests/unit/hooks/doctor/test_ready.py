@@ -14,6 +14,7 @@ def test_every_condition_has_its_mend() -> None:
         ledger="full",
         socket="gone",
         bypassed=[bypassed],
+        driver_files="gone",
         unwell=["GPU"],
         report_stale_s=1e6,
         report_failure="refused",

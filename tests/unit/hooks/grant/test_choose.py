@@ -5,6 +5,7 @@ import pytest
 
 from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.grant.choose import choose
+from hooks.grant.dirty import Cleanness
 from hooks.grant.holding import Holding
 from hooks.inventory.model import Inventory, Pf
 from lading.reasons import Reason
@@ -169,8 +170,8 @@ def test_containers_that_take_turns_count_once() -> None:
     held = [holding(ME, at_once(0, 60000, 60000), "init"), holding(OTHER, share(0, 21000), "c")]
     assert ask(turn, held=held) == at_once(0, 50000, 60000)
     full = [*held, holding(ME, at_once(0, 50000, 60000), "c")]
-    assert reason(ask(gpus("0", mib=1), held=full), "81000 MiB") == Reason.CAPACITY_EXCEEDED
-    assert reason(ask(turn, held=[*held, holding(THIRD, share(0, 1))]), "60000 MiB") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(gpus("0", mib=1), held=full), "81000Mi") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(turn, held=[*held, holding(THIRD, share(0, 1))]), "60000Mi") == Reason.CAPACITY_EXCEEDED
     assert isinstance(ask(gpus("1", mib=81000), held=full), Devices)
 
 
@@ -189,8 +190,8 @@ def test_two_pods_whose_containers_take_turns_add_up() -> None:
 def test_memory_and_compute_take_turns_each_on_its_own() -> None:
     held = [holding(OTHER, at_once(0, 1000, None, 60, 70), "a"), holding(OTHER, at_once(0, 1000, None, 50, 70), "b")]
     assert ask(gpus("0", mib=79000, core=30), held=held) == share(0, 79000, 30)
-    assert reason(ask(gpus("0", core=31), held=held), "70 %") == Reason.CAPACITY_EXCEEDED
-    assert reason(ask(gpus("0", mib=79001), held=held), "2000 MiB") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(gpus("0", core=31), held=held), "70%") == Reason.CAPACITY_EXCEEDED
+    assert reason(ask(gpus("0", mib=79001), held=held), "2000Mi") == Reason.CAPACITY_EXCEEDED
 
 
 def test_the_largest_figure_of_a_pod_counts_beside_its_other_shares() -> None:
@@ -346,3 +347,42 @@ def test_what_a_container_of_the_pod_has_by_number_is_shared_also_while_it_is_in
     one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
     has = holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),)), "init")
     assert ask(one, held=[has, not_back(ME, 1)]) == Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
+
+
+# what an earlier user left
+
+
+def dirty(used_mib: int | None, request: ContainerRequest | None = None, *, held: Sequence[Holding] = ()) -> Devices | Refusal:
+    node = inventory(gpus=(replace(gpu(0), used_mib=used_mib), replace(mig_gpu(1), used_mib=used_mib)))
+    cleanness = Cleanness(tolerance_mib=1024, processes={uuid(0): ["process 42 (python3)"]})
+    return choose(request or gpus("0"), node, pod=ME, held=held, foreign={}, cleanness=cleanness)
+
+
+def test_a_card_whose_memory_is_in_use_is_not_given_whole() -> None:
+    refusal = dirty(80_000)
+    assert reason(refusal, "80000", "process 42 (python3)", "1024") is Reason.DEVICE_DIRTY
+    assert isinstance(refusal, Refusal)
+    assert refusal.transient
+
+
+@pytest.mark.parametrize("used_mib", [None, 0, 1024])
+def test_a_card_with_no_more_in_use_than_is_tolerated_is_given(used_mib: int | None) -> None:
+    assert dirty(used_mib) == whole(0)
+
+
+def test_shares_and_instances_have_neighbours() -> None:
+    for request in (gpus("0", mib=1024), gpus(mig_uuid(10))):
+        assert isinstance(dirty(80_000, request), Devices)
+
+
+def test_what_is_in_use_of_a_card_that_the_pod_has_is_its_own() -> None:
+    assert dirty(80_000, held=[holding(ME, whole(0), "init")]) == whole(0)
+
+
+def test_no_more_containers_share_a_card_than_the_node_allows() -> None:
+    node = replace(NODE, shares_per_gpu=3)
+    held = [holding(PodUid(f"p{i}"), share(0, 1)) for i in range(2)]
+    assert ask(gpus("0", mib=1), node, held=held) == share(0, 1)
+    held.append(holding(ME, share(0, 1, pod_wide=True), "side"))
+    assert reason(ask(gpus("0", mib=1), node, held=held), "3 containers") is Reason.CAPACITY_EXCEEDED
+    assert ask(gpus("1", mib=1), node, held=held) == share(1, 1)

@@ -7,7 +7,7 @@ from hooks.grant.gpu import GpuInjection, GpuMode, adjust_gpus
 from hooks.inventory.model import DriverMount
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
-from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid
+from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, node, uuid
 
 CDI_NAMES = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), uuid(1), mig_uuid(21)))
 NODE = replace(inventory(gpus=(gpu(0), gpu(1), mig_gpu(2))), cdi_names=CDI_NAMES)
@@ -73,9 +73,35 @@ def test_devices_mode_mounts_the_driver_read_only() -> None:
 
 
 def test_devices_mode_without_the_drivers_files() -> None:
-    result = adjust_gpus(TWO, NODE, replace(DEVICES, driver_files=True))
-    assert isinstance(result, Refusal)
-    assert result.reason == Reason.DRIVER_FILES_MISSING
+    """Those of an optional group do not stand in for them."""
+    assert NODE.driver is not None
+    config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
+    for group_mounts in ((), (config,)):
+        node = replace(NODE, driver=replace(NODE.driver, group_mounts=group_mounts))
+        result = adjust_gpus(TWO, node, replace(DEVICES, driver_files=True))
+        assert isinstance(result, Refusal)
+        assert result.reason == Reason.DRIVER_FILES_MISSING
+
+
+def test_devices_mode_gives_the_optional_groups() -> None:
+    """Nodes and files with every card, a card's DRM nodes with that card."""
+    render = {number: node(f"/dev/dri/renderD{number}", number) for number in (128, 129)}
+    config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
+    driver = NODE.driver
+    assert driver is not None
+    driver = replace(driver, control=(*driver.control, node("/dev/gdrdrv")), group_mounts=(config,))
+    with_drm = tuple(replace(gpu(index), drm=(drm,)) for index, drm in enumerate(render.values()))
+    inventory_of_groups = replace(NODE, gpus=(*with_drm, mig_gpu(2)), driver=driver)
+    expected = {
+        TWO: ["/dev/nvidia6", "/dev/nvidia7", "/dev/dri/renderD129", "/dev/dri/renderD128", *CONTROL, "/dev/gdrdrv"],
+        Devices(gpus=TWO.gpus[:1]): ["/dev/nvidia6", "/dev/dri/renderD129", *CONTROL, "/dev/gdrdrv"],
+    }
+    for devices, paths in expected.items():
+        adjustment = adjust_gpus(devices, inventory_of_groups, DEVICES)
+        assert isinstance(adjustment, hook_pb2.Adjustment)
+        assert [device.container_path for device in adjustment.devices] == paths
+        assert [(mount.container_path, mount.readonly) for mount in adjustment.mounts] == [("/etc/cufile.json", True)]
+    assert adjust_gpus(Devices(), inventory_of_groups, DEVICES) == hook_pb2.Adjustment()
 
 
 @pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
@@ -133,7 +159,8 @@ def test_shares_are_told_in_the_order_of_the_devices(injection: GpuInjection) ->
     usable = NODE.gpus[0].usable_mib
     assert env(adjustment)["LADING_GPU_MEMORY_MIB"] == f"8138,{usable},40000"
     assert env(adjustment)["LADING_GPU_CORE_PERCENT"] == "100,30,100"
-    assert "LADING_GPU_MEMORY_MIB" not in env(adjust(TWO, injection))
+    assert env(adjustment)["LADING_GPU_TOTAL_MEMORY_MIB"] == f"{usable},{usable},40000"
+    assert not [name for name in env(adjust(TWO, injection)) if name.startswith("LADING_")]
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)

@@ -11,6 +11,7 @@ ANY_VF = ContainerRequest(any_vfs=1)
 PLAIN = hook_pb2.Container(name="train")
 NVIDIA = hook_pb2.Container(devices=[hook_pb2.Device(container_path="/dev/nvidia0", host_path="/dev/nvidia0")])
 UVERBS = hook_pb2.Container(devices=[hook_pb2.Device(container_path="/dev/infiniband/uverbs0", host_path="x")])
+SYS_ADMIN = hook_pb2.Container(sys_admin=True)
 PRIVILEGED = hook_pb2.Container(privileged=True)
 WITH_UUID = hook_pb2.Container(env=[hook_pb2.EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="GPU-1")])
 
@@ -48,6 +49,12 @@ def test_runtimes_with_another_kernel(handler: str) -> None:
 def test_privileged_containers() -> None:
     assert reason(GPU, PRIVILEGED) == Reason.PRIVILEGED
     assert reason(GPU, PRIVILEGED, policy=PodPolicy(allow_privileged=True)) is None
+
+
+def test_containers_that_open_every_device_by_a_capability() -> None:
+    assert reason(GPU, SYS_ADMIN) == Reason.PRIVILEGED
+    assert reason(GPU, SYS_ADMIN, policy=PodPolicy(allow_privileged=True)) is None
+    assert reason(ContainerRequest(), SYS_ADMIN) is None
 
 
 def test_user_namespaces() -> None:

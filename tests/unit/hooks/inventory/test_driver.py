@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.inventory.driver import read_cdi_names, read_driver_mounts
+from hooks.inventory.driver import read_cdi_names, read_driver_mounts, read_driver_versions
 
 VERSION = "550.127.05"
 MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"
@@ -96,6 +96,7 @@ def test_libraries_for_32_bit_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
+    library(tmp_path / MULTIARCH, f"libcuda.so.{VERSION}")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/nvidia-smi").touch()
     (tmp_path / "usr/bin/nvidia-settings").touch()
@@ -106,12 +107,24 @@ def test_programs_and_sockets(tmp_path: Path, sockets: Path) -> None:
     (sockets / "nvidia-persistenced").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(sockets / "nvidia-persistenced/socket"))
-        mounts = {m.container_path: m.host_path for m in read_driver_mounts(tmp_path, VERSION)}
+        found = read_driver_mounts(tmp_path, VERSION)
+    mounts = {m.container_path: m.host_path for m in found if "libcuda" not in m.container_path}
+    assert [m.container_path for m in found if m.is_socket] == ["/run/nvidia-persistenced/socket"]
     assert mounts == {
         "/usr/bin/nvidia-smi": str(tmp_path / "usr/bin/nvidia-smi"),
         "/usr/bin/nvidia-debugdump": str(tmp_path / "bin/nvidia-debugdump"),
         "/run/nvidia-persistenced/socket": str(tmp_path / "run/nvidia-persistenced/socket"),
     }
+
+
+def test_without_libcuda_of_the_running_version_nothing_is_mounted(tmp_path: Path) -> None:
+    """`apt upgrade` without a reboot: the module that runs is the old one."""
+    library(tmp_path / MULTIARCH, "libcuda.so.560.35.03", "libcuda.so.1")
+    library(tmp_path / MULTIARCH, f"libnvidia-glcore.so.{VERSION}")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/nvidia-smi").touch()
+    assert read_driver_mounts(tmp_path, VERSION) == ()
+    assert read_driver_versions(tmp_path) == ("560.35.03",)
 
 
 def test_an_empty_root(tmp_path: Path) -> None:

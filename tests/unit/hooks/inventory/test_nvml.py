@@ -102,6 +102,31 @@ def test_failed_row_remapping_is_ill_health(build_node: BuildNode, fake_nvml: Pa
     assert gpus[2].node is not None
 
 
+def test_a_pending_row_remap_is_ill_health_until_the_reset(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, remap_pending=(2,)))
+    assert [gpu.index for gpu in gpus if gpu.unhealthy] == [2]
+    assert not [gpu for gpu in read(node, fake_nvml)[1] if gpu.unhealthy]
+
+
+@pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND])
+def test_a_card_without_memory_of_its_own_has_the_hosts(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
+    """GB10."""
+    node = build_node("workstation")
+    (node.root / "proc/meminfo").write_text("MemTotal:       125370516 kB\nMemFree:        1 kB\n")
+    functions = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates")
+    failures = tuple(Failure(gpu=0, function=function, status=status) for function in functions)
+    _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, failures=failures))
+    assert (gpu.unhealthy, gpu.memory_mib, gpu.used_mib, problems) == ("", 125370516 >> 10, None, ())
+
+
+def test_a_card_whose_fabric_is_not_set_up_is_unhealthy(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    fabric = ((1, 1, 0), (2, 2, 0), (3, 3, 0), (4, 3, 999))  # not started, in progress, completed, failed
+    _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, fabric=fabric))
+    assert [gpu.index for gpu in gpus if gpu.unhealthy] == [1, 2, 4]
+
+
 def test_what_is_in_use(build_node: BuildNode, fake_nvml: Path) -> None:
     """A card in MIG mode tells its memory, and not how busy it is."""
     node = build_node("mig")
@@ -165,6 +190,15 @@ def test_mig_instances_have_both_capability_nodes(build_node: BuildNode, fake_nv
         [("/dev/nvidia-caps/nvidia-cap183", 237, 183), ("/dev/nvidia-caps/nvidia-cap184", 237, 184)],
     ]
     assert problems == ()
+
+
+@pytest.mark.parametrize("status", [pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND])
+def test_a_slot_without_an_instance_hides_no_other(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
+    node = build_node("mig")
+    _, (whole, *_), _ = read(node, fake_nvml)
+    _, (card, *_), problems = read(node, fake_nvml, NvmlState(profile=node.profile, bad_mig={(0, 0): status, (0, 6): status}))
+    assert (card.unhealthy, problems) == ("", ())
+    assert card.mig == whole.mig[1:]
 
 
 def test_mig_profiles_are_the_drivers_names_or_computed(build_node: BuildNode, fake_nvml: Path) -> None:
@@ -231,6 +265,29 @@ def test_control_nodes_that_are_not_there_are_a_problem(build_node: BuildNode, f
         ["/dev/nvidiactl", "/dev/nvidia-uvm-tools"],
     )
     assert "/dev/nvidia-uvm" in problem
+
+
+def test_a_driver_container_has_the_nodes_below_its_own_root(build_node: BuildNode, fake_nvml: Path, tmp_path: Path) -> None:
+    node = build_node("workstation")
+    (tmp_path / "driver").mkdir()
+    (node.root / "dev").rename(tmp_path / "driver/dev")
+    (node.root / "dev").mkdir()
+    driver, gpus, problems = read_gpus(node.root, library=fake_nvml, driver_root=str(tmp_path / "driver"))
+    assert driver
+    assert [control.host_path for control in driver.control] == [str(tmp_path / f"driver{one.path}") for one in driver.control]
+    assert [gpu.node and gpu.node.host_path for gpu in gpus] == [
+        str(tmp_path / f"driver/dev/nvidia{gpu.minor}") for gpu in gpus
+    ]
+    assert [gpu.node and gpu.node.path for gpu in gpus] == [f"/dev/nvidia{gpu.minor}" for gpu in gpus]
+    assert (len(driver.control), problems) == (3, ())
+
+
+def test_a_driver_root_without_nodes_leaves_the_hosts(build_node: BuildNode, fake_nvml: Path, tmp_path: Path) -> None:
+    node = build_node("workstation")
+    (tmp_path / "driver/dev").mkdir(parents=True)  # a driver container that mounts no nodes there
+    _, gpus, problems = read_gpus(node.root, library=fake_nvml, driver_root=str(tmp_path / "driver"))
+    assert [gpu.node and gpu.node.host_path for gpu in gpus] == [f"{node.root}/dev/nvidia{gpu.minor}" for gpu in gpus]
+    assert problems == ()
 
 
 def test_driver_that_answers_no_session(build_node: BuildNode, fake_nvml: Path) -> None:

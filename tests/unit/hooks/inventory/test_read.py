@@ -117,6 +117,18 @@ def test_built_node_is_read_back(build_node: BuildNode, fake_nvml: Path, name: s
     assert (inventory.rdma_cm is not None) == bool(node.profile.pfs)
 
 
+def test_driver_files_of_another_version_are_a_problem(build_node: BuildNode, fake_nvml: Path, tmp_path: Path) -> None:
+    (tmp_path / "driver/usr/lib64").mkdir(parents=True)
+    (tmp_path / "driver/usr/lib64/libcuda.so.560.35.03").touch()
+    (tmp_path / "driver/usr/bin").mkdir()
+    (tmp_path / "driver/usr/bin/nvidia-smi").touch()
+    root, driver = build_node("workstation").root, str(tmp_path / "driver")
+    inventory = read_inventory(root, nvml_library=fake_nvml, driver_root=driver, driver_files=True)
+    assert inventory.driver
+    assert inventory.driver.mounts == ()
+    assert [inventory.driver.version in problem and "560.35.03" in problem for problem in inventory.problems] == [True]
+
+
 def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = build_node({"name": "bare"})
     monkeypatch.delenv("FAKE_NVML_STATE")

@@ -12,7 +12,7 @@ import yaml
 
 from kubectl_lading.dump.sysdump import LARGE_BYTES
 from kubectl_lading.dump.sysdump_sections import SECTIONS, concerns_us
-from kubectl_lading.installation.control_checks import CENTRAL
+from kubectl_lading.installation.control_checks import CENTRAL, POLICIES
 from kubectl_lading.installation.read_installation import CONFIG_MAPS, DEPLOYMENTS
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import ASSIGNMENT_SIGNATURE
@@ -112,7 +112,7 @@ def test_what_a_maintainer_needs_is_there(cluster: InstalledCluster, cli: Cli, t
     signature = cluster.pod("train-0")["metadata"]["annotations"][ASSIGNMENT_SIGNATURE]
     assert pods["train-0"]["metadata"]["annotations"][ASSIGNMENT_SIGNATURE] == signature
     assert len(items(dump, "objects/nodedevices.json")) == 6
-    assert len(items(dump, "objects/policies.json")) == 5
+    assert len(items(dump, "objects/policies.json")) == len(POLICIES)
     assert {one["reason"] for one in items(dump, "objects/events.json")} >= {"FailedScheduling", "Evicted", "Failed"}
     names = set(files_of(dump))
     assert {f"logs/{LEADER}/central.log", f"logs/{LEADER}/central.previous.log", f"central/{STANDBY}/metrics.txt"} <= names

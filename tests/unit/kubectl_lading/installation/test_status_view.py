@@ -55,7 +55,7 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("policies-there", {"policies": {name: policy(name) for name in POLICIES[1:]}}, POLICIES[0]),
     ("policies-there", {"policies": {name: policy(name, warning="undefined field") for name in POLICIES}}, "undefined field"),
     ("policies-bound", {"bindings": [policy_binding(name, "Warn") for name in POLICIES]}, POLICIES[0]),
-    ("policies-bound", {"bindings": []}, POLICIES[-1]),
+    ("policies-bound", {"bindings": []}, POLICIES[0]),
     ("central-deployed", {"central": None, "replicas": {}}, CENTRAL),
     ("central-deployed", {"named": NamedCentral(url="http://c:8080", silent="it takes too long")}, "http://c:8080"),
     ("central-deployed", {"central": deployment(CENTRAL, IMAGE, ready=1)}, "1 of 2"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lading.kube.resource import PODS
-from tests.fakes.busy_cluster import BUDGETS, BusyCluster
+from lading.kube.resource import BUDGETS, PODS
+from tests.fakes.busy_cluster import BusyCluster
 from tests.fakes.kube_server import FakeKubeServer, Fault
 from tests.fakes.kubectl_lading import Cli, served
 

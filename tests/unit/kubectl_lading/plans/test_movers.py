@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubectl_lading.plans.movers import Budget, Mover, Selector, forbidden, matches, notes
+from central.budgets import Budget, Selector, matches
+from kubectl_lading.plans.movers import Mover, forbidden, notes
 
 
 def mover(name: str, *, owner: str = "", labels: dict[str, str] | None = None, **spec: Any) -> Mover:
@@ -58,7 +59,7 @@ def test_selectors(operator: str, values: list[str], matching: set[str]) -> None
 
 def test_a_budget_without_a_selector_is_nobodys() -> None:
     nobody = msgspec.convert({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"selector": None}}, Budget)
-    assert not nobody.covers(mover("a"))
+    assert not nobody.covers("ns", {})
 
 
 def test_what_whoever_moves_it_has_to_know() -> None:

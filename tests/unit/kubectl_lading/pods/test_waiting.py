@@ -3,16 +3,27 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from central.budgets import NO_BUDGETS, Budget, Budgets
 from central.fit.model import Missing
 from central.why import Why
 from kubectl_lading.pods.waiting import Wait, explain_wait
-from tests.fakes.kube_objects import WHOLE, share
+from tests.fakes.kube_objects import WHOLE, budget, share
 from tests.unit.central.world import World
 
 
-def wait(made: World, limits: Mapping[str, str] = WHOLE, *, said: Why | None = None, most: int = 9, **words: Any) -> Wait:
+def wait(
+    made: World,
+    limits: Mapping[str, str] = WHOLE,
+    *,
+    said: Why | None = None,
+    most: int = 9,
+    budgets: Budgets = NO_BUDGETS,
+    **words: Any,
+) -> Wait:
     made.show("waits", limits, **words)
-    *_, found = explain_wait(made.scheduler, made.pending_pod("waits"), said, most=most)
+    *_, found = explain_wait(made.scheduler, made.pending_pod("waits"), said, most=most, budgets=budgets)
     assert found is not None
     return found
 
@@ -58,6 +69,17 @@ def test_preemption() -> None:
     ):
         assert nobody.preemption is not None
         assert not nobody.preemption.victims
+
+
+def test_a_pod_that_a_budget_protects_is_no_victim() -> None:
+    made = World()
+    made.node("n1", 2)
+    made.bind("kept", "n1", priority=1, labels={"app": "kept"})
+    made.bind("other", "n1", priority=2)
+    protecting = msgspec.convert(budget("kept", {"app": "kept"}), Budget)
+    found = wait(made, priority=5, budgets=Budgets.of([protecting])).preemption
+    assert found is not None
+    assert [one.pod for one in found.victims] == ["other"]
 
 
 def test_where_it_fits_nobody_is_evicted() -> None:

@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from lading.doctor.command import add_doctor_flags, run_doctor, select
+from lading.doctor.command import add_doctor_flags, repeat_flags, run_doctor, select
 from lading.doctor.model import Check, State, Verdict
 from lading.errors import ConfigError
 
@@ -53,3 +53,18 @@ def test_a_check_that_there_is_not_is_named() -> None:
     with pytest.raises(ConfigError, match="gooood") as refused:
         select(CHECKS, ["good,gooood"])
     assert "so-so" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("argv", "mend", "repeated"),
+    [
+        ([], "p doctor --only a; p registration > f", "p doctor --only a; p registration > f"),
+        (
+            ["--only", "x", "-o", "json", "--config", "/a b", "--other-config=/o", "--deadline", "2"],
+            "p doctor --only a; p registration > f; systemctl restart p",
+            "p doctor --config '/a b' --other-config=/o --only a; p registration --config '/a b' > f; systemctl restart p",
+        ),
+    ],
+)
+def test_printed_commands_repeat_the_flags_that_say_what_to_look_at(argv: list[str], mend: str, repeated: str) -> None:
+    assert repeat_flags(mend, argv, program="p", neighbour="--other-config") == repeated

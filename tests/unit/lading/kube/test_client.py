@@ -24,6 +24,7 @@ from lading.kube.errors import (
     UnreachableError,
 )
 from lading.kube.resource import NODES, PODS
+from tests.fakes.kube_objects import deep_fields
 from tests.fakes.kube_server import FakeKubeServer, Fault
 
 POD = PODS.path("default", "train")
@@ -110,6 +111,29 @@ def test_bind_is_one_call_for_one_uid_and_version(play: Play) -> None:
             await bind(version=bound["metadata"]["resourceVersion"])
 
     play(story)
+
+
+def test_a_dry_run_of_an_eviction_changes_nothing(play: Play) -> None:
+    async def whole(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.put(PODS.path("default", "train"), {"metadata": {"name": "train"}})
+        uid = server.objects[PODS.path("default", "train")]["metadata"]["uid"]
+        await client.evict(namespace="default", name="train", uid=uid, dry_run=True)
+        assert PODS.path("default", "train") in server.objects
+        assert server.requests[-1].query["dryRun"] == "All"
+
+    play(whole)
+
+
+def test_an_eviction_that_is_answered_with_a_failure_and_201_failed(play: Play) -> None:
+    """So the API server refuses a pod that several budgets cover."""
+    said = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}'
+
+    async def whole(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=201, body=said))
+        with pytest.raises(UnclearError):
+            await client.evict(namespace="default", name="train", uid="u")
+
+    play(whole)
 
 
 def test_evict_asks_the_budget(play: Play) -> None:
@@ -349,5 +373,69 @@ def test_a_connection_that_breaks_in_a_watch(play: Play) -> None:
         server.fail(Fault(), when=lambda r: "watch" in r.query, times=2)  # aiohttp tries a GET twice
         with pytest.raises(UnclearError):
             await watched(client, "100", 1)
+
+    play(story)
+
+
+# ---- what a user may nest as deep as the API server stores it
+
+DEEP = msgspec.json.encode({"metadata": {"name": "deep", **deep_fields()}})
+AS_JSON = {"Content-Type": "application/json"}
+
+
+def names(*objects: bytes | msgspec.Raw) -> list[str]:
+    return [msgspec.json.decode(one)["metadata"]["name"] for one in objects]
+
+
+def test_a_deeply_nested_object_ends_no_list_and_its_page_stays_whole(play: Play) -> None:
+    page = b'{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}},%s,{"metadata":{"name":"b"}}]}' % DEEP
+
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=200, body=page, headers=AS_JSON))
+        [found] = [page async for page in client.list_pages(PODS.path())]
+        assert names(*found.items) == ["a", "deep", "b"]
+
+    play(story)
+
+
+def test_a_deeply_nested_object_ends_no_watch(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        await server.send(b'{"type":"ADDED","object":%s}' % DEEP)
+        async with contextlib.aclosing(client.watch(PODS.path(), resource_version="1")) as events:
+            assert names((await anext(events)).object) == ["deep"]
+
+    play(story)
+
+
+def test_a_deeply_nested_object_is_got_created_and_patched(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=200, body=DEEP, headers=AS_JSON), times=5)
+        answers = [
+            await client.get(POD),
+            await client.create(PODS.path("default"), {}),
+            await client.merge(POD, {}),
+            await client.merge_lists(POD, {}),
+            await client.apply(POD, {}, manager="test"),
+        ]
+        assert names(*answers) == ["deep"] * 5
+
+    play(story)
+
+
+def test_a_deeply_nested_error_is_an_error(play: Play) -> None:
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=409, body=b'{"reason":"Conflict","details":%s}' % DEEP, headers=AS_JSON))
+        with pytest.raises(ConflictError):
+            await client.merge(POD, {})
+
+    play(story)
+
+
+def test_a_log_is_not_json_however_many_brackets_it_has(play: Play) -> None:
+    log = b"[" * 5_000
+
+    async def story(server: FakeKubeServer, client: KubeClient) -> None:
+        server.fail(Fault(status=200, body=log, headers={"Content-Type": "text/plain"}))
+        assert await client.get(POD + "/log") == log
 
     play(story)

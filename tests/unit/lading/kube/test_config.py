@@ -15,7 +15,7 @@ from kubernetes.config import incluster_config
 
 from lading.errors import ConfigError
 from lading.kube import config
-from lading.kube.config import Credentials, open_access
+from lading.kube.config import Credentials, open_access, read_namespace
 from simnode.pki import Authority
 
 Write = Callable[..., Path]
@@ -118,8 +118,16 @@ def test_no_kubeconfig_and_no_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError):
         open_access(None)
-    with pytest.raises(ConfigError):
-        open_access(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("read", [open_access, read_namespace])
+def test_a_kubeconfig_that_does_not_exist_is_reported_as_such(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    with pytest.raises(ConfigError, match="absent: no such file"):
+        read(tmp_path / "absent")
+
+
+def test_one_of_several_kubeconfigs_may_be_absent(kubeconfig: Write, tmp_path: Path) -> None:
+    assert now(Path(f"{tmp_path}/absent:{kubeconfig({'token': 't'})}")).authorization == "Bearer t"
 
 
 def test_an_exec_plugins_token(kubeconfig: Write, tmp_path: Path) -> None:

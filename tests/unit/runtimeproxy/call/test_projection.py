@@ -1,3 +1,5 @@
+import pytest
+
 from protos.cri.runtime.v1 import api_pb2 as cri
 from runtimeproxy.call.projection import container_of_config, sandbox_of_config, sandbox_of_list
 from tests.unit.runtimeproxy.requests import CREATE_GUARDED, RUN_GUARDED, golden
@@ -23,6 +25,24 @@ def test_host_network_and_privileged_are_seen() -> None:
     shown = sandbox_of_config(request.config)
     assert shown.host_network
     assert shown.privileged
+
+
+@pytest.mark.parametrize(
+    ("added", "shown"),
+    [
+        (["SYS_ADMIN"], True),
+        (["CAP_SYS_ADMIN"], True),
+        (["sys_admin"], True),
+        (["NET_RAW", "ALL"], True),
+        (["CAP_ALL"], True),
+        (["SYS_PTRACE"], False),
+        ([], False),
+    ],
+)
+def test_whether_a_container_adds_sys_admin(added: list[str], shown: bool) -> None:
+    config = cri.ContainerConfig()
+    config.linux.security_context.capabilities.add_capabilities.extend(added)
+    assert container_of_config(config).sys_admin is shown
 
 
 def test_a_user_namespace_needs_more_than_the_default() -> None:

@@ -1,4 +1,4 @@
-"""The folder of registrations, on a real file system; what is watched is waited for, with inotify and not a clock."""
+"""The folder of registrations, on a real file system; what is looked at is waited for."""
 
 import asyncio
 import json
@@ -13,8 +13,6 @@ from lading.log import Event, Log
 from runtimeproxy.chain.hooksdir import MAX_FILE_BYTES, HooksDir
 from runtimeproxy.chain.registrations import Registration
 from tests.unit.runtimeproxy.conftest import Records
-
-NEVER_S = 3600.0
 
 
 def content(endpoint: str = "/run/a.sock", *hooks: str) -> str:
@@ -35,8 +33,15 @@ class Published:
 
     async def until(self, *names: str) -> None:
         while list(self.last()) != list(names):
-            self._new.clear()
-            await self._new.wait()
+            await self._next()
+
+    async def until_endpoint(self, name: str, endpoint: str) -> None:
+        while self.last().get(name) != endpoint:
+            await self._next()
+
+    async def _next(self) -> None:
+        self._new.clear()
+        await self._new.wait()
 
 
 def read_once(folder: Path, log: Log, **options: Any) -> dict[str, str]:
@@ -183,10 +188,10 @@ def test_a_clash_falls_back_to_the_last_good(folder: Path, log: Log) -> None:
     assert published.last() == {"10.json": "/run/b.sock", "20.json": "/run/a.sock"}
 
 
-def watched(folder: Path, log: Log, body: Callable[[Published], Awaitable[None]], *, rescan_s: float = NEVER_S) -> None:
+def watched(folder: Path, log: Log, body: Callable[[Published], Awaitable[None]]) -> None:
     async def run() -> None:
         published = Published()
-        hooks = HooksDir(folder, published, log, rescan_s=rescan_s)
+        hooks = HooksDir(folder, published, log)
         hooks.start()
         try:
             async with asyncio.timeout(20):
@@ -269,35 +274,4 @@ def test_a_folder_that_is_replaced_under_its_name_is_noticed(folder: Path, log: 
         await published.until("20.json", "30.json")
 
     (folder / "10.json").write_text(content())
-    watched(folder, log, body)
-
-
-def test_what_inotify_loses_the_rescan_finds(folder: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(published: Published) -> None:
-        write(folder / "10.json", content())
-        await published.until("10.json")
-
-    monkeypatch.setattr("runtimeproxy.chain.hooksdir._Changed.on_any_event", lambda *_: None)
-    watched(folder, log, body, rescan_s=0.01)
-
-
-def test_reading_the_folder_does_not_wake_its_reader(folder: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[None] = []
-    read = HooksDir.read
-
-    def counted(self: HooksDir) -> None:
-        reads.append(None)
-        read(self)
-
-    async def body(published: Published) -> None:
-        write(folder / "10.json", content())
-        await published.until("10.json")
-        settled = len(reads)
-        for _ in range(5):
-            (folder / "10.json").read_bytes()
-        write(folder / "20.json", content("/run/b.sock"))
-        await published.until("10.json", "20.json")
-        assert len(reads) <= settled + 2
-
-    monkeypatch.setattr(HooksDir, "read", counted)
     watched(folder, log, body)

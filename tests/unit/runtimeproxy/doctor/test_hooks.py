@@ -59,7 +59,7 @@ def test_a_damaged_file_is_named_once_with_its_own_mend(tmp_path: Path) -> None:
     for verdict, name in ((ours, "50-lading.json"), (other, "60-other.json")):
         assert verdict.what.count(name) == 1
         assert str(tmp_path / name) in verdict.mend
-    assert "lading-hooks registration >" in ours.mend
+    assert "lading-hooks registration --write" in ours.mend
     assert "lading-hooks registration" not in other.mend  # that would be another one
 
 

@@ -235,6 +235,7 @@ def test_a_window_smaller_than_the_prefix(window: int) -> None:
 def test_data_beyond_the_window_of_a_held_stream_ends_the_connection(whole: bool) -> None:
     """The connection's window is given back at once, so only the stream's bounds what a held call can pile up."""
     wire = Wire(budget=10)
+    assert wire.budget.reserve(10, lambda: None)
     stream = wire.request(HELD)
     wire.flow()
     head = prefixed(b"") if whole else prefixed(b"x" * 1_000_000)[:5]
@@ -247,7 +248,8 @@ def test_data_beyond_the_window_of_a_held_stream_ends_the_connection(whole: bool
 
 
 def test_the_window_of_a_held_stream_grows_with_the_runtimes_settings_and_credit() -> None:
-    wire = Wire(budget=10)  # no room: the relay itself gives no credit
+    wire = Wire(budget=1_000_000)
+    assert wire.budget.reserve(1_000_000, lambda: None)  # no room: the relay itself gives no credit
     wire.runtime.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100_000})
     wire.flow()
     stream = wire.request(HELD)

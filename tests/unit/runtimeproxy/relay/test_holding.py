@@ -1,5 +1,7 @@
 """What is done with the message of a held call while it comes: room, credit, and both given back however it ends."""
 
+from h2.settings import SettingCodes
+
 from lading.http2 import frames
 from lading.http2.messages import prefixed
 from runtimeproxy.relay.connection import Relay
@@ -79,3 +81,39 @@ def test_what_comes_behind_a_whole_message_has_the_connections_credit_only() -> 
     assert wire.client.connection.local_flow_control_window(stream) == frames.DEFAULT_WINDOW - 4000
     wire.forward(stream)
     assert wire.runtime.streams[stream].data == message + b"more" * 1000
+
+
+def test_room_is_given_back_only_once_the_runtime_has_taken_the_message() -> None:
+    wire = Wire(budget=SHORT)
+    stream = wire.call(HELD, b"a" * 150_000)
+    wire.runtime.auto_credit = False
+    wire.forward(stream)
+    assert 0 < len(wire.runtime.streams[stream].data) < 150_000
+    assert not wire.budget.reserve(SHORT, lambda: None)
+    wire.runtime.auto_credit = True
+    wire.runtime.credit()
+    wire.flow()
+    assert len(wire.runtime.streams[stream].data) == len(prefixed(b"a" * 150_000))
+    assert wire.budget._room == 0  # who waited has it
+
+
+def test_what_a_large_first_window_lets_in_is_refused_beyond_its_room() -> None:
+    """The runtime chooses that window, and it may let in a whole message of every call."""
+    wire = Wire(budget=800_000)
+    assert wire.budget.reserve(800_000, lambda: None)
+    wire.runtime.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 500_000})
+    wire.runtime.connection.increment_flow_control_window(10_000_000)
+    wire.flow()
+    early, refused, small = (wire.request(HELD) for _ in range(3))
+    message = prefixed(b"x" * 300_000)
+    wire.send(early, message[:190_000], end_stream=False)
+    wire.send(refused, message[: frames.DEFAULT_WINDOW + 1], end_stream=False)
+    wire.send(small, message[:60_000], end_stream=False)
+    statuses = [
+        wire.client.streams[s].last(b"grpc-status") if s in wire.client.streams else None for s in (early, refused, small)
+    ]
+    assert statuses == [None, b"8", None]
+    wire.client.connection.reset_stream(early)
+    wire.client.connection.reset_stream(small)
+    wire.flow()
+    assert wire.budget._early == 200_000

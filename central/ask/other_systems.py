@@ -1,0 +1,143 @@
+"""Read which cards a bound pod has by another system: NVIDIA's device plugin, HAMi, gpushare or Koordinator.
+
+Enters: any pod. Leaves: the pod's amounts of such resources, and the cards that an annotation of that system names. Whether
+they count depends on the node (`central.ledger.other_systems`): any user who may create pods can write such resources and
+annotations. A share of a card counts as the whole card, because two systems that share a card do not know each other's part.
+
+Source: HAMi, pkg/util (vgpu-devices-allocated); gpushare-scheduler-extender; Koordinator, apis/extension (device-allocated).
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from central.ask.pod import Amount, Pod
+from central.ask.quantity import parse_quantity
+from lading.vocabulary import GpuUuid
+
+MAX_CARDS: Final = 1024
+MAX_ANNOTATION: Final = 64 << 10
+_GPU_UUID: Final = re.compile(r"GPU-[0-9a-fA-F-]{1,64}")
+_ONE_EACH: Final = frozenset({"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-count", "koordinator.sh/gpu.shared"})
+_HUNDRED_EACH: Final = frozenset({"koordinator.sh/gpu", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"})
+_ONE_CARD: Final = frozenset({"aliyun.com/gpu-mem", "koordinator.sh/gpu-memory"})  # an amount of one card's memory
+RESOURCES: Final = _ONE_EACH | _HUNDRED_EACH | _ONE_CARD
+
+HAMI: Final = "hami.io/vgpu-devices-allocated"
+KOORDINATOR: Final = "scheduling.koordinator.sh/device-allocated"
+GPUSHARE: Final = "scheduler.framework.gpushare.allocation"
+GPUSHARE_OLD: Final = "ALIYUN_COM_GPU_MEM_IDX"
+
+
+class Named(NamedTuple):
+    """The cards that an annotation names."""
+
+    uuids: frozenset[GpuUuid] = frozenset()
+    positions: frozenset[int] = frozenset()  # on the node, in the order of PCI addresses, as NVML counts
+
+    @property
+    def number(self) -> int:
+        return len(self.uuids) + len(self.positions)
+
+
+class OtherClaim(NamedTuple):
+    """Describe what one pod has of its node's cards by another system."""
+
+    node: str
+    pod: str  # namespace/name
+    amounts: tuple[tuple[str, int], ...]  # by resource, sorted
+    named: Named = Named()
+
+    def count_cards(self, offered: Collection[str]) -> int:
+        """Return the number of cards. Several resources of one system describe the same cards."""
+        most: dict[str, int] = {}
+        for resource, amount in self.amounts:
+            if resource in offered:
+                system = resource.partition("/")[0]
+                most[system] = max(most.get(system, 0), _cards(resource, amount))
+        return min(sum(most.values()), MAX_CARDS)
+
+
+def read_offered(allocatable: Mapping[str, Amount]) -> frozenset[str]:
+    """Return the resources of other systems of which a node offers more than zero."""
+    return frozenset(_amounts(allocatable))
+
+
+def read_other_claim(pod: Pod) -> OtherClaim | None:
+    """Return None for a pod that is not bound or requests no such resource."""
+    amounts = _requested(pod) if pod.spec.node_name else {}
+    if not amounts:
+        return None
+    metadata = pod.metadata
+    name = f"{metadata.namespace}/{metadata.name}"
+    return OtherClaim(pod.spec.node_name, name, tuple(sorted(amounts.items())), _named(metadata.annotations))
+
+
+def _requested(pod: Pod) -> dict[str, int]:
+    """Return the most that the containers have at one time: the sum of the containers, or the largest init container."""
+    running: dict[str, int] = {}
+    for container in pod.spec.containers:
+        for resource, amount in _amounts(container.resources.limits).items():
+            running[resource] = running.get(resource, 0) + amount
+    for container in pod.spec.init_containers:
+        for resource, amount in _amounts(container.resources.limits).items():
+            running[resource] = max(running.get(resource, 0), amount)
+    return running
+
+
+def _amounts(limits: Mapping[str, Amount]) -> dict[str, int]:
+    found = {}
+    for resource in RESOURCES & limits.keys():
+        amount = limits[resource]
+        quantity = None if isinstance(amount, float) else parse_quantity(amount)
+        if quantity is not None and quantity > 0:
+            found[resource] = -(-quantity.numerator // quantity.denominator)
+    return found
+
+
+def _cards(resource: str, amount: int) -> int:
+    if resource in _ONE_EACH:
+        return amount
+    return -(-amount // 100) if resource in _HUNDRED_EACH else 1
+
+
+def _named(annotations: Mapping[str, str]) -> Named:
+    for key, read in _READERS.items():
+        text = annotations.get(key, "")
+        if text and len(text) <= MAX_ANNOTATION:
+            try:
+                return read(text)
+            except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
+                continue  # counted by number
+    return Named()
+
+
+def _hami(text: str) -> Named:
+    """Parse `GPU-…,NVIDIA,2000,0:` for each device, with `;` after each container."""
+    names = (device.partition(",")[0] for container in text.split(";") for device in container.split(":"))
+    return Named(frozenset(GpuUuid(name) for name in names if _GPU_UUID.fullmatch(name)))
+
+
+def _koordinator(text: str) -> Named:
+    allocated: Any = msgspec.json.decode(text)
+    ids = [str(one.get("id", "")) for one in allocated.get("gpu", ())]
+    return Named(frozenset(GpuUuid(name) for name in ids if _GPU_UUID.fullmatch(name)))
+
+
+def _gpushare(text: str) -> Named:
+    allocated: Any = msgspec.json.decode(text)
+    return Named(positions=frozenset(int(position) for container in allocated.values() for position in container))
+
+
+def _gpushare_old(text: str) -> Named:
+    return Named(positions=frozenset({int(text)} - {-1}))
+
+
+_READERS: Final[Mapping[str, Callable[[str], Named]]] = {
+    HAMI: _hami,
+    KOORDINATOR: _koordinator,
+    GPUSHARE: _gpushare,
+    GPUSHARE_OLD: _gpushare_old,
+}

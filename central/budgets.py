@@ -1,0 +1,123 @@
+"""PodDisruptionBudgets: which pods the Eviction API would evict now, and how many of them together.
+
+Preemption must not need a pod that a budget protects: the Eviction API would refuse it after other victims have ended. Enters:
+budgets as the API server has them. Leaves: `Budgets`, which answers for pods by namespace and labels. Pure.
+
+The answer is stricter than the API in one point: pods that are not ready count like the others.
+
+Source: k8s.io/api policy/v1, as of v1.36; apimachinery's LabelSelector; pkg/registry/core/pod/storage/eviction.go.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import msgspec
+
+from central.ledger.model import PodRecord
+from lading.vocabulary import PodUid
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Set how all parts are decoded: camelCase, unknown fields ignored."""
+
+
+class Metadata(_Wire, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+
+
+class Requirement(_Wire, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Selector(_Wire, frozen=True):
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+
+class BudgetSpec(_Wire, frozen=True):
+    selector: Selector | None = None
+
+
+class BudgetStatus(_Wire, frozen=True):
+    disruptions_allowed: int = 0
+    observed_generation: int = 0
+
+
+class Budget(_Wire, frozen=True):
+    metadata: Metadata
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+    @property
+    def allowed(self) -> int:
+        """Return how many pods may be evicted now: 0 until the controller has observed this generation."""
+        counted = self.status.observed_generation >= self.metadata.generation
+        return max(0, self.status.disruptions_allowed) if counted else 0
+
+    def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        selector = self.spec.selector
+        return selector is not None and self.metadata.namespace == namespace and matches(selector, labels)
+
+
+def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Return whether the labels satisfy the selector. An empty selector matches everything."""
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _holds(one, labels) for one in selector.match_expressions
+    )
+
+
+def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
+    match one.operator:
+        case "In":
+            return labels.get(one.key) in one.values
+        case "NotIn":
+            return labels.get(one.key) not in one.values
+        case "Exists":
+            return one.key in labels
+        case "DoesNotExist":
+            return one.key not in labels
+    return True  # an operator of a newer API: count the pod as covered, so that none is evicted by mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """All budgets at one moment."""
+
+    by_namespace: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, budgets: Iterable[Budget]) -> Self:
+        found: defaultdict[str, list[Budget]] = defaultdict(list)
+        for budget in budgets:
+            found[budget.metadata.namespace].append(budget)
+        return cls({namespace: tuple(some) for namespace, some in found.items()})
+
+    def protect(self, pod: PodRecord) -> bool:
+        """Tell whether this pod cannot be evicted now. The Eviction API refuses every pod that several budgets cover."""
+        covering = self._covering(pod)
+        return len(covering) > 1 or any(budget.allowed < 1 for budget in covering)
+
+    def beyond(self, pods: Sequence[PodRecord]) -> frozenset[PodUid]:
+        """Return the pods that cannot be evicted after those before them. Pods that are being deleted count as evicted."""
+        taken: Counter[tuple[str, str]] = Counter()
+        late = set()
+        for pod in pods:
+            for budget in () if pod.deleting else self._covering(pod):
+                taken[pod.namespace, budget.metadata.name] += 1
+                if taken[pod.namespace, budget.metadata.name] > budget.allowed:
+                    late.add(pod.uid)
+        return frozenset(late)
+
+    def _covering(self, pod: PodRecord) -> list[Budget]:
+        return [one for one in self.by_namespace.get(pod.namespace, ()) if one.covers(pod.namespace, pod.labels)]
+
+
+NO_BUDGETS: Final = Budgets()

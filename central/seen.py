@@ -1,0 +1,85 @@
+"""Unbound pods as the watch shows them: central decides a request of kube-scheduler by these, never by the caller's copy.
+
+Enters: the watch of pods; `settled`, which tells that no request needs to wait for a pod. Leaves: the pod of a request.
+kube-scheduler's watch may be ahead of central's by a moment, so `find` waits for the pod and for the version that was sent. If
+that version does not come in time, `find` returns the pod as it is.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from central.api.known import Ident
+from central.api.watch import Unreadable
+from central.ask.pod import Pod
+from central.ledger.model import version_of
+from lading.vocabulary import NETWORKS, PREFIX, PodUid
+
+SEEN_WITHIN_S: Final = 1.0  # of kube-scheduler's 5 s
+
+
+class SeenPods:
+    """A sink of the watch of pods."""
+
+    def __init__(self, settled: Callable[[PodUid], bool]) -> None:
+        """`settled`: whether the pod is bound, is being deleted, has ended or is gone."""
+        self._settled = settled
+        self._pods: dict[PodUid, Pod] = {}
+        self._changed: asyncio.Event | None = None  # None: no request waits for a change
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
+        unreadable = {PodUid(one.metadata.uid) for one in objects if isinstance(one, Unreadable)}
+        waiting = {one.metadata.uid: _slim(one) for one in objects if isinstance(one, Pod) and _waits(one)}
+        self._pods = {uid: pod for uid, pod in self._pods.items() if uid in unreadable} | waiting
+        self._tell()
+
+    def changed(self, obj: Pod | Unreadable) -> None:
+        if isinstance(obj, Unreadable):
+            return
+        if _waits(obj):
+            self._pods[obj.metadata.uid] = _slim(obj)
+        else:
+            self._pods.pop(obj.metadata.uid, None)
+        self._tell()
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._pods.pop(PodUid(gone.uid), None)
+        self._tell()
+
+    def get(self, uid: PodUid) -> Pod | None:
+        return self._pods.get(uid)
+
+    async def find(self, sent: Pod) -> Pod | None:
+        """Return the pod as the watch shows it; None for a pod that does not wait, or does not exist."""
+        uid, version = sent.metadata.uid, version_of(sent.metadata.resource_version)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SEEN_WITHIN_S):
+                while not (self._has(uid, version) or self._settled(uid)):
+                    self._changed = self._changed or asyncio.Event()
+                    await self._changed.wait()
+        return self._pods.get(uid)
+
+    def _has(self, uid: PodUid, version: int) -> bool:
+        pod = self._pods.get(uid)
+        return pod is not None and version_of(pod.metadata.resource_version) >= version
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+
+def _waits(pod: Pod) -> bool:
+    return not (pod.spec.node_name or pod.metadata.deletion_timestamp)
+
+
+def _slim(pod: Pod) -> Pod:
+    """Drop annotations that central does not read: a pod may have 256 KiB of them."""
+    ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(PREFIX) or key == NETWORKS}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=ours))

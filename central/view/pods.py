@@ -1,0 +1,135 @@
+"""What pods, namespaces and nodes hold and use, summed up from `NodeView`s for `kubectl lading pods` and `top`. Pure.
+
+Enters: views of all nodes. Leaves: a `PodView` a pod that holds something, and a `Share` of any group of holders. The driver
+reports use by card, not by pod: the use of a card counts for a group only where all of its holders are in the group. What it
+reports as idle, no holder uses.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from central.ledger.model import Claim
+from central.view.model import GpuView, Holder, NodeView
+from lading.amounts import divide
+
+
+class PodState(StrEnum):
+    WAITING = "waiting"  # not bound
+    STARTING = "starting"  # devices are assigned, and its node has not granted them yet
+    HOLDING = "holding"
+    IDLE = "idle"  # holds GPUs, and none of them is in use
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """Sum up what some pods hold and use."""
+
+    gpus: int = 0  # cards, each once
+    gpus_reported: int = 0  # of these, whose use the node reports
+    gpus_idle: int = 0  # of these, not in use
+    gpus_shared: int = 0  # with pods outside: their use is in neither sum below
+    vfs: int = 0
+    held_mib: int = 0
+    held_percent: int = 0  # 100 a card
+    used_mib: int | None = None  # the sum
+    busy_percent: int | None = None  # the mean
+
+
+class PodView(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str
+    pod: str  # empty where its name is not known
+    uid: str
+    state: PodState
+    nodes: tuple[str, ...] = ()
+    created: int = 0  # Unix seconds; 0: unknown
+    asks: str = ""  # in words, as the pod says it
+    holds: Share = Share()
+
+
+def view_pods(views: Sequence[NodeView]) -> list[PodView]:
+    """List pods that hold something, by namespace and name."""
+    nodes: dict[str, dict[str, NodeView]] = {}
+    holders: dict[str, list[Holder]] = {}
+    for view in views:
+        for holder in _holders(view):
+            nodes.setdefault(holder.uid, {})[view.name] = view
+            holders.setdefault(holder.uid, []).append(holder)
+    made = [_pod(listed, list(nodes[uid].values())) for uid, listed in holders.items()]
+    return sorted(made, key=lambda one: (one.namespace, one.pod, one.uid))
+
+
+def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Share:
+    """Sum up what these holders have of the nodes' devices."""
+    nodes = list(views)
+    cards = [gpu for node in nodes for gpu in node.gpus if any(map(is_mine, gpu.holders))]
+    vfs = [vf for node in nodes for pf in node.pfs for vf in pf.vfs if any(map(is_mine, vf.holders))]
+    own = [gpu for gpu in cards if all(map(is_mine, gpu.holders))]
+    parts = [_part(gpu, [one for one in gpu.holders if is_mine(one)]) for gpu in cards]
+    used_mib, busy_percent = used(own)
+    return Share(
+        gpus=len(cards),
+        gpus_reported=sum(gpu.use is not None for gpu in cards),
+        gpus_idle=sum(gpu.idle for gpu in cards),
+        gpus_shared=len(cards) - len(own),
+        vfs=len(vfs),
+        held_mib=sum(mib for mib, _ in parts),
+        held_percent=sum(percent for _, percent in parts),
+        used_mib=used_mib,
+        busy_percent=busy_percent,
+    )
+
+
+def share_of_nodes(views: Sequence[NodeView]) -> Share:
+    """Sum up what all pods hold there, and the use of all cards: also of those that are used without a grant."""
+    used_mib, busy_percent = used([gpu for view in views for gpu in view.gpus])
+    of_all = share_of(views, lambda holder: True)
+    return msgspec.structs.replace(of_all, used_mib=used_mib, busy_percent=busy_percent)
+
+
+def used(gpus: Sequence[GpuView]) -> tuple[int | None, int | None]:
+    """Return the memory in use together, and how busy the cards are in the mean; None where no card reports it."""
+    memory = [gpu.use.memory_mib for gpu in gpus if gpu.use and gpu.use.memory_mib is not None]
+    busy = [gpu.use.busy_percent for gpu in gpus if gpu.use and gpu.use.busy_percent is not None]
+    return sum(memory) if memory else None, divide(sum(busy), len(busy)) if busy else None
+
+
+def _holders(view: NodeView) -> Iterable[Holder]:
+    for gpu in view.gpus:
+        yield from gpu.holders
+    for pf in view.pfs:
+        for vf in pf.vfs:
+            yield from vf.holders
+
+
+def _pod(holders: Sequence[Holder], nodes: Sequence[NodeView]) -> PodView:
+    who = holders[0]
+    holds = share_of(nodes, lambda one: one.uid == who.uid)
+    granted = any(Claim.GRANTED in one.claims for one in holders)
+    return PodView(
+        namespace=who.namespace,
+        pod=who.pod,
+        uid=who.uid,
+        state=_state(holds, granted=granted),
+        nodes=tuple(node.name for node in nodes),
+        created=who.created,
+        holds=holds,
+    )
+
+
+def _state(holds: Share, *, granted: bool) -> PodState:
+    if not granted:
+        return PodState.STARTING
+    return PodState.IDLE if holds.gpus and holds.gpus_idle == holds.gpus else PodState.HOLDING
+
+
+def _part(gpu: GpuView, holders: Sequence[Holder]) -> tuple[int, int]:
+    """Return MiB and percent of the card that these holders have."""
+    if any(one.whole for one in holders):
+        return gpu.memory_mib, 100
+    if gpu.mig:
+        mine = {uuid for one in holders for uuid in one.mig}
+        mib = min(gpu.memory_mib, sum(one.memory_mib for one in gpu.mig if one.uuid in mine))
+        return mib, divide(100 * mib, gpu.memory_mib) if gpu.memory_mib else 0
+    mib, percent = sum(one.memory_mib for one in holders), sum(one.core_percent for one in holders)
+    return min(gpu.memory_mib, mib), min(100, percent)

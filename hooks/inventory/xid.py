@@ -1,0 +1,95 @@
+"""Read critical Xids from the kernel log: a card with one is broken until its driver is loaded again or clears it.
+
+NVML reports Xids to an open session only, and an open session blocks an upgrade of the driver. The kernel log needs no session.
+Only records of the kernel itself count, because root's processes can write to the log too.
+
+An Xid is critical if NVIDIA's catalog asks for a reset of the card or a reboot. Not critical are 109 (context switch timeout)
+and those that only end an application (13, 31, 43, 45, 68, 94, …): a program can cause these, and could make cards unhealthy.
+From R565 on the driver also reports which recovery a card needs (154), and when it needs none any more.
+
+Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (immediate action); k8s-device-plugin (ignored Xids); Linux,
+Documentation/ABI/testing/dev-kmsg.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+_CRITICAL: Final = frozenset({46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158})
+_RECOVERY: Final = 154
+_XID: Final = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?\): (\d{1,4}),? ?(.*)"
+)
+_ACTION: Final = re.compile(r"recovery action changed from .* to 0x([0-9a-fA-F]+) \((.{1,40})\)")
+_LOADED: Final = re.compile(r"NVRM: loading NVIDIA UNIX")
+_KERNEL: Final = 8  # priorities of facility 0 are below
+_RECORD: Final = 8192  # bytes; the kernel's longest record
+_SHOWN: Final = 120
+
+
+class Xids:
+    """Why each card is broken, as the log says so far. Keys are PCI addresses without the function."""
+
+    def __init__(self) -> None:
+        self.broken: dict[str, str] = {}
+
+    def add(self, record: bytes) -> None:
+        """Take one record: `priority,sequence,time,flags;text`, and continuation lines."""
+        prefix, _, text = record.decode("utf-8", "replace").partition(";")
+        priority = prefix.partition(",")[0]
+        if not priority.isdecimal() or int(priority) >= _KERNEL:
+            return
+        line = text.partition("\n")[0]
+        if _LOADED.match(line):
+            self.broken.clear()
+        elif found := _XID.match(line):
+            self._note(found[1].lower(), int(found[2]), found[3])
+
+    def _note(self, card: str, xid: int, said: str) -> None:
+        if xid == _RECOVERY and (action := _ACTION.search(said)):
+            if int(action[1], 16) == 0:
+                self.broken.pop(card, None)
+            else:
+                self.broken.setdefault(card, f"Xid {xid}: {action[2]}")
+        elif xid in _CRITICAL:
+            self.broken.setdefault(card, f"Xid {xid}: {said}"[:_SHOWN])
+
+    def of(self, bdf: str) -> str:
+        return self.broken.get(bdf.partition(".")[0], "")
+
+
+class KernelLog:
+    """Read the log from where the last call stopped. Not reentrant. The first call may read megabytes: use a thread."""
+
+    def __init__(self, host_root: Path) -> None:
+        self._path = host_root / "dev/kmsg"
+        self._fd = -1
+        self._xids = Xids()
+
+    def read(self) -> Xids:
+        """Return what the log says so far; nothing if there is no log. Raises OSError."""
+        if self._fd < 0:
+            with contextlib.suppress(FileNotFoundError):
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd >= 0:
+            self._read_on()
+        return self._xids
+
+    def _read_on(self) -> None:
+        while True:
+            try:
+                record = os.read(self._fd, _RECORD)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # records were overwritten before they were read; go on with the oldest
+            if not record:
+                return
+            self._xids.add(record)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

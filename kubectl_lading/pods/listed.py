@@ -1,0 +1,59 @@
+"""All pods that wait for devices or hold some, one `PodView` each. Pure.
+
+Enters: the cluster at one moment. Leaves: rows for `pods` and `top`. Who holds something is what the nodes' views say, so that
+a pod that the API server no longer has is listed as long as it holds a device.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from central.api.times import parse_seconds
+from central.ask.parse import BadAsk, parse_ask
+from central.feed import TERMINAL
+from central.pending import pending_of
+from central.reasons import OfPod
+from central.view.model import NodeView
+from central.view.pods import PodState, PodView, view_pods
+from central.why import ask_in_words
+from kubectl_lading.cluster import Cluster
+from kubectl_lading.owners import Pod
+
+
+def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") -> list[PodView]:
+    """List by namespace and name. `namespace` empty: all."""
+    known: Mapping[str, Pod] = {pod.metadata.uid: pod for pod in cluster.pods}
+    holding = [_with_request(one, known.get(one.uid)) for one in view_pods(views)]
+    waiting = [view_waiting(pod) for pod in cluster.pods if waits(pod)]
+    listed = [one for one in (*holding, *waiting) if not namespace or one.namespace == namespace]
+    return sorted(listed, key=lambda one: (one.namespace, one.pod, one.uid))
+
+
+def waits(pod: Pod) -> bool:
+    """Report whether it asks for devices, be it in words that have no meaning, and is not bound."""
+    gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase in TERMINAL
+    return not gone and parse_ask(pod) is not None
+
+
+def view_waiting(pod: Pod) -> PodView:
+    metadata = pod.metadata
+    return PodView(
+        namespace=metadata.namespace,
+        pod=metadata.name,
+        uid=metadata.uid,
+        state=PodState.WAITING,
+        created=parse_seconds(metadata.creation_timestamp),
+        asks=_asks(pod),
+    )
+
+
+def _with_request(view: PodView, pod: Pod | None) -> PodView:
+    return view if pod is None else msgspec.structs.replace(view, asks=_asks(pod))
+
+
+def _asks(pod: Pod) -> str:
+    """Describe the request in words; empty for a pod whose devices were given by hand."""
+    asked = parse_ask(pod)
+    if asked is None:
+        return ""
+    return OfPod.REQUEST_MALFORMED.value if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked))

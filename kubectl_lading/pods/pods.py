@@ -1,0 +1,148 @@
+"""`pods`: those that wait for devices or hold some, what each asks and holds, and whether it uses it.
+
+Enters: the cluster; with -w also every later change of it. Leaves: a row a pod; with -w a row whenever one is another.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import click
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from central.view.pods import PodState, PodView, Share
+from kubectl_lading.access import connect, find_scope
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.flags import Flags, Output, Scope, command
+from kubectl_lading.following import follow
+from kubectl_lading.pods.listed import list_pods
+from kubectl_lading.run import run
+from kubectl_lading.terminal.amounts import NONE, age, count, now, use_in_words
+from kubectl_lading.terminal.output import Cell, show, table, text, warn
+from kubectl_lading.terminal.rows import Rows
+from kubectl_lading.where.nodes import view_nodes
+from lading.errors import ConfigError
+
+COLUMNS: Final = (
+    (
+        "STATE",
+        "waiting: not bound. starting: its node has granted it nothing yet. holding. idle: holds GPUs, none of them in use.",
+    ),
+    ("NODE", "Where it holds devices."),
+    ("GPUS", "Cards that it holds, or a part of."),
+    ("VFS", "RDMA VFs that it holds."),
+    ("IDLE", "Of its cards those that the driver saw unused / those whose use the node reports."),
+    ("AGE", "Since the pod was created."),
+    ("ASKS", "Its request, in words."),
+)
+WIDE: Final = (
+    ("HELD", "(wide) Memory and percent of compute that it was given; 100% is one card."),
+    ("USED", "(wide) Memory in use and how busy its cards are, without cards that it shares: use is reported by card."),
+)
+_GONE: Final = "gone"
+_STYLES: Final = {PodState.WAITING: "warn", PodState.STARTING: "warn", PodState.HOLDING: "good", PodState.IDLE: "warn"}
+
+
+class PodsView(msgspec.Struct, frozen=True):
+    pods: tuple[PodView, ...]
+    problems: tuple[str, ...] = ()
+
+
+@command("pods", columns=(("POD", "Its name; with -A also its namespace."), *COLUMNS, *WIDE), scope=Scope.PODS)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([one.value for one in PodState]),
+    multiple=True,
+    help="Only pods in this state. May be repeated.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Goes on, with a row whenever a pod comes, changes or goes.")
+def pods(flags: Flags, states: tuple[str, ...], watch: bool) -> None:
+    """Pods that wait for devices, or hold some.
+
+    Why one waits: kubectl lading why, without a name for all of them.
+    """
+    run(_pods(flags, frozenset(map(PodState, states)), watch=watch))
+
+
+async def _pods(flags: Flags, states: frozenset[PodState], *, watch: bool) -> None:
+    if watch and flags.output in (Output.JSON, Output.YAML):
+        raise ConfigError(f"cannot watch as {flags.output}", hint="leave -w or -o out")
+    namespace = find_scope(flags)
+
+    def look(cluster: Cluster) -> list[PodView]:
+        listed = list_pods(cluster, view_nodes(cluster), namespace)
+        return [one for one in listed if not states or one.state in states]
+
+    async with connect(flags) as client:
+        cluster = await read_cluster(client)
+        for problem in cluster.problems:
+            warn(problem)
+        listed = look(cluster)
+        rows = Rows(_heads(flags), [_row(one, flags) for one in listed])
+        if not watch:
+            show(PodsView(tuple(listed), tuple(cluster.problems)), flags.output, draw(listed, flags))
+            return
+        rows.print_all()
+        last = {one.uid: one for one in listed}
+        async for later in follow(client):
+            last = print_changes(last, look(later), lambda one, state: rows.print(_row(one, flags, state)))
+
+
+def print_changes(
+    last: dict[str, PodView], listed: Sequence[PodView], tell: Callable[[PodView, str], None]
+) -> dict[str, PodView]:
+    """Tell of pods that came, are others now, or went; and return those that there are."""
+    present = {one.uid: one for one in listed}
+    for one in listed:
+        if one != last.get(one.uid):
+            tell(one, one.state.value)
+    for uid in last.keys() - present.keys():
+        tell(last[uid], _GONE)
+    return present
+
+
+def draw(listed: Sequence[PodView], flags: Flags) -> RenderableType:
+    if not listed:
+        where = "" if flags.all_namespaces else " in this namespace (-A: all)"
+        return text(f"No pod{where} waits for devices or holds some.")
+    return table(_heads(flags), [_row(one, flags) for one in listed])
+
+
+def _heads(flags: Flags) -> tuple[str, ...]:
+    wide = [head for head, _ in WIDE] if flags.output is Output.WIDE else []
+    own = [head for head, _ in COLUMNS]
+    return (*(["NAMESPACE"] if flags.all_namespaces else []), "POD", *own[:-1], *wide, own[-1])
+
+
+def _row(one: PodView, flags: Flags, state: str = "") -> list[Cell]:
+    wide = [held_in_words(one.holds), used_in_words(one.holds)] if flags.output is Output.WIDE else []
+    return [*([one.namespace] if flags.all_namespaces else []), *_cells(one, state), *wide, one.asks or NONE]
+
+
+def _cells(one: PodView, state: str) -> Iterator[Cell]:
+    yield one.pod or f"uid {one.uid}"
+    yield text(state or one.state.value, _STYLES[one.state])
+    yield ",".join(one.nodes) or NONE
+    yield str(one.holds.gpus or NONE)
+    yield str(one.holds.vfs or NONE)
+    yield idle_in_words(one.holds)
+    yield age(now() - one.created) if one.created else NONE
+
+
+def idle_in_words(share: Share) -> str | Text:
+    if not share.gpus_reported:
+        return NONE
+    said = f"{share.gpus_idle}/{share.gpus_reported}"
+    return text(said, "warn") if share.gpus_idle else said
+
+
+def held_in_words(share: Share) -> str:
+    return use_in_words(share.held_mib, share.held_percent) if share.gpus else NONE
+
+
+def used_in_words(share: Share) -> str:
+    shared = f"{count(share.gpus_shared, 'card')} shared" if share.gpus_shared else ""
+    known = use_in_words(share.used_mib, share.busy_percent)
+    return " + ".join(filter(None, (known if known != NONE or not shared else "", shared)))

@@ -1,0 +1,162 @@
+"""`top pods`, `top namespaces`, `top nodes`: what is held, what of it is used, and what is idle; the most first.
+
+Enters: the cluster. Leaves: a row each, and their total. Used is the driver's word by card (`status.use` of NodeDevices), so
+that a card which pods of several rows share is in no row's USED.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+import click
+import msgspec
+from rich.console import RenderableType
+
+from central.view.model import Holder, NodeView
+from central.view.pods import PodState, PodView, Share, share_of, share_of_nodes
+from kubectl_lading.access import connect, find_scope
+from kubectl_lading.cluster import Cluster, read_cluster
+from kubectl_lading.flags import Flags, Scope, command, refuse
+from kubectl_lading.pods.listed import list_pods
+from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
+from kubectl_lading.run import run
+from kubectl_lading.terminal.amounts import NONE, pod_name
+from kubectl_lading.terminal.output import Cell, show, table, text, warn
+from kubectl_lading.where.nodes import view_nodes
+
+COLUMNS: Final = (
+    ("PODS", "(namespaces, nodes) Pods that hold devices."),
+    ("WAITING", "(namespaces) Pods that wait for devices."),
+    ("GPUS", "Cards that they hold, or a part of."),
+    ("VFS", "RDMA VFs that they hold."),
+    ("HELD", "Memory and percent of compute that they were given; 100% is one card."),
+    ("USED", "Memory in use, and how busy these cards are in the mean; without cards that others share."),
+    ("IDLE", "Cards that are held and that the driver saw unused / held ones whose use the node reports."),
+)
+_ALL: Final = "TOTAL"
+
+
+class Of(StrEnum):
+    PODS = "pods"
+    NAMESPACES = "namespaces"
+    NODES = "nodes"
+
+
+class Sort(StrEnum):
+    HELD = "held"
+    IDLE = "idle"
+    NAME = "name"
+
+
+class TopRow(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # NAMESPACE/POD, a namespace, or a node
+    pods: int = 0  # that hold something
+    waiting: int = 0
+    share: Share = Share()
+
+
+class TopView(msgspec.Struct, frozen=True, kw_only=True):
+    of: Of
+    rows: tuple[TopRow, ...]
+    total: TopRow
+
+
+@command("top", columns=(("NAMESPACE", "Or POD, or NODE: whom the row is about."), *COLUMNS), scope=Scope.PODS)
+@click.argument("of", type=click.Choice([one.value for one in Of]), default=Of.NODES.value)
+@click.option("--sort", type=click.Choice([one.value for one in Sort]), default=Sort.HELD.value, show_default=True)
+def top(flags: Flags, of: str, sort: str) -> None:
+    """What pods, namespaces or nodes hold, what of it they use, and what is idle.
+
+    HELD is what was given away, USED what the driver saw at the node's last look. `top namespaces` is about all namespaces
+    unless -n names one.
+    """
+    if of == Of.NODES:
+        refuse(flags, Scope.CLUSTER)
+    run(_top(flags, Of(of), Sort(sort)))
+
+
+async def _top(flags: Flags, of: Of, sort: Sort) -> None:
+    namespace = find_scope(flags) if of is Of.PODS else flags.namespace
+    async with connect(flags) as client:
+        cluster = await read_cluster(client)
+    for problem in cluster.problems:
+        warn(problem)
+    view = view_top(cluster, of, sort, namespace)
+    show(view, flags.output, draw(view))
+
+
+def view_top(cluster: Cluster, of: Of, sort: Sort, namespace: str = "") -> TopView:
+    """`namespace` empty: all."""
+    views = view_nodes(cluster)
+    pods = list_pods(cluster, views, namespace)
+    rows = sorted(MAKERS[of](views, pods), key=lambda row: (_KEYS[sort](row), row.name))
+    everything = share_of_nodes(views) if of is Of.NODES else share_of(views, lambda one: namespace in ("", one.namespace))
+    return TopView(of=of, rows=tuple(rows), total=_row(_ALL, pods, everything))
+
+
+def _row(name: str, pods: Sequence[PodView], share: Share) -> TopRow:
+    waiting = sum(pod.state is PodState.WAITING for pod in pods)
+    return TopRow(name=name, pods=len(pods) - waiting, waiting=waiting, share=share)
+
+
+def _by_pod(views: Sequence[NodeView], pods: Sequence[PodView]) -> Iterator[TopRow]:
+    for pod in pods:
+        if pod.state is not PodState.WAITING:
+            yield _row(pod_name(pod.namespace, pod.pod, pod.uid), [pod], pod.holds)
+
+
+def _by_namespace(views: Sequence[NodeView], pods: Sequence[PodView]) -> Iterator[TopRow]:
+    of_node = {view.name: view for view in views}
+    for name, own in _grouped((pod.namespace, pod) for pod in pods).items():
+        nodes = dict.fromkeys(node for pod in own for node in pod.nodes)
+        yield _row(name, own, share_of([of_node[node] for node in nodes], partial(_is_in, name)))
+
+
+def _by_node(views: Sequence[NodeView], pods: Sequence[PodView]) -> Iterator[TopRow]:
+    on = _grouped((node, pod) for pod in pods for node in pod.nodes)
+    for view in views:
+        yield _row(view.name, on.get(view.name, []), share_of_nodes([view]))
+
+
+def _grouped(pairs: Iterable[tuple[str, PodView]]) -> dict[str, list[PodView]]:
+    groups: dict[str, list[PodView]] = {}
+    for key, pod in pairs:
+        groups.setdefault(key, []).append(pod)
+    return groups
+
+
+def _is_in(namespace: str, holder: Holder) -> bool:
+    return holder.namespace == namespace
+
+
+MAKERS: Final = {Of.PODS: _by_pod, Of.NAMESPACES: _by_namespace, Of.NODES: _by_node}
+_KEYS: Final[Mapping[Sort, Callable[[TopRow], tuple[int, int]]]] = {
+    Sort.HELD: lambda row: (-row.share.held_percent, -row.share.held_mib),
+    Sort.IDLE: lambda row: (-row.share.gpus_idle, -row.share.held_percent),
+    Sort.NAME: lambda row: (0, 0),
+}
+
+
+def draw(view: TopView) -> RenderableType:
+    heads = [head for head, _ in COLUMNS if head not in _LEFT_OUT[view.of]]
+    rows = [_cells(view.of, row) for row in (*view.rows, view.total)]
+    return table([_HEADS[view.of], *heads], rows, wraps=("USED",))
+
+
+_HEADS: Final = {Of.PODS: "POD", Of.NAMESPACES: "NAMESPACE", Of.NODES: "NODE"}
+_LEFT_OUT: Final = {Of.PODS: {"PODS", "WAITING"}, Of.NAMESPACES: set[str](), Of.NODES: {"WAITING"}}
+
+
+def _cells(of: Of, row: TopRow) -> list[Cell]:
+    numbers = {"PODS": str(row.pods), "WAITING": str(row.waiting or NONE)}
+    share = row.share
+    return [
+        text(row.name, "head") if row.name == _ALL else row.name,
+        *(said for head, said in numbers.items() if head not in _LEFT_OUT[of]),
+        str(share.gpus or NONE),
+        str(share.vfs or NONE),
+        held_in_words(share),
+        used_in_words(share),
+        idle_in_words(share),
+    ]

@@ -1,0 +1,48 @@
+"""Find annotations below `lading.dev/` that do not exist, and the valid key that is most like one.
+
+Enters: keys of annotations. Leaves: the first unknown key, and the nearest valid one. Central refuses an unknown key on a pod
+that requests devices, and a node on a pod whose devices are named by hand: if they ignored a misspelt key, the pod would
+silently lack what its author requested. A node does not check the keys of a pod that central placed: a newer central may know
+more keys.
+"""
+
+from collections.abc import Collection, Iterable
+from difflib import SequenceMatcher
+from typing import Final
+
+from lading.vocabulary import (
+    ASSIGNMENT,
+    ASSIGNMENT_SIGNATURE,
+    ATTACHMENTS,
+    GRANT,
+    MANUAL_GPUS,
+    MANUAL_VFS,
+    PREFIX,
+    REQUEST_ANNOTATIONS,
+)
+
+_BY_HAND: Final = (f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")  # a container's name follows
+_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT})  # by central or by nodes
+_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | {MANUAL_GPUS, MANUAL_VFS}
+_LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
+
+
+def find_unknown(keys: Iterable[str], foreign: Collection[str] = ()) -> str:
+    """Return the first unknown key below `lading.dev/` that is not in `foreign`; empty if there is none."""
+    ours = (key for key in keys if key.startswith(PREFIX) and not _is_known(key))
+    return min((key for key in ours if key not in foreign), default="")
+
+
+def nearest_key(key: str) -> str:
+    """Return the valid key that is most like this one."""
+    matcher = SequenceMatcher(b=key.removeprefix(PREFIX)[:_LONGEST].lower())
+
+    def likeness(valid: str) -> float:
+        matcher.set_seq1(valid.removeprefix(PREFIX))
+        return matcher.ratio()
+
+    return max(sorted(_OF_PEOPLE), key=likeness)
+
+
+def _is_known(key: str) -> bool:
+    return key in _OF_PEOPLE or key in _WRITTEN or key.startswith(_BY_HAND)

@@ -1,0 +1,13 @@
+"""A pod that its node ended: deleted, and then gone."""
+
+from dataclasses import replace
+
+from central.ledger.ledger import Ledger
+from lading.vocabulary import PodUid
+
+
+def end_pod(ledger: Ledger, uid: PodUid) -> None:
+    record = ledger.pod(uid)
+    if record is not None:
+        ledger.set_pod(replace(record, version=record.version + 1, deleting=True))
+    ledger.remove_pod(uid)

@@ -1,0 +1,50 @@
+"""`pods -w`: a row whenever a pod is another."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from central.view.pods import PodState, PodView, Share
+from kubectl_lading.access import connect
+from kubectl_lading.cluster import Cluster
+from kubectl_lading.flags import Flags
+from kubectl_lading.following import follow
+from kubectl_lading.pods.listed import list_pods
+from kubectl_lading.pods.pods import print_changes
+from kubectl_lading.where.nodes import view_nodes
+from lading.kube.resource import PODS
+from simnode.api_server import ApiServer, write_kubeconfig
+from tests.fakes.small_cluster import SmallCluster
+
+
+def view(uid: str, **words: object) -> PodView:
+    return PodView(namespace="ns", pod=uid, uid=uid, state=PodState.HOLDING, **words)  # type: ignore[arg-type]
+
+
+def test_only_what_changed_is_told() -> None:
+    told: list[tuple[str, str]] = []
+    last = {one.uid: one for one in (view("a"), view("b"), view("c"))}
+    now = [view("a"), view("b", holds=Share(gpus_idle=1)), view("d")]
+    last = print_changes(last, now, lambda one, state: told.append((one.uid, state)))
+    assert told == [("b", "holding"), ("d", "holding"), ("c", "gone")]
+    assert last.keys() == {"a", "b", "d"}
+
+
+def states(cluster: Cluster) -> dict[str, PodState]:
+    return {one.pod: one.state for one in list_pods(cluster, view_nodes(cluster))}
+
+
+def test_a_pod_that_goes_is_seen_to_go(tmp_path: Path) -> None:
+    async def followed() -> tuple[dict[str, PodState], dict[str, PodState]]:
+        async with ApiServer(first_version=1000) as server:
+            SmallCluster().fill(server.store)
+            flags = Flags(kubeconfig=str(write_kubeconfig(tmp_path / "kubeconfig", server.url)))
+            async with connect(flags) as client, contextlib.aclosing(follow(client, every_s=0)) as clusters:
+                before = after = states(await anext(clusters))
+                server.store.remove(PODS.path("team-a", "next-run"))
+                while after == before:
+                    after = states(await anext(clusters))
+                return before, after
+
+    before, after = asyncio.run(followed())
+    assert before.items() - after.items() == {("next-run", PodState.WAITING)}
