@@ -40,7 +40,8 @@ readonly SOCKET=/run/lading/cri.sock DEFAULT_RUNTIME=/run/containerd/containerd.
 readonly FLAG="--container-runtime-endpoint=unix://$SOCKET"
 readonly SOCKET_UNITS=(lading-hooks.socket lading-runtimeproxy.socket)
 readonly SERVICE_UNITS=(lading-hooks.service lading-runtimeproxy.service)
-readonly UVM_UNIT=lading-nvidia-uvm.service # lading-hooks.service wants it: neither enabled nor restarted by itself
+# lading-hooks.service wants them: they are neither enabled nor restarted by themselves.
+readonly BOOT_UNITS=(lading-nvidia-uvm.service lading-ib-guids.service)
 readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-central kubectl-lading kubectl_complete-lading)
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
 readonly KUBECONFIG_OF_KUBELET=/etc/kubernetes/kubelet.conf
@@ -547,13 +548,14 @@ check_configuration() {
 }
 setting() { as_version "$1" "$2" --print-config | sed -n "s/^$3 = \"\(.*\)\".*/\1/p"; }
 
+is_boot_unit() { [[ " ${BOOT_UNITS[*]} " == *" $1 "* ]]; }
 write_units() {
     local name shared="$R$OPT/versions/$1/share/lading/systemd"
     begin "write the units in $UNITS"
-    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "$UVM_UNIT"; do
+    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "${BOOT_UNITS[@]}"; do
         if [ "$dry" = yes ]; then
             note "write $UNITS/$name"
-        elif [ "$name" != "$UVM_UNIT" ] || [ -e "$shared/$name" ]; then # --rollback: older versions do not have it
+        elif [ -e "$shared/$name" ] || ! is_boot_unit "$name"; then # --rollback: older versions do not have all of these
             put unit "$UNITS/$name" 644 <"$shared/$name"
         fi
     done
@@ -740,7 +742,9 @@ uninstall() {
     fi
     begin "stop the daemons"
     service stop "${SERVICE_UNITS[@]}" "${SOCKET_UNITS[@]}"
-    [ ! -e "$R$UNITS/$UVM_UNIT" ] || service stop "$UVM_UNIT"
+    for name in "${BOOT_UNITS[@]}"; do
+        [ ! -e "$R$UNITS/$name" ] || service stop "$name"
+    done
     units disable
     begin "put the files back"
     for path in $(paths_of unit) $(paths_of config); do restore "$path"; done

@@ -17,6 +17,7 @@ from hooks.audit_command import audit
 from hooks.boot import read_boot_id
 from hooks.daemon import read_in_time, run
 from hooks.decide import Rules, View
+from hooks.guids import set_guids
 from hooks.ledger.foreign import find_foreign, name_processes
 from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import rebuild
@@ -165,6 +166,7 @@ _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "render": _render,
     "registration": _registration,
     "rebuild-ledger": _rebuild_ledger,
+    "set-guids": set_guids,
 }
 
 if __name__ == "__main__":

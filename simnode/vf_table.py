@@ -41,10 +41,22 @@ _IFLA_VFINFO_LIST: Final = 22
 _IFLA_EXT_MASK: Final = 29
 
 _MAC, _VLAN, _TX_RATE, _SPOOFCHK, _LINK_STATE, _RATE, _RSS, _TRUST, _VLAN_LIST = 1, 2, 3, 4, 5, 6, 7, 9, 12
+_NODE_GUID, _PORT_GUID = 10, 11
 _NOT_TOLD: Final = 0xFFFFFFFF
 
 # ifla_vf_policy: the fewest octets of each. All begin with the VF's number.
-_SIZES: Final = {_MAC: 36, _VLAN: 12, _TX_RATE: 8, _SPOOFCHK: 8, _LINK_STATE: 8, _RATE: 12, _TRUST: 8, _VLAN_LIST: 4}
+_SIZES: Final = {
+    _MAC: 36,
+    _VLAN: 12,
+    _TX_RATE: 8,
+    _SPOOFCHK: 8,
+    _LINK_STATE: 8,
+    _RATE: 12,
+    _TRUST: 8,
+    _NODE_GUID: 16,
+    _PORT_GUID: 16,
+    _VLAN_LIST: 4,
+}
 _VLAN_INFO_SIZE: Final = 16  # sizeof(struct ifla_vf_vlan_info), its padding too
 
 
@@ -61,6 +73,8 @@ class VfState:
     spoofchk: int = 1
     trust: int = 0
     link_state: int = 0
+    node_guid: int = 0
+    port_guid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +161,8 @@ class VfTable:
                 raise _RefusedError(errno.EINVAL, "no IFLA_VF_INFO")
             for setting, payload in _tlvs(info):
                 pf = _change(pf, setting, payload)
+                if setting in {_NODE_GUID, _PORT_GUID}:  # do_setvfinfo returns here, whatever else was asked for
+                    break
         self.write({**pfs, name: pf})
 
     @contextmanager
@@ -201,6 +217,9 @@ def _parse(setting: int, payload: bytes) -> dict[str, Any]:
         case 6:
             _, least, most = struct.unpack_from("=III", payload)
             return {"min_tx_rate": least, "max_tx_rate": most}
+        case 10 | 11:
+            _, guid = struct.unpack_from("=I4xQ", payload)
+            return {{10: "node_guid", 11: "port_guid"}[setting]: guid}
         case _:
             _, value = struct.unpack_from("=II", payload)
             return {{3: "max_tx_rate", 4: "spoofchk", 5: "link_state", 9: "trust"}[setting]: value}

@@ -23,12 +23,13 @@ from typing import Final
 from hooks.attach.kernel import Kernel, KernelError, NameTakenError
 from hooks.attach.links import Links, ask, attempting, refused
 from hooks.attach.messages import Exchange, RefusedError, parse_answer
-from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
+from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
 from hooks.attach.namespaces import inside, opened, own, read_netns_id
+from hooks.attach.neighbours import announce_ipv6
 from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device, render_rename_device
 from hooks.attach.rtnetlink import parse_link, render_get_link
 from hooks.attach.sockets import NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
-from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change
+from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from hooks.inventory.attributes import read_names
 from lading.vocabulary import PciAddress
 
@@ -85,6 +86,14 @@ class HostKernel(Kernel):
             time.sleep(_MAC_PAUSE_S)
             self._set(pf, pf_index, index, change)
         raise KernelError(f"cannot set {describe_change(change)} of VF {index} of PF {pf}: its driver goes on with {found}")
+
+    def set_guid(self, pf: PciAddress, index: int, guid: int) -> None:
+        """Set the node and the port GUID of an InfiniBand VF, and let its link follow the PF's port. The VF's driver reads the
+        GUIDs when it is bound."""
+        pf_index, _ = self._find_vf(pf, index)
+        for request, which in zip(render_guids(pf_index, index, guid), ("node", "port"), strict=True):
+            ask(self._pf_exchange, request, f"set the {which} GUID {guid.to_bytes(8).hex(':')} of VF {index} of PF {pf}")
+        self.set_vf(pf, index, VfConfig(link_state=VfLinkState.AUTO))
 
     def _find_vf(self, pf: PciAddress, index: int) -> tuple[int, VfConfig]:
         """(index of the PF's network device, the VF). A PF in switchdev mode has several devices: one of them tells of VFs."""
@@ -202,8 +211,11 @@ class HostKernel(Kernel):
             pod.move(link, host_fd, to, _HOST)
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
-        with _links(netns) as links:
+        with opened(netns) as pod_fd, _links_by(pod_fd, netns) as links:
             link = links.need(name)
+            if any(":" in address for address in addresses):
+                with inside(pod_fd):
+                    announce_ipv6(link.name)
             for address in addresses:
                 links.add_address(link, address)
             if not link.up:

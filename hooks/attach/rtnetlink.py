@@ -60,6 +60,8 @@ _ARP_NOTIFY: Final = 22  # IPV4_DEVCONF_ARP_NOTIFY
 _IFLA_PARENT_DEV_NAME: Final = 56
 _IFLA_PARENT_DEV_BUS_NAME: Final = 57
 
+_IFA_F_OPTIMISTIC: Final = 4
+
 _AF_INET: Final = 2
 _AF_INET6: Final = 10
 _RTA_DST: Final = 1
@@ -108,7 +110,7 @@ def render_set_up(index: int, *, up: bool) -> bytes:
 
 def render_announce(index: int) -> bytes:
     """Set arp_notify: the kernel sends a gratuitous ARP for each address when the device comes up, because neighbours may know
-    the address with the MAC of another VF. By rtnetlink, because the unit cannot write /proc/sys."""
+    the address with the MAC of another VF. rtnetlink has such settings for IPv4 only: for IPv6 see `neighbours`."""
     setting = render_attribute(_ARP_NOTIFY, struct.pack("=I", 1))
     told = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
     body = LINK_HEADER.pack(0, 0, index, 0, 0) + render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, told)
@@ -143,8 +145,10 @@ def _render_altname(kind: int, flags: int, index: int, name: str) -> bytes:
 
 
 def render_add_address(index: int, address: str) -> bytes:
+    """Add an address; one of IPv6 with optimistic DAD, which the kernel ignores where its setting is off."""
     parsed = ipaddress.ip_interface(address)
     message = ifaddrmsg()
+    message["flags"] = _IFA_F_OPTIMISTIC if parsed.version == 6 else 0
     message["family"], message["prefixlen"], message["index"] = _family(parsed.version), parsed.network.prefixlen, index
     return _render(message, _RTM_NEWADDR, _ADD, ("IFA_LOCAL", str(parsed.ip)), ("IFA_ADDRESS", str(parsed.ip)))
 

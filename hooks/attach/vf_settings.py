@@ -34,12 +34,15 @@ _IFLA_VF_SPOOFCHK: Final = 4
 _IFLA_VF_LINK_STATE: Final = 5
 _IFLA_VF_RATE: Final = 6
 _IFLA_VF_TRUST: Final = 9
+_IFLA_VF_IB_NODE_GUID: Final = 10
+_IFLA_VF_IB_PORT_GUID: Final = 11
 _IFLA_VF_VLAN_LIST: Final = 12
 _IFLA_VF_VLAN_INFO: Final = 1
 
 _MAC: Final = struct.Struct("=I32s")
 _SETTING: Final = struct.Struct("=II")
 _TWO_SETTINGS: Final = struct.Struct("=III")
+_GUID: Final = struct.Struct("=I4xQ")  # with the padding before a 64-bit number
 _VLAN_INFO: Final = struct.Struct("=III2s2x")  # with the padding at the struct's end, which pyroute2 leaves out
 
 _PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, b"\x88\xa8": VlanProtocol.DOT1AD}
@@ -82,6 +85,14 @@ def render_change(pf_index: int, vf: int, change: VfConfig) -> bytes:
             return _render(pf_index, "IFLA_VF_LINK_STATE", {"vf": vf, "link_state": number})
         case _:
             raise ValueError(f"no change of one kind: {change}")
+
+
+def render_guids(pf_index: int, vf: int, guid: int) -> tuple[bytes, bytes]:
+    """Return the requests for the node GUID and for the port GUID of an InfiniBand VF. They are two, because the kernel takes
+    one of them and ignores the rest of a request (do_setvfinfo)."""
+    value = _GUID.pack(vf, guid)
+    node, port = (render_attribute(kind, value) for kind in (_IFLA_VF_IB_NODE_GUID, _IFLA_VF_IB_PORT_GUID))
+    return _render_vf_info(pf_index, node), _render_vf_info(pf_index, port)
 
 
 def describe_change(change: VfConfig) -> str:
@@ -145,7 +156,11 @@ def _render(pf_index: int, kind: str, value: Mapping[str, object]) -> bytes:
 def _render_service_vlan(pf_index: int, vf: int, vlan: int, qos: int) -> bytes:
     """802.1ad goes as a list of one, without pyroute2: the kernel takes no struct that is two octets short."""
     octets = next(octets for octets, protocol in _PROTOCOLS.items() if protocol is VlanProtocol.DOT1AD)
-    attribute = render_attribute(_IFLA_VF_VLAN_INFO, _VLAN_INFO.pack(vf, vlan, qos, octets))
-    for kind in (_IFLA_VF_VLAN_LIST, _IFLA_VF_INFO, _IFLA_VFINFO_LIST):
+    vlan_info = render_attribute(_IFLA_VF_VLAN_INFO, _VLAN_INFO.pack(vf, vlan, qos, octets))
+    return _render_vf_info(pf_index, render_attribute(_IFLA_VF_VLAN_LIST, vlan_info))
+
+
+def _render_vf_info(pf_index: int, attribute: bytes) -> bytes:
+    for kind in (_IFLA_VF_INFO, _IFLA_VFINFO_LIST):
         attribute = render_attribute(kind, attribute)
     return render_message(RTM_NEWLINK, CHANGE, LINK_HEADER.pack(0, 0, pf_index, 0, 0) + attribute)

@@ -111,9 +111,9 @@ def _ill(vf: Vf) -> Verdict:
         return failed(what, mend=f"ls {pci}/devices/{vf.bdf}/infiniband; lading-hooks ledger; modprobe mlx5_ib")
     if vf.uverbs is None:
         return failed(what, mend="modprobe ib_uverbs; ls -l /dev/infiniband; udevadm trigger -s infiniband_verbs")
-    return failed(
-        what, mend=f"ip link set <PF> vf {vf.index} mac <MAC> (InfiniBand: node_guid, port_guid, state auto), then rebind it"
-    )
+    if vf.link_layer == "InfiniBand":
+        return failed(what, mend="systemctl restart lading-ib-guids")
+    return failed(what, mend=f"ip link set <PF> vf {vf.index} mac <MAC>, then rebind it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

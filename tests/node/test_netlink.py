@@ -26,6 +26,9 @@ from tests.fakes.namespaces import Netns, id_of_thread
 pytestmark = [pytest.mark.node, pytest.mark.usefixtures("needs_namespaces")]
 
 _ETH_P_ARP = 0x0806
+_ETH_P_IPV6 = 0x86DD
+_IPV6_HEADER = 40  # octets
+_NEIGHBOUR_ADVERTISEMENT = 136
 _VF = PciAddress("0000:18:00.2")
 _MAC = "02:00:5e:10:00:01"
 
@@ -349,6 +352,32 @@ def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel:
         told = neighbour.recv(64)
     assert (told[14:18], told[24:28]) == (bytes([10, 0, 0, 2]),) * 2  # sender and target
     assert told[8:14].hex(":") == pod.links()["rdma0"]["address"]
+
+
+def test_neighbours_learn_the_mac_of_an_ipv6_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    """By an unsolicited neighbour advertisement to all nodes (RFC 4861, section 7.2.6), with the device's MAC as an option."""
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IPV6))) as neighbour:
+        neighbour.settimeout(10)
+        host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("fd00::2/64",), routes=()))
+        advertised = next(packet[_IPV6_HEADER:] for packet in iter(lambda: neighbour.recv(256), b"") if _advertises(packet))
+    assert advertised[8:24] == socket.inet_pton(socket.AF_INET6, "fd00::2")
+    assert advertised[26:32].hex(":") == pod.links()["rdma0"]["address"]
+
+
+def _advertises(packet: bytes) -> bool:
+    """Tell whether an IPv6 packet is a neighbour advertisement for an address that is not link-local."""
+    return (
+        packet[6] == socket.IPPROTO_ICMPV6 and packet[_IPV6_HEADER] == _NEIGHBOUR_ADVERTISEMENT and packet[48:50] != b"\xfe\x80"
+    )
+
+
+def test_a_program_uses_an_ipv6_address_at_once(host: Netns, pod: Netns, kernel: Kernel) -> None:
+    """While duplicate address detection still runs, which takes a second."""
+    host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
+    host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("fd00::2/64",), routes=()))
+    with pod.run(lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as program:
+        program.bind(("fd00::2", 0))
 
 
 def test_what_somebody_else_configured_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:

@@ -22,7 +22,8 @@ from tests.fakes.needs import need
 from tests.fakes.private_systemd import ROOT, UNITS, PrivateSystemd
 from tests.node.site import eventually
 
-PROXY, HOOKS, UVM = "lading-runtimeproxy.service", "lading-hooks.service", "lading-nvidia-uvm.service"
+PROXY, HOOKS = "lading-runtimeproxy.service", "lading-hooks.service"
+UVM, GUIDS = "lading-nvidia-uvm.service", "lading-ib-guids.service"
 SOCKETS = ("lading-runtimeproxy.socket", "lading-hooks.socket")
 # Tenths; 0 is best. Root and the host's network are what is left of the proxy's; devices and pods' networks add the hooks'.
 EXPOSURE = {PROXY: 17, HOOKS: 33}
@@ -54,7 +55,7 @@ def with_commands_of_this_checkout(folder: Path) -> list[str]:
 
 def test_systemd_verifies_the_units(analyze: str, tmp_path: Path) -> None:
     names = with_commands_of_this_checkout(tmp_path)
-    assert len(names) == 5
+    assert len(names) == 6
     assert analysed(analyze, "verify", "--man=no", *(f"./{name}" for name in names), folder=tmp_path) == ""
 
 
@@ -89,7 +90,10 @@ def systemd() -> Iterator[PrivateSystemd]:
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
     quick = "[Service]\nWatchdogSec=2\n"
     modprobe = "[Unit]\nConditionPathExists=\n[Service]\nExecStart=\nExecStart=-/bin/sh -c 'sleep 1; touch /run/uvm; exit 1'\n"
-    systemd = PrivateSystemd(folder, wanted=(*SOCKETS, PROXY), drop_ins={PROXY: quick, HOOKS: quick, UVM: modprobe})
+    anywhere = "[Unit]\nConditionDirectoryNotEmpty=\n"
+    systemd = PrivateSystemd(
+        folder, wanted=(*SOCKETS, PROXY), drop_ins={PROXY: quick, HOOKS: quick, UVM: modprobe, GUIDS: anywhere}
+    )
     (systemd.etc / "hooks.d").mkdir()
     (systemd.units / "kubelet.service").write_text(KUBELET)
     shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
@@ -126,6 +130,17 @@ def test_the_uvm_nodes_are_made_before_the_hook_server_starts(systemd: PrivateSy
     assert 0 < int(made) < int(started)  # microseconds
 
 
+def test_guids_are_set_before_the_hook_server_starts(systemd: PrivateSystemd) -> None:
+    eventually(lambda: is_active(systemd, HOOKS), within_s=20)
+    is_active(systemd, GUIDS)
+    assert journal(systemd, f"_SYSTEMD_UNIT={GUIDS}") == ["no InfiniBand VF is without a GUID"]
+    set_at, started = (
+        systemd.show(GUIDS, "ExecMainExitTimestampMonotonic"),
+        systemd.show(HOOKS, "ExecMainStartTimestampMonotonic"),
+    )
+    assert 0 < int(set_at) < int(started)  # microseconds
+
+
 def is_active(systemd: PrivateSystemd, unit: str) -> None:
     assert systemd.show(unit, "ActiveState") == "active"
 
@@ -144,6 +159,12 @@ def test_the_hardening_is_in_force(systemd: PrivateSystemd) -> None:
         status = systemd.status_of(unit)
         assert int(status["CapBnd"], 16) == int(status["CapEff"], 16) == capabilities
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+def test_of_the_kernel_settings_only_those_of_networks_can_be_written(systemd: PrivateSystemd) -> None:
+    mounts = systemd.run("cat", f"/proc/{systemd.show(HOOKS, 'MainPID')}/mountinfo").splitlines()
+    flags = {point: options.split(",")[0] for _, _, _, _, point, options, *_ in map(str.split, mounts)}
+    assert (flags["/proc/sys"], flags["/proc/sys/net"]) == ("ro", "rw")
 
 
 def test_the_ledger_is_in_the_state_directory(systemd: PrivateSystemd) -> None:

@@ -35,6 +35,8 @@ def error_of(answer: bytes) -> int:
         ("vf-spoofchk-off", VfState(spoofchk=0)),
         ("vf-trust-on", VfState(trust=1)),
         ("vf-state-disable", VfState(link_state=2)),
+        ("vf-node-guid", VfState(node_guid=0x0200_0000_0000_002A)),
+        ("vf-port-guid", VfState(port_guid=0x0200_0000_0000_002A)),
     ],
 )
 def test_what_ip_sends_changes_one_vf(table: VfTable, name: str, state: VfState) -> None:

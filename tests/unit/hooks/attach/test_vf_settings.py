@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hooks.attach.messages import Message, render_attribute
 from hooks.attach.model import VfConfig, VfLinkState, VlanProtocol
-from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change
+from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from tests.golden.netlink.capture import INDEX, sent
 
 _BARE = VfConfig(
@@ -49,6 +49,10 @@ _MAC = "02:00:5e:10:00:01"
 def test_a_change_is_what_ip_sends(name: str, wanted: VfConfig, now: VfConfig) -> None:
     (change,) = decide_changes(now, wanted)
     assert render_change(INDEX, 3, change) == sent()[name]
+
+
+def test_guids_are_what_ip_sends() -> None:
+    assert render_guids(INDEX, 3, 0x0200_0000_0000_002A) == (sent()["vf-node-guid"], sent()["vf-port-guid"])
 
 
 def test_changes_are_in_the_order_in_which_drivers_want_them() -> None:
