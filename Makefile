@@ -68,7 +68,7 @@ demo-page: $(VENV)/.commands
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
 test: setup lint
 	@$(PY) -m simnode.install --tests
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest --numprocesses=auto --dist=loadgroup
 
 # The path through a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
 # kube-controller-manager, kubelet and kubectl.
