@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from hooks import ledger_commands, render
-from hooks.assignment.model import Refusal
 from hooks.attach.overlay import holdings_of, with_attached
-from hooks.audit_command import audit
-from hooks.boot import read_boot_id
-from hooks.daemon import read_in_time, run
-from hooks.decide import Rules, View
-from hooks.guids import set_guids
+from hooks.daemon import ledger_commands, render
+from hooks.daemon.audit_command import audit
+from hooks.daemon.daemon import read_in_time, run
+from hooks.daemon.guids import set_guids
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust, rules
+from hooks.grant.decide import Rules, View
+from hooks.host.boot import read_boot_id
 from hooks.ledger.foreign import find_foreign, name_processes
-from hooks.ledger.model import Grant
 from hooks.ledger.reconcile import rebuild
 from hooks.ledger.store import read_journal, read_ledger, replace_ledger
-from hooks.registration import render_registration
-from hooks.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust, rules
+from hooks.model.assignment import Refusal
+from hooks.model.grant import Grant
 from lading import __version__
 from lading.errors import ConfigError, LadingError, die
 from lading.files import replace_file

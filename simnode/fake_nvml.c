@@ -1,4 +1,4 @@
-/* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/inventory/nvml.py, and nothing else.
+/* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/vendors/nvidia/nvml.py, and nothing else.
  *
  * FAKE_NVML_STATE (else STATE_BESIDE, which is compiled in) names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
  * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>".

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from hooks.assignment.annotations import Trust, parse_assignment
-from hooks.assignment.model import ContainerRequest, Form, Refusal
+from hooks.forms.annotations import Trust, parse_assignment
+from hooks.model.assignment import ContainerRequest, Form, Refusal
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, PODS
 from lading.nodedevices import Grant, GrantedGpu, Status

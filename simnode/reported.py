@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from hooks.inventory.nvswitch import read_partitions
 from hooks.inventory.read import read_inventory
 from hooks.report.build import build_status
+from hooks.vendors.nvidia.nvswitch import read_partitions
 from lading.nodedevices import Status
 from simnode.build import SimNode, build
 from simnode.nvml import compile_fake_nvml

@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from hooks.daemon.settings import CONFIG, Settings, check
 from hooks.ledger.journal import Journal
-from hooks.settings import CONFIG, Settings, check
 from lading.errors import LadingError, die
 from lading.log import open_log
 from lading.settings import add_flags, parse_args
@@ -35,7 +35,7 @@ def main() -> None:
     folder = RigFolder(Path(os.environ[FOLDER]))
     set_clock(folder)
     enter(folder.netns)  # before there is any other thread
-    run = importlib.import_module("hooks.daemon").run
+    run = importlib.import_module("hooks.daemon.daemon").run
     parser = argparse.ArgumentParser(prog="simnode.vf_daemon", description="lading-hooks on a rig with VFs.")
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args()

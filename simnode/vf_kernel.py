@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from hooks.assignment.identity import parse_pci_address
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
-from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode
 from hooks.attach.netlink import HostKernel
-from hooks.inventory.attributes import read_names
+from hooks.host.attributes import read_names
 from hooks.ledger.journal import Journal
+from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode
+from hooks.model.identity import parse_pci_address
 from lading.vocabulary import PciAddress
 from simnode.links import find_link, list_links, open_socket
 from simnode.vf_folder import RigFolder, read_json, replace_text

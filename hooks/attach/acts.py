@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final, NamedTuple, assert_never
 
 from hooks.attach.kernel import Kernel, KernelError, NameTakenError
-from hooks.attach.model import Attachment, Link, Netdev, RdmaDevice
 from hooks.attach.plan import Act, Seen, parking_name, reset_of
+from hooks.model.attachment import Attachment, Link, Netdev, RdmaDevice
 
 _NO_MAC: Final = "00:00:00:00:00:00"
 

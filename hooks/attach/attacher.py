@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from hooks.assignment.model import Refusal
 from hooks.attach import plan
 from hooks.attach.kernel import Kernel, KernelError
-from hooks.attach.model import Attachment, PodOf, Step, WantedVf
 from hooks.attach.preparing import Attaching, Preparing, refuse
 from hooks.attach.steps import InThread, Steps, Work
 from hooks.ledger.journal import Journal
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import Attachment, PodOf, Step, WantedVf
 from lading.errors import LadingError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason

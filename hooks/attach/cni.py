@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from hooks.assignment.identity import is_ibdev
-from hooks.inventory.model import Inventory, Vf
+from hooks.model.identity import is_ibdev
+from hooks.model.inventory import Inventory, Vf
 from lading.errors import HostError
 from lading.files import replace_file
 from lading.log import Event, Log

@@ -10,7 +10,7 @@ that this process runs in.
 
 from typing import Protocol
 
-from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
+from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
 from lading.errors import HostError
 from lading.vocabulary import PciAddress
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from hooks.attach.kernel import KernelError
 from hooks.attach.messages import Exchange, Message, RefusedError, errno_name, parse_answer
-from hooks.attach.model import Link, Route
 from hooks.attach.rtnetlink import (
     parse_link,
     parse_route,
@@ -30,6 +29,7 @@ from hooks.attach.rtnetlink import (
     render_set_up,
     same_route,
 )
+from hooks.model.attachment import Link, Route
 
 _TRIES: Final = 5  # of a list that changes while it is read
 

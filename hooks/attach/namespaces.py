@@ -18,7 +18,7 @@ from typing import Final
 
 from hooks.attach.kernel import KernelError, NetnsGoneError
 from hooks.attach.messages import errno_name
-from hooks.attach.model import NetnsId
+from hooks.model.attachment import NetnsId
 
 _CLONE_NEWNET: Final = 0x40000000
 _NS_GET_NSTYPE: Final = 0xB703

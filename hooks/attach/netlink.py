@@ -23,14 +23,14 @@ from typing import Final
 from hooks.attach.kernel import Kernel, KernelError, NameTakenError
 from hooks.attach.links import Links, ask, attempting, refused
 from hooks.attach.messages import Exchange, RefusedError, parse_answer
-from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
 from hooks.attach.namespaces import inside, opened, own, read_netns_id
 from hooks.attach.neighbours import announce_ipv6
 from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device, render_rename_device
 from hooks.attach.rtnetlink import parse_link, render_get_link
 from hooks.attach.sockets import NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
-from hooks.inventory.attributes import read_names
+from hooks.host.attributes import read_names
+from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
 from lading.vocabulary import PciAddress
 
 _HOST: Final = "the host"

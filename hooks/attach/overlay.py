@@ -11,10 +11,10 @@ Source: sysfs-class-net (a device is listed in its own namespace only), rdma-sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from hooks.assignment.model import Devices, GrantedVf
-from hooks.attach.model import STRAY, Attachment
-from hooks.grant.holding import Holding
-from hooks.inventory.model import ETHERNET, Inventory, Vf
+from hooks.model.assignment import Devices, GrantedVf
+from hooks.model.attachment import STRAY, Attachment
+from hooks.model.holding import Holding
+from hooks.model.inventory import ETHERNET, Inventory, Vf
 from lading.vocabulary import PciAddress
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum, auto
 from typing import Any, Final, assert_never
 
-from hooks.attach.model import (
+from hooks.ledger.reconcile import GRACE_S
+from hooks.model.attachment import (
     MOST_ALTNAMES,
     Attachment,
     Link,
@@ -21,7 +22,6 @@ from hooks.attach.model import (
     VlanProtocol,
     is_altname,
 )
-from hooks.ledger.reconcile import GRACE_S
 from lading.vocabulary import PciAddress, SandboxId
 
 _OUT: Final = tuple(step for step in Step if step.releasing)

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hooks.assignment.model import Refusal
 from hooks.attach import plan
 from hooks.attach.kernel import KernelError
-from hooks.attach.model import (
+from hooks.attach.steps import Steps, Work
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import (
     STRAY,
     Attachment,
     Netdev,
@@ -25,8 +26,7 @@ from hooks.attach.model import (
     VfSettings,
     WantedVf,
 )
-from hooks.attach.steps import Steps, Work
-from hooks.inventory.model import INFINIBAND
+from hooks.model.inventory import INFINIBAND
 from lading.reasons import Reason
 from lading.vocabulary import SandboxId
 

@@ -25,7 +25,7 @@ from hooks.attach.messages import (
     render_attribute,
     render_message,
 )
-from hooks.attach.model import RdmaDevice, RdmaMode
+from hooks.model.attachment import RdmaDevice, RdmaMode
 
 _RDMA_NL_NLDEV: Final = 5
 _CMD_GET: Final = 1

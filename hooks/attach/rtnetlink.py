@@ -29,7 +29,7 @@ from hooks.attach.messages import (
     render_attribute,
     render_message,
 )
-from hooks.attach.model import Link, Route
+from hooks.model.attachment import Link, Route
 
 RTM_NEWLINK: Final = 16
 _RTM_DELLINK: Final = 17

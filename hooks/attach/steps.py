@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 from hooks.attach import plan
 from hooks.attach.acts import calls_of
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
-from hooks.attach.model import Attachment, Link, RdmaDevice, Step
 from hooks.attach.plan import Seen, Stuck
+from hooks.model.attachment import Attachment, Link, RdmaDevice, Step
 from lading.errors import LadingError
 from lading.vocabulary import PciAddress
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hooks.attach.messages import Message, parse_attributes, render_attribute, render_message
-from hooks.attach.model import VfConfig, VfLinkState, VlanProtocol
 from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, render_link_message
+from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 
 _TOGETHER: Final = (
     ("vlan", "vlan_qos", "vlan_proto"),

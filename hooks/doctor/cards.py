@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 import pynvml
 
-from hooks.inventory.attributes import read_attribute, read_names
-from hooks.inventory.devnodes import Cause
-from hooks.inventory.model import Driver, Gpu
-from hooks.inventory.nvml import find_bad_nodes, read_gpus
-from hooks.inventory.procfs import is_driver_loaded
+from hooks.host.attributes import read_attribute, read_names
+from hooks.host.devnodes import Cause
+from hooks.model.inventory import Driver, Gpu
+from hooks.vendors.nvidia.nvml import find_bad_nodes, read_gpus
+from hooks.vendors.nvidia.procfs import is_driver_loaded
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from hooks.daemon.settings import CONFIG, Settings, check
 from hooks.doctor.checks import CHECKS
 from hooks.doctor.host import DAEMON, Host
-from hooks.settings import CONFIG, Settings, check
 from lading.doctor.command import EPILOG, add_doctor_flags, repeat_flags, run_doctor
 from lading.doctor.read import read_config
 from lading.settings import add_flags

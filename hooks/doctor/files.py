@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hooks.assignment.model import Form
+from hooks.model.assignment import Form
 from lading.doctor.config import can_be_changed
 from lading.doctor.model import Verdict, failed, ok, warning
 from lading.errors import ConfigError

@@ -12,9 +12,9 @@ from typing import Final
 import pynvml
 
 from hooks.doctor.cards import BadNode, CardsSeen
-from hooks.grant.gpu import CDI_KIND, GpuMode
-from hooks.inventory.devnodes import Cause
-from hooks.inventory.model import Gpu
+from hooks.host.devnodes import Cause
+from hooks.model.inventory import Gpu
+from hooks.vendors.nvidia.inject import CDI_KIND, GpuMode
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 
 _NAMED: Final = 8  # cards or nodes in one finding

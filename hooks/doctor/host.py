@@ -11,18 +11,18 @@ from typing import Final
 
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import Settings, attaches, ledger_path
 from hooks.doctor import cards, cluster, files, kernel, needs, rdma, read, state
 from hooks.doctor.api import read_api
 from hooks.doctor.gpus import InjectionSeen, ReloadSeen
-from hooks.grant.gpu import GpuMode
-from hooks.inventory.attributes import read_attribute
-from hooks.inventory.driver import read_cdi_names, read_driver_mounts, read_driver_versions
-from hooks.inventory.model import Inventory
-from hooks.inventory.sysfs import read_rdma
+from hooks.host.attributes import read_attribute
+from hooks.host.memlock import memlock_warning
+from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
-from hooks.memlock import memlock_warning
-from hooks.registration import render_registration
-from hooks.settings import Settings, attaches, ledger_path
+from hooks.model.inventory import Inventory
+from hooks.vendors.nvidia.driver import read_cdi_names, read_driver_mounts, read_driver_versions
+from hooks.vendors.nvidia.inject import GpuMode
 from lading import __version__
 from lading.doctor.config import ConfigSeen
 from lading.doctor.http import Said

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from hooks.grant.gpu import GpuMode
-from hooks.settings import Settings
+from hooks.daemon.settings import Settings
+from hooks.vendors.nvidia.inject import GpuMode
 from lading.doctor.sandbox import Needed, Use
 from lading.sockets import parse_endpoint
 

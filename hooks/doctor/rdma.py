@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.attach.model import RdmaMode
-from hooks.inventory.model import Pf, Vf
+from hooks.model.attachment import RdmaMode
+from hooks.model.inventory import Pf, Vf
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 
 _VFIO: Final = "vfio"  # vfio-pci, mlx5_vfio_pci
@@ -120,7 +120,7 @@ def _ill(vf: Vf) -> Verdict:
 class MemlockSeen:
     vfs: bool  # this node has some
     ipc_lock: bool  # rdma_ipc_lock
-    problem: str  # of hooks.memlock, or empty
+    problem: str  # of hooks.host.memlock, or empty
 
 
 def decide_memlock(seen: MemlockSeen) -> Iterator[Verdict]:

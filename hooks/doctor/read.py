@@ -19,18 +19,18 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from hooks.assignment.model import Form
 from hooks.doctor.cluster import PLUGINS, PluginsSeen
 from hooks.doctor.files import FileSeen, KeysSeen
 from hooks.doctor.kernel import CgroupMode, CgroupsSeen, ClockSeen, SelinuxSeen
 from hooks.doctor.needs import Kubeconfig, find_elsewhere
 from hooks.doctor.rdma import MELLANOX, PEER_MEMORY, ModulesSeen
 from hooks.doctor.state import DiskSeen, LedgerSeen
-from hooks.inventory.attributes import read_attribute, read_names
-from hooks.inventory.model import Pf
+from hooks.host.attributes import read_attribute, read_names
 from hooks.ledger import file
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import read_ledger
+from hooks.model.assignment import Form
+from hooks.model.inventory import Pf
 from lading.doctor.read import read_listener
 from lading.doctor.sandbox import Address, ServerSeen
 from lading.errors import HostError

@@ -1,4 +1,4 @@
-"""What mends each condition of /readyz that does not hold (hooks.readiness has them).
+"""What mends each condition of /readyz that does not hold (hooks.daemon.readiness has them).
 
 The daemon says what is wrong, its doctor's other checks say why; here is what brings the condition back.
 """

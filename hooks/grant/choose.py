@@ -18,11 +18,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
 from hooks.grant.dirty import Cleanness, find_dirt
-from hooks.grant.holding import Holding, listed
 from hooks.grant.vfs import choose_vfs
-from hooks.inventory.model import Gpu, Inventory, MigInstance
+from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
+from hooks.model.holding import Holding, listed
+from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid

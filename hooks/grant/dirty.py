@@ -8,8 +8,8 @@ daemons of the host (DCGM, MPS) open cards that no container uses.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hooks.grant.holding import listed
-from hooks.inventory.model import Gpu
+from hooks.model.holding import listed
+from hooks.model.inventory import Gpu
 from lading.vocabulary import GpuUuid
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from hooks.assignment.model import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
-from hooks.assignment.netdev import settings_conflict
-from hooks.attach.model import VfConfig, VfSettings, WantedVf
-from hooks.inventory.model import INFINIBAND, Inventory, Vf
+from hooks.forms.netdev import settings_conflict
+from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
+from hooks.model.attachment import VfConfig, VfSettings, WantedVf
+from hooks.model.inventory import INFINIBAND, Inventory, Vf
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 

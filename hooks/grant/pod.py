@@ -9,9 +9,9 @@ not know of each other would give one card twice. Containers that get nothing fr
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from hooks.assignment.identity import shown
-from hooks.assignment.model import ContainerRequest, Refusal
-from hooks.grant.supplied import names_uuids, supplied_gpu, supplied_rdma, visible_devices
+from hooks.model.assignment import ContainerRequest, Refusal
+from hooks.model.identity import shown
+from hooks.vendors.nvidia.supplied import names_uuids, supplied_gpu, supplied_rdma, visible_devices
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 

@@ -14,10 +14,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.assignment.model import Devices, GrantedVf, Refusal
-from hooks.grant.gpu import devices_of
-from hooks.grant.vfs import vf_problem
-from hooks.inventory.model import CharDevice, Inventory, Vf
+from hooks.model.assignment import Devices, GrantedVf, Refusal
+from hooks.model.inventory import CharDevice, Inventory, Vf
+from hooks.vendors.nvidia.inject import devices_of
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 
@@ -71,7 +70,7 @@ def _find_vfs(granted: tuple[GrantedVf, ...], inventory: Inventory) -> list[Vf] 
                 message=f"cannot give VF {one.bdf}: this container was granted it, and the node does not have it any more; "
                 "recreate the pod",
             )
-        if problem := vf_problem(vf):
+        if problem := vf.problem:
             return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give VF {vf.bdf}: {problem}")
         vfs.append(vf)
     return vfs

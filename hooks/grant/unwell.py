@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from hooks.assignment.model import ContainerRequest, Devices, GrantedVf, Refusal
-from hooks.grant.holding import Holding
-from hooks.grant.vfs import choose_vfs, vf_problem
-from hooks.inventory.model import Gpu, Inventory, Vf
+from hooks.grant.vfs import choose_vfs
+from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal
+from hooks.model.holding import Holding
+from hooks.model.inventory import Gpu, Inventory, Vf
 from lading.reasons import Reason
 
 
@@ -36,7 +36,7 @@ def _gpu_problem(gpu: Gpu | None, mig_uuid: str) -> str:
 
 
 def _vf_problem(vf: Vf | None) -> str:
-    return vf_problem(vf) if vf is not None else "the node does not have it any more"
+    return vf.problem if vf is not None else "the node does not have it any more"
 
 
 def choose_again(

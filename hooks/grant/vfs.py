@@ -10,9 +10,9 @@ Pure. A number is answered the same for the same arguments; what a container has
 
 from collections.abc import Collection, Sequence
 
-from hooks.assignment.model import ContainerRequest, GrantedVf, Refusal, VfRequest
-from hooks.grant.holding import Holding, listed
-from hooks.inventory.model import Inventory, Vf
+from hooks.model.assignment import ContainerRequest, GrantedVf, Refusal, VfRequest
+from hooks.model.holding import Holding, listed
+from hooks.model.inventory import Inventory, Vf
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 
@@ -59,22 +59,13 @@ def _find_vf(wanted: VfRequest, inventory: Inventory) -> Vf | Refusal:
 
 def _check_vf(vf: Vf, name: str, pod: PodUid, held: Sequence[Holding]) -> Refusal | None:
     words = f"VF {vf.bdf}" if name == vf.bdf else f"VF {vf.bdf} ({name})"
-    problem = vf_problem(vf)
+    problem = vf.problem
     if problem:
         return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: {problem}")
     for holding in held:
         if holding.pod != pod and any(granted.bdf == vf.bdf for granted in holding.devices.vfs):
             return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {holding.holds('it')}")
     return None
-
-
-def vf_problem(vf: Vf) -> str:
-    """Why no container can use RDMA through this VF now; empty if one can."""
-    if vf.unhealthy:
-        return f"it is not healthy: {vf.unhealthy}"
-    if vf.uverbs is None or not vf.ibdev:
-        return f"it has no RDMA device (driver: {vf.driver or 'none'}); bind it to its RDMA driver, as mlx5_core"
-    return ""
 
 
 def _free_vfs(
@@ -88,7 +79,7 @@ def _free_vfs(
             shared = request.any_vfs_pod_wide and granted.pod_wide and holding.pod == pod
             if holding.container or holding.pod != pod or granted.bdf not in kept:
                 (by_pod if shared else taken).add(granted.bdf)
-    usable = [vf for vf in inventory.vfs if vf.bdf not in taken - by_pod and not vf_problem(vf)]
+    usable = [vf for vf in inventory.vfs if vf.bdf not in taken - by_pod and not vf.problem]
     return sorted(usable, key=lambda vf: (vf.bdf not in kept, vf.bdf not in by_pod, _pci_order(vf.bdf)))
 
 
@@ -98,7 +89,7 @@ def _pci_order(bdf: PciAddress) -> tuple[int, str]:
 
 
 def _too_few_vfs(asked: int, free: int, inventory: Inventory) -> Refusal:
-    broken = sum(1 for vf in inventory.vfs if vf_problem(vf))
+    broken = sum(1 for vf in inventory.vfs if vf.problem)
     has = len(inventory.vfs)
     return Refusal(
         reason=Reason.CAPACITY_EXCEEDED,

@@ -6,7 +6,7 @@ A device's own numbers (index, minor, ibdev, netdev) may change and its processe
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hooks.inventory.model import Inventory
+from hooks.model.inventory import Inventory
 
 
 class ChangeKind(StrEnum):

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hooks.inventory.driver import files_problem, read_cdi_names, read_driver_mounts
-from hooks.inventory.groups import DriverGroup, add_groups
-from hooks.inventory.model import Gpu, Inventory, Partition
-from hooks.inventory.nvml import read_gpus
-from hooks.inventory.sysfs import read_rdma
-from hooks.inventory.xid import KernelLog
+from hooks.host.rdma import read_rdma
+from hooks.model.inventory import Gpu, Inventory, Partition
+from hooks.vendors.nvidia.driver import files_problem, read_cdi_names, read_driver_mounts
+from hooks.vendors.nvidia.groups import DriverGroup, add_groups
+from hooks.vendors.nvidia.nvml import read_gpus
+from hooks.vendors.nvidia.xid import KernelLog
 from lading.errors import HostError
 from lading.nodedevices import SHARES_PER_GPU
 

@@ -28,7 +28,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import ObservedWatch
 
-from hooks.inventory.model import Inventory
+from hooks.model.inventory import Inventory
 from lading.errors import HostError
 from lading.threads import in_thread
 

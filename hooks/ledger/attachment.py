@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from hooks.assignment.identity import is_ibdev, is_ifname, parse_pci_address
-from hooks.attach.model import MOST_ALTNAMES, Attachment, Netdev, VfConfig, VfSettings, is_altname
-from hooks.inventory.model import CharDevice, Vf
-from hooks.ledger.canonical import decode, render_canonical
+from hooks.model.attachment import MOST_ALTNAMES, Attachment, Netdev, VfConfig, VfSettings, is_altname
+from hooks.model.canonical import decode, render_canonical
+from hooks.model.identity import is_ibdev, is_ifname, parse_pci_address
+from hooks.model.inventory import CharDevice, Vf
 from lading.errors import StateError
 from lading.vocabulary import PciAddress
 

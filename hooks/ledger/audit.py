@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hooks.assignment.identity import shown
-from hooks.assignment.model import Form, GrantedGpu
 from hooks.ledger.listing import Kind
 from hooks.ledger.period import Began, Ended, Period
 from hooks.ledger.table import in_columns, iso
+from hooks.model.assignment import Form, GrantedGpu
+from hooks.model.identity import shown
 from lading.amounts import format_mib
 from lading.errors import ConfigError
 from lading.log import printable

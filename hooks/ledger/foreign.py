@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from hooks.assignment.identity import shown
-from hooks.inventory.attributes import read_attribute
-from hooks.inventory.model import Gpu, Inventory
-from hooks.ledger.model import Grant
+from hooks.host.attributes import read_attribute
+from hooks.model.grant import Grant
+from hooks.model.identity import shown
+from hooks.model.inventory import Gpu, Inventory
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid
 

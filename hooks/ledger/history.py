@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from hooks.assignment.model import Form
-from hooks.ledger.model import Grant, GrantKey, parse_devices, render_json
 from hooks.ledger.period import Began, End, Ended, Past, Period, add_past, past_of, period_of
+from hooks.model.assignment import Form
+from hooks.model.grant import Grant, GrantKey, parse_devices, render_json
 from lading.errors import StateError
 from lading.vocabulary import PodUid
 

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
 
-from hooks.attach.model import Attachment, Step
 from hooks.ledger.attachment import check_attachment, newest_of_each, parse_attachment, render_attachment
+from hooks.model.attachment import Attachment, Step
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, SandboxId
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from hooks.assignment.model import GrantedGpu
-from hooks.attach.model import Attachment, Step
-from hooks.grant.vfs import vf_problem
-from hooks.inventory.model import Gpu, Inventory, Vf
 from hooks.ledger.foreign import Foreign
-from hooks.ledger.model import Grant
+from hooks.model.assignment import GrantedGpu
+from hooks.model.attachment import Attachment, Step
+from hooks.model.grant import Grant
+from hooks.model.inventory import Gpu, Inventory, Vf
 from lading.vocabulary import GpuUuid, PciAddress, SandboxId
 
 _SHORT: Final = 12  # characters of a sandbox's id, as crictl shows it
@@ -174,7 +173,7 @@ def _gone_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterat
 
 def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: bool) -> Entry:
     told = row is not None and vf.unhealthy == row.failure  # the overlay has it from the row
-    problem = "" if told else vf_problem(vf)
+    problem = "" if told else vf.problem
     if row is not None:
         state = _state_of(row)
     elif holders:

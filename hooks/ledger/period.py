@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from hooks.assignment.model import Devices, Form
-from hooks.ledger.model import Grant, GrantKey
+from hooks.model.assignment import Devices, Form
+from hooks.model.grant import Grant, GrantKey
 from lading.vocabulary import PodUid
 
 # What a node reports of the past: enough to see who was on a card before a pod that found it in a bad state. 64 are 15 KB, of

@@ -21,10 +21,10 @@ from enum import StrEnum
 from itertools import combinations
 from typing import Final
 
-from hooks.assignment.model import Devices, GrantedGpu
-from hooks.attach.model import Attachment
 from hooks.ledger.attachment import parse_attachments
-from hooks.ledger.model import Grant, GrantKey, HeldBy, parse_annotation
+from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.attachment import Attachment
+from hooks.model.grant import Grant, GrantKey, HeldBy, parse_annotation
 from lading.errors import StateError
 from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri

@@ -15,14 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
-from hooks.assignment.model import Form
-from hooks.attach.model import Attachment
-from hooks.grant.holding import Holding
 from hooks.ledger import file
 from hooks.ledger.attachment import newest_of_each
 from hooks.ledger.history import History, read_periods, salvage_periods, write_period
 from hooks.ledger.journal import Journal, read_rows, write_rows
-from hooks.ledger.model import (
+from hooks.ledger.period import Began, End, Period, continued
+from hooks.model.assignment import Form
+from hooks.model.attachment import Attachment
+from hooks.model.grant import (
     Grant,
     GrantKey,
     HeldBy,
@@ -33,7 +33,7 @@ from hooks.ledger.model import (
     render_annotation,
     render_json,
 )
-from hooks.ledger.period import Began, End, Period, continued
+from hooks.model.holding import Holding
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 

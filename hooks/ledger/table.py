@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hooks.assignment.model import Form
-from hooks.attach.model import Attachment
 from hooks.ledger.listing import Entry, Holder, Kind
+from hooks.model.assignment import Form
+from hooks.model.attachment import Attachment
 from lading.amounts import format_mib
 from lading.log import printable
 

@@ -10,10 +10,9 @@ must not vanish from central's sight over a long error message.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from hooks.assignment import model as assignment
-from hooks.inventory import model as inventory
 from hooks.ledger import period
-from hooks.ledger.model import Grant as Held
+from hooks.model import assignment, inventory
+from hooks.model.grant import Grant as Held
 from lading.log import printable
 from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Partition, Past, Pf, Place, Status, Summary, Use, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid

@@ -23,11 +23,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from hooks.inventory.model import Inventory
 from hooks.ledger.foreign import find_foreign
-from hooks.ledger.model import Grant
 from hooks.ledger.period import Past
-from hooks.node import Node
+from hooks.model.grant import Grant
+from hooks.model.inventory import Inventory
+from hooks.node.node import Node
 from hooks.report.build import build_status, coarse_use
 from lading import __version__
 from lading.errors import LadingError

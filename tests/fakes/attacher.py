@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hooks.assignment.model import Refusal
-from hooks.attach.model import Attachment, PodOf, Step, WantedVf
 from hooks.ledger.journal import Journal
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import Attachment, PodOf, Step, WantedVf
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, SandboxId
 from tests.fakes import holders

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from hooks.assignment.model import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf
-from hooks.attach.model import Attachment, Netdev, NetnsId, Step, VfConfig, VfSettings
-from hooks.inventory.model import CharDevice, Vf
 from hooks.ledger.attachment import render_attachments
-from hooks.ledger.model import Grant, HeldBy, render_annotation
+from hooks.model.assignment import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf
+from hooks.model.attachment import Attachment, Netdev, NetnsId, Step, VfConfig, VfSettings
+from hooks.model.grant import Grant, HeldBy, render_annotation
+from hooks.model.inventory import CharDevice, Vf
 from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 

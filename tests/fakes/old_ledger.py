@@ -6,8 +6,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from hooks.ledger import file, store
-from hooks.ledger.model import Grant
 from hooks.ledger.schema import MIGRATIONS
+from hooks.model.grant import Grant
 
 
 def make_old_ledger(path: Path, schema: int, *grants: Grant) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from itertools import count
 
-from hooks.ledger.model import Grant
+from hooks.model.grant import Grant
 from lading.errors import RuntimeUnavailableError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes import holders

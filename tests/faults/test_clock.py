@@ -5,11 +5,11 @@
 
 import pytest
 
-from hooks.decide import Answer
+from hooks.grant.decide import Answer
 from hooks.ledger.reconcile import GRACE_S
 from lading.log import Level, Log
 from lading.reasons import Reason
-from tests.unit.hooks.test_node import Play, Rig, holders, play, reason
+from tests.unit.hooks.node.test_node import Play, Rig, holders, play, reason
 from tests.unit.runtimeproxy.conftest import Records
 
 __all__ = ["play"]

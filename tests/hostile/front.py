@@ -18,8 +18,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from hooks.ledger.model import Grant
 from hooks.ledger.store import read_ledger
+from hooks.model.grant import Grant
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
 from protos.cri.runtime.v1 import api_pb2 as cri

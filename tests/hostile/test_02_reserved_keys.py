@@ -10,9 +10,9 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu
-from hooks.ledger.model import render_annotation
 from hooks.ledger.reconcile import ProblemKind, reconcile
+from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu
+from hooks.model.grant import render_annotation
 from lading.http2.messages import Status
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, GpuUuid

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hooks.inventory.devnodes import Cause, DeviceNodeError, read_char_device
-from hooks.inventory.sysfs import read_rdma
+from hooks.host.devnodes import Cause, DeviceNodeError, read_char_device
+from hooks.host.rdma import read_rdma
 from lading.log import Level, Log, LogfmtSink
 from runtimeproxy.chain.hooksdir import HooksDir
 from runtimeproxy.chain.registrations import Registration

@@ -16,9 +16,9 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from hooks.ledger.bypass import Bypassed
+from hooks.daemon.readiness import decide_ready
 from hooks.main import main
-from hooks.readiness import decide_ready
+from hooks.node.bypass import Bypassed
 from lading.http2.messages import Status
 from lading.log import Event
 from lading.reasons import Reason

@@ -35,7 +35,7 @@ def quick_wheel(folder: Path, version: str, *, requirements: str = "", breaks: s
     replace(tree / "pyproject.toml", 'version = "0.1.0"', f'version = "{version}"')
     replace(tree / "lading/__init__.py", '__version__ = "0.1.0"', f'__version__ = "{version}"')
     if breaks:
-        replace(tree / "hooks/daemon.py", "async def run(", f"{breaks}\n\n\nasync def run(")
+        replace(tree / "hooks/daemon/daemon.py", "async def run(", f"{breaks}\n\n\nasync def run(")
     made = build(tree, folder)
     shutil.rmtree(tree)
     return made

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 
 import grpc
 
-from hooks.ledger.model import Grant
 from hooks.ledger.store import read_ledger
+from hooks.model.grant import Grant
 from lading.log import Event
 from lading.reasons import Reason
 from simnode.build import SimNode

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hooks.attach.model import VfConfig, VfLinkState, VlanProtocol
 from hooks.attach.netlink import HostKernel
+from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 from lading.vocabulary import PciAddress
 from simnode.vf_table import PfState, VfState, VfTable
 from tests.fakes.needs import need

@@ -17,9 +17,9 @@ import pytest
 
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
 from hooks.attach.links import Links, refused
-from hooks.attach.model import Link, NetnsId, Route
 from hooks.attach.netlink import HostKernel
 from hooks.attach.sockets import NetlinkSocket
+from hooks.model.attachment import Link, NetnsId, Route
 from lading.vocabulary import PciAddress
 from tests.fakes.namespaces import Netns, id_of_thread
 

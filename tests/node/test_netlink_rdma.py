@@ -14,9 +14,9 @@ import pytest
 
 from hooks.attach.kernel import KernelError, NameTakenError
 from hooks.attach.messages import parse_attributes, render_attribute, render_message
-from hooks.attach.model import NetnsId, RdmaDevice, RdmaMode
 from hooks.attach.netlink import HostKernel
 from hooks.attach.sockets import NETLINK_RDMA, NetlinkSocket
+from hooks.model.attachment import NetnsId, RdmaDevice, RdmaMode
 from lading.vocabulary import PciAddress
 from tests.fakes.namespaces import Netns, id_of_thread
 from tests.fakes.needs import need

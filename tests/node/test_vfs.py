@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hooks.attach.model import Step
+from hooks.model.attachment import Step
 from lading.log import Event
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hooks.attach.model import Attachment, Link, VfConfig, VfLinkState, VlanProtocol
 from hooks.ledger.store import read_journal
+from hooks.model.attachment import Attachment, Link, VfConfig, VfLinkState, VlanProtocol
 from lading.vocabulary import PciAddress
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.containerd import PrivateContainerd

@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.assignment.annotations import Trust, parse_assignment
-from hooks.assignment.model import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal, VfRequest
+from hooks.forms.annotations import Trust, parse_assignment
 from hooks.grant.choose import choose
-from hooks.grant.holding import Holding
-from hooks.inventory.model import Inventory
+from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal, VfRequest
+from hooks.model.holding import Holding
+from hooks.model.inventory import Inventory
 from lading.signature import sign
 from lading.vocabulary import PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -10,10 +10,10 @@ from central.ask.parse import LABEL
 from central.assignment.annotation import OwnAssignment, name_vfs, parse_own, render_assignment
 from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take
-from hooks.assignment.central import parse_central
-from hooks.assignment.model import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
+from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
-from hooks.grant.holding import Holding
+from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
+from hooks.model.holding import Holding
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 from tests.unit.central.placed import instance, share, uuid, vf, whole

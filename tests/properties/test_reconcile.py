@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.assignment.model import Devices
-from hooks.ledger.model import Grant, GrantKey
 from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, held_twice, rebuild, reconcile
+from hooks.model.assignment import Devices
+from hooks.model.grant import Grant, GrantKey
 from lading.vocabulary import PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes.holders import BOOT, LONG_AGO, NOW, container, grant, sandbox, share, vfs, whole

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hooks.attach.model import RdmaMode, Step
 from hooks.attach.plan import parking_name
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.attachment import RdmaMode, Step
 from lading.vocabulary import PciAddress, SandboxId
 from tests.vfs.life import Node, path_of
 from tests.vfs.model import Crash, When, vf

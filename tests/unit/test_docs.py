@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import central.settings
-import hooks.settings
+import hooks.daemon.settings
 import runtimeproxy.settings
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
@@ -25,7 +25,7 @@ PAGES: Final = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "d
     ("page", "heading", "schema"),
     [
         ("central.md", "## Settings", central.settings.Settings),
-        ("operations.md", "### `/etc/lading/hooks.toml`", hooks.settings.Settings),
+        ("operations.md", "### `/etc/lading/hooks.toml`", hooks.daemon.settings.Settings),
         ("operations.md", "### `/etc/lading/runtimeproxy.toml`", runtimeproxy.settings.Settings),
     ],
 )

@@ -8,7 +8,7 @@ one without a row is free, and has to be exactly as it was.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from hooks.attach.model import Attachment, Link, Step, VfConfig
+from hooks.model.attachment import Attachment, Link, Step, VfConfig
 from lading.vocabulary import PciAddress
 
 HOST = ""

@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from hooks.assignment.model import Refusal
 from hooks.attach.attacher import Attacher
-from hooks.attach.model import Attachment, PodOf, RdmaMode, Route, VfConfig, VfSettings, WantedVf
 from hooks.attach.steps import InThread
-from hooks.inventory.model import Vf
 from hooks.ledger.journal import Journal, read_rows
 from hooks.ledger.schema import MIGRATIONS
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import Attachment, PodOf, RdmaMode, Route, VfConfig, VfSettings, WantedVf
+from hooks.model.inventory import Vf
 from lading.errors import StateError
 from lading.log import Level, Log
 from lading.reasons import Reason

@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from hooks.attach.kernel import KernelError, NameTakenError, NetnsGoneError
-from hooks.attach.model import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
-from hooks.inventory.model import CharDevice, Vf
+from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
+from hooks.model.inventory import CharDevice, Vf
 from lading.vocabulary import PciAddress
 
 # What a VF's PF keeps of it at first: not what one would guess.

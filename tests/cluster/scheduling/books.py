@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hooks.ledger.model import Grant
+from hooks.model.grant import Grant
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT
 from simnode.kube_api import KubeApi

@@ -13,11 +13,11 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 import central.metrics
-import hooks.metrics
+import hooks.daemon.metrics
 import runtimeproxy.metrics
-from hooks.assignment.model import Devices, GrantedGpu
-from hooks.attaching import Operation
 from hooks.ledger.store import Ledger
+from hooks.model.assignment import Devices, GrantedGpu
+from hooks.node.attaching import Operation
 from hooks.report.reporter import Reporter, connect
 from lading.log import Log
 from lading.reasons import Reason
@@ -26,8 +26,8 @@ from runtimeproxy.call.outcome import Refuse
 from runtimeproxy.metrics import Gauges
 from tests.fakes.holders import gpu_uuid, grant
 from tests.fakes.led import Led, led
+from tests.unit.hooks.daemon.test_metrics import Runtime, Watch, a_node
 from tests.unit.hooks.inventories import gpu, inventory
-from tests.unit.hooks.test_metrics import Runtime, Watch, a_node
 
 _SUFFIXES: Final = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
@@ -71,7 +71,7 @@ async def _of_hooks(folder: Path, log: Log, into: Names) -> None:
         node.watch = Watch(inventory(gpus=(replace(gpu(0), used_mib=1, busy_percent=1),)))
         ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=gpu_uuid(0), memory_mib=1, core_percent=1),))))
         reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=log, clock=lambda: 5.0)
-        metrics = hooks.metrics.Metrics(node, reporter)
+        metrics = hooks.daemon.metrics.Metrics(node, reporter)
         metrics.moved(Operation.ATTACH, 1.0, succeeded=True)
         _read(metrics.registry, into)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-import hooks.settings
+import hooks.daemon.settings
 import runtimeproxy.settings
 from central.fit.model import Missing
 from central.reasons import OfPod
@@ -166,7 +166,7 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
 
 def test_both_find_the_same_daemons_at_their_ports() -> None:
     ports = {}
-    for daemon, settings in (("hooks", hooks.settings.Settings()), ("proxy", runtimeproxy.settings.Settings())):
+    for daemon, settings in (("hooks", hooks.daemon.settings.Settings()), ("proxy", runtimeproxy.settings.Settings())):
         address = parse_address(settings.metrics)
         assert address is not None
         ports[f"lading-{daemon}"] = f"$1:{address.port}"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from msgspec import inspect
 
-from hooks.inventory.model import Inventory
+from hooks.model.inventory import Inventory
 from hooks.report.build import MAX_PROBLEMS, MAX_TEXT, build_status
 from lading import nodedevices
 from lading.nodedevices import (

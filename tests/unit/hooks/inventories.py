@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hooks.inventory.model import CharDevice, Driver, Gpu, Inventory, MigInstance, Pf, Vf
+from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory, MigInstance, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 

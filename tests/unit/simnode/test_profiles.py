@@ -13,14 +13,14 @@ from central.assignment.annotation import render_assignment
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.fit.topology import Distance, distance
-from hooks.assignment.annotations import Trust
-from hooks.assignment.model import Form
-from hooks.decide import Answer, Rules, View, decide
-from hooks.grant.gpu import GpuInjection, GpuMode
+from hooks.forms.annotations import Trust
+from hooks.grant.decide import Answer, Rules, View, decide
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
-from hooks.grant.unassigned import UnassignedPolicy
 from hooks.inventory.read import read_inventory
+from hooks.model.assignment import Form
+from hooks.vendors.nvidia.hide import UnassignedPolicy
+from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
 from lading.nodedevices import Gpu, Pf, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
 from protos.hook.v1 import hook_pb2

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.model import RdmaMode, Step
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.attachment import RdmaMode, Step
 from lading.vocabulary import SandboxId
 from tests.fakes.simulated_time import run_simulated
 from tests.vfs.life import MODES, Node

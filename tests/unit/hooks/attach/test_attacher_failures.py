@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.model import RdmaMode, Step
+from hooks.model.attachment import RdmaMode, Step
 from lading.log import Event
 from lading.reasons import Reason
 from tests.fakes.simulated_time import run_simulated

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hooks.attach.model import RdmaMode
 from hooks.attach.plan import describe_release
+from hooks.model.attachment import RdmaMode
 from tests.fakes.simulated_time import run_simulated
 from tests.vfs.life import MODES, Node, path_of
 

@@ -3,10 +3,10 @@
 import asyncio
 import threading
 
-from hooks.assignment.model import Refusal
 from hooks.attach.attacher import RECONCILE_WAIT_S
-from hooks.attach.model import Step, VfSettings
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import Step, VfSettings
 from lading.log import Event
 from lading.reasons import Reason
 from lading.threads import in_thread

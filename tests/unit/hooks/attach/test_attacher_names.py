@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.attach.model import RdmaMode
 from hooks.attach.plan import parking_name
 from hooks.ledger.attachment import render_attachment
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.attachment import RdmaMode
 from tests.fakes.simulated_time import run_simulated
 from tests.vfs.life import Node, path_of
 from tests.vfs.model import vf

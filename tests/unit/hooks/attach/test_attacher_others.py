@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.attach.model import RdmaMode, Step, VfSettings
+from hooks.model.attachment import RdmaMode, Step, VfSettings
 from lading.reasons import Reason
 from tests.fakes.simulated_time import run_simulated
 from tests.vfs.life import MODES, Node, path_of, pod_of, reason

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.assignment.model import Refusal
-from hooks.attach.model import RdmaMode, Step
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import RdmaMode, Step
 from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import SandboxId

@@ -21,7 +21,7 @@ from hooks.attach.cni import (
     render_device_info,
     resource_problem,
 )
-from hooks.inventory.model import Inventory
+from hooks.model.inventory import Inventory
 from lading.errors import HostError
 from lading.log import Event
 from lading.vocabulary import PciAddress

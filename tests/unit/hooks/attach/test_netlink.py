@@ -8,8 +8,8 @@ import pytest
 
 from hooks.attach.kernel import KernelError
 from hooks.attach.messages import RefusedError
-from hooks.attach.model import VfConfig, VfLinkState, VlanProtocol
 from hooks.attach.netlink import HostKernel
+from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 from lading.vocabulary import PciAddress
 from simnode.vf_table import PfState, VfState, VfTable
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.attach.model import Attachment
 from hooks.attach.overlay import find_strays, holdings_of, with_attached
-from hooks.inventory.model import Inventory, Vf
+from hooks.model.attachment import Attachment
+from hooks.model.inventory import Inventory, Vf
 from lading.vocabulary import PodUid
 from tests.fakes.holders import row, vf_bdf
 from tests.unit.hooks.inventories import inventory, vf

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.model import Attachment, Link, Netdev, RdmaDevice, Step, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from hooks.attach.plan import (
     Act,
     Alive,
@@ -24,6 +23,7 @@ from hooks.attach.plan import (
     reset_of,
 )
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.attachment import Attachment, Link, Netdev, RdmaDevice, Step, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from lading.vocabulary import PciAddress, SandboxId
 from tests.unit.hooks.ledger.test_attachment import FULL
 

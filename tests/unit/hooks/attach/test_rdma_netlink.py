@@ -7,7 +7,6 @@ import struct
 import pytest
 
 from hooks.attach.messages import RefusedError, render_attribute, render_message
-from hooks.attach.model import RdmaDevice, RdmaMode
 from hooks.attach.rdma_netlink import (
     list_devices,
     read_mode,
@@ -16,6 +15,7 @@ from hooks.attach.rdma_netlink import (
     render_move_device,
     render_rename_device,
 )
+from hooks.model.attachment import RdmaDevice, RdmaMode
 from tests.golden.netlink.capture import NETNS_FD, RDMA_INDEX, sent
 
 _ACK = render_message(2, 0, bytes(20))

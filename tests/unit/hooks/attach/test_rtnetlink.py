@@ -7,7 +7,6 @@ import pytest
 
 from hooks.attach.kernel import KernelError
 from hooks.attach.messages import Message, parse_messages, render_attribute
-from hooks.attach.model import Link, Route
 from hooks.attach.rtnetlink import (
     parse_link,
     parse_route,
@@ -22,6 +21,7 @@ from hooks.attach.rtnetlink import (
     render_set_up,
     same_route,
 )
+from hooks.model.attachment import Link, Route
 from tests.golden.netlink.capture import INDEX, NETNS_FD, sent
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks.attach.messages import Message, render_attribute
-from hooks.attach.model import VfConfig, VfLinkState, VlanProtocol
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
+from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 from tests.golden.netlink.capture import INDEX, sent
 
 _BARE = VfConfig(

@@ -20,9 +20,9 @@ from hooks.doctor.gpus import (
     decide_persistence,
     decide_reload,
 )
-from hooks.grant.gpu import GpuMode
-from hooks.inventory.devnodes import Cause
-from hooks.inventory.model import Driver
+from hooks.host.devnodes import Cause
+from hooks.model.inventory import Driver
+from hooks.vendors.nvidia.inject import GpuMode
 from lading.doctor.model import State
 from simnode.build import SimNode
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState

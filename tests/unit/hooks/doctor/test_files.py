@@ -8,12 +8,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from hooks.assignment.model import Form
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import Settings
 from hooks.doctor.files import KeysSeen, RegistrationSeen, decide_keys, decide_registration
 from hooks.doctor.host import Host
 from hooks.doctor.read import read_file, read_key_files, read_registrations
-from hooks.registration import render_registration
-from hooks.settings import Settings
+from hooks.model.assignment import Form
 from lading.doctor.config import ConfigSeen
 from lading.doctor.model import State
 from lading.doctor.reading import ElsewhereError

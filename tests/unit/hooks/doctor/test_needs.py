@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hooks.daemon.settings import Settings
 from hooks.doctor.checks import CHECKS
 from hooks.doctor.needs import (
     Kubeconfig,
@@ -20,8 +21,7 @@ from hooks.doctor.needs import (
     state_needs,
 )
 from hooks.doctor.read import read_kubeconfig, read_server
-from hooks.grant.gpu import GpuMode
-from hooks.settings import Settings
+from hooks.vendors.nvidia.inject import GpuMode
 from lading.doctor.sandbox import Needed, Use
 from runtimeproxy.doctor.checks import CHECKS as PROXY
 

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from hooks.attach.model import RdmaMode
 from hooks.doctor.rdma import (
     MemlockSeen,
     ModulesSeen,
@@ -15,8 +14,9 @@ from hooks.doctor.rdma import (
     decide_vfs,
 )
 from hooks.doctor.read import read_modules
-from hooks.inventory.model import Pf
-from hooks.inventory.sysfs import read_rdma
+from hooks.host.rdma import read_rdma
+from hooks.model.attachment import RdmaMode
+from hooks.model.inventory import Pf
 from lading.doctor.model import State
 from lading.vocabulary import PciAddress
 from simnode.build import build

@@ -1,6 +1,6 @@
+from hooks.daemon.readiness import decide_ready
 from hooks.doctor.ready import MENDS
-from hooks.ledger.bypass import Bypassed
-from hooks.readiness import decide_ready
+from hooks.node.bypass import Bypassed
 from lading.vocabulary import ContainerId, PodUid
 
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.assignment.model import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.grant.choose import choose
 from hooks.grant.dirty import Cleanness
-from hooks.grant.holding import Holding
-from hooks.inventory.model import Inventory, Pf
+from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.model.holding import Holding
+from hooks.model.inventory import Inventory, Pf
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.assignment.model import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
-from hooks.attach.model import Route, VfConfig, VfLinkState, VfSettings, WantedVf
 from hooks.grant.netdev import NetdevPolicy, decide_netdevs, merge_settings
-from hooks.inventory.model import Vf
+from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
+from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, WantedVf
+from hooks.model.inventory import Vf
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 from tests.unit.hooks.inventories import inventory, vf

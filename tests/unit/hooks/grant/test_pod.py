@@ -1,7 +1,7 @@
 import pytest
 
-from hooks.assignment.model import ContainerRequest, GpuRequest, VfRequest
 from hooks.grant.pod import PodPolicy, check_pod
+from hooks.model.assignment import ContainerRequest, GpuRequest, VfRequest
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.assignment.model import Devices, GrantedVf, Refusal
 from hooks.grant.rdma import RdmaInjection, adjust_vfs, pcidevice_name
-from hooks.inventory.model import Inventory
+from hooks.model.assignment import Devices, GrantedVf, Refusal
+from hooks.model.inventory import Inventory
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 from tests.unit.hooks.inventories import inventory, vf

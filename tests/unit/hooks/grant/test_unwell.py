@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.assignment.model import ContainerRequest, Devices, GrantedGpu, GrantedVf, Refusal, VfRequest
-from hooks.grant.holding import Holding
 from hooks.grant.unwell import choose_again, find_unwell
-from hooks.inventory.model import Inventory, Vf
+from hooks.model.assignment import ContainerRequest, Devices, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.model.holding import Holding
+from hooks.model.inventory import Inventory, Vf
 from lading.reasons import Reason
 from lading.vocabulary import PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks.inventory.changes import Change, ChangeKind, decide_changes
-from hooks.inventory.model import Gpu, Inventory, MigInstance, Pf, Vf
+from hooks.model.inventory import Gpu, Inventory, MigInstance, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 PF = PciAddress("0000:18:00.0")

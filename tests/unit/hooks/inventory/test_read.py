@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hooks.inventory.model import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
 from hooks.inventory.read import read_inventory
+from hooks.model.inventory import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.build import SimNode

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hooks.inventory import watch as watch_module
-from hooks.inventory.model import Inventory
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
+from hooks.model.inventory import Inventory
 from lading.errors import HostError
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.conftest import BuildNode

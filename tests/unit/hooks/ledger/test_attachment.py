@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from hooks.attach.model import (
+from hooks.ledger.attachment import (
+    check_attachment,
+    newest_of_each,
+    parse_attachment,
+    parse_attachments,
+    render_attachment,
+    render_attachments,
+)
+from hooks.model.attachment import (
     Attachment,
     Netdev,
     NetnsId,
@@ -16,15 +24,7 @@ from hooks.attach.model import (
     VfSettings,
     VlanProtocol,
 )
-from hooks.inventory.model import CharDevice, Vf
-from hooks.ledger.attachment import (
-    check_attachment,
-    newest_of_each,
-    parse_attachment,
-    parse_attachments,
-    render_attachment,
-    render_attachments,
-)
+from hooks.model.inventory import CharDevice, Vf
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, PodUid, SandboxId
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hooks.assignment.model import Devices, Form, GrantedGpu
 from hooks.ledger.audit import as_json, as_text, list_entries, parse_since
 from hooks.ledger.period import Began, End, Ended, Period, period_of
+from hooks.model.assignment import Devices, Form, GrantedGpu
 from lading.errors import ConfigError
 from tests.fakes.holders import LONG_AGO, NOW, gpu_uuid, grant, share, vf_bdf, vfs, whole
 

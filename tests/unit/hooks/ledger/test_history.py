@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hooks.assignment.model import Devices, Form
 from hooks.ledger import history
 from hooks.ledger.history import STEP
 from hooks.ledger.period import Began, End, Ended, Period, period_of
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger, read_history, replace_ledger
+from hooks.model.assignment import Devices, Form
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid
 from tests.fakes.holders import LONG_AGO, NOW, grant, share, vfs, whole

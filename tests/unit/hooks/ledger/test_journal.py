@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hooks.attach.model import Attachment, Step
 from hooks.ledger.store import Ledger, read_journal, replace_ledger
+from hooks.model.attachment import Attachment, Step
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, SandboxId
 from tests.fakes.holders import NOW, grant

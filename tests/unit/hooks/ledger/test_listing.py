@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hooks.assignment.model import Devices, GrantedGpu, GrantedVf
-from hooks.attach.model import Attachment, Step
-from hooks.inventory.model import Inventory
 from hooks.ledger.foreign import Foreign
 from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
-from hooks.ledger.model import Grant
+from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.attachment import Attachment, Step
+from hooks.model.grant import Grant
+from hooks.model.inventory import Inventory
 from lading.vocabulary import GpuUuid, PciAddress, SandboxId
 from tests.fakes import holders
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-from hooks.assignment.model import Form
 from hooks.ledger.period import (
     PAST_OF_A_DEVICE,
     PAST_OF_A_NODE,
@@ -14,6 +13,7 @@ from hooks.ledger.period import (
     past_of,
     period_of,
 )
+from hooks.model.assignment import Form
 from tests.fakes.holders import NOW, gpu_uuid, grant, share, vf_bdf, vfs, whole
 
 

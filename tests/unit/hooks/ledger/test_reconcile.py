@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.attach.model import Attachment
-from hooks.ledger.model import Grant, HeldBy, render_annotation
 from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, rebuild, reconcile
+from hooks.model.attachment import Attachment
+from hooks.model.grant import Grant, HeldBy, render_annotation
 from lading.vocabulary import PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes.holders import BOOT, LONG_AGO, NOW, container, grant, row, sandbox, share, vf_bdf, vfs, whole

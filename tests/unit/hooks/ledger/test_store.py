@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.model import HeldBy, holding_of
 from hooks.ledger.period import End
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger, read_ledger, replace_ledger
+from hooks.model.grant import HeldBy, holding_of
 from lading.errors import HostError, StateError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
 from tests.fakes.holders import NOW, grant, vfs, whole

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hooks.assignment.model import Devices, Form, GrantedGpu, GrantedVf
-from hooks.attach.model import Step
 from hooks.ledger.foreign import Foreign
 from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
 from hooks.ledger.table import as_json, as_text
+from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
+from hooks.model.attachment import Step
 from lading.vocabulary import PciAddress, SandboxId
 from tests.fakes import holders
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.assignment.model import Devices, Form, GrantedGpu, GrantedVf
-from hooks.inventory.model import Inventory, NvLink, Partition, Pf
 from hooks.inventory.read import read_inventory
-from hooks.ledger.model import Grant
 from hooks.ledger.period import Began, End, past_of, period_of
+from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
+from hooks.model.grant import Grant
+from hooks.model.inventory import Inventory, NvLink, Partition, Pf
 from hooks.report.build import MAX_TEXT, build_status, coarse_use
 from lading.nodedevices import GrantedGpu as ReportedGpu
 from lading.nodedevices import NvLink as ReportedLink

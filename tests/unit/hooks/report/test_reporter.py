@@ -17,7 +17,7 @@ import pytest
 
 from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
-from hooks.node import Node
+from hooks.node.node import Node
 from hooks.report import reporter
 from hooks.report.reporter import LOOK_S, RENEW_S, Reporter, connect
 from lading.errors import ConfigError
@@ -27,8 +27,8 @@ from lading.nodedevices import Status
 from lading.vocabulary import PodUid
 from tests.fakes.holders import grant, whole
 from tests.fakes.kube_server import FakeKubeServer, Fault
+from tests.unit.hooks.daemon.test_metrics import Runtime, Watch, a_node
 from tests.unit.hooks.inventories import gpu, inventory, uuid
-from tests.unit.hooks.test_metrics import Runtime, Watch, a_node
 from tests.unit.runtimeproxy.conftest import Records
 
 REPORTS = (Event.REPORT_APPLIED, Event.REPORT_FAILED)

@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import hooks.settings
+import hooks.daemon.settings
 import runtimeproxy.settings
 from lading.doctor.config import ConfigSeen, decide_config
 from lading.doctor.model import State
@@ -80,7 +80,7 @@ def test_one_that_we_may_not_read_is_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema"), [(ProxyConfig, runtimeproxy.settings.Settings), (HooksConfig, hooks.settings.Settings)]
+    ("kind", "schema"), [(ProxyConfig, runtimeproxy.settings.Settings), (HooksConfig, hooks.daemon.settings.Settings)]
 )
 def test_the_neighbours_defaults_are_its_own(kind: type[ProxyConfig | HooksConfig], schema: type[msgspec.Struct]) -> None:
     ours = kind()

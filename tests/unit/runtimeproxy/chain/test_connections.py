@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.wire import Conversation
+from hooks.frontends.cri_hook.wire import Conversation
 from lading.http2.messages import Status
 from runtimeproxy.chain.connections import MAX_IDLE, ClosedError, Connections
 from runtimeproxy.chain.exchange import Answer

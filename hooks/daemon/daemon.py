@@ -1,0 +1,256 @@
+"""The daemon: everything put together, started, watched and stopped in order."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Final
+
+from hooks.attach.attacher import Attacher
+from hooks.attach.cni import DeviceInfoFiles, keep_device_info
+from hooks.attach.kernel import Kernel
+from hooks.attach.netlink import HostKernel
+from hooks.attach.netns import netns_path
+from hooks.daemon.metrics import Metrics
+from hooks.daemon.readiness import decide_ready, find_files_problem
+from hooks.daemon.retention import keep_forgetting
+from hooks.daemon.settings import AttachBy, Settings, ledger_path, read_configured_partitions, read_trust, rules
+from hooks.frontends.cri_hook.ledger_service import LedgerService
+from hooks.frontends.cri_hook.service import HookServer, HookService
+from hooks.host.boot import read_boot_id
+from hooks.host.memlock import memlock_warning
+from hooks.inventory.read import read_inventory
+from hooks.inventory.watch import InventoryWatch, watched_folders
+from hooks.ledger.store import Ledger
+from hooks.ledger.writable import find_ledger_problem
+from hooks.model.inventory import Inventory, Partition
+from hooks.node.node import Node
+from hooks.node.telling import Telling
+from hooks.report.reporter import Reporter, connect
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.xid import KernelLog
+from lading import __version__
+from lading.errors import HostError, RuntimeUnavailableError
+from lading.health import Condition, HealthServer, parse_address
+from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
+from lading.log import Event, Log
+from lading.notify import notify
+from lading.runtime import RuntimeClient, decide_cdi_support
+from lading.sockets import Peer, access_problems, listen, parse_endpoint
+from lading.stopping import stop_asked
+from lading.threads import in_thread
+from lading.tracing import open_tracing
+from lading.vocabulary import SandboxId
+
+ANSWER_S: Final = 15.0  # a cold NVML takes some 2 s on a board of eight cards
+CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
+
+
+async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> None:
+    """Until a signal. `kernel` is the host's, but where other devices stand in for VFs."""
+    host_root = Path(settings.host_root)
+    runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
+    find_silence = partial(find_own_silence, listen_path, hello=HELLO)
+
+    def rejected(peer: Peer) -> None:
+        log.warning(Event.CONNECTION_REJECTED, f"peer has uid {peer.uid}", pid=peer.pid)
+
+    loop = asyncio.get_running_loop()
+    tracing = open_tracing("lading-hooks", settings.otlp_endpoint, log, node=settings.node_name)
+    async with tracing, RuntimeClient(runtime_path) as runtime:
+        with (
+            Ledger.open(ledger_path(settings)) as ledger,
+            listen(listen_path, rejected=rejected) as listener,
+        ):
+            cdi = RuntimeCdi()
+            trust = read_trust(settings)
+            ruled = lru_cache(maxsize=1)(lambda cdi_refusal: rules(settings, trust, cdi_refusal=cdi_refusal))
+            boot_id = read_boot_id(host_root)
+            attacher = make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log)
+            node = Node(
+                ledger=ledger,
+                runtime=runtime,
+                host_root=host_root,
+                boot_id=boot_id,
+                log=log,
+                attacher=attacher,
+                rules=lambda: ruled(cdi.refusal),
+                reconcile_interval_s=settings.reconcile_interval,
+                soon=loop.call_soon,
+            )
+            node.watch = InventoryWatch(
+                partial(read_configured, settings, read_configured_partitions(settings), KernelLog(host_root)),
+                folders=watched_folders(host_root),
+                interval_s=settings.inventory_interval,
+                on_change=node.inventory_changed,
+                on_failure=node.inventory_failed,
+            )
+            await node.watch.start()
+            background = [
+                asyncio.create_task(node.keep_reconciled()),
+                asyncio.create_task(
+                    keep_forgetting(ledger.history, days=settings.audit_days, telling=Telling(log), clock=node.clock)
+                ),
+                *_device_info(settings, node, log),
+            ]
+            if settings.gpu_mode is GpuMode.CDI:
+                background.append(asyncio.create_task(cdi.keep_asking(runtime, settings.inventory_interval)))
+            reporter = _reporter(settings, node, log)
+            if reporter is not None:
+                background.append(asyncio.create_task(reporter.keep_reporting()))
+            metrics = Metrics(node, reporter)
+            node.vfs.told, node.released = metrics.moved, metrics.released
+            health = HealthServer(
+                parse_address(settings.metrics),
+                registry=metrics.registry,
+                silence=find_silence,
+                conditions=lambda: _conditions(settings, node, reporter),
+                log=log,
+            )
+            server = HookServer(
+                HookService(
+                    node,
+                    answered=lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds),
+                    tracing=tracing,
+                ),
+                log,
+                LedgerService(node, attacher, log),
+            )
+            stop = stop_asked()  # before the first question can come, so that none is cut off
+            await server.start(listener)
+            await health.start()
+            for problem in access_problems(listen_path):
+                log.warning(Event.SOCKET_ACCESS, problem)
+            log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, node=settings.node_name)
+            if not settings.rdma_ipc_lock:
+                _warn_of_memlock(log, host_root, runtime_path, node.inventory)
+            notify("READY=1")
+            feeding = asyncio.create_task(keep_fed(find_silence, log))
+            try:
+                await asked_or_failed(stop, background)
+                notify("STOPPING=1")
+                log.info(Event.DAEMON_STOPPING)
+            finally:
+                feeding.cancel()
+                await health.close()
+                await server.close()
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                await node.watch.close()
+                log.info(Event.DAEMON_STOPPED)
+
+
+class RuntimeCdi:
+    """Whether the runtime honours CDI names, as far as it has said."""
+
+    def __init__(self) -> None:
+        self.refusal = "the container runtime has not said yet whether it honours CDI names"
+
+    async def keep_asking(self, runtime: RuntimeClient, interval_s: float) -> None:
+        """The runtime may be upgraded, or reconfigured, under a running daemon. Never returns."""
+        while True:
+            try:
+                self.refusal = decide_cdi_support(await runtime.version(), await runtime.status_verbose()).problem
+            except RuntimeUnavailableError as e:
+                self.refusal = str(e)
+            await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
+
+
+def read_configured(
+    settings: Settings, partitions: tuple[Partition, ...] = (), kernel_log: KernelLog | None = None
+) -> Inventory:
+    """The node's inventory, with what the configured way of injection needs. `partitions` are for the report."""
+    devices, cdi = settings.gpu_mode is GpuMode.DEVICES, settings.gpu_mode is GpuMode.CDI
+    return read_inventory(
+        Path(settings.host_root),
+        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
+        driver_root=settings.driver_root,
+        driver_files=devices,
+        driver_groups=settings.driver_groups if devices else (),
+        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if cdi else [],
+        partitions=partitions,
+        shares_per_gpu=settings.shares_per_gpu,
+        kernel_log=kernel_log or KernelLog(Path(settings.host_root)),
+    )
+
+
+async def read_in_time(settings: Settings) -> Inventory:
+    """The same for a command, which a person waits for. HostError where the driver hangs."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await in_thread(lambda: read_configured(settings))
+    except TimeoutError as e:
+        hint = "lading-hooks doctor; dmesg | grep -i xid"
+        raise HostError(f"cannot read the GPUs: the driver gave no answer within {ANSWER_S:g} s", hint=hint) from e
+
+
+def make_attacher(
+    settings: Settings, kernel: Kernel, runtime: RuntimeClient, ledger: Ledger, boot_id: str, log: Log
+) -> Attacher:
+    """Also where none is to be attached (any more): there may be some to be given back, and a container that is adopted may say
+    so later."""
+
+    async def netns_of(sandbox: SandboxId) -> str | None:
+        status = await runtime.sandbox_status(sandbox, verbose=True)
+        return None if status is None else netns_path(status)
+
+    return Attacher(
+        journal=ledger.journal,
+        kernel=kernel,
+        netns_of=netns_of,
+        stopped=ledger.is_stopped,
+        boot_id=boot_id,
+        log=log,
+        deadline_s=settings.attach_deadline,
+    )
+
+
+def _device_info(settings: Settings, node: Node, log: Log) -> list[asyncio.Task[None]]:
+    if settings.attach is not AttachBy.CNI:
+        return []
+    files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
+    keeping = keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
+    return [asyncio.create_task(keeping)]
+
+
+def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
+    if not settings.report:
+        return None
+    return Reporter(
+        node,
+        node_name=settings.node_name,
+        connect=partial(connect, settings.kubeconfig),
+        log=log,
+        use_interval_s=settings.report_use_interval,
+    )
+
+
+def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tuple[Condition, ...]:
+    return decide_ready(
+        inventory_age_s=node.watch.age_s if node.watch else float("inf"),
+        inventory_interval_s=settings.inventory_interval,
+        reconcile_age_s=node.reconcile_age_s,
+        reconcile_interval_s=settings.reconcile_interval,
+        ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
+        socket=missing_socket(parse_endpoint(settings.listen)),
+        bypassed=node.bypassed,
+        driver_files=find_files_problem(node.inventory, driver_root=settings.driver_root, mode=settings.gpu_mode),
+        unwell=node.unwell,
+        report_stale_s=reporter.stale_s if reporter else None,
+        report_failure=reporter.failure if reporter else "",
+    )
+
+
+def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: Inventory | None) -> None:
+    if inventory and inventory.vfs and (warning := memlock_warning(host_root, runtime_path)):
+        log.warning(Event.MEMLOCK_SMALL, warning)
+
+
+async def asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
+    """Background work never ends by itself. If it does, its error ends the daemon; one without it is worse."""
+    signalled = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([signalled, *background], return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    for task in done:
+        task.result()

@@ -1,0 +1,151 @@
+"""`lading-hooks set-guids`: give each InfiniBand VF without a GUID one of its own, and bind its driver to it again.
+
+A VF starts with the GUID 0, by which no peer can address it. Its GUIDs are set through its PF, and its driver reads them only
+when it is bound; the kernel then numbers the VF's RDMA device, verbs node and network device anew. So this runs at boot, before
+the daemon reads them (`lading-ib-guids.service`), and leaves alone the VFs that a container of this boot was granted.
+
+A GUID is derived from the PF's GUID and the VF's index. It is the same after each boot, so that a subnet manager's partitions
+keep naming the right VF.
+
+Source: ip-link(8) "vf" (node_guid, port_guid); linux/if_link.h (struct ifla_vf_guid); sysfs-bus-pci (bind, unbind); RFC 4291,
+appendix A (the bits of an EUI-64 for "local" and "group").
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from hooks.attach.kernel import KernelError
+from hooks.attach.netlink import HostKernel
+from hooks.daemon.settings import CONFIG, Settings, ledger_path
+from hooks.host.attributes import read_attribute, read_names
+from hooks.host.boot import read_boot_id
+from hooks.host.rdma import read_rdma
+from hooks.ledger.store import read_ledger
+from hooks.model.inventory import Pf, Vf
+from lading.errors import HostError
+from lading.settings import add_flags, load
+from lading.vocabulary import PciAddress
+
+Rebind = Callable[[Path, Vf], None]
+
+_INFINIBAND: Final = "InfiniBand"
+_LOCAL, _GROUP = 0x02, 0x01  # of the first octet
+_LOOKS: Final = 50
+_LOOK_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one VF. `problem` is empty where it has the GUID now."""
+
+    vf: PciAddress
+    pf: PciAddress
+    index: int
+    guid: str
+    problem: str = ""
+
+
+def set_guids(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks set-guids",
+        description="Give each InfiniBand VF whose node GUID is 0 a GUID of its own, through its PF, and bind its driver to it "
+        "again. A VF with a GUID, and a VF that a container of this boot was granted, stays as it is. "
+        "Exit status 1 if one failed.",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args(argv)
+    settings = load(Settings, args)
+    host_root = Path(settings.host_root)
+    boot_id = read_boot_id(host_root)
+    grants = (grant for grant in read_ledger(ledger_path(settings)) if grant.boot_id == boot_id)
+    granted = frozenset(vf.bdf for grant in grants for vf in grant.devices.vfs)
+    outcomes = []
+    for outcome in set_missing(host_root, HostKernel(host_root), granted=granted):
+        outcomes.append(outcome)
+        if args.output == "text":
+            print(_describe(outcome), flush=True)  # one VF takes the firmware a second: shown as it goes
+    if args.output == "json":
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
+    elif not outcomes:
+        print("no InfiniBand VF is without a GUID")
+    if any(outcome.problem for outcome in outcomes):
+        sys.exit(1)
+
+
+def _describe(outcome: Outcome) -> str:
+    what = f"VF {outcome.vf} (VF {outcome.index} of PF {outcome.pf})"
+    return f"{what}: {outcome.problem}" if outcome.problem else f"{what} has the GUID {outcome.guid}"
+
+
+def rebind(host_root: Path, vf: Vf) -> None:
+    """Unbind the driver of a VF and bind it again. Raises OSError."""
+    driver = host_root / "sys/bus/pci/drivers" / vf.driver
+    (driver / "unbind").write_text(vf.bdf)
+    (driver / "bind").write_text(vf.bdf)
+
+
+def set_missing(
+    host_root: Path, kernel: HostKernel, *, granted: frozenset[PciAddress], rebind: Rebind = rebind
+) -> Iterator[Outcome]:
+    """Yield the outcome for each InfiniBand VF whose node GUID is 0. Raises HostError where sysfs cannot be listed."""
+    for pf in _read_pfs(host_root):
+        pf_guid = read_attribute(host_root / "sys/class/infiniband" / pf.ibdev / "node_guid") or pf.bdf
+        for vf in pf.vfs:
+            if vf.link_layer != _INFINIBAND or _read_guid(host_root, vf.bdf) != 0:
+                continue
+            guid = derive_guid(pf_guid, vf.index)
+            if vf.bdf in granted:
+                problem = "a container has it: its driver cannot be bound again before the container ends"
+            else:
+                problem = _set_one(host_root, kernel, pf, vf, guid, rebind)
+            yield Outcome(vf=vf.bdf, pf=pf.bdf, index=vf.index, guid=guid.to_bytes(8).hex(":"), problem=problem)
+
+
+def derive_guid(pf_guid: str, index: int) -> int:
+    """Return the GUID of the VF `index` of the PF with this GUID: never 0, marked as locally administered."""
+    digest = bytearray(hashlib.blake2b(f"{pf_guid} {index}".encode(), digest_size=8).digest())
+    digest[0] = digest[0] & ~_GROUP | _LOCAL
+    return int.from_bytes(digest)
+
+
+def _set_one(host_root: Path, kernel: HostKernel, pf: Pf, vf: Vf, guid: int, rebind: Rebind) -> str:
+    """Return what went wrong, or an empty string."""
+    try:
+        kernel.set_guid(pf.bdf, vf.index, guid)
+        rebind(host_root, vf)
+    except KernelError as e:
+        return e.message
+    except OSError as e:
+        return f"cannot bind {vf.driver} to it again: {e}"
+    found: int | None = None
+    for _ in range(_LOOKS):
+        found = _read_guid(host_root, vf.bdf)
+        if found == guid:
+            return ""
+        time.sleep(_LOOK_EVERY_S)
+    if found is None:
+        return f"it has no RDMA device after {vf.driver} was bound to it again"
+    return f"its driver goes on with the GUID {found.to_bytes(8).hex(':')}"
+
+
+def _read_pfs(host_root: Path) -> tuple[Pf, ...]:
+    try:
+        return read_rdma(host_root)[0]
+    except OSError as e:
+        raise HostError(f"cannot read the RDMA functions of this host: {e}") from e
+
+
+def _read_guid(host_root: Path, vf: PciAddress) -> int | None:
+    """Return the node GUID; None for a VF without an RDMA device, which is a moment's state after a bind."""
+    for ibdev in read_names(host_root / "sys/bus/pci/devices" / vf / "infiniband"):
+        guid = read_attribute(host_root / "sys/class/infiniband" / ibdev / "node_guid")
+        return int(guid.replace(":", ""), 16) if guid else None
+    return None

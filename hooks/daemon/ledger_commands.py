@@ -1,0 +1,190 @@
+"""`lading-hooks ledger` and `lading-hooks release`: what a person asks of who holds what.
+
+`ledger` only reads, beside a daemon or without one. A release is the daemon's to do, which owns the ledger and what is done to
+VFs; where none runs, this process opens the ledger itself, and its lock keeps a daemon away meanwhile.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+from urllib.parse import quote
+
+import grpc
+
+from hooks.attach.netlink import HostKernel
+from hooks.attach.overlay import find_strays, with_attached
+from hooks.daemon.daemon import make_attacher, read_in_time
+from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
+from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, tell
+from hooks.host.boot import read_boot_id
+from hooks.ledger.foreign import decide_foreign, read_cgroups
+from hooks.ledger.listing import Entry, Said, list_devices
+from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
+from hooks.ledger.table import as_json, as_text
+from hooks.node.release import Outcome, carry_out, look, said_by
+from lading.errors import ConfigError, HostError, RuntimeUnavailableError
+from lading.log import open_log, printable
+from lading.runtime import RuntimeClient
+from lading.settings import add_flags, load
+from lading.sockets import Peer, parse_endpoint
+from protos.hook.v1 import hook_pb2
+
+IN_USE: Final = 3  # exit status of a release that was refused, as of a pod that `render` refuses
+_DIAL_S: Final = 2.0
+_ANSWER_S: Final = 120.0  # some kernel calls, each of which may take the attach deadline, one after the other
+
+
+def list_ledger(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks ledger",
+        description="Who holds which device of this node, since when, and why what is not free is not. Reads the ledger and "
+        "the devices, with or without a daemon, and changes nothing.",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args(argv)
+    settings = load(Settings, args)
+    entries, now = _listing(settings), int(time.time())
+    if args.output == "json":
+        print(json.dumps(as_json(entries, ledger=str(ledger_path(settings)), now=now), indent=2))
+    else:
+        print(as_text(entries, now=now), end="")
+
+
+def _listing(settings: Settings) -> tuple[Entry, ...]:
+    """A VF that was moved while the devices were read is nobody's stray: the journal is read before and after."""
+    before = _said(settings)
+    inventory = asyncio.run(read_in_time(settings))
+    said = _said(settings)
+    rows = (*before.attachments, *said.attachments)
+    strays = find_strays(inventory, rows) if attaches(settings) and settings.netdev is not False else frozenset()
+    pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
+    return list_devices(
+        with_attached(inventory, said.attachments, strays=strays),
+        said,
+        foreign=decide_foreign(inventory.gpus, read_cgroups(Path(settings.host_root), pids), said.grants),
+        strays=strays,
+    )
+
+
+def _said(settings: Settings) -> Said:
+    path = ledger_path(settings)
+    return Said(grants=read_ledger(path), attachments=read_journal(path), stopped=dict(read_tombstones(path)))
+
+
+def release(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks release",
+        description="Gives back what is left of a pod that is gone. Without --force: what would be done, and nothing is. A "
+        "device that somebody alive can still use stays his, also with --force: delete the pod. "
+        "Exit status 0: done, or it was free; 3: still in use; 1: something failed; 2: no such device.",
+    )
+    parser.add_argument("device", help="PCI address, GPU UUID or MIG UUID, as lading-hooks ledger shows them")
+    parser.add_argument("--force", action="store_true", help="do it")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args(argv)
+    settings = load(Settings, args)
+    request = hook_pb2.ReleaseRequest(device=args.device, force=args.force)
+    listen = parse_endpoint(settings.listen)
+    answer = _ask(listen, request) if _is_served(listen) else asyncio.run(_alone(settings, request))
+    _show(answer, forced=args.force, output=args.output)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
+        dial.settimeout(_DIAL_S)
+        try:
+            dial.connect(os.fspath(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except BlockingIOError:  # its queue is full
+            return True
+        except OSError as e:
+            raise HostError(f"cannot connect to {path}: {e.strerror}", hint="only root may") from e
+    return True
+
+
+def _ask(path: Path, request: hook_pb2.ReleaseRequest) -> hook_pb2.ReleaseResponse:
+    with grpc.insecure_channel(f"unix://{quote(str(path))}", options=[("grpc.default_authority", "localhost")]) as channel:
+        call = channel.unary_unary(
+            f"/{SERVICE}/Release",
+            request_serializer=hook_pb2.ReleaseRequest.SerializeToString,
+            response_deserializer=hook_pb2.ReleaseResponse.FromString,
+        )
+        try:
+            answer: hook_pb2.ReleaseResponse = call(request, timeout=_ANSWER_S)
+        except grpc.RpcError as e:
+            _refused(path, e)
+    return answer
+
+
+def _refused(path: Path, error: grpc.RpcError) -> NoReturn:
+    said = f"{error.details()}"
+    match error.code():
+        case grpc.StatusCode.NOT_FOUND:
+            raise ConfigError(said, hint="lading-hooks ledger shows what there is") from error
+        case grpc.StatusCode.UNAVAILABLE:
+            hint = f"is lading-hooks well, which listens at {path}? journalctl -t lading-hooks"
+            raise RuntimeUnavailableError(f"cannot release: {said}", hint=hint) from error
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise HostError(
+                f"no answer at {path} within {_ANSWER_S:g} s; what was begun goes on", hint="lading-hooks ledger shows how far"
+            ) from error
+        case code:
+            raise HostError(
+                f"cannot release by {path}: {code.name}: {said}", hint="is lading-hooks of this version?"
+            ) from error
+
+
+async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_pb2.ReleaseResponse:
+    host_root = Path(settings.host_root)
+    inventory = await read_in_time(settings)
+    async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
+        if not request.force:
+            found = await look(request.device, inventory, lambda: _said(settings), runtime)
+            outcome = Outcome(done=tuple(found.steps))
+        else:
+            log = open_log("lading-hooks", settings.log_level)
+            with Ledger.open(ledger_path(settings)) as ledger:
+                found = await look(request.device, inventory, lambda: said_by(ledger), runtime)
+                kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
+                attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
+                peer = Peer(os.getpid(), os.getuid(), os.getgid())
+                outcome = await carry_out(found, ledger, attacher, log, end=forced(peer, time.time()))
+            tell(log, found.device, outcome, peer)
+    return hook_pb2.ReleaseResponse(device=found.device, steps=outcome.done, in_use=found.in_use, failed=outcome.failed)
+
+
+def _show(answer: hook_pb2.ReleaseResponse, *, forced: bool, output: str) -> None:
+    if output == "json":
+        shown = {"device": answer.device, "forced": forced}
+        print(json.dumps({**shown, **{key: [*getattr(answer, key)] for key in ("steps", "in_use", "failed")}}, indent=2))
+    else:
+        _print(answer, forced=forced)
+    if forced and (answer.failed or answer.in_use):
+        raise SystemExit(1 if answer.failed else IN_USE)
+
+
+def _print(answer: hook_pb2.ReleaseResponse, *, forced: bool) -> None:
+    if answer.steps:
+        print(f"{answer.device}: {'released' if forced else 'with --force, in this order'}:")
+    elif not answer.in_use and not answer.failed:
+        print(f"{answer.device}: nobody holds it")
+    for step in answer.steps:
+        print(f"  {printable(step)}")
+    for failed in answer.failed:
+        print(f"FAILED: {printable(failed)}", file=sys.stderr)
+    for holder in answer.in_use:
+        print(f"IN USE: {printable(holder)}", file=sys.stderr)
+    if answer.in_use:
+        print(
+            "  it is not taken from who can still use it: delete the pod, or end what is left of it (crictl)", file=sys.stderr
+        )

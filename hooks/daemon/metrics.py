@@ -1,0 +1,210 @@
+"""What the hook server counts as it answers, and the gauges that are read from the node when somebody asks.
+
+Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons), but
+for what is in use of a card, and for who holds what: kubelet's PodResources, from which others learn that, does not know our
+devices. That is one series for each device of a container, of the ledger as it is at the moment, and never more than
+MOST_HOLDERS. On the loop's thread only.
+
+Source: prometheus.io/docs/practices/naming.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hooks.grant.decide import Answer
+from hooks.ledger.listing import Kind
+from hooks.model.assignment import Form, GrantedGpu, Refusal
+from hooks.model.attachment import Attachment, Step
+from hooks.model.grant import Grant
+from hooks.model.inventory import Inventory
+from hooks.node.attaching import Operation
+from hooks.node.node import Node
+from hooks.report.reporter import Reporter
+from lading import __version__
+
+_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
+_MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RELEASE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+# kubelet runs 110 pods: who comes near this has pods with hundreds of containers, and one scrape is up to 5 MB (names of 253).
+MOST_HOLDERS: Final = 4096
+_HOLDER: Final = ("device", "kind", "namespace", "pod", "container")
+Labels = tuple[str, ...]
+_HELD, _PENDING = "held", "pending"  # a container was created with the grant, or not yet
+
+
+class Metrics:
+    def __init__(self, node: Node, reporter: Reporter | None = None) -> None:
+        """`reporter`: of a node that reports."""
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._outcomes = Counter(
+            "lading_hooks_containers",
+            "Containers that were asked about, by what they got; the reason is that of a refusal.",
+            ["outcome", "reason"],
+            registry=self.registry,
+        )
+        self._decision = Histogram(
+            "lading_hooks_decision_seconds", "Deciding and recording.", buckets=_BUCKETS, registry=self.registry
+        )
+        self._moves = Histogram(
+            "lading_hooks_vf_move_seconds",
+            "The VFs of a container into its pod (attach), of a sandbox back before it is stopped (release).",
+            ["operation"],
+            buckets=_MOVE_BUCKETS,
+            registry=self.registry,
+        )
+        self._failed_moves = Counter(
+            "lading_hooks_vf_move_failures",
+            "Of these, what failed or was not done in time.",
+            ["operation"],
+            registry=self.registry,
+        )
+        self._release = Histogram(
+            "lading_hooks_release_seconds",
+            "From the stop of a pod's sandbox until what a container of it held is free.",
+            buckets=_RELEASE_BUCKETS,
+            registry=self.registry,
+        )
+        for operation in Operation:
+            self._moves.labels(operation)
+            self._failed_moves.labels(operation)
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_State(node))
+        if reporter is not None:
+            self.registry.register(_Reports(reporter))
+
+    def answered(self, answer: Answer | Refusal, seconds: float) -> None:
+        self._decision.observe(seconds)
+        match answer:
+            case Refusal(reason=reason):
+                self._outcomes.labels("refused", reason.value).inc()
+            case Answer(grant=None):
+                self._outcomes.labels("no-devices", "").inc()
+            case Answer(reused=reused):
+                self._outcomes.labels("reused" if reused else "created", "").inc()
+
+    def moved(self, operation: Operation, seconds: float, succeeded: bool) -> None:
+        self._moves.labels(operation).observe(seconds)
+        if not succeeded:
+            self._failed_moves.labels(operation).inc()
+
+    def released(self, seconds: float) -> None:
+        self._release.observe(seconds)
+
+
+class _State(Collector):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else the registry would collect once to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        node = self._node
+        inventory = node.inventory
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield _grants(node.ledger.grants())
+        yield _devices(inventory or Inventory())
+        yield from _use(inventory or Inventory())
+        yield from _holders(node.ledger.grants())
+        rows = node.ledger.journal.rows()
+        yield _attachments(rows)
+        yield GaugeMetricFamily("lading_hooks_vfs_stuck", "Of them, at a step that failed.", sum(bool(r.failure) for r in rows))
+        yield GaugeMetricFamily("lading_bypassed_containers", "Run without their pod's devices.", len(node.bypassed))
+        age_s = node.watch.age_s if node.watch else float("inf")
+        yield GaugeMetricFamily("lading_hooks_inventory_age_seconds", "Since the last good look at the devices.", age_s)
+        yield GaugeMetricFamily(
+            "lading_hooks_reconcile_age_seconds", "Since the ledger was last compared with the runtime.", node.reconcile_age_s
+        )
+        yield CounterMetricFamily("lading_hooks_reconcile_failures", "Comparisons that failed.", node.reconcile_failures)
+        yield CounterMetricFamily("lading_hooks_ledger_write_failures", "Changes not taken.", node.ledger.write_failures)
+        yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", node.log.dropped)
+
+
+class _Reports(Collector):
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        reporter = self._reporter
+        yield GaugeMetricFamily("lading_hooks_report_age_seconds", "Since the API server took a report.", reporter.age_s)
+        yield GaugeMetricFamily("lading_hooks_report_stale_seconds", "Since it may lack what is so here.", reporter.stale_s)
+        yield CounterMetricFamily("lading_hooks_report_failures", "Reports not taken.", reporter.failures)
+
+
+def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
+    tally = Tally((grant.form.value, _HELD if grant.containers else _PENDING) for grant in grants)
+    family = GaugeMetricFamily("lading_hooks_grants", "Containers with devices, in the ledger.", labels=["form", "state"])
+    for form in Form:
+        for state in (_HELD, _PENDING):
+            family.add_metric([form.value, state], tally[form.value, state])
+    return family
+
+
+def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
+    """Of a pod that was made again under its name, and holds a share beside its predecessor's, the sum."""
+    held = list(islice(_held(grants), MOST_HOLDERS))
+    mib: Tally[Labels] = Tally()
+    percent: Tally[Labels] = Tally()
+    for labels, gpu in held:
+        if gpu is not None and gpu.memory_mib is not None:
+            mib[labels] += gpu.memory_mib
+        if gpu is not None and gpu.core_percent is not None:
+            percent[labels] += gpu.core_percent
+    holder = GaugeMetricFamily("lading_device_holder", "1 for each device that a container holds.", labels=_HOLDER)
+    held_mib = GaugeMetricFamily("lading_device_held_mib", "Of a share by memory: how much.", labels=_HOLDER)
+    held_percent = GaugeMetricFamily("lading_device_held_percent", "Of a share by compute: how much.", labels=_HOLDER)
+    for family, values in ((holder, {labels: 1 for labels, _ in held}), (held_mib, mib), (held_percent, percent)):
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        yield family
+
+
+def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantedGpu | None]]:
+    """A VF has no GPU."""
+    for grant in grants:
+        who = (grant.namespace, grant.pod_name, grant.container)
+        for gpu in grant.devices.gpus:
+            device = (gpu.mig_uuid, Kind.MIG) if gpu.mig_uuid else (gpu.uuid, Kind.GPU)
+            yield (*device, *who), gpu
+        for vf in grant.devices.vfs:
+            yield (vf.bdf, Kind.VF, *who), None
+
+
+def _use(inventory: Inventory) -> Iterator[Metric]:
+    used = GaugeMetricFamily("lading_gpu_used_mib", "Memory in use when the driver was last asked.", labels=["uuid"])
+    busy = GaugeMetricFamily("lading_gpu_busy_percent", "Busy in the driver's last sample period.", labels=["uuid"])
+    for gpu in inventory.gpus:
+        if gpu.used_mib is not None:
+            used.add_metric([gpu.uuid], gpu.used_mib)
+        if gpu.busy_percent is not None:
+            busy.add_metric([gpu.uuid], gpu.busy_percent)
+    yield from (used, busy)
+
+
+def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:
+    tally = Tally(row.step for row in rows)
+    family = GaugeMetricFamily("lading_hooks_vfs_attached", "VFs in pods, or on the way, by step.", labels=["step"])
+    for step in Step:
+        family.add_metric([step], tally[step])
+    return family
+
+
+def _devices(inventory: Inventory) -> GaugeMetricFamily:
+    found = [("gpu", gpu.unhealthy) for gpu in inventory.gpus] + [("vf", vf.unhealthy) for vf in inventory.vfs]
+    tally = Tally((kind, "unhealthy" if why else "healthy") for kind, why in found)
+    family = GaugeMetricFamily("lading_hooks_devices", "Devices that were found.", labels=["kind", "health"])
+    for kind in ("gpu", "vf"):
+        for health in ("healthy", "unhealthy"):
+            family.add_metric([kind, health], tally[kind, health])
+    return family

@@ -1,0 +1,74 @@
+"""When the hook server can do all of its work: what `/readyz` says, condition by condition.
+
+Enters: how old inventory and comparison are, how the ledger's last write went, what was bypassed. Leaves: conditions; 200 only
+if all hold that are required. A device that is unhealthy and free is a metric, not a condition: the others are still given out.
+One that fell ill under a container, and a report that central does not get, are conditions and not required: the rest of the
+node is served as before.
+"""
+
+from collections.abc import Sequence
+
+from hooks.daemon.settings import max_age_s
+from hooks.model.inventory import Inventory
+from hooks.node.bypass import Bypassed
+from hooks.vendors.nvidia.inject import GpuMode
+from lading.health import Condition
+
+_NAMED = 3  # of the bypassed containers, of the devices that fell ill
+_STALE_S = 60.0  # an API server that is upgraded is away for less
+
+
+def decide_ready(
+    *,
+    inventory_age_s: float,
+    inventory_interval_s: float,
+    reconcile_age_s: float,
+    reconcile_interval_s: float,
+    ledger: str,
+    socket: str,
+    bypassed: Sequence[Bypassed],
+    driver_files: str = "",
+    unwell: Sequence[str] = (),
+    report_stale_s: float | None = None,
+    report_failure: str = "",
+) -> tuple[Condition, ...]:
+    """`ledger`, `socket` and `driver_files` say what is wrong with them, or nothing. `report_stale_s` is None where nothing is
+    reported."""
+    names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
+    went_past = f"made past the proxy, without their devices: {_some(names, ', ')}" if bypassed else ""
+    return (
+        Condition.unless(_too_old(inventory_age_s, inventory_interval_s, "devices were last read"), name="inventory"),
+        Condition.unless(
+            _too_old(reconcile_age_s, reconcile_interval_s, "the runtime's lists were last compared"), name="reconciled"
+        ),
+        Condition.unless(ledger, name="ledger"),
+        Condition.unless(socket, name="socket"),
+        Condition.unless(went_past, name="no-bypass"),
+        Condition.unless(driver_files, name="driver-files"),
+        Condition.unless(_some(unwell, "; "), name="held-devices", required=False),
+        *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
+    )
+
+
+def find_files_problem(inventory: Inventory | None, *, driver_root: str, mode: GpuMode) -> str:
+    """Describe why GPU containers are refused although the driver runs: its files cannot be mounted; empty if they can."""
+    driver = inventory.driver if inventory else None
+    if driver is None or driver.mounts or mode is not GpuMode.DEVICES or not driver_root:
+        return ""
+    return f"no libcuda.so.{driver.version} below driver_root {driver_root}: containers with GPUs are refused"
+
+
+def _some(names: Sequence[str], between: str) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return between.join(names[:_NAMED]) + more
+
+
+def _reported(stale_s: float, failure: str) -> Condition:
+    late = f"central may not know of this node's devices for {stale_s:.0f} s" if stale_s > _STALE_S else ""
+    return Condition.unless(late and f"{late}: {failure or 'nothing was reported yet'}", name="reported", required=False)
+
+
+def _too_old(age_s: float, interval_s: float, what: str) -> str:
+    if age_s <= max_age_s(interval_s):
+        return ""
+    return f"{what} {age_s:.0f} s ago" if age_s != float("inf") else f"{what}: never"

@@ -1,0 +1,44 @@
+"""`lading-hooks registration`: the file that makes the CRI proxy ask this hook server, as this node's configuration has it."""
+
+from typing import Any, Final
+
+from hooks.daemon.settings import Settings, attaches
+from hooks.node.attaching import STOP_WAIT_S
+from hooks.vendors.nvidia.inject import VISIBLE_DEVICES, VOID
+from lading.sockets import parse_endpoint
+from lading.vocabulary import PREFIX
+
+_HOOKS: Final = (
+    "PreCreateContainer",
+    "PostCreateContainer",
+    "PostRemoveContainer",
+    "PreStopPodSandbox",
+    "PostStopPodSandbox",
+    "PostRemovePodSandbox",
+)
+_MARGIN_S: Final = 2.0  # for what is not waiting; else a refusal in words would come as a timeout
+
+
+def render_registration(settings: Settings) -> dict[str, Any]:
+    """The registration as JSON values. `hide_unassigned` is in it, because pods without our annotations are not asked about.
+    Raises ConfigError for a `listen` that is no socket."""
+    registration: dict[str, Any] = {
+        "remote-endpoint": str(parse_endpoint(settings.listen)),
+        "failure-policy": "Fail",
+        "runtime-hooks": list(_HOOKS),
+        "annotation-prefixes": [PREFIX],
+        "env-values": [VISIBLE_DEVICES],
+    }
+    if attaches(settings):
+        registration["deadlines"] = {
+            "PreCreateContainer": settings.attach_deadline + _MARGIN_S,
+            "PreStopPodSandbox": STOP_WAIT_S + _MARGIN_S,
+        }
+    if settings.hide_unassigned:
+        hide = {
+            "env": {VISIBLE_DEVICES: VOID},
+            "exempt-namespaces": list(settings.exempt_namespaces),
+            "keep-kubelet-devices": settings.coexist,
+        }
+        registration["static-adjustments"] = {"hide-unassigned": hide}
+    return registration

@@ -1,0 +1,44 @@
+"""What ended long ago goes out of the history, a little at a time, so that no container waits for it.
+
+What is long ago is the clock's to say. One that was just set by a day or more may be wrong, and what is forgotten does not come
+back: for REST_S after that, only what is too much goes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from hooks.ledger.history import History
+from hooks.node.telling import Telling
+from lading.errors import StateError
+from lading.log import Event
+
+LOOK_S: Final = 60.0
+PAUSE_S: Final = 0.05  # between two steps: 4,000 rows a second
+REST_S: Final = 86400.0
+_DAY_S: Final = 86400
+_NOT_FORGOTTEN: Final = "the history is not pruned"
+
+
+async def keep_forgetting(
+    history: History,
+    *,
+    days: int,
+    telling: Telling,
+    clock: Callable[[], float],
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Any] = asyncio.sleep,
+) -> None:
+    """Never returns. `clock` is Unix time."""
+    ahead, rests_until = clock() - monotonic(), monotonic()
+    while True:
+        more, was, ahead = False, ahead, clock() - monotonic()
+        if abs(ahead - was) >= _DAY_S:
+            rests_until = monotonic() + REST_S
+        try:
+            more = history.prune(int(clock()) - days * _DAY_S if monotonic() >= rests_until else 0)
+            telling.over(Event.LEDGER_FAILED, _NOT_FORGOTTEN)
+        except StateError as e:  # a full disk: what is worse about it is said elsewhere
+            telling.once(Event.LEDGER_FAILED, f"{_NOT_FORGOTTEN}: {e}")
+        await sleep(PAUSE_S if more else LOOK_S)

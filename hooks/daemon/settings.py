@@ -1,0 +1,261 @@
+"""Every setting of the hook server: configuration key, flag, default, help; and the rules that they make."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from hooks.attach.cni import resource_problem
+from hooks.forms.annotations import Trust
+from hooks.forms.netdev import WrongSettingError, parse_settings, settings_conflict
+from hooks.grant.decide import Rules
+from hooks.grant.netdev import NetdevPolicy
+from hooks.grant.pod import PodPolicy
+from hooks.grant.rdma import RdmaInjection
+from hooks.grant.unwell import Unhealthy
+from hooks.model.assignment import Form
+from hooks.model.attachment import VfSettings
+from hooks.model.inventory import Partition
+from hooks.vendors.nvidia.groups import DriverGroup
+from hooks.vendors.nvidia.hide import UnassignedPolicy
+from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from hooks.vendors.nvidia.nvswitch import read_partitions
+from lading.errors import ConfigError
+from lading.health import parse_address
+from lading.log import Level
+from lading.nodedevices import SHARES_PER_GPU
+from lading.settings import Setting
+from lading.signature import read_public_keys
+from lading.sockets import parse_endpoint
+
+CONFIG: Final = Path("/etc/lading/hooks.toml")
+REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
+
+# Of a VF, in [vf]. A MAC, an address and what goes by it are one VF's, so an assignment's.
+_VF_KEYS: Final = frozenset(
+    {"vlan", "vlan_qos", "vlan_proto", "min_tx_rate", "max_tx_rate", "spoofchk", "trust", "link_state", "mtu"}
+)
+
+
+class AttachBy(StrEnum):
+    HOOKS = "hooks"
+    CNI = "cni"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    listen: Annotated[str, Setting("socket of the hook server")] = "/run/lading/hooks.sock"
+    runtime_endpoint: Annotated[str, Setting("the container runtime's CRI socket")] = "/run/containerd/containerd.sock"
+    state_dir: Annotated[str, Setting("folder of the ledger, node.db")] = "/var/lib/lading"
+    host_root: Annotated[str, Setting("sys, proc, dev and run are read below this folder")] = "/"
+    node_name: Annotated[str, Setting("this node's name in Kubernetes; assignments for another one are refused")] = ""
+    assignments: Annotated[
+        tuple[Form, ...],
+        Setting("what this node accepts: signed and unsigned (by central), or manual (by hand, for testing)"),
+    ] = (Form.SIGNED,)
+    keys: Annotated[
+        dict[str, str],
+        Setting("central's public keys: key id = PEM file", flag=False),
+    ] = {}
+    foreign_annotations: Annotated[
+        tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
+    ] = ()
+    gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
+    driver_root: Annotated[
+        str, Setting("where the driver's libraries are (mode devices mounts them), and a driver container's device nodes")
+    ] = ""
+    driver_groups: Annotated[
+        tuple[DriverGroup, ...],
+        Setting("mode devices: what containers with GPUs get besides: gdrcopy, gds, imex, graphics"),
+    ] = ()
+    cdi_spec_dirs: Annotated[tuple[str, ...], Setting("mode cdi: where CDI specs are")] = ("/etc/cdi", "/var/run/cdi")
+    nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
+    nvswitch_partitions: Annotated[
+        str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
+    ] = ""
+    shares_per_gpu: Annotated[
+        int, msgspec.Meta(ge=1, le=1000), Setting("containers that may have a share of one card at a time; reported to central")
+    ] = SHARES_PER_GPU
+    hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without GPUs of ours")] = True
+    exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
+    coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
+    allow_privileged: Annotated[
+        bool, Setting("give devices to containers that are privileged or add SYS_ADMIN, which open every device")
+    ] = False
+    unsupported_handlers: Annotated[
+        tuple[str, ...], Setting("runtime handlers (patterns) whose containers can not be given devices")
+    ] = PodPolicy().unsupported_handlers
+    rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
+    rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False
+    rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
+    netdev: Annotated[
+        bool | None,
+        Setting("a VF's network device goes into its pod; by default where host_root is /, else not"),
+    ] = None
+    attach: Annotated[AttachBy, Setting("who brings VFs into pods: hooks, or cni (Multus with sriov-cni)")] = AttachBy.HOOKS
+    attach_deadline: Annotated[
+        float, msgspec.Meta(ge=1, le=300), Setting("seconds after which a VF that is not in its pod yet is a refusal")
+    ] = 30.0
+    vf: Annotated[
+        dict[str, Any],
+        Setting("every VF's settings, where its assignment leaves them open: vlan, spoofchk, trust, mtu, …", flag=False),
+    ] = {}
+    unhealthy: Annotated[
+        Unhealthy,
+        Setting("a container made again whose device fell ill: keep waits for it, give-up takes another free VF"),
+    ] = Unhealthy.KEEP
+    dirty_tolerance: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        Setting("MiB that may be in use on a card that no grant holds; with more it is not granted whole"),
+    ] = 1024
+    inventory_interval: Annotated[float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two looks at the devices")] = (
+        10.0
+    )
+    reconcile_interval: Annotated[
+        float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
+    ] = 60.0
+    audit_days: Annotated[
+        int, msgspec.Meta(ge=1, le=3650), Setting("days for which lading-hooks audit knows who held which device")
+    ] = 90
+    report: Annotated[bool, Setting("report devices and grants to the API server, as NodeDevices, for central")] = False
+    kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: the rights of the pod that this is")] = ""
+    report_use_interval: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=86400),
+        Setting("report: at most every so many seconds a report of its own for memory and compute in use; 0: not reported"),
+    ] = 60.0
+    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
+    otlp_endpoint: Annotated[
+        str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
+    ] = ""
+    log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO
+
+
+def check(settings: Settings) -> None:
+    """What only several settings, or the files that they name, can show. Raises ConfigError."""
+    for key in ("listen", "runtime_endpoint"):
+        try:
+            parse_endpoint(getattr(settings, key))
+        except ConfigError as e:
+            raise ConfigError(f"{key}: {e.message}", hint=e.hint) from e
+    parse_address(settings.metrics)
+    read_vf_settings(settings)
+    _check_cni(settings)
+    _check_groups(settings)
+    read_configured_partitions(settings)
+    trust = read_trust(settings)
+    if missing := _missing(settings, trust):
+        raise ConfigError("; ".join(missing), hint="; ".join(missing.values()))
+
+
+def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
+    """What has no default and is needed by other settings: in words, with how it is written. All at once: whoever writes a
+    configuration should not be told one thing at a time."""
+    missing: dict[str, str] = {}
+    of_central = sorted(trust.accepted & {Form.SIGNED, Form.UNSIGNED})
+    if not settings.node_name and (of_central or settings.report):
+        needed = (
+            f"assignments = {', '.join(of_central)} are for one node" if of_central else "report = true reports as this node"
+        )
+        missing[f"node_name is empty, and {needed}"] = "node_name = the name that `kubectl get nodes` shows for this machine"
+    if Form.SIGNED in trust.accepted and not trust.keys:
+        hint = 'below [keys]: k1 = "/etc/lading/keys/k1.pem" (or assignments = ["manual"], for testing)'
+        missing["keys is empty, and assignments = signed are checked with them"] = hint
+    return missing
+
+
+def _check_cni(settings: Settings) -> None:
+    """With attach = cni we bring no VF anywhere: a setting of how we do would be one that nobody follows."""
+    if settings.attach is not AttachBy.CNI:
+        return
+    for key in ("vf", "netdev", "attach_deadline"):
+        if getattr(settings, key) != getattr(Settings(), key):
+            raise ConfigError(
+                f"{key} is set, and with attach = cni it is the cluster's CNI that brings VFs into pods",
+                hint=f"leave {key} out: how a VF is set is up to the NetworkAttachmentDefinition (or attach = hooks)",
+            )
+    if problem := resource_problem(settings.rdma_resource):
+        raise ConfigError(
+            f"rdma_resource: {settings.rdma_resource!r} {problem}, and with attach = cni files about VFs are named after it",
+            hint="rdma_resource = lading.dev/rdma",
+        )
+
+
+def _check_groups(settings: Settings) -> None:
+    """Refuse groups in the other modes, where Lading puts no device nodes and files into containers."""
+    if settings.driver_groups and settings.gpu_mode is not GpuMode.DEVICES:
+        others = {GpuMode.CDI: "the node's CDI specs say", GpuMode.NVIDIA_RUNTIME: "NVIDIA's runtime decides"}
+        raise ConfigError(
+            f"driver_groups = {', '.join(settings.driver_groups)}, and with gpu_mode = {settings.gpu_mode} "
+            f"{others[settings.gpu_mode]} what a container with a GPU gets",
+            hint="leave driver_groups out (or gpu_mode = devices)",
+        )
+
+
+def ledger_path(settings: Settings) -> Path:
+    return Path(settings.state_dir) / "node.db"
+
+
+def read_trust(settings: Settings) -> Trust:
+    foreign = frozenset(settings.foreign_annotations)
+    return Trust(accepted=frozenset(settings.assignments), keys=read_public_keys(settings.keys), foreign=foreign)
+
+
+def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
+    try:
+        return read_partitions(settings.nvswitch_partitions)
+    except ConfigError as e:
+        raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
+
+
+def max_age_s(interval_s: float) -> float:
+    """Return the greatest age of what is read at this interval: three intervals, and 30 s for a slow driver or runtime."""
+    return 3 * interval_s + 30.0
+
+
+def attaches(settings: Settings) -> bool:
+    """Whether VFs are brought into pods by us: their network devices, and in exclusive mode their RDMA devices."""
+    return settings.attach is AttachBy.HOOKS and (Path(settings.host_root) == Path("/") or settings.netdev is True)
+
+
+def read_vf_settings(settings: Settings) -> VfSettings:
+    """`[vf]`. Raises ConfigError."""
+    if unknown := [f"vf.{key}" for key in settings.vf if key not in _VF_KEYS]:
+        raise ConfigError(f"{', '.join(unknown)}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
+    try:
+        found = parse_settings(settings.vf)
+    except WrongSettingError as e:
+        raise ConfigError(f"vf.{e.key} {e.cause}") from e
+    if conflict := settings_conflict(found):
+        raise ConfigError(f"vf: {conflict}")
+    return found
+
+
+def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
+    """`cdi_refusal`: why the runtime does not honour CDI names, or empty."""
+    return Rules(
+        node_name=settings.node_name,
+        trust=trust,
+        pod=PodPolicy(
+            unsupported_handlers=settings.unsupported_handlers,
+            allow_privileged=settings.allow_privileged,
+            coexist=settings.coexist,
+        ),
+        unassigned=UnassignedPolicy(
+            hide=settings.hide_unassigned,
+            exempt_namespaces=frozenset(settings.exempt_namespaces),
+            coexist=settings.coexist,
+        ),
+        gpu=GpuInjection(mode=settings.gpu_mode, driver_files=bool(settings.driver_root), cdi_refusal=cdi_refusal),
+        rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
+        netdev=NetdevPolicy(
+            attaches=attaches(settings),
+            by_cni=settings.attach is AttachBy.CNI,
+            by_default=settings.netdev is not False,
+            settings=read_vf_settings(settings),
+        ),
+        unhealthy=settings.unhealthy,
+        dirty_tolerance_mib=settings.dirty_tolerance,
+        max_age_s=max_age_s(settings.inventory_interval),
+    )

@@ -1,0 +1,274 @@
+"""The assignment that central wrote: strict JSON in, typed assignment out, or a refusal that names the JSON path.
+
+Strict, because two readers that understand one text differently are how a device is granted twice: a key that stands twice,
+NaN, a float where a count belongs, text that is no Unicode are refused. Open, because central may be newer than the node:
+unknown keys are ignored, and what a node could not understand comes under another `v`. Bounded, because a pod's author can
+write the annotation too: size, depth and digits are limited before anything is built from them.
+
+Source: the annotation's form in docs/reference.md; RFC 8259.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from hooks.forms.netdev import WrongSettingError, parse_flag, parse_settings, settings_conflict
+from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
+from hooks.model.attachment import VfSettings
+from hooks.model.identity import (
+    is_container_name,
+    is_ifname,
+    parse_gpu_uuid,
+    parse_mig_uuid,
+    parse_pci_address,
+    shown,
+    shown_value,
+)
+from lading.reasons import Reason
+from lading.vocabulary import ASSIGNMENT, PciAddress, PodUid
+
+VERSION: Final = 1
+MAX_BYTES: Final = 262_144  # Kubernetes' limit for all annotations of an object together
+MAX_DEPTH: Final = 32  # ours is five deep; a newer central may nest unknown keys deeper, an attacker much deeper
+MAX_DIGITS: Final = 19  # of a 64-bit integer
+MAX_GEN: Final = 2**63 - 1  # the ledger's integer
+MAX_MEMORY_MIB: Final = 2**31 - 1
+
+# Strings are skipped whole, so that a bracket inside one is not counted. A string without an end reaches to the end of the
+# text: this keeps the scan linear, and json.loads says what is wrong with it.
+_STRINGS_AND_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+
+
+class _WrongError(Exception):
+    """Ends the parse from any depth; `parse_central` makes it a value."""
+
+    def __init__(self, cause: str, reason: Reason = Reason.ANNOTATION_MALFORMED) -> None:
+        super().__init__(cause)
+        self.refusal = Refusal(reason=reason, message=f"cannot use {ASSIGNMENT}: {cause}")
+
+
+def parse_central(text: str, *, pod: PodUid, node: str, form: Form, key_id: str = "") -> Assignment | Refusal:
+    """The assignment, if it is for this pod on this node. Whether `gen` is stale is for the caller, who knows its grants."""
+    try:
+        root = _object(_load(text), "the annotation")
+        _check_addressee(root, pod, node)
+        entries = _object(_required(root, "containers", "containers"), "containers")
+        containers = {name: _container(name, value) for name, value in entries.items()}
+        _check_shared(containers)
+        return Assignment(
+            form=form,
+            containers=containers,
+            pod=pod,
+            node=node,
+            gen=_whole_number(_required(root, "gen", "gen"), "gen", 0, MAX_GEN),
+            key_id=key_id,
+        )
+    except _WrongError as e:
+        return e.refusal
+
+
+def _load(text: str) -> object:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise _WrongError(f"it has {size} bytes, more than {MAX_BYTES}")
+    _check_depth(text)
+    try:
+        value: object = json.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_no_constant,
+            parse_int=_bounded_int,
+            parse_float=_finite_float,
+        )
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate, as "\ud800", is no Unicode text
+    except json.JSONDecodeError as e:
+        raise _WrongError(f"not JSON at character {e.pos}: {e.msg}") from e
+    except UnicodeEncodeError as e:
+        raise _WrongError("a text holds half of a surrogate pair (\\ud800 to \\udfff)") from e
+    return value
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for match in _STRINGS_AND_BRACKETS.finditer(text):
+        if match[0] in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _WrongError(f"nested deeper than {MAX_DEPTH} levels at character {match.start()}")
+        elif match[0] in "]}":
+            depth -= 1
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _WrongError(f"the key {shown(twice)} stands twice in one object")
+    return value
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise _WrongError(f"{word} is no JSON number")
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits.lstrip("-")) > MAX_DIGITS:
+        raise _WrongError(f"a number of {len(digits)} digits, {shown(digits)}; no number has more than {MAX_DIGITS}")
+    return int(digits)
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise _WrongError(f"the number {shown(digits)} is too large")
+    return value
+
+
+def _check_addressee(root: dict[str, Any], pod: PodUid, node: str) -> None:
+    version = root.get("v")
+    if type(version) is not int or version != VERSION:
+        raise _WrongError(
+            f"v is {shown_value(version)} and this node reads v {VERSION}; "
+            "bring lading-hooks and central to versions that agree",
+            Reason.ASSIGNMENT_VERSION,
+        )
+    for_pod = _text(_required(root, "pod", "pod"), "pod")
+    if for_pod != pod:
+        raise _WrongError(
+            f"pod is {shown(for_pod)} and this pod's uid is {shown(pod)}; an assignment can not be copied to another pod",
+            Reason.ASSIGNMENT_OTHER_POD,
+        )
+    for_node = _text(_required(root, "node", "node"), "node")
+    if for_node != node:
+        raise _WrongError(
+            f"node is {shown(for_node)} and this node is {shown(node)}; if the two are one machine, correct its node_name",
+            Reason.ASSIGNMENT_OTHER_NODE,
+        )
+
+
+def _container(name: str, value: object) -> ContainerRequest:
+    if not is_container_name(name):
+        raise _WrongError(f"containers has the key {shown(name)}, which is no container name (a DNS label)")
+    path = f"containers.{name}"
+    entry = _object(value, path)
+    gpus = tuple(_gpu(v, f"{path}.gpus[{i}]") for i, v in enumerate(_array(entry.get("gpus", []), f"{path}.gpus")))
+    vfs = tuple(_vf(v, f"{path}.vfs[{i}]") for i, v in enumerate(_array(entry.get("vfs", []), f"{path}.vfs")))
+    _check_distinct([gpu.name for gpu in gpus], f"{path}.gpus")
+    _check_distinct([vf.name for vf in vfs], f"{path}.vfs")
+    return ContainerRequest(gpus=gpus, vfs=vfs)
+
+
+def _check_shared(containers: Mapping[str, ContainerRequest]) -> None:
+    """A pod has one network namespace: a VF is in it once, by one name, set in one way, whichever container is made first."""
+    first: dict[str, tuple[str, VfRequest]] = {}
+    named: dict[str, tuple[str, VfRequest]] = {}
+    for name, container in containers.items():
+        for i, vf in enumerate(container.vfs):
+            path = f"containers.{name}.vfs[{i}]"
+            at, same = first.setdefault(vf.name, (path, vf))
+            if (same.ifname, same.netdev, same.settings) != (vf.ifname, vf.netdev, vf.settings):
+                raise _WrongError(f"{path} and {at} want {vf.name} differently; containers of one pod share it as it is")
+            at, other = named.setdefault(vf.ifname or vf.name, (path, vf))
+            if other.name != vf.name:
+                raise _WrongError(f"{path}.ifname is {shown(vf.ifname)}, as {at}.ifname is; a pod has a name once")
+
+
+def _gpu(value: object, path: str) -> GpuRequest:
+    entry = _object(value, path)
+    written = _text(_required(entry, "uuid", f"{path}.uuid"), f"{path}.uuid")
+    mig = parse_mig_uuid(written)
+    name = mig or parse_gpu_uuid(written)
+    if name is None:
+        raise _WrongError(f"{path}.uuid is {shown(written)}, no GPU UUID (GPU-… or MIG-…, whole, as nvidia-smi -L shows it)")
+    memory = _optional_number(entry, "memory_mib", path, 1, MAX_MEMORY_MIB)
+    core = _optional_number(entry, "core_percent", path, 1, 100)
+    whole = memory is None and core is None
+    if mig and not whole:
+        raise _WrongError(f"{path} is a share of a MIG instance; an instance is given whole")
+    # The pod's containers take turns: what it takes is less than their sum, and no less than one of them.
+    pod_memory = _optional_number(entry, "pod_memory_mib", path, memory or 1, MAX_MEMORY_MIB)
+    pod_core = _optional_number(entry, "pod_core_percent", path, core or 1, 100)
+    if whole and (pod_memory is not None or pod_core is not None):
+        raise _WrongError(f"{path} has pod_memory_mib or pod_core_percent and is no share; they are of a pod's shares")
+    return GpuRequest(
+        name=name,
+        bdf=_optional_address(entry, "bdf", path),
+        memory_mib=memory,
+        core_percent=core,
+        pod_memory_mib=pod_memory,
+        pod_core_percent=pod_core,
+    )
+
+
+def _vf(value: object, path: str) -> VfRequest:
+    entry = _object(value, path)
+    _required(entry, "bdf", f"{path}.bdf")
+    bdf = _optional_address(entry, "bdf", path)
+    if bdf is None:
+        raise _WrongError(f"{path}.bdf is null; write the VF's PCI address")
+    ifname = _text(entry["ifname"], f"{path}.ifname") if entry.get("ifname") is not None else ""
+    if ifname and not is_ifname(ifname):
+        raise _WrongError(f"{path}.ifname is {shown(ifname)}, no interface name (1 to 15 letters, digits, dots, dashes)")
+    try:
+        netdev, settings = parse_flag(entry, "netdev"), parse_settings(entry)
+    except WrongSettingError as e:
+        raise _WrongError(f"{path}.{e.key} {e.cause}") from e
+    if netdev is False and settings != VfSettings():
+        raise _WrongError(f"{path}.netdev is false, and its other keys set a network device; keep one of the two")
+    if conflict := settings_conflict(settings):
+        raise _WrongError(f"{path}: {conflict}")
+    return VfRequest(name=bdf, pf=_optional_address(entry, "pf", path), ifname=ifname, netdev=netdev, settings=settings)
+
+
+def _optional_address(entry: dict[str, Any], key: str, path: str) -> PciAddress | None:
+    if entry.get(key) is None:
+        return None
+    written = _text(entry[key], f"{path}.{key}")
+    address = parse_pci_address(written)
+    if address is None:
+        raise _WrongError(f"{path}.{key} is {shown(written)}; a PCI address has the form 0000:3b:00.2")
+    return address
+
+
+def _optional_number(entry: dict[str, Any], key: str, path: str, low: int, high: int) -> int | None:
+    return None if entry.get(key) is None else _whole_number(entry[key], f"{path}.{key}", low, high)
+
+
+def _check_distinct(names: list[str], path: str) -> None:
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if first.setdefault(name, i) != i:
+            raise _WrongError(f"{path}[{i}] names {name}, as {path}[{first[name]}] does; a container gets a device once")
+
+
+def _required(entry: dict[str, Any], key: str, path: str) -> object:
+    if key not in entry:
+        raise _WrongError(f"{path} is missing")
+    return entry[key]
+
+
+def _object(value: object, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _WrongError(f"{path} is {shown_value(value)}, not an object")
+    return value
+
+
+def _array(value: object, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _WrongError(f"{path} is {shown_value(value)}, not an array")
+    return value
+
+
+def _text(value: object, path: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _WrongError(f"{path} is {shown_value(value)}, not a text")
+    return value
+
+
+def _whole_number(value: object, path: str, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:  # bool is an int to Python, and 1.0 equals 1
+        raise _WrongError(f"{path} is {shown_value(value)}, not a whole number from {low} to {high}")
+    return value

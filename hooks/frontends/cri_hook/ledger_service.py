@@ -1,0 +1,73 @@
+"""`lading.hook.v1.Ledger`, what a person asks of the daemon (`lading-hooks release`), beside the hook API on its socket.
+
+Enters: a device's name, and who asks. Leaves: what a release would do, or did; every one that was asked for is in the log, with
+the process and user that asked.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from hooks.frontends.cri_hook.wire import CallError, Later, Method
+from hooks.ledger.period import End, Ended
+from hooks.node.node import Node
+from hooks.node.release import Attachments, Outcome, carry_out, look, said_by
+from lading.errors import ConfigError, RuntimeUnavailableError
+from lading.http2.messages import Status
+from lading.log import Event, Log, printable
+from lading.sockets import Peer
+from protos.hook.v1 import hook_pb2
+
+SERVICE: Final = "lading.hook.v1.Ledger"
+
+
+class LedgerService:
+    def __init__(self, node: Node, attachments: Attachments, log: Log) -> None:
+        self._node = node
+        self._attachments = attachments
+        self._log = log
+
+    def methods(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
+        """By path; `peer` is who connected."""
+
+        def release(message: bytes) -> Later:
+            try:
+                request = hook_pb2.ReleaseRequest.FromString(message)
+            except DecodeError as e:
+                raise CallError(Status.INVALID_ARGUMENT, "the message is no ReleaseRequest") from e
+            return self._release(request, peer())
+
+        return {f"/{SERVICE}/Release".encode(): release}
+
+    async def _release(self, request: hook_pb2.ReleaseRequest, peer: Peer) -> bytes:
+        node = self._node
+        if (inventory := node.inventory) is None:
+            raise CallError(Status.UNAVAILABLE, "the devices have not been read yet")
+        try:
+            release = await look(request.device, inventory, lambda: said_by(node.ledger), node.runtime)
+        except ConfigError as e:
+            raise CallError(Status.NOT_FOUND, e.message) from e
+        except RuntimeUnavailableError as e:
+            raise CallError(Status.UNAVAILABLE, f"nothing is released while nobody can say who runs: {e.message}") from e
+        outcome = Outcome(done=tuple(release.steps))
+        if request.force:
+            outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
+            tell(self._log, release.device, outcome, peer)
+            if node.watch is not None:
+                node.watch.look_soon()  # what came back is to be seen before it is asked for
+        return hook_pb2.ReleaseResponse(
+            device=release.device,
+            steps=map(printable, outcome.done),
+            in_use=map(printable, release.in_use),
+            failed=map(printable, outcome.failed),
+        ).SerializeToString()
+
+
+def forced(peer: Peer, now: float) -> End:
+    return End(at=int(now), how=Ended.FORCED, uid=peer.uid)
+
+
+def tell(log: Log, device: str, outcome: Outcome, peer: Peer) -> None:
+    words = "; ".join((*outcome.done, *outcome.failed)) or "nothing was released"
+    log.warning(Event.RELEASE_FORCED, words, device=device, uid=peer.uid, pid=peer.pid)

@@ -1,0 +1,233 @@
+"""The one decision of this daemon: what a container gets, from its pod's annotations, the node, and who holds what.
+
+Enters: the hook's projection of a CreateContainer request, the node's rules (configuration), and a view of the node at this
+moment. Leaves: an adjustment, with the grant that must be in the ledger before it is answered; or a refusal.
+
+An existing grant wins: a restarted container gets the devices it had, an annotation changed since is refused, and an assignment
+older than what the pod was granted is stale. A device that fell ill meanwhile it gets when that is well, or another one, as the
+node's configuration has it. It does not win over another pod's grant of the same device: one of the two was adopted from a
+container's annotations, which a checkpoint can bring along, and nobody knows which is true.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hooks.forms.annotations import Trust, parse_assignment
+from hooks.grant.choose import choose
+from hooks.grant.dirty import Cleanness
+from hooks.grant.netdev import NetdevPolicy, decide_netdevs
+from hooks.grant.pod import PodPolicy, check_pod
+from hooks.grant.rdma import RdmaInjection, adjust_vfs
+from hooks.grant.unwell import Unhealthy, choose_again, find_unwell
+from hooks.ledger.reconcile import both_hold
+from hooks.model.assignment import Assignment, ContainerRequest, Form, Refusal
+from hooks.model.attachment import WantedVf
+from hooks.model.grant import Grant, holding_of, render_annotation
+from hooks.model.holding import Holding
+from hooks.model.inventory import Inventory
+from hooks.vendors.nvidia.hide import UnassignedPolicy, adjust_unassigned
+from hooks.vendors.nvidia.inject import GpuInjection, adjust_gpus
+from lading.reasons import Reason
+from lading.vocabulary import GRANT, NOTHING, GpuUuid, PciAddress, PodUid, SandboxId
+from protos.hook.v1 import hook_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the node's configuration says."""
+
+    node_name: str
+    trust: Trust
+    pod: PodPolicy
+    unassigned: UnassignedPolicy
+    gpu: GpuInjection
+    rdma: RdmaInjection
+    netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
+    unhealthy: Unhealthy = Unhealthy.KEEP
+    dirty_tolerance_mib: int | None = None  # memory in use on a card that is granted whole; None: not checked
+    max_age_s: float = math.inf  # of an inventory from which something new is granted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The node at the moment of the decision."""
+
+    inventory: Inventory  # with what is away in pods (attach.overlay)
+    age_s: float = 0.0  # of the inventory
+    rebound: Sequence[PciAddress] = ()  # cards whose driver was bound again since: minor numbers may have changed
+    own: Grant | None = None  # what this container holds already
+    pod_gen: int = 0  # the newest assignment that any container of this pod was granted
+    held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
+    foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
+    host_processes: Mapping[GpuUuid, Sequence[str]] = field(default_factory=dict)  # outside pods, for messages
+    stopped: bool = False  # the sandbox was stopped, or is being stopped
+    may_grant: bool = True  # the ledger was reconciled with the runtime
+    now: int = 0  # Unix time, seconds
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    adjustment: hook_pb2.Adjustment
+    grant: Grant | None = None  # to be recorded before the adjustment is answered
+    key_id: str = ""  # of the key that signed the assignment, for the record
+    attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
+    reused: bool = False
+
+
+def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: Rules, view: View) -> Answer | Refusal:
+    pod = PodUid(sandbox.uid)
+    assignment = parse_assignment(sandbox.annotations, pod=pod, node=rules.node_name, trust=rules.trust)
+    if isinstance(assignment, Refusal):
+        return assignment
+    request = assignment.for_container(container.name) if assignment else ContainerRequest()
+    if view.own and request != view.own.request:
+        return _changed(view.own)
+    if assignment is None or request.empty:
+        return _answer_nothing(sandbox, container, rules)
+    refusal = (
+        _check_names(sandbox, container)
+        or _check_moment(assignment, view)
+        or _check_inventory(request, rules, view)
+        or check_pod(sandbox, container, request, rules.pod)
+    )
+    if refusal:
+        return refusal
+    grant = _grant(sandbox, container, assignment, request, rules, view)
+    if isinstance(grant, Refusal):
+        return grant
+    answer = _adjust(sandbox, container, grant, rules, view)
+    return answer if isinstance(answer, Refusal) else replace(answer, key_id=assignment.key_id)
+
+
+def _answer_nothing(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: Rules) -> Answer:
+    """Write an empty grant, so that the container differs from one that was created past the proxy."""
+    adjustment = adjust_unassigned(sandbox, container, rules.unassigned)
+    adjustment.annotations[GRANT] = NOTHING
+    return Answer(adjustment=adjustment)
+
+
+def _check_names(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Refusal | None:
+    """Refuse a container without a name or a pod without a uid: grants are kept by these."""
+    if sandbox.uid and container.name:
+        return None
+    return Refusal(
+        reason=Reason.CONTAINER_UNNAMED,
+        message="cannot give devices to a container without a name, or of a pod without a uid: set both in the CRI request",
+    )
+
+
+def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
+    if view.stopped:
+        return Refusal(reason=Reason.SANDBOX_STOPPED, message="cannot give devices in a sandbox that is stopped")
+    if assignment.form is not Form.MANUAL and assignment.gen < view.pod_gen:
+        return Refusal(
+            reason=Reason.ASSIGNMENT_STALE,
+            message=f"cannot use the assignment: it has gen {assignment.gen}, and the pod was granted gen {view.pod_gen}",
+        )
+    if view.own is None and not view.may_grant:
+        return Refusal(
+            reason=Reason.NOT_RECONCILED,
+            message="cannot give devices yet: who holds what has not been compared with the container runtime since the start; "
+            "this is retried by itself",
+        )
+    return None
+
+
+def _check_inventory(request: ContainerRequest, rules: Rules, view: View) -> Refusal | None:
+    """Refuse to decide from an inventory that may no longer be true."""
+    problem = ""
+    if request.gpus and view.rebound:
+        problem = f"the driver was bound again to {', '.join(view.rebound)} since the devices were read"
+    elif view.own is None and view.age_s > rules.max_age_s:
+        problem = f"the devices were last read {view.age_s:.0f} s ago; does the driver hang?"
+    if not problem:
+        return None
+    return Refusal(
+        reason=Reason.INVENTORY_UNAVAILABLE,
+        message=f"cannot give devices yet: {problem}",
+        transient=True,
+    )
+
+
+def _changed(own: Grant) -> Refusal:
+    return Refusal(
+        reason=Reason.ASSIGNMENT_CHANGED,
+        message=f"cannot change the devices of container {own.container}: it was granted {', '.join(own.devices.names)}, and "
+        "the pod's annotations say otherwise since; recreate the pod",
+    )
+
+
+def _grant(
+    sandbox: hook_pb2.PodSandbox,
+    container: hook_pb2.Container,
+    assignment: Assignment,
+    request: ContainerRequest,
+    rules: Rules,
+    view: View,
+) -> Grant | Refusal:
+    pod = PodUid(sandbox.uid)
+    if view.own:
+        twice = _held_twice(view.own, view.held)
+        return twice or _again(replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen), rules, view)
+    cleanness = Cleanness(tolerance_mib=rules.dirty_tolerance_mib, processes=view.host_processes)
+    devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign, cleanness=cleanness)
+    if isinstance(devices, Refusal):
+        return devices
+    return Grant(
+        pod=pod,
+        container=container.name,
+        namespace=sandbox.namespace,
+        pod_name=sandbox.name,
+        sandbox=SandboxId(sandbox.id),
+        form=assignment.form,
+        gen=assignment.gen,
+        request=request,
+        devices=devices,
+        granted_at=view.now,
+        boot_id=view.boot_id,
+    )
+
+
+def _again(own: Grant, rules: Rules, view: View) -> Grant | Refusal:
+    """What it holds; or, where the node does not wait for what fell ill, something else."""
+    if rules.unhealthy is Unhealthy.KEEP or not (unwell := find_unwell(own.devices, view.inventory)):
+        return own
+    devices = choose_again(holding_of(own), own.request, unwell, view.inventory, view.held)
+    if isinstance(devices, Refusal):
+        return devices
+    return replace(own, devices=devices, granted_at=view.now, boot_id=view.boot_id, containers=())
+
+
+def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
+    for other in held:
+        for device in both_hold(own.devices, other.devices) if other.pod != own.pod else ():
+            return Refusal(
+                reason=Reason.DEVICE_HELD,
+                message=f"cannot give {device} again: this container's grant says so, and {other.holds('it')}; delete the pod "
+                "that should not have it",
+            )
+    return None
+
+
+def _adjust(
+    sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, grant: Grant, rules: Rules, view: View
+) -> Answer | Refusal:
+    adjustment = hook_pb2.Adjustment(annotations={GRANT: render_annotation(grant)})
+    user_env = {env.name for env in container.env}
+    parts = [
+        adjust_gpus(grant.devices, view.inventory, rules.gpu),
+        adjust_vfs(grant.devices, view.inventory, rules.rdma, user_env),
+    ]
+    if not grant.devices.gpus:
+        parts.append(adjust_unassigned(sandbox, container, rules.unassigned))
+    for part in parts:
+        if isinstance(part, Refusal):
+            return part
+        adjustment.MergeFrom(part)
+    attach = decide_netdevs(sandbox, grant.request, grant.devices, view.inventory, rules.netdev)
+    if isinstance(attach, Refusal):
+        return attach
+    reused = view.own is not None and view.own.devices == grant.devices
+    return Answer(adjustment=adjustment, grant=grant, attach=attach, reused=reused)

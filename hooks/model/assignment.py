@@ -1,0 +1,114 @@
+"""What a pod was given, as one typed value, whichever of the two forms its annotations had."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hooks.model.attachment import VfSettings
+from lading.reasons import Reason
+from lading.vocabulary import GpuUuid, PciAddress, PodUid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An expected no. `message` is for the person who wrote the annotation: what is wrong, where, what would be right."""
+
+    reason: Reason
+    message: str
+    transient: bool = False  # a new reading of the devices may lift it
+
+
+class Form(StrEnum):
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"  # central's JSON without a signature
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """One GPU: by identity in central's form; in the manual form by what the person wrote."""
+
+    name: str  # uuid, MIG uuid, PCI address or index, normalised; "all" in the manual form
+    bdf: PciAddress | None = None  # what central saw; a mismatch with the inventory is a refusal
+    memory_mib: int | None = None  # a share; None together with core_percent None is the whole card
+    core_percent: int | None = None
+    pod_wide: bool = False  # manual form without a suffix: one share for the pod, however many containers use it
+    pod_memory_mib: int | None = None  # central's form: what the whole pod takes of this card, where it is less than the sum
+    pod_core_percent: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.memory_mib is None and self.core_percent is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfRequest:
+    name: str  # PCI address or ibdev
+    pf: PciAddress | None = None
+    ifname: str = ""
+    netdev: bool | None = None  # whether its network device goes into the pod; None: as on this node
+    settings: VfSettings = field(default_factory=VfSettings)  # what is None is as on this node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRequest:
+    gpus: tuple[GpuRequest, ...] = ()
+    vfs: tuple[VfRequest, ...] = ()
+    any_vfs: int = 0  # manual form: that many free ones
+    any_vfs_pod_wide: bool = False  # without a suffix: the pod's containers use the same ones
+
+    @property
+    def empty(self) -> bool:
+        return not self.gpus and not self.vfs and self.any_vfs == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    form: Form
+    containers: Mapping[str, ContainerRequest] = field(default_factory=dict)
+    every_container: ContainerRequest = field(default_factory=ContainerRequest)  # manual form without a suffix
+    pod: PodUid | None = None  # central's form
+    node: str = ""
+    gen: int = 0
+    key_id: str = ""
+
+    def for_container(self, name: str) -> ContainerRequest:
+        """What this container gets; empty where the assignment does not name it."""
+        return self.containers.get(name, self.every_container)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedGpu:
+    """One GPU that a container holds. Stored in the ledger: identities and amounts only."""
+
+    uuid: GpuUuid  # of the card, also for a MIG instance
+    mig_uuid: str = ""
+    memory_mib: int | None = None
+    core_percent: int | None = None
+    pod_wide: bool = False  # an equal share of the same pod is this one, counted once
+    pod_memory_mib: int | None = None  # counted once for the pod, instead of its containers' shares
+    pod_core_percent: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        return not self.mig_uuid and self.memory_mib is None and self.core_percent is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedVf:
+    bdf: PciAddress
+    ifname: str = ""
+    pod_wide: bool = False  # chosen by number for the pod: its other containers use it before a free one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What one container holds, in the order asked."""
+
+    gpus: tuple[GrantedGpu, ...] = ()
+    vfs: tuple[GrantedVf, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """UUIDs and PCI addresses."""
+        return [gpu.mig_uuid or gpu.uuid for gpu in self.gpus] + [vf.bdf for vf in self.vfs]

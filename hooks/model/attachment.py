@@ -1,0 +1,187 @@
+"""A VF given to a sandbox: what it is to be set to, what it was before, and how far the attachment is. Values only.
+
+Two sides of a VF are set apart. Its *PF* keeps what a pod must not change (MAC, VLAN, rates, spoof check, trust, link state):
+`VfConfig`. Its network device, while it is the host's, has a name, an address and an MTU of its own: `Netdev`.
+
+In every value `None` means: not told, or not asked for. Nothing that is None is ever written to the kernel.
+
+Source: linux/if_link.h (IFLA_VF_*), ip-link(8) "vf"; the order of steps is sriov-cni's, the journal around it is ours.
+"""
+
+import re
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from hooks.model.inventory import Vf
+from lading.vocabulary import PciAddress, PodUid, SandboxId
+
+MOST_ALTNAMES: Final = 16  # that are kept of a device; udev gives one for each of its five policies
+_ALTNAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,127}")  # ALTIFNAMSIZ is 128 with the NUL
+
+STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
+
+
+class VlanProtocol(StrEnum):
+    DOT1Q = "802.1q"
+    DOT1AD = "802.1ad"
+
+
+class VfLinkState(StrEnum):
+    AUTO = "auto"  # follows the PF's
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+class RdmaMode(StrEnum):
+    """How ibdevs and network namespaces go together (`rdma system`); NONE: no RDMA in this kernel."""
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfConfig:
+    """What a PF keeps of one of its VFs."""
+
+    mac: str | None = None  # six octets, lower case: 02:00:5e:10:00:01
+    vlan: int | None = None  # 0 to 4094; 0 is none
+    vlan_qos: int | None = None  # 0 to 7
+    vlan_proto: VlanProtocol | None = None
+    min_tx_rate: int | None = None  # Mbit/s; 0 is none
+    max_tx_rate: int | None = None  # Mbit/s; 0 is none
+    spoofchk: bool | None = None
+    trust: bool | None = None
+    link_state: VfLinkState | None = None
+
+    @property
+    def empty(self) -> bool:
+        return all(getattr(self, f.name) is None for f in fields(self))
+
+
+class Route(NamedTuple):
+    to: str  # a network: 10.1.0.0/16, or 0.0.0.0/0
+    via: str = ""  # a gateway; empty: on the link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfSettings:
+    """What somebody wants of one VF in a pod: an assignment for its own, the node's configuration for all."""
+
+    config: VfConfig = field(default_factory=VfConfig)
+    mtu: int | None = None
+    addresses: tuple[str, ...] = ()  # with their prefix: 10.0.0.2/24
+    routes: tuple[Route, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A network device as RTM_GETLINK shows it."""
+
+    index: int
+    name: str
+    mac: str  # empty: it has none
+    mtu: int
+    up: bool
+    parent: str = ""  # IFLA_PARENT_DEV_NAME: the PCI address of a function's device; empty where the kernel does not tell
+    altnames: tuple[str, ...] = ()  # any octets; each takes a name of the namespace as a device's own does
+    lower: int = 0  # index of the device of this namespace that it stands on (VLAN, macvlan); 0: on none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Netdev:
+    """What a VF's network device was before anything was changed."""
+
+    name: str
+    mac: str
+    mtu: int
+    up: bool
+    parent: str = ""  # as Link has it
+    altnames: tuple[str, ...] = ()  # those that a host gives: udev's
+
+
+def is_altname(text: str) -> bool:
+    """Whether a host gives such a name. The kernel takes any octets, which no journal could keep."""
+    return _ALTNAME.fullmatch(text) is not None
+
+
+class RdmaDevice(NamedTuple):
+    """An ibdev. Its number is its own from one load of its driver to the next, in whatever namespace and by whatever name."""
+
+    number: int
+    name: str
+
+
+class NetnsId(NamedTuple):
+    """Which namespace a path leads to, while it exists (stat(2) of an nsfs file). Numbers are used again after it is gone."""
+
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedVf:
+    """One VF of a container's grant, for the sandbox of its pod."""
+
+    vf: Vf
+    ifname: str = ""  # in the pod; empty: the lowest rdma<N> that is free there
+    settings: VfSettings = field(default_factory=VfSettings)
+    netdev: bool = True  # False: in exclusive mode its RDMA device alone goes; in shared mode nothing has to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOf:
+    """Whose sandbox it is."""
+
+    pod: PodUid
+    namespace: str
+    pod_name: str
+    sandbox: SandboxId
+
+
+class Step(StrEnum):
+    """How far an attachment is. Each is in the journal *before* what it names is begun, so that what may have been changed is
+    known whenever we die. In this order; a release begins from any of the first six."""
+
+    RECORDED = "recorded"  # the original is known; nothing is changed yet
+    CONFIGURING = "configuring"  # the PF's side, and the device's MAC and MTU while it is the host's
+    MOVING = "moving"  # into the pod's namespace, renamed at once
+    RDMA_MOVING = "rdma-moving"  # exclusive mode: the ibdev follows
+    RAISING = "raising"  # up, addresses, routes
+    ATTACHED = "attached"
+    RDMA_RETURNING = "rdma-returning"  # the ibdev goes first
+    RETURNING = "returning"  # out of the pod's namespace
+    RESTORING = "restoring"  # name, MAC, MTU, and what was changed at the PF; then the attachment is forgotten
+
+    @property
+    def releasing(self) -> bool:
+        return self in {Step.RDMA_RETURNING, Step.RETURNING, Step.RESTORING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """One VF in one sandbox, from before the first change to after the last. The journal has at most one of each VF."""
+
+    vf: Vf  # as the inventory showed it before: while it is away, sysfs may not
+    generation: int  # counts all attachments of this node: a late release of an older one is told by it
+    pod: PodUid
+    namespace: str
+    pod_name: str
+    sandbox: SandboxId
+    netns: str  # path
+    netns_id: NetnsId
+    boot_id: str
+    ifname: str  # in the pod
+    settings: VfSettings
+    netdev: Netdev | None  # the original; None: the VF has no network device (InfiniBand without IPoIB)
+    config: VfConfig  # the original at the PF; None where the driver does not tell
+    rdma: bool  # exclusive mode: its ibdev is moved too
+    step: Step
+    since: int  # Unix time, seconds
+    failure: str = ""  # of the last attempt at the step, in words
+    ibdev_number: int | None = None  # of the ibdev that is moved: a pod may rename it. None: recorded before this was
+
+    @property
+    def bdf(self) -> PciAddress:
+        return self.vf.bdf

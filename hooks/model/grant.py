@@ -1,0 +1,181 @@
+"""A grant: what one container of one pod holds on this node, and its two written forms.
+
+In the ledger, request and devices are canonical JSON. In the container's own annotations (`lading.dev/grant`) the same JSON
+carries the identity too, so that a lost ledger can be rebuilt from the runtime. Only this node writes that annotation; what is
+read back is still checked as if anybody had: exactly the bytes that we would write for these values, or StateError.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from hooks.model.assignment import ContainerRequest, Devices, Form, GrantedGpu, GrantedVf
+from hooks.model.canonical import decode, defaults, render_canonical
+from hooks.model.holding import Holding
+from hooks.model.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
+from lading.errors import StateError
+from lading.vocabulary import ContainerId, PodUid, SandboxId
+
+_LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
+
+
+class GrantKey(NamedTuple):
+    """What a grant is kept under: a restarted container is the same one, with another id."""
+
+    pod: PodUid
+    container: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """One container of the runtime that was created with a grant."""
+
+    id: ContainerId
+    sandbox: SandboxId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    pod: PodUid
+    container: str
+    namespace: str
+    pod_name: str
+    sandbox: SandboxId  # the newest one that it was used in
+    form: Form
+    gen: int  # of central's assignment; 0 in the manual form
+    request: ContainerRequest  # what the annotation said: a changed one is told from a retry by it
+    devices: Devices
+    granted_at: int  # Unix time, seconds
+    boot_id: str
+    containers: tuple[HeldBy, ...] = ()  # seen so far, in order of id
+
+    @property
+    def key(self) -> GrantKey:
+        return GrantKey(self.pod, self.container)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """The annotation's JSON, version 1."""
+
+    v: Literal[1]
+    pod: PodUid
+    container: str
+    namespace: str
+    name: str
+    form: Form
+    gen: int
+    request: ContainerRequest
+    devices: Devices
+
+
+T = TypeVar("T")
+
+
+def holding_of(grant: Grant) -> Holding:
+    return Holding(
+        pod=grant.pod,
+        pod_name=f"{grant.namespace}/{grant.pod_name}",
+        container=grant.container,
+        devices=grant.devices,
+    )
+
+
+def render_json(value: ContainerRequest | Devices | Annotation) -> str:
+    """Canonical: compact, keys sorted, defaults left out (so that a field added later does not change what is written)."""
+    return _render(value).decode()
+
+
+def parse_request(text: str) -> ContainerRequest:
+    return _parse_canonical(text, ContainerRequest)
+
+
+def parse_devices(text: str) -> Devices:
+    devices = _parse_canonical(text, Devices)
+    for problem in _misnamed(devices):
+        raise StateError(f"cannot read devices: {problem}")
+    return devices
+
+
+def render_annotation(grant: Grant) -> str:
+    return render_json(
+        Annotation(
+            v=1,
+            pod=grant.pod,
+            container=grant.container,
+            namespace=grant.namespace,
+            name=grant.pod_name,
+            form=grant.form,
+            gen=grant.gen,
+            request=grant.request,
+            devices=grant.devices,
+        )
+    )
+
+
+def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id: str) -> Grant:
+    """The grant that an annotation says; the rest comes from where it was found. StateError where it is not ours."""
+    found = _parse_canonical(text, Annotation)
+    if not found.pod or not found.container or not 0 <= found.gen <= _LARGEST_INTEGER:
+        raise StateError("cannot read grant annotation: pod, container or gen out of range")
+    for problem in _misnamed(found.devices):
+        raise StateError(f"cannot read grant annotation: {problem}")
+    return Grant(
+        pod=found.pod,
+        container=found.container,
+        namespace=found.namespace,
+        pod_name=found.name,
+        sandbox=sandbox,
+        form=found.form,
+        gen=found.gen,
+        request=found.request,
+        devices=found.devices,
+        granted_at=granted_at,
+        boot_id=boot_id,
+    )
+
+
+def _parse_canonical(text: str, kind: type[T]) -> T:
+    value = decode(text, kind)
+    if _render(value).decode() != text:
+        raise StateError(f"cannot read {kind.__name__}: not the bytes that this node writes")
+    return value
+
+
+def _render(value: Any) -> bytes:
+    if not isinstance(value, Annotation):
+        return _rendered(value)
+    parts = {"request": msgspec.Raw(_rendered(value.request)), "devices": msgspec.Raw(_rendered(value.devices))}
+    fields = ((name, getattr(value, name), default) for name, default in defaults(Annotation) or () if name not in parts)
+    return msgspec.json.encode({**parts, **{name: item for name, item, default in fields if item != default}}, order="sorted")
+
+
+@functools.lru_cache(maxsize=16)
+def _rendered(value: ContainerRequest | Devices) -> bytes:
+    """One decision writes the same request and devices several times: for the ledger, for the container, and to check both."""
+    return render_canonical(value)
+
+
+def _misnamed(devices: Devices) -> list[str]:
+    """Identities in one spelling only, else two holders of one device would look like holders of two."""
+    return [*filter(None, map(_gpu_problem, devices.gpus)), *filter(None, map(_vf_problem, devices.vfs))]
+
+
+def _gpu_problem(gpu: GrantedGpu) -> str:
+    if parse_gpu_uuid(gpu.uuid) != gpu.uuid:
+        return f"{gpu.uuid!r:.80} is no GPU's UUID"
+    if gpu.mig_uuid and parse_mig_uuid(gpu.mig_uuid) != gpu.mig_uuid:
+        return f"{gpu.mig_uuid!r:.80} is no MIG instance's UUID"
+    if any((amount or 0) < 0 for amount in (gpu.memory_mib, gpu.core_percent, gpu.pod_memory_mib, gpu.pod_core_percent)):
+        return f"a negative share of {gpu.uuid}"
+    return ""
+
+
+def _vf_problem(vf: GrantedVf) -> str:
+    if parse_pci_address(vf.bdf) != vf.bdf:
+        return f"{vf.bdf!r:.80} is no PCI address"
+    if vf.ifname and not is_ifname(vf.ifname):
+        return f"{vf.ifname!r:.80} is no interface name"
+    return ""

@@ -1,0 +1,33 @@
+"""What a container holds, as a decision looks at it, and how a message tells of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hooks.model.assignment import Devices
+from lading.vocabulary import PodUid
+
+_LISTED: Final = 16  # devices in one message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one live container holds."""
+
+    pod: PodUid
+    pod_name: str  # namespace/name, for messages
+    container: str  # empty: a VF that is not back from this pod yet, whoever in it has the grant
+    devices: Devices
+
+    def holds(self, what: str) -> str:
+        """In words."""
+        if self.container:
+            return f"container {self.container} of pod {self.pod_name} holds {what}"
+        return f"pod {self.pod_name} has {what} in its network namespace, or it is on its way back from there"
+
+
+def listed(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -1,0 +1,156 @@
+"""What a node has: GPUs, RDMA PFs and VFs, as values. Read by `nvml` and `sysfs`, asked by `grant`.
+
+Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
+or a driver reload, so they are looked up here at the moment of use and never stored.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from lading.nodedevices import SHARES_PER_GPU
+from lading.vocabulary import GpuUuid, PciAddress
+
+# Link layers, as sysfs has them.
+ETHERNET: Final = "Ethernet"
+INFINIBAND: Final = "InfiniBand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevice:
+    """A character device node, checked without following links: what the kernel says it is, and where its node lies."""
+
+    path: str  # as a container sees it: /dev/nvidia0
+    host_path: str  # as the runtime sees it: below --host-root
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    uuid: str  # MIG-…
+    gpu_instance: int
+    compute_instance: int
+    memory_mib: int
+    nodes: tuple[CharDevice, ...]  # /dev/nvidia-caps/nvidia-cap<GI>, …<CI>
+    profile: str = ""  # 1g.10gb, as NVIDIA calls its size; empty where the driver does not tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """Active links between a GPU and one peer; to NVSwitches, however many there are, where `peer` is None."""
+
+    count: int
+    peer: PciAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """GPUs between which NVSwitches may be set up, apart from all others."""
+
+    id: int  # Fabric Manager's
+    modules: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    uuid: GpuUuid
+    bdf: PciAddress  # four-digit domain, lower case: 0000:1b:00.0
+    index: int  # NVML's, in PCI order; for people, never stored
+    minor: int
+    model: str
+    memory_mib: int  # in all
+    reserved_mib: int  # the driver's own part
+    numa: int | None  # None is unknown
+    node: CharDevice | None  # /dev/nvidia<minor>; None with `unhealthy` saying why
+    mig: tuple[MigInstance, ...] = ()
+    mig_enabled: bool = False
+    unhealthy: str = ""  # why, or empty
+    process_ids: tuple[int, ...] = ()  # compute processes that NVML sees, in the host's pid namespace
+    path: tuple[str, ...] = ()  # the bridges above it, from the host bridge (pci0000:17) down
+    socket: int | None = None
+    module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
+    links: tuple[NvLink, ...] = ()
+    drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, where they are to be given
+    binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.vendors.nvidia.binding`)
+    # What is in use is another number every time, and makes no other card. None: the driver does not tell.
+    used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
+    busy_percent: int | None = field(default=None, compare=False)  # of the driver's last sample period; not in MIG mode
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserved_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vf:
+    bdf: PciAddress
+    pf: PciAddress
+    index: int  # virtfn<index> of its PF
+    driver: str  # mlx5_core, vfio-pci, … or empty
+    numa: int | None
+    ibdev: str = ""  # mlx5_7
+    netdev: str = ""
+    link_layer: str = ""
+    uverbs: CharDevice | None = None
+    umad: tuple[CharDevice, ...] = ()  # umad and issm nodes
+    unhealthy: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Return why no container can use RDMA through it now; an empty string if one can."""
+        if self.unhealthy:
+            return f"it is not healthy: {self.unhealthy}"
+        if self.uverbs is None or not self.ibdev:
+            return f"it has no RDMA device (driver: {self.driver or 'none'}); bind it to its RDMA driver, as mlx5_core"
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pf:
+    bdf: PciAddress
+    driver: str
+    numa: int | None
+    ibdev: str = ""
+    netdev: str = ""
+    link_layer: str = ""
+    total_vfs: int = 0
+    vfs: tuple[Vf, ...] = ()
+    path: tuple[str, ...] = ()  # the bridges above it and its VFs, from the host bridge down
+    socket: int | None = None
+    unhealthy: str = ""  # why its VFs reach nobody, or empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverMount:
+    """A file or socket of the host's driver, found below the configured driver root."""
+
+    host_path: str
+    container_path: str
+    is_socket: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """The NVIDIA driver as NVML and the device nodes show it; absent where there is none."""
+
+    version: str
+    control: tuple[CharDevice, ...]  # nvidiactl, nvidia-uvm, nvidia-uvm-tools, those of optional groups: what exists
+    mounts: tuple[DriverMount, ...] = ()  # its libraries and programs, where a driver root is configured
+    missing: tuple[str, ...] = ()  # files of these that were removed after the reading; not in `mounts`
+    group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups (`hooks.vendors.nvidia.groups`)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    gpus: tuple[Gpu, ...] = ()
+    pfs: tuple[Pf, ...] = ()
+    driver: Driver | None = None
+    rdma_cm: CharDevice | None = None
+    cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
+    partitions: tuple[Partition, ...] = ()  # of the board that the node's configuration names
+    shares_per_gpu: int = SHARES_PER_GPU  # containers that may share one card, as the node's configuration says
+    problems: tuple[str, ...] = field(default=())  # what could not be read, in words
+
+    @property
+    def vfs(self) -> tuple[Vf, ...]:
+        return tuple(vf for pf in self.pfs for vf in pf.vfs)

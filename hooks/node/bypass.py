@@ -1,0 +1,54 @@
+"""Containers that run without the devices that their pod's annotations ask for: made past the proxy, so nobody asked us.
+
+An upgrade of kubelet can reset its runtime endpoint; then annotated pods start bare, and nothing else would say so. Enters: the
+runtime's lists. Leaves: each container that is created or running in a pod whose annotations give it devices (or should have
+had it refused), and that carries no grant of this node, not even an empty one: the annotations, and what the node accepts, may
+change after it was created. Source: CRI ListPodSandbox and ListContainers (annotations in both).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hooks.forms.annotations import Trust, parse_assignment
+from hooks.ledger.reconcile import LIVE
+from hooks.model.assignment import Refusal
+from lading.vocabulary import GRANT, PREFIX, ContainerId, PodUid
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bypassed:
+    id: ContainerId
+    container: str
+    pod: PodUid
+    namespace: str
+    pod_name: str
+
+
+def find_bypassed(
+    sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container], *, node: str, trust: Trust
+) -> tuple[Bypassed, ...]:
+    """Return the bypassed containers. A pod's annotations may be long: they are parsed once, and only if a live container lacks
+    a grant."""
+    annotated = {s.id: s for s in sandboxes if any(key.startswith(PREFIX) for key in s.annotations)}
+    bare: dict[str, list[cri.Container]] = {}
+    for container in containers:
+        if container.pod_sandbox_id in annotated and container.state in LIVE and GRANT not in container.annotations:
+            bare.setdefault(container.pod_sandbox_id, []).append(container)
+    return tuple(found for id_, those in bare.items() for found in _find_in_pod(annotated[id_], those, node=node, trust=trust))
+
+
+def _find_in_pod(sandbox: cri.PodSandbox, bare: Sequence[cri.Container], *, node: str, trust: Trust) -> Iterator[Bypassed]:
+    pod = PodUid(sandbox.metadata.uid)
+    assignment = parse_assignment(sandbox.annotations, pod=pod, node=node, trust=trust)
+    if assignment is None:
+        return
+    for container in bare:
+        if isinstance(assignment, Refusal) or not assignment.for_container(container.metadata.name).empty:
+            yield Bypassed(
+                id=ContainerId(container.id),
+                container=container.metadata.name,
+                pod=pod,
+                namespace=sandbox.metadata.namespace,
+                pod_name=sandbox.metadata.name,
+            )

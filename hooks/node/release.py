@@ -1,0 +1,79 @@
+"""A device is released because a person says so: looked at, and with `--force` carried out.
+
+`ledger.release` decides; here the runtime is asked who still runs, VFs are brought back and grants freed, in that order. The
+same code runs in the daemon, which owns the ledger, and in `lading-hooks release` where no daemon runs. What the ledger says is
+read before the runtime is asked, and what has changed when it comes to freeing is left alone: its pod came back meanwhile.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hooks.ledger.listing import Said
+from hooks.ledger.period import End
+from hooks.ledger.store import Ledger
+from hooks.model.attachment import Attachment
+from hooks.model.inventory import Inventory
+from hooks.node.node import Lists
+from hooks.node.release_decision import Release, decide_release, describe_freeing, find_alive, find_device, waiting_for
+from hooks.node.telling import owner_fields
+from lading.errors import LadingError
+from lading.log import Event, Log
+from lading.vocabulary import PciAddress
+
+
+class Attachments(Protocol):
+    """What is asked of `attach.attacher`."""
+
+    async def force_release(self, vf: PciAddress, generation: int) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    done: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+async def look(text: str, inventory: Inventory, said: Callable[[], Said], runtime: Lists) -> Release:
+    """What a release of the device of this name would do now. ConfigError where there is no such device;
+    RuntimeUnavailableError where nobody can say who runs."""
+    before = said()
+    device = find_device(text, inventory, before)
+    sandboxes = await runtime.list_sandboxes()
+    return decide_release(device, before, find_alive(sandboxes, await runtime.list_containers()))
+
+
+async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log, *, end: End) -> Outcome:
+    """`end`: when, and by whose word, for the history."""
+    done: list[str] = []
+    failed: list[str] = []
+    for row in release.attachments:
+        words, back = await _bring_back(row, ledger, attachments)
+        (done if back else failed).extend(words)
+    for grant in release.grants:
+        try:
+            now = ledger.find(*grant.key)
+            if away := list(waiting_for(grant, ledger.journal.rows())):
+                failed.append(f"cannot {describe_freeing(grant)}: {', '.join(away)} not back yet")
+            elif now is not None and now != grant:
+                failed.append(f"cannot {describe_freeing(grant)}: the pod came back meanwhile")
+            else:
+                for freed in ledger.release(*grant.key, end=end):
+                    log.info(Event.GRANT_RELEASED, "by hand", **owner_fields(freed), devices=",".join(freed.devices.names))
+                done.append(describe_freeing(grant))
+        except LadingError as e:
+            failed.append(f"cannot {describe_freeing(grant)}: {e}")
+    return Outcome(done=tuple(done), failed=tuple(failed))
+
+
+async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments) -> tuple[list[str], bool]:
+    try:
+        words = await attachments.force_release(row.bdf, row.generation)
+    except LadingError as e:
+        return [f"cannot release VF {row.bdf}: {e}"], False
+    now = ledger.journal.find(row.bdf)
+    return words, now is None or now.generation != row.generation
+
+
+def said_by(ledger: Ledger) -> Said:
+    return Said(grants=ledger.grants(), attachments=ledger.journal.rows(), stopped=dict(ledger.tombstones()))

@@ -1,0 +1,142 @@
+"""What a person's release of a device does: which VFs are brought back, which grants are freed, and who is in the way.
+
+Enters: the device's name, the inventory, what the ledger says, and who still runs by the runtime's lists. Leaves: what is to be
+done, in order, and who can still use the device. Refuses: names that are none, devices that are neither there nor held.
+
+What is alive keeps what it holds, whatever a person says: a device that is free in the ledger and open in a container would be
+given to two, and the next comparison with the runtime would find its holder's grant again. So the way to free the device of a
+pod that runs is to delete the pod; a release is for what is left of one that is gone. A grant goes as a whole, with all of its
+devices, and not before its VFs are back.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from hooks.attach.plan import describe_release
+from hooks.ledger.listing import Said
+from hooks.ledger.reconcile import POD_UID_LABEL
+from hooks.model.assignment import Devices
+from hooks.model.attachment import Attachment
+from hooks.model.grant import Grant
+from hooks.model.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
+from hooks.model.inventory import Inventory
+from lading.errors import ConfigError
+from lading.vocabulary import ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+_SHORT: Final = 12  # characters of an id, as crictl shows it
+_HINT: Final = "lading-hooks ledger shows what there is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One of these."""
+
+    gpu: GpuUuid | None = None
+    mig: str | None = None
+    vf: PciAddress | None = None
+
+    def __str__(self) -> str:
+        return self.gpu or self.mig or self.vf or ""
+
+    def among(self, devices: Devices) -> bool:
+        """A card is held by who holds an instance of it."""
+        if self.vf is not None:
+            return any(vf.bdf == self.vf for vf in devices.vfs)
+        return any(self.gpu == gpu.uuid or self.mig == gpu.mig_uuid for gpu in devices.gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """Who can still use what it holds, and why, in words."""
+
+    pods: Mapping[PodUid, str] = field(default_factory=dict)
+    sandboxes: Mapping[SandboxId, str] = field(default_factory=dict)
+    containers: Mapping[ContainerId, str] = field(default_factory=dict)
+
+    def uses(self, grant: Grant) -> str:
+        """Why a grant can not be freed, or nothing."""
+        known = (self.containers.get(container.id, "") for container in grant.containers)
+        return self.pods.get(grant.pod, "") or next(filter(None, known), "")
+
+    def uses_vf(self, row: Attachment) -> str:
+        """Why a VF can not be taken out of its sandbox, or nothing. The pod may have another one by now."""
+        return self.sandboxes.get(row.sandbox, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    device: str
+    attachments: tuple[Attachment, ...] = ()  # to be brought back, before
+    grants: tuple[Grant, ...] = ()  # these are freed
+    in_use: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> list[str]:
+        return [*(step for row in self.attachments for step in describe_release(row)), *map(describe_freeing, self.grants)]
+
+
+def find_device(text: str, inventory: Inventory, said: Said) -> Device:
+    """ConfigError where there is none."""
+    address = parse_pci_address(text)
+    card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
+    device = Device(gpu=parse_gpu_uuid(text) or card, mig=parse_mig_uuid(text), vf=None if card else address)
+    if not str(device):
+        raise ConfigError(f"cannot release {shown(text)}: no PCI address, GPU UUID or MIG UUID", hint=_HINT)
+    there = {*(gpu.uuid for gpu in inventory.gpus), *(mig.uuid for gpu in inventory.gpus for mig in gpu.mig)}
+    there |= {*(vf.bdf for vf in inventory.vfs), *(row.bdf for row in said.attachments)}
+    if str(device) not in there and not any(device.among(grant.devices) for grant in said.grants):
+        raise ConfigError(f"cannot release {device}: this node has no such GPU, MIG instance or VF", hint=_HINT)
+    return device
+
+
+def find_alive(sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> Alive:
+    """By the runtime's lists, asked for after the ledger was read: nothing that it said then is newer than they are."""
+    pods: dict[PodUid, str] = {}
+    ready: dict[SandboxId, str] = {}
+    running: dict[ContainerId, str] = {}
+    owners = {}
+    for sandbox in sandboxes:
+        owners[sandbox.id] = sandbox.metadata.uid
+        if sandbox.state == cri.SANDBOX_READY:
+            why = f"its sandbox {sandbox.id[:_SHORT]} is ready"
+            ready[SandboxId(sandbox.id)] = pods[PodUid(sandbox.metadata.uid)] = why
+    for one in containers:
+        if one.state == cri.CONTAINER_EXITED:
+            continue  # of a state that the runtime does not know, it may run
+        why = f"its container {one.metadata.name} ({one.id[:_SHORT]}) has not exited"
+        pod = owners.get(one.pod_sandbox_id) or one.labels.get(POD_UID_LABEL, "")
+        running[ContainerId(one.id)] = ready[SandboxId(one.pod_sandbox_id)] = pods[PodUid(pod)] = why
+    return Alive(pods=pods, sandboxes=ready, containers=running)
+
+
+def decide_release(device: Device, said: Said, alive: Alive) -> Release:
+    holders = [grant for grant in said.grants if device.among(grant.devices)]
+    over = [grant for grant in holders if not alive.uses(grant)]
+    rows = [row for row in said.attachments if row.bdf == device.vf or _of_any(row, over)]
+    stuck = [row for row in rows if alive.uses_vf(row)]
+    kept = [grant for grant in holders if grant not in over]
+    in_use = [f"pod {g.namespace}/{g.pod_name} keeps what container {g.container} holds: {alive.uses(g)}" for g in kept]
+    in_use += [f"pod {row.namespace}/{row.pod_name} has VF {row.bdf} in its sandbox: {alive.uses_vf(row)}" for row in stuck]
+    return Release(
+        device=str(device),
+        attachments=tuple(row for row in rows if row not in stuck),
+        grants=tuple(grant for grant in over if not any(_of_any(row, [grant]) for row in stuck)),
+        in_use=tuple(in_use),
+    )
+
+
+def waiting_for(grant: Grant, rows: Iterable[Attachment]) -> Iterator[PciAddress]:
+    """VFs of a grant that are not back from its pod: it is not freed before they are."""
+    return (row.bdf for row in rows if _of_any(row, [grant]))
+
+
+def describe_freeing(grant: Grant) -> str:
+    devices = ", ".join(grant.devices.names)
+    return f"free what container {grant.container} of pod {grant.namespace}/{grant.pod_name} was granted: {devices}"
+
+
+def _of_any(row: Attachment, grants: Iterable[Grant]) -> bool:
+    """Whether a VF is in the pod of one of these grants because of it."""
+    return any(row.pod == grant.pod and row.bdf in {vf.bdf for vf in grant.devices.vfs} for grant in grants)

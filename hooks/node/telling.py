@@ -1,0 +1,87 @@
+"""What a node's log says of its devices and containers: changes as they are seen, what is wrong once until it is over.
+
+Enters: inventories, grants, what the runtime lists. Leaves: log records. Decides nothing.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from hooks.inventory.changes import Change, ChangeKind, decide_changes
+from hooks.model.attachment import STRAY
+from hooks.model.grant import Grant
+from hooks.model.inventory import Inventory
+from hooks.node.bypass import Bypassed
+from lading.log import Event, Log
+from lading.vocabulary import PciAddress
+
+_MOST: Final = 1000  # problems that are remembered as said
+_CHANGE_EVENT: Final = {
+    ChangeKind.UNHEALTHY: Event.DEVICE_UNHEALTHY,
+    ChangeKind.HEALTHY: Event.DEVICE_HEALTHY,
+}
+
+
+class Telling:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._said: set[str] = set()
+
+    def once(self, event: Event, message: str, **fields: object) -> None:
+        said = f"{event} {message}"
+        if said not in self._said:
+            if len(self._said) > _MOST:
+                self._said.clear()
+            self._said.add(said)
+            self._log.error(event, message, **fields)
+
+    def over(self, event: Event, begins: str = "") -> None:
+        """What was said of this event, and began so, is to be said again should it come back."""
+        self._said = {said for said in self._said if not said.startswith(f"{event} {begins}")}
+
+    def changes(self, old: Inventory, new: Inventory, grants: Collection[Grant]) -> None:
+        """A device that falls ill under a container is told with whose it is."""
+        first = old == Inventory()
+        if first:
+            self._log.info(Event.INVENTORY_CHANGED, gpus=len(new.gpus), pfs=len(new.pfs), vfs=len(new.vfs))
+        for change in decide_changes(old, new):
+            if not (first and change.kind is ChangeKind.ADDED):
+                self._change(change, grants)
+
+    def _change(self, change: Change, grants: Collection[Grant]) -> None:
+        event = _CHANGE_EVENT.get(change.kind, Event.INVENTORY_CHANGED)
+        write = self._log.warning if change.kind in {ChangeKind.UNHEALTHY, ChangeKind.PROBLEM} else self._log.info
+        fields = {"device": change.device, "change": change.kind}
+        holders = [grant for grant in grants if change.device in grant.devices.names]
+        for holder in holders:
+            write(event, change.reason, **fields, **owner_fields(holder))
+        if not holders:
+            write(event, change.reason, **fields)
+
+    def bypassed(self, containers: Iterable[Bypassed]) -> None:
+        for one in containers:
+            self.once(
+                Event.CONTAINER_BYPASSED,
+                f"container {one.id[:12]} was made past the proxy and runs without the devices of its pod's annotations; is "
+                "kubelet's --container-runtime-endpoint still the proxy's socket?",
+                pod_uid=one.pod,
+                namespace=one.namespace,
+                pod=one.pod_name,
+                container=one.container,
+            )
+
+    def strays(self, vfs: Iterable[PciAddress]) -> None:
+        """Of one that came back it is said again, should it go again."""
+        messages = {f"VF {vf}: {STRAY}": vf for vf in vfs}
+        gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
+        self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
+        for message, vf in sorted(messages.items()):
+            self.once(Event.VF_UNKNOWN_HOLDER, message, device=vf)
+
+
+def owner_fields(grant: Grant) -> dict[str, Any]:
+    return {
+        "pod_uid": grant.pod,
+        "namespace": grant.namespace,
+        "pod": grant.pod_name,
+        "container": grant.container,
+    }

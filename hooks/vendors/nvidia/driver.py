@@ -1,0 +1,174 @@
+"""What a GPU container needs besides device nodes: the driver's files (mode `devices`), or CDI specs (mode `cdi`).
+
+Driver files are found as NVIDIA's container toolkit finds them: every library of the driver's version in the folder where
+libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which CRI can not ask for. So a library is
+also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1` or `libnvidia-nvvm.so.4`,
+where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image and the driver root may be
+of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in the toolkit without graphics;
+`groups` reads them where the node is configured to give them.
+
+Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/lookup/library.go, internal/discover/ipc.go;
+ld.so(8); cncf-tags/container-device-interface, pkg/cdi/cache.go and spec-dirs.go.
+"""
+
+import json
+import os
+import platform
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from hooks.model.inventory import Driver, DriverMount
+
+_MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
+# Below the driver root, the first with libcuda: Debian's multiarch, its alternatives, Red Hat's, COS's, and Arch's folder.
+_LIBRARY_FOLDERS: Final = (_MULTIARCH, f"{_MULTIARCH}/nvidia/current", "usr/lib64", "lib64", "usr/lib")
+# In a container: where the loader of Debian's family looks without configuration, and that of all others.
+LOADER_FOLDERS: Final = (f"/{_MULTIARCH}", "/usr/lib64")
+_BINARY_FOLDERS: Final = ("usr/bin", "bin")
+_BINARIES: Final = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+)
+_SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
+
+
+def read_driver_mounts(driver_root: Path, version: str) -> tuple[DriverMount, ...]:
+    """Return libraries of exactly this version under all their names, programs and sockets: one mount a path, sorted by it.
+
+    Without libcuda of this version the programs belong to another driver, and nothing is returned.
+    """
+    libraries = _libraries(driver_root, version)
+    if not libraries:
+        return ()
+    files = {f"{folder}/{name}": file for name, file in libraries.items() for folder in LOADER_FOLDERS}
+    for name in _BINARIES:
+        found = (driver_root / folder / name for folder in _BINARY_FOLDERS)
+        if file := next(filter(Path.is_file, found), None):
+            files[f"/usr/bin/{name}"] = file
+    sockets = {f"/{name}": driver_root / name for name in _SOCKETS if (driver_root / name).is_socket()}
+    return tuple(
+        DriverMount(host_path=str(file), container_path=path, is_socket=path in sockets)
+        for path, file in sorted((files | sockets).items())
+    )
+
+
+def recheck_mounts(driver: Driver) -> Driver:
+    """Return the driver with the mounts whose sources exist now. Its own files that do not are `missing`; sockets, and files of
+    optional groups, come and go.
+
+    A runtime creates a directory where the source of a mount is missing, and the driver's installer fails at that directory.
+    The moment between this look and the mount stays; in mode cdi the runtime refuses a missing source.
+    """
+    sources = {_source(mount) for mount in (*driver.mounts, *driver.group_mounts)}
+    gone = {host_path for host_path, kind in sources if not _is(kind, host_path)}
+    if not gone:
+        return driver
+    missing = {mount.host_path for mount in driver.mounts if mount.host_path in gone and not mount.is_socket}
+    mounts, group_mounts = (
+        tuple(mount for mount in mounts if mount.host_path not in gone) for mounts in (driver.mounts, driver.group_mounts)
+    )
+    return replace(driver, mounts=mounts, group_mounts=group_mounts, missing=tuple(sorted(missing)))
+
+
+def _source(mount: DriverMount) -> tuple[str, int]:
+    return mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
+
+
+def _is(kind: int, path: str) -> bool:
+    """Follow links, as the runtime does."""
+    try:
+        return stat.S_IFMT(os.stat(path).st_mode) == kind  # noqa: PTH116  a Path costs more than the call
+    except OSError:
+        return False
+
+
+def files_problem(driver_root: Path, version: str) -> str:
+    """Describe that libcuda of the running version is missing, and which versions are present."""
+    found = ", ".join(read_driver_versions(driver_root))
+    there = f"; found {found} (if the driver was upgraded: reboot the node, or load the new module)" if found else ""
+    return f"cannot find libcuda.so.{version} below driver_root {driver_root}{there}"
+
+
+def read_driver_versions(driver_root: Path) -> tuple[str, ...]:
+    """Return the versions of libcuda below the driver root, sorted."""
+    files = (file for folder in _LIBRARY_FOLDERS for file in (driver_root / folder).glob("libcuda.so.*.*") if file.is_file())
+    return tuple(sorted({file.name.removeprefix("libcuda.so.") for file in files}))
+
+
+def _libraries(driver_root: Path, version: str) -> dict[str, Path]:
+    """Each library by its names: its own, and those of the links beside it that lead to it."""
+    folder = find_library_folder(driver_root, version)
+    if folder is None:
+        return {}
+    files = {path.name: path for path in folder.glob(f"lib*.so.{version}") if path.is_file()}
+    # Up to drivers of the 500s; it has its own version.
+    files |= {path.name: path for path in folder.glob("libnvidia-nvvm70.so.*") if path.is_file()}
+    return with_link_names(folder, files)
+
+
+def find_library_folder(driver_root: Path, version: str) -> Path | None:
+    """Return the folder with libcuda of this version."""
+    folders = (driver_root / name for name in _LIBRARY_FOLDERS)
+    return next((folder for folder in folders if (folder / f"libcuda.so.{version}").is_file()), None)
+
+
+def with_link_names(folder: Path, files: dict[str, Path]) -> dict[str, Path]:
+    """Return these files of the folder by their names, and by those of the links beside them that lead to them."""
+    there = sorted(folder.glob("lib*.so*"))
+    links = {path.name: path.readlink().name for path in there if path.is_symlink() and path.readlink().parent == Path()}
+    named = dict(files)
+    for name in links:
+        target = _follow(name, links)
+        if target in files:
+            named.setdefault(name, files[target])
+    return named
+
+
+def _follow(name: str, links: dict[str, str]) -> str:
+    """Where a link of one folder ends; a circle ends anywhere."""
+    for _ in links:
+        if name not in links:
+            break
+        name = links[name]
+    return name
+
+
+def read_cdi_names(folders: Iterable[Path]) -> frozenset[str]:
+    """`vendor/class=name` of each device that the specs define. A device that two specs of one folder define is dropped, as
+    runtimes do; a spec that can not be read, or is no spec, defines nothing."""
+    names: set[str] = set()
+    dropped: set[str] = set()
+    for folder in folders:
+        here: set[str] = set()
+        for path in sorted(folder.glob("*")):
+            spec_names = _spec_names(path)
+            dropped |= here & spec_names
+            here |= spec_names
+        names |= here
+    return frozenset(names - dropped)
+
+
+def _spec_names(path: Path) -> set[str]:
+    """Empty also for `.yml`, which runtimes do not read, and for a spec that names a device twice, which they refuse."""
+    try:
+        if path.suffix == ".json":
+            spec: Any = json.loads(path.read_bytes())
+        elif path.suffix == ".yaml":
+            spec = yaml.safe_load(path.read_bytes())
+        else:
+            return set()
+        names = [device["name"] for device in spec["devices"]]
+        kind = spec["kind"]
+    except (OSError, ValueError, yaml.YAMLError, RecursionError, KeyError, TypeError):
+        return set()
+    if not all(isinstance(text, str) for text in (kind, *names)) or len(set(names)) < len(names):
+        return set()
+    return {f"{kind}={name}" for name in names}

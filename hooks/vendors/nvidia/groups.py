@@ -1,0 +1,186 @@
+"""Optional groups of the driver's device nodes and files, beyond what CUDA needs: those that the configuration names.
+
+Enters: the driver and its cards as `nvml` and `driver` read them. Leaves: both with the groups' nodes and files, and what is
+missing of a group, which is a problem of the node and refuses nothing: containers start without it.
+
+A card's DRM nodes are found by its PCI address, and given with that card only; a card in MIG mode has none, because they reach
+the whole card. Of IMEX there is channel 0 only: what one node exports to a channel, all who have that channel can import.
+
+Nothing here mounts a folder. Of those that the toolkit mounts, /run/udev has a socket by which root of a container commands the
+host's udev, and a read-only mount does not keep anyone from connecting; /tmp/nvidia-mps is writable for all who share it.
+
+Source: NVIDIA/nvidia-container-toolkit, internal/discover/gds.go and graphics.go, pkg/nvcdi (gdrcopy, imex, common-nvml);
+Linux, Documentation/gpu/drm-uapi.rst (primary and render nodes); systemd, udevd (/run/udev/control).
+"""
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from hooks.host.attributes import pinned, read_device_number, read_names
+from hooks.host.devnodes import Cause, DeviceNodeError, find_device_root, read_driver_node
+from hooks.model.inventory import CharDevice, Driver, DriverMount, Gpu
+from hooks.vendors.nvidia.driver import LOADER_FOLDERS, find_library_folder, with_link_names
+from hooks.vendors.nvidia.procfs import read_majors
+
+
+class DriverGroup(StrEnum):
+    GDRCOPY = "gdrcopy"
+    GDS = "gds"
+    IMEX = "imex"
+    GRAPHICS = "graphics"
+
+
+# What makes the nodes of each group.
+_MADE_BY: Final = {
+    DriverGroup.GDRCOPY: "modprobe gdrdrv",
+    DriverGroup.GDS: "modprobe nvidia-fs",
+    DriverGroup.IMEX: "NVreg_CreateImexChannel0=1 for the module nvidia",
+    DriverGroup.GRAPHICS: "modprobe nvidia-drm, nvidia-modprobe -m",
+}
+_NVIDIA_FS: Final = re.compile(r"nvidia-fs[0-9]*")
+_DRM: Final = re.compile(r"(?:card|renderD)[0-9]+")
+
+# For graphics, below the first of these folders that has it; where the driver's packages put them.
+_CONFIG_FOLDERS: Final = ("etc", "usr/share")
+_CONFIGS: Final = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/*nvidia*.json",
+    "nvidia/nvoptix.bin",
+    "vulkan/icd.d/nvidia_icd.json",
+    f"vulkan/icd.d/nvidia_icd.{platform.machine()}.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    path: str
+    driver: str  # as /proc/devices calls it
+    minor: int | None  # None: not compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Host:
+    root: Path
+    device_root: Path
+    majors: dict[str, int]
+    problems: list[str]
+
+    def nodes(self, group: DriverGroup, expected: Iterable[_Expected]) -> tuple[CharDevice, ...]:
+        """Return those that can be given. Each other one is added to the problems."""
+        found = []
+        for one in expected:
+            try:
+                found.append(self._node(one))
+            except DeviceNodeError as e:
+                absent = e.cause in (Cause.MISSING, Cause.NO_DRIVER)
+                self.problems.append(f"{e} (driver_groups: {group}{f'; {_MADE_BY[group]}' if absent else ''})")
+        return tuple(found)
+
+    def _node(self, one: _Expected) -> CharDevice:
+        """Modules that no driver container loads have their nodes below the host's root also where there is one."""
+        root = self.device_root if os.path.lexists(self.device_root / one.path[1:]) else self.root
+        return read_driver_node(root, one.path, majors=self.majors, driver=one.driver, minor=one.minor)
+
+
+def add_groups(
+    driver: Driver,
+    gpus: tuple[Gpu, ...],
+    groups: Iterable[DriverGroup],
+    *,
+    host_root: Path,
+    driver_root: str = "",
+) -> tuple[Driver, tuple[Gpu, ...], tuple[str, ...]]:
+    """Return the driver and the cards with what these groups give, and what is missing of it. Raises OSError.
+
+    Nodes are below `driver_root` where a driver container made them there, else below the host's root. Files are mounted where
+    the driver's own are.
+    """
+    wanted = frozenset(groups)
+    host = _Host(
+        root=host_root, device_root=find_device_root(host_root, driver_root), majors=read_majors(host_root), problems=[]
+    )
+    nodes = list(driver.control)
+    files: dict[str, Path] = {}
+    for group in DriverGroup:
+        if group in wanted:
+            found = host.nodes(group, _expected(group, host))
+            nodes += found
+            if driver.mounts and (found or group is DriverGroup.GRAPHICS):
+                files |= _files(group, Path(driver_root), driver.version)
+    if DriverGroup.GRAPHICS in wanted:
+        gpus = tuple(replace(gpu, drm=_read_drm(host, gpu)) for gpu in gpus)
+    mounts = tuple(DriverMount(host_path=str(file), container_path=path) for path, file in sorted(files.items()))
+    return replace(driver, control=tuple(nodes), group_mounts=mounts), gpus, tuple(host.problems)
+
+
+def _expected(group: DriverGroup, host: _Host) -> list[_Expected]:
+    """Return the nodes of a group that belong to no card."""
+    match group:
+        case DriverGroup.GDRCOPY:
+            return [_Expected(path="/dev/gdrdrv", driver="gdrdrv", minor=0)]
+        case DriverGroup.GDS:
+            names = [name for name in read_names(host.root / "dev") if _NVIDIA_FS.fullmatch(name)]
+            in_order = sorted(names, key=lambda name: (len(name), name)) or ["nvidia-fs0"]
+            return [_Expected(path=f"/dev/{name}", driver="nvidia-fs", minor=None) for name in in_order]
+        case DriverGroup.IMEX:
+            folder = "nvidia-caps-imex-channels"
+            return [_Expected(path=f"/dev/{folder}/channel0", driver=folder, minor=0)]
+        case DriverGroup.GRAPHICS:
+            return [_Expected(path="/dev/nvidia-modeset", driver="nvidia", minor=254)]
+
+
+def _read_drm(host: _Host, gpu: Gpu) -> tuple[CharDevice, ...]:
+    if gpu.node is None or gpu.mig_enabled:
+        return ()
+    expected = []
+    with pinned(host.root / "sys/bus/pci/devices" / gpu.bdf / "drm") as folder:
+        for name in filter(_DRM.fullmatch, read_names(folder)):
+            if number := read_device_number(folder / name / "dev"):
+                expected.append(_Expected(path=f"/dev/dri/{name}", driver="drm", minor=number[1]))
+    if not expected:
+        made_by = _MADE_BY[DriverGroup.GRAPHICS]
+        host.problems.append(f"cannot find DRM nodes of GPU {gpu.uuid} (driver_groups: {DriverGroup.GRAPHICS}; {made_by})")
+    return host.nodes(DriverGroup.GRAPHICS, expected)
+
+
+def _files(group: DriverGroup, driver_root: Path, version: str) -> dict[str, Path]:
+    """Return those that exist, by their paths in the container. A group is of use without any one of them."""
+    match group:
+        case DriverGroup.GDS if (driver_root / "etc/cufile.json").is_file():
+            return {"/etc/cufile.json": driver_root / "etc/cufile.json"}
+        case DriverGroup.GRAPHICS:
+            return dict(_configs(driver_root)) | dict(_graphics_libraries(driver_root, version))
+        case _:
+            return {}
+
+
+def _configs(driver_root: Path) -> Iterator[tuple[str, Path]]:
+    found: dict[str, Path] = {}
+    for folder in (driver_root / name for name in _CONFIG_FOLDERS):
+        for file in (file for pattern in _CONFIGS for file in folder.glob(pattern) if file.is_file()):
+            found.setdefault(str(file.relative_to(folder)), file)
+    for name, file in found.items():
+        # Vulkan's loader looks below /etc in every image, below /usr/share only where it was built so.
+        yield f"/etc/{name}" if name.startswith("vulkan/") else f"/{file.relative_to(driver_root)}", file
+
+
+def _graphics_libraries(driver_root: Path, version: str) -> Iterator[tuple[str, Path]]:
+    """Yield the EGL platforms, which have versions of their own, and the driver's allocator under GBM's name for it."""
+    folder = find_library_folder(driver_root, version)
+    if folder is None:
+        return
+    platforms = {file.name: file for file in folder.glob("libnvidia-egl-*.so.*.*") if file.is_file() and not file.is_symlink()}
+    own = {name: file for name, file in platforms.items() if not name.endswith(f".so.{version}")}
+    files = with_link_names(folder, own)
+    if (allocator := folder / f"libnvidia-allocator.so.{version}").is_file():
+        files["gbm/nvidia-drm_gbm.so"] = allocator
+    for name, file in files.items():
+        yield from ((f"{loader}/{name}", file) for loader in LOADER_FOLDERS)

@@ -1,0 +1,356 @@
+"""GPUs as NVML shows them, each with its device nodes. One call opens a session, reads, and closes it.
+
+A session that stayed open would keep the driver's module in use and block its upgrade. Where persistence mode is off, every
+session powers the cards up and down again: `nvidia-persistenced` belongs on the node.
+
+A card that answers with an error is unhealthy, with the reason, and the others stay; one that NVML can not even identify is
+named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
+without GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
+
+Source: NVML API reference (nvml.h), through nvidia-ml-py. Not reentrant: one read at a time.
+"""
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+
+from hooks.host.attributes import read_numa
+from hooks.host.devnodes import Cause, DeviceNodeError, find_device_root, read_driver_node
+from hooks.host.places import read_path, read_socket
+from hooks.model.identity import parse_pci_address
+from hooks.model.inventory import CharDevice, Driver, Gpu, MigInstance, NvLink
+from hooks.vendors.nvidia.binding import read_binding
+from hooks.vendors.nvidia.mig import read_profile
+from hooks.vendors.nvidia.nvlink import read_links
+from hooks.vendors.nvidia.procfs import (
+    is_driver_loaded,
+    pci_order,
+    read_kernel_card,
+    read_kernel_card_addresses,
+    read_majors,
+    read_mig_minors,
+    read_system_memory,
+)
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid, PciAddress
+
+T = TypeVar("T")
+_NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+_UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_CONTROL = (("/dev/nvidiactl", "nvidia", 255), ("/dev/nvidia-uvm", "nvidia-uvm", 0), ("/dev/nvidia-uvm-tools", "nvidia-uvm", 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Host:
+    root: Path
+    device_root: Path
+    majors: dict[str, int]
+    mig_minors: dict[str, int]
+
+    def node(self, path: str, driver: str, minor: int) -> CharDevice:
+        return read_driver_node(self.device_root, path, majors=self.majors, driver=driver, minor=minor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """A card that answered with an error, perhaps before it could be identified."""
+
+    index: int
+    reason: str
+
+
+class LibraryError(HostError):
+    """The configured NVML library does not load."""
+
+
+def _read_host(host_root: Path, driver_root: str) -> _Host:
+    return _Host(
+        root=host_root,
+        device_root=find_device_root(host_root, driver_root),
+        majors=read_majors(host_root),
+        mig_minors=read_mig_minors(host_root),
+    )
+
+
+def read_gpus(
+    host_root: Path, *, library: Path | None, driver_root: str = ""
+) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
+    """The driver, its cards in PCI order, and what could not be read. Raises OSError if /proc or /sys can not be read.
+
+    The device nodes are below `driver_root` where a driver container made them there, else below the host's root. `library` is
+    the NVML to load; without one, the dynamic loader's. A process loads one for good: after a driver upgrade the daemon has to
+    be restarted, and the problem says so.
+    """
+    host = _read_host(host_root, driver_root)
+    problems: list[str] = []
+    driver = None
+    try:
+        with _session(library):
+            version = str(pynvml.nvmlSystemGetDriverVersion())
+            cards, failures = _read_cards(host, problems)
+        driver = Driver(version=version, control=_read_control(host, problems))
+    except (pynvml.NVMLError, LibraryError) as e:
+        if not is_driver_loaded(host_root) and (isinstance(e, LibraryError) or e.value in _NO_DRIVER):
+            return None, (), ()
+        cards = []
+        failures = [_Failure(index=index, reason=f"NVML: {e}") for index in range(len(read_kernel_card_addresses(host_root)))]
+        problems = [f"cannot read GPUs: NVML: {e}{_hint(e)}"]
+    cards += _read_unanswered(host, {card.bdf for card in cards}, failures, problems)
+    return driver, tuple(sorted(cards, key=lambda card: pci_order(card.bdf))), tuple(problems)
+
+
+@contextlib.contextmanager
+def _session(library: Path | None) -> Iterator[None]:
+    if library is not None:
+        _load(library)
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@functools.cache
+def _load(library: Path) -> ctypes.CDLL:
+    """pynvml opens `libnvidia-ml.so.1`; the loader answers with a library of that SONAME that is loaded already."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as e:
+        raise LibraryError(f"cannot load {library}: {e}") from e
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, pynvml.NVMLError) and error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return " (the driver was upgraded: systemctl restart lading-hooks)"
+    return ""
+
+
+def _read_cards(host: _Host, problems: list[str]) -> tuple[list[Gpu], list[_Failure]]:
+    cards, failures = [], []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            cards.append(_read_card(host, index, pynvml.nvmlDeviceGetHandleByIndex(index), problems))
+        except pynvml.NVMLError as e:
+            failures.append(_Failure(index=index, reason=f"NVML: {e}"))
+    return cards, failures
+
+
+def _pci_address(handle: Any) -> PciAddress:
+    text = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    bdf = parse_pci_address(text.decode() if isinstance(text, bytes) else text)
+    if bdf is None:
+        raise HostError(f"cannot read a GPU's PCI address: NVML says {text!r}")
+    return bdf
+
+
+def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu:
+    bdf = _pci_address(handle)
+    binding = read_binding(host.root, bdf)  # before the minor, and the session keeps the module loaded
+    uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
+    minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+    memory_mib, reserved_mib, used_mib = _read_memory(handle)
+    if not memory_mib:
+        memory_mib = read_system_memory(host.root)
+    mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
+    reasons = []
+    node = None
+    try:
+        node = host.node(f"/dev/nvidia{minor}", "nvidia", minor)
+    except DeviceNodeError as e:
+        reasons.append(str(e))
+    numa = read_numa(host.root, bdf)
+    module_id, links = _read_board(handle, uuid, problems)
+    *_, remapping_pending, remapping_failed = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
+    if remapping_failed:
+        reasons.append("a memory row could not be remapped: the card needs service")
+    elif remapping_pending:
+        reasons.append("a memory row is remapped at the next reset of the card")
+    reasons += _supported(lambda: _fabric_problem(handle), [])
+    return Gpu(
+        uuid=uuid,
+        bdf=bdf,
+        index=index,
+        minor=minor,
+        model=str(pynvml.nvmlDeviceGetName(handle)),
+        memory_mib=memory_mib,
+        reserved_mib=reserved_mib,
+        numa=numa,
+        node=node,
+        mig=_read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else (),
+        mig_enabled=mig_enabled,
+        unhealthy="; ".join(reasons),
+        process_ids=_read_processes(handle, uuid, problems),
+        path=read_path(host.root, bdf),
+        socket=read_socket(host.root, numa),
+        module_id=module_id,
+        links=links,
+        binding=binding,
+        used_mib=used_mib,
+        busy_percent=_read_busy(handle),
+    )
+
+
+def _read_memory(handle: Any) -> tuple[int, int, int | None]:
+    """MiB in all, reserved, and used by others than the driver. Drivers before 510 have no second version, and what they call
+    used has the reserved part in it."""
+    memory = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
+    if memory is None:
+        first = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        return first.total >> 20 if first else 0, 0, None  # a card that uses the system's memory (GB10) has none to tell
+    used_mib = memory.used >> 20 if memory.used <= memory.total else None  # all ones: NVML_VALUE_NOT_AVAILABLE
+    return memory.total >> 20, memory.reserved >> 20, used_mib
+
+
+def _read_busy(handle: Any) -> int | None:
+    """Percent. It is for people to see: not to know it makes no card ill."""
+    try:
+        percent = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError:
+        return None
+    return percent if percent <= 100 else None
+
+
+def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | None, tuple[NvLink, ...]]:
+    """Its place on an NVSwitch board and its links. They help to choose well: not to know them makes no card ill."""
+    try:
+        module_id = _supported(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), 0)
+        return module_id or None, read_links(handle)  # boards count from 1; NVML answers 0 for a card that is on none
+    except pynvml.NVMLError as e:
+        problems.append(f"cannot read module id and NVLinks of GPU {uuid}: NVML: {e}")
+        return None, ()
+
+
+# What NVML answers for a slot without an instance, or for an instance that was destroyed during the reading.
+_NO_INSTANCE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _read_mig(host: _Host, card: Any, minor: int, card_mib: int, problems: list[str]) -> tuple[MigInstance, ...]:
+    """Return the instances that a container could be given."""
+    slots = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card))
+    found = (_read_instance(host, card, slot, minor, card_mib, problems) for slot in slots)
+    return tuple(instance for instance in found if instance)
+
+
+def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int, problems: list[str]) -> MigInstance | None:
+    """Return None for a slot without an instance. An instance whose capability nodes are missing is added to the problems."""
+    try:
+        handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, slot)
+        uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+        gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+        memory_mib, *_ = _read_memory(handle)
+        profile = read_profile(handle, card_mib=card_mib)
+        nodes = tuple(_cap_node(host, f"gpu{minor}/gi{gi}/{access}") for access in ("access", f"ci{ci}/access"))
+    except pynvml.NVMLError as e:
+        if e.value in _NO_INSTANCE:
+            return None
+        raise
+    except DeviceNodeError as e:
+        problems.append(f"cannot offer MIG instance {uuid}: {e}")
+        return None
+    return MigInstance(uuid=uuid, gpu_instance=gi, compute_instance=ci, memory_mib=memory_mib, nodes=nodes, profile=profile)
+
+
+def _cap_node(host: _Host, capability: str) -> CharDevice:
+    minor = host.mig_minors.get(capability)
+    if minor is None:
+        raise DeviceNodeError(Cause.MISSING, capability, "/proc/driver/nvidia-caps/mig-minors does not list it")
+    return host.node(f"/dev/nvidia-caps/nvidia-cap{minor}", "nvidia-caps", minor)
+
+
+def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int, ...]:
+    """Not to know them is a problem: a card that a pod of before us uses would look free. Drivers before 510 do not tell."""
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+    except pynvml.NVMLError as e:
+        if e.value not in (*_UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
+            raise
+        problems.append(f"cannot read the processes of GPU {uuid}: NVML: {e}")
+        return ()
+    return tuple(sorted({process.pid for process in found}))
+
+
+def _read_control(host: _Host, problems: list[str]) -> tuple[CharDevice, ...]:
+    nodes, errors = _read_nodes(host, _CONTROL)
+    problems += [f"{e} (nvidia-modprobe -c 0 -u makes it)" if e.cause is Cause.MISSING else str(e) for e in errors]
+    return nodes
+
+
+def find_bad_nodes(host_root: Path, minors: Iterable[int], *, driver_root: str = "") -> tuple[DeviceNodeError, ...]:
+    """Look at the driver's nodes and at those of these cards, without NVML. Raises OSError."""
+    host = _read_host(host_root, driver_root)
+    cards = [(f"/dev/nvidia{minor}", "nvidia", minor) for minor in minors]
+    return _read_nodes(host, (*_CONTROL, *cards))[1]
+
+
+def _read_nodes(
+    host: _Host, expected: Iterable[tuple[str, str, int]]
+) -> tuple[tuple[CharDevice, ...], tuple[DeviceNodeError, ...]]:
+    """Return the nodes of these (path, driver, minor), and an error for each one that cannot be used."""
+    nodes, errors = [], []
+    for path, driver, minor in expected:
+        try:
+            nodes.append(host.node(path, driver, minor))
+        except DeviceNodeError as e:
+            errors.append(e)
+    return tuple(nodes), tuple(errors)
+
+
+def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Failure], problems: list[str]) -> list[Gpu]:
+    """The cards that the kernel module has and NVML did not read: lost, excluded, or all of them when no session opens."""
+    silent = [bdf for bdf in read_kernel_card_addresses(host.root) if bdf not in answered]
+    if len(silent) != len(failures):
+        # NVML does not count them all. Which failure is whose is not known then, nor any index, which could be another card's.
+        reason = "; ".join(sorted({failure.reason for failure in failures})) or "NVML does not report it"
+        failures = [_Failure(index=-1, reason=reason) for _ in silent]
+    cards = []
+    for bdf, failure in zip(silent, failures, strict=True):  # both in PCI order
+        known = read_kernel_card(host.root, bdf)
+        if known.uuid is None or known.minor is None:
+            problems.append(f"cannot identify GPU {bdf}: {failure.reason}")
+            continue
+        numa = read_numa(host.root, bdf)
+        cards.append(
+            Gpu(
+                uuid=known.uuid,
+                bdf=bdf,
+                index=failure.index,
+                minor=known.minor,
+                model=known.model,
+                memory_mib=0,
+                reserved_mib=0,
+                numa=numa,
+                node=None,
+                unhealthy=failure.reason,
+                path=read_path(host.root, bdf),
+                socket=read_socket(host.root, numa),
+            )
+        )
+    return cards
+
+
+def _fabric_problem(handle: Any) -> list[str]:
+    """Describe what is wrong with the NVLink fabric of an NVSwitch board, for cards from Hopper on. CUDA fails with error 802
+    until Fabric Manager has set it up."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    match info.state:
+        case pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED | pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS:
+            return ["Fabric Manager has not set up its NVLink fabric: systemctl status nvidia-fabricmanager"]
+        case pynvml.NVML_GPU_FABRIC_STATE_COMPLETED if info.status != pynvml.NVML_SUCCESS:
+            return [f"Fabric Manager failed to set up its NVLink fabric: {pynvml.NVMLError(info.status)}"]
+    return []
+
+
+def _supported(call: Callable[[], T], otherwise: T) -> T:
+    try:
+        return call()
+    except pynvml.NVMLError as e:
+        if e.value in _UNSUPPORTED:
+            return otherwise
+        raise

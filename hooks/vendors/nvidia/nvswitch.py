@@ -1,0 +1,68 @@
+"""How a board's NVSwitches may be divided: which GPUs, by module id, can be a partition of their own.
+
+Enters: the name of a shipped table, or the path of a file in the same form. Leaves: partitions in the order of the table.
+Refused, with the place: what is no such table, an id or a module that stands twice, a partition without modules. Fabric Manager
+has the table built in and tells it over a socket of its own, which a node need not open; so an operator names it.
+
+    {"board": "HGX H100", "source": "where it is from", "partitions": [{"id": 0, "modules": [1, 2, 3, 4, 5, 6, 7, 8]}, …]}
+
+Source: NVIDIA Fabric Manager user guide, "Shared NVSwitch Virtualization Model"; `fmpm -l` prints a machine's own table.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from hooks.model.inventory import Partition
+from lading.errors import ConfigError
+
+TABLES: Final = Path(__file__).parent / "partitions"
+_MOST: Final = 64  # partitions, and modules of one; as in the CRD. Two A100 boards have 31 partitions of 16 modules
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=4095)]
+_Module = Annotated[int, msgspec.Meta(ge=1, le=4095)]  # NVML counts from 1; 0 is a card that is on no board
+
+
+class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: _Number
+    modules: Annotated[tuple[_Module, ...], msgspec.Meta(min_length=1, max_length=_MOST)]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    partitions: Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=_MOST)]
+    board: str = ""
+    source: str = ""
+
+
+def shipped_tables() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in TABLES.glob("*.json")))
+
+
+def read_partitions(table: str) -> tuple[Partition, ...]:
+    """`table`: a shipped name, a path (anything with a slash), or empty for none. Raises ConfigError."""
+    if not table:
+        return ()
+    path = Path(table) if "/" in table else TABLES / f"{table}.json"
+    if "/" not in table and table not in shipped_tables():
+        raise ConfigError(f"no NVSwitch table is called {table!r}", hint=f"known: {', '.join(shipped_tables())}; or a path")
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Table)
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror}") from e
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"cannot use {path}: {e}", hint=f"its form is that of {TABLES / 'h100.json'}") from e
+    if wrong := _find_repeated(found.partitions):
+        raise ConfigError(f"cannot use {path}: {wrong}")
+    return tuple(Partition(id=row.id, modules=row.modules) for row in found.partitions)
+
+
+def _find_repeated(rows: tuple[_Row, ...]) -> str:
+    first: dict[int, int] = {}
+    for place, row in enumerate(rows):
+        if first.setdefault(row.id, place) != place:
+            return f"$.partitions[{place}].id is {row.id}, as that of $.partitions[{first[row.id]}]"
+        for number, module in enumerate(row.modules):
+            if module in row.modules[:number]:
+                return f"$.partitions[{place}].modules names module {module} twice"
+    return ""

@@ -1,0 +1,65 @@
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hooks.daemon.daemon import asked_or_failed, make_attacher
+from hooks.daemon.settings import AttachBy, Settings
+from hooks.ledger.store import Ledger
+from hooks.model.attachment import Step
+from lading.log import Level, Log
+from lading.runtime import RuntimeClient
+from lading.stopping import stop_asked
+from tests.fakes import holders
+from tests.unit.runtimeproxy.conftest import Records
+from tests.vfs.model import ModelKernel
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fail() -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_daemon(number: signal.Signals) -> None:
+    async def run() -> None:
+        background = asyncio.create_task(forever())
+        ending = asyncio.create_task(asked_or_failed(stop_asked(), [background]))
+        os.kill(os.getpid(), number)
+        await ending
+        assert not background.done()
+        background.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+
+
+def test_so_does_background_work_that_fails() -> None:
+    """A node that releases nothing any more, and says nothing, is worse than one that systemd starts again."""
+
+    async def run() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await asked_or_failed(asyncio.Event(), [asyncio.create_task(fail())])
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+
+
+@pytest.mark.parametrize("attach", AttachBy)
+def test_what_was_brought_into_pods_is_brought_back_whoever_does_it_now(tmp_path: Path, attach: AttachBy) -> None:
+    """Also what comes into the journal later, with the container that is adopted."""
+
+    async def run() -> None:
+        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+            runtime = RuntimeClient(tmp_path / "none.sock")
+            log = Log(Records(), Level.DEBUG)
+            attacher = make_attacher(Settings(attach=attach), ModelKernel([]), runtime, ledger, holders.BOOT, log)
+            ledger.journal.restore([holders.row(step=Step.RECORDED)])
+            (row,) = ledger.journal.rows()
+            await attacher.reconcile(ready=frozenset(), live=frozenset(), unheld=frozenset({row.generation}))
+            assert ledger.journal.rows() == ()
+
+    asyncio.run(asyncio.wait_for(run(), 5))

@@ -1,0 +1,311 @@
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hooks.daemon.metrics import Metrics
+from hooks.grant.decide import Answer
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.period import End
+from hooks.ledger.store import Ledger
+from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.attachment import Step
+from hooks.model.inventory import Inventory
+from hooks.node.attaching import Operation
+from hooks.node.bypass import Bypassed
+from hooks.node.node import Node
+from hooks.report.reporter import Reporter, connect
+from lading.errors import RuntimeUnavailableError, StateError
+from lading.log import Log
+from lading.reasons import Reason
+from lading.vocabulary import ContainerId, PodUid
+from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2
+from tests.fakes.attacher import FakeAttacher
+from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
+from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, uuid, vf
+from tests.unit.hooks.node.test_node import RULES
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """As Prometheus reads them: `name{label=value}` → value, without the process's."""
+    out = {}
+    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            out[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return {name: value for name, value in out.items() if not name.startswith("process_")}
+
+
+class Runtime:
+    def __init__(self, *, up: bool = True) -> None:
+        self._up = up
+
+    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]:
+        if not self._up:
+            raise RuntimeUnavailableError("down")
+        return ()
+
+    async def list_containers(self) -> tuple[cri.Container, ...]:
+        return ()
+
+
+def a_node(ledger: Ledger, runtime: Runtime, folder: Path, log: Log) -> Node:
+    return Node(
+        ledger=ledger,
+        runtime=runtime,
+        host_root=folder,
+        boot_id=BOOT,
+        log=log,
+        rules=lambda: RULES,
+        reconcile_interval_s=3600.0,
+        attacher=FakeAttacher(ledger.journal),
+    )
+
+
+Play = Callable[[Callable[[Node, Metrics], None]], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, log: Log) -> Play:
+    async def run(scenario: Callable[[Node, Metrics], None]) -> None:
+        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+            node = a_node(ledger, Runtime(), tmp_path, log)
+            scenario(node, Metrics(node))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+def test_answers_count_by_what_the_container_got(play: Play) -> None:
+    def scenario(_: Node, metrics: Metrics) -> None:
+        held = grant("p", "c", whole(0))
+        for answer in (
+            Answer(adjustment=hook_pb2.Adjustment(), grant=held),
+            Answer(adjustment=hook_pb2.Adjustment(), grant=held, reused=True),
+            Answer(adjustment=hook_pb2.Adjustment()),
+            Refusal(reason=Reason.DEVICE_HELD, message=""),
+        ):
+            metrics.answered(answer, 0.003)
+        found = samples(metrics)
+        for outcome, reason in (("created", ""), ("reused", ""), ("no-devices", ""), ("refused", "device-held")):
+            assert found[f"lading_hooks_containers_total{{outcome={outcome},reason={reason}}}"] == 1
+        assert found["lading_hooks_decision_seconds_count"] == 4
+
+    play(scenario)
+
+
+def test_grants_are_those_of_the_ledger(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.ledger.record(grant("p", "pending", whole(0), containers={}))
+        node.ledger.record(grant("p", "held", whole(1), containers={"c1": "s1"}))
+        found = samples(metrics)
+        assert found["lading_hooks_grants{form=manual,state=held}"] == 1
+        assert found["lading_hooks_grants{form=manual,state=pending}"] == 1
+        assert found["lading_hooks_grants{form=signed,state=held}"] == 0
+
+    play(scenario)
+
+
+def test_devices_are_those_of_the_inventory(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert samples(metrics)["lading_hooks_devices{health=healthy,kind=gpu}"] == 0
+        assert samples(metrics)["lading_hooks_inventory_age_seconds"] == float("inf")
+        node.watch = Watch(inventory(gpus=(gpu(0), gpu(1, unhealthy="Xid 79")), vfs=(vf(0),)))
+        found = samples(metrics)
+        assert [
+            found[f"lading_hooks_devices{{health={h},kind={k}}}"] for k in ("gpu", "vf") for h in ("healthy", "unhealthy")
+        ] == [
+            1,
+            1,
+            1,
+            0,
+        ]
+        assert found["lading_hooks_inventory_age_seconds"] == 7
+
+    play(scenario)
+
+
+class Watch(InventoryWatch):
+    """At a moment that the test chose."""
+
+    def __init__(self, current: Inventory) -> None:
+        self._now = current
+
+    @property
+    def current(self) -> Inventory:
+        return self._now
+
+    @property
+    def age_s(self) -> float:
+        return 7.0
+
+
+def test_who_holds_which_device(play: Play) -> None:
+    share_of = GrantedGpu(uuid=uuid(1), memory_mib=8138, core_percent=30)
+    instance = GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20))
+
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert not any("device_held" in name for name in samples(metrics))
+        devices = Devices(gpus=(GrantedGpu(uuid=uuid(0)), share_of, instance), vfs=vfs(3).vfs)
+        node.ledger.record(grant("p", "c", devices))
+        found = samples(metrics)
+        who = "namespace=default,pod=name-of-p"
+        for kind, device in (("gpu", uuid(0)), ("gpu", uuid(1)), ("mig", mig_uuid(20)), ("vf", vf_bdf(3))):
+            assert found[f"lading_device_holder{{container=c,device={device},kind={kind},{who}}}"] == 1
+        shared = {name: value for name, value in found.items() if "device_held" in name}
+        assert shared == {
+            f"lading_device_held_mib{{container=c,device={uuid(1)},kind=gpu,{who}}}": 8138,
+            f"lading_device_held_percent{{container=c,device={uuid(1)},kind=gpu,{who}}}": 30,
+        }
+        node.ledger.release(PodUid("p"), end=End(at=0))
+        assert not any("device_holder" in name for name in samples(metrics))
+
+    play(scenario)
+
+
+def test_a_pod_that_was_made_again_beside_its_predecessor_is_one_holder(play: Play) -> None:
+    """A name may be there twice while the older one ends; a series must not."""
+
+    def scenario(node: Node, metrics: Metrics) -> None:
+        for pod in ("p1", "p2"):
+            node.ledger.record(replace(grant(pod, "c", share(1, memory_mib=1024)), pod_name="train-0"))
+        shown = generate_latest(metrics.registry).decode()
+        assert shown.count("\nlading_device_holder{") == 1
+        assert [value for name, value in samples(metrics).items() if "held_mib" in name] == [2048]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("name", ['train"} 1\nup 0', "back\\slash", "\\n", "näme \U0001f6a2", "{}, =\t"])
+def test_a_hostile_name_stays_a_name(play: Play, name: str) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.ledger.record(replace(grant("p", name, whole(0)), pod_name=name, namespace=name))
+        families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
+        (found,) = (sample for family in families for sample in family.samples if family.name == "lading_device_holder")
+        assert {found.labels[key] for key in ("namespace", "pod", "container")} == {name}
+
+    play(scenario)
+
+
+def test_holders_are_bounded(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hooks.daemon.metrics.MOST_HOLDERS", 3)
+
+    def scenario(node: Node, metrics: Metrics) -> None:
+        for container in range(4):
+            node.ledger.record(grant("p", f"c{container}", whole(0)))
+        assert sum("device_holder" in name for name in samples(metrics)) == 3
+
+    play(scenario)
+
+
+def test_what_is_in_use_of_each_card(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        cards = (replace(gpu(0), used_mib=513, busy_percent=7), replace(gpu(1), used_mib=0), gpu(2))
+        node.watch = Watch(inventory(gpus=cards))
+        found = samples(metrics)
+        assert {name: value for name, value in found.items() if "lading_gpu" in name} == {
+            f"lading_gpu_used_mib{{uuid={uuid(0)}}}": 513,
+            f"lading_gpu_used_mib{{uuid={uuid(1)}}}": 0,
+            f"lading_gpu_busy_percent{{uuid={uuid(0)}}}": 7,
+        }
+
+    play(scenario)
+
+
+def test_releases_are_timed(play: Play) -> None:
+    def scenario(_: Node, metrics: Metrics) -> None:
+        metrics.released(1.5)
+        found = samples(metrics)
+        assert (found["lading_hooks_release_seconds_count"], found["lading_hooks_release_seconds_sum"]) == (1, 1.5)
+
+    play(scenario)
+
+
+def test_attachments_are_those_of_the_journal_by_step(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        for number in (1, 2, 3):
+            node.ledger.journal.begin(row(number))
+        stuck = node.ledger.journal.rows()[0]
+        node.ledger.journal.reach(stuck.bdf, stuck.generation, Step.RETURNING, failure="it hangs")
+        found = samples(metrics)
+        assert found["lading_hooks_vfs_attached{step=attached}"] == 2
+        assert found["lading_hooks_vfs_attached{step=returning}"] == 1
+        assert found["lading_hooks_vfs_attached{step=moving}"] == 0
+        assert found["lading_hooks_vfs_stuck"] == 1
+
+    play(scenario)
+
+
+def test_moves_are_timed_and_failures_counted(play: Play) -> None:
+    def scenario(_: Node, metrics: Metrics) -> None:
+        assert samples(metrics)["lading_hooks_vf_move_failures_total{operation=release}"] == 0
+        metrics.moved(Operation.ATTACH, 0.2, succeeded=True)
+        metrics.moved(Operation.RELEASE, 5.0, succeeded=False)
+        found = samples(metrics)
+        assert found["lading_hooks_vf_move_seconds_count{operation=attach}"] == 1
+        assert found["lading_hooks_vf_move_seconds_sum{operation=release}"] == 5
+        assert found["lading_hooks_vf_move_failures_total{operation=attach}"] == 0
+        assert found["lading_hooks_vf_move_failures_total{operation=release}"] == 1
+
+    play(scenario)
+
+
+def test_reports_are_told_of_where_the_node_reports(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert not any("report" in name for name in samples(metrics))
+        reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=node.log, clock=lambda: 5.0)
+        reporter.failures = 3
+        found = samples(Metrics(node, reporter))
+        assert found["lading_hooks_report_age_seconds"] == float("inf")
+        assert found["lading_hooks_report_stale_seconds"] == 0
+        assert found["lading_hooks_report_failures_total"] == 3
+
+    play(scenario)
+
+
+def test_bypassed_containers_are_counted(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        assert samples(metrics)["lading_bypassed_containers"] == 0
+        node.bypassed = (Bypassed(id=ContainerId("c"), container="c", pod=PodUid("u"), namespace="n", pod_name="p"),)
+        assert samples(metrics)["lading_bypassed_containers"] == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_comparison_succeeds_or_is_a_failure(tmp_path: Path, log: Log, up: bool) -> None:
+    async def compare() -> tuple[float, float]:
+        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+            node = a_node(ledger, Runtime(up=up), tmp_path, log)
+            metrics = Metrics(node)
+            assert samples(metrics)["lading_hooks_reconcile_age_seconds"] == float("inf")
+            keeping = asyncio.create_task(node.keep_reconciled())
+            async with asyncio.timeout(5):
+                while not (node.reconciled or node.reconcile_failures):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            keeping.cancel()
+            found = samples(metrics)
+            return found["lading_hooks_reconcile_age_seconds"], found["lading_hooks_reconcile_failures_total"]
+
+    age_s, failures = asyncio.run(compare())
+    assert (age_s < 5, failures) == ((True, 0) if up else (False, 1))
+
+
+def test_a_ledger_that_does_not_take_a_change_counts_it_and_says_so_until_it_does(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.ledger._db.execute("PRAGMA query_only = 1")
+        with pytest.raises(StateError):
+            node.ledger.record(grant("p", "c", whole(0)))
+        assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
+        assert node.ledger.last_write
+        node.ledger._db.execute("PRAGMA query_only = 0")
+        node.ledger.record(grant("p", "c", whole(0)))
+        assert samples(metrics)["lading_hooks_ledger_write_failures_total"] == 1
+        assert node.ledger.last_write == ""
+
+    play(scenario)

@@ -1,0 +1,90 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hooks.daemon.readiness import decide_ready, find_files_problem
+from hooks.model.inventory import DriverMount
+from hooks.node.bypass import Bypassed
+from hooks.vendors.nvidia.inject import GpuMode
+from lading.vocabulary import ContainerId, PodUid
+from tests.unit.hooks.inventories import gpu, inventory
+
+NEVER = float("inf")
+READY: dict[str, Any] = {
+    "inventory_age_s": 9.0,
+    "inventory_interval_s": 10.0,
+    "reconcile_age_s": 59.0,
+    "reconcile_interval_s": 60.0,
+    "ledger": "",
+    "socket": "",
+    "bypassed": (),
+}
+
+
+def bypassed(name: str) -> Bypassed:
+    return Bypassed(id=ContainerId("c"), container="train", pod=PodUid("u"), namespace="ns", pod_name=name)
+
+
+def failed(**changed: Any) -> dict[str, str]:
+    return {c.name: c.why for c in decide_ready(**{**READY, **changed}) if not c.ok}
+
+
+def test_ready() -> None:
+    assert failed() == {}
+    names = [c.name for c in decide_ready(**READY) if c.required]
+    assert names == ["inventory", "reconciled", "ledger", "socket", "no-bypass", "driver-files"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "named"),
+    [
+        ({"inventory_age_s": NEVER}, "inventory", "never"),
+        ({"inventory_age_s": 61.0}, "inventory", "61"),
+        ({"reconcile_age_s": NEVER}, "reconciled", "never"),
+        ({"reconcile_age_s": 211.0}, "reconciled", "211"),
+        ({"ledger": "disk full"}, "ledger", "disk full"),
+        ({"socket": "/x.sock is gone"}, "socket", "/x.sock"),
+        ({"bypassed": [bypassed("p")]}, "no-bypass", "ns/p/train"),
+        ({"driver_files": "no libcuda.so.1"}, "driver-files", "libcuda"),
+    ],
+)
+def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> None:
+    problems = failed(**changed)
+    assert list(problems) == [name]
+    assert named in problems[name]
+
+
+def test_the_drivers_files_are_missed_only_where_they_are_to_be_mounted() -> None:
+    bare = inventory(gpus=(gpu(0),))
+    assert bare.driver
+    mounts = (DriverMount(host_path="/libcuda.so.1", container_path="/libcuda.so.1"),)
+    assert bare.driver.version in find_files_problem(bare, driver_root="/", mode=GpuMode.DEVICES)
+    assert not find_files_problem(bare, driver_root="", mode=GpuMode.DEVICES)
+    assert not find_files_problem(bare, driver_root="/", mode=GpuMode.CDI)
+    assert not find_files_problem(None, driver_root="/", mode=GpuMode.DEVICES)
+    assert not find_files_problem(inventory(), driver_root="/", mode=GpuMode.DEVICES)
+    whole = replace(bare, driver=replace(bare.driver, mounts=mounts))
+    assert not find_files_problem(whole, driver_root="/", mode=GpuMode.DEVICES)
+
+
+def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:
+    (*others, reported) = decide_ready(**READY, report_stale_s=61.0, report_failure="connection refused")
+    assert [c.name for c in others] == [c.name for c in decide_ready(**READY)]
+    assert (reported.name, reported.ok, reported.required) == ("reported", False, False)
+    assert "connection refused" in reported.why
+    assert decide_ready(**READY, report_stale_s=59.0, report_failure="connection refused")[-1].ok
+    assert decide_ready(**READY, report_stale_s=0.0)[-1].ok
+
+
+def test_a_device_that_fell_ill_under_a_container_is_shown_and_not_required() -> None:
+    (*_, held) = decide_ready(**READY, unwell=["0000:3b:00.2, of ns/p/train: no driver is bound to it"])
+    assert (held.name, held.ok, held.required) == ("held-devices", False, False)
+    assert "ns/p/train" in held.why
+    assert decide_ready(**READY)[-1].ok
+
+
+def test_many_bypassed_containers_are_counted_not_listed() -> None:
+    why = failed(bypassed=[bypassed(f"p{i}") for i in range(500)])["no-bypass"]
+    assert "497" in why
+    assert "p3" not in why

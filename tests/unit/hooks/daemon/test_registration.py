@@ -1,0 +1,96 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import AttachBy, Settings
+from hooks.main import main
+from hooks.node.attaching import STOP_WAIT_S
+from lading.errors import ConfigError
+from runtimeproxy.call.calls import Stage
+from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration
+
+
+def registered(settings: Settings) -> Registration:
+    """As the proxy reads it."""
+    return parse_registration(json.dumps(render_registration(settings)).encode(), "50-lading.json")
+
+
+@pytest.mark.parametrize("listen", ["/run/l/h.sock", "unix:///run/l/h.sock", "unix:/run/l/h.sock"])
+def test_the_proxy_reads_what_is_written(listen: str) -> None:
+    made = registered(Settings(listen=listen))
+    assert made.endpoint == "/run/l/h.sock"
+    assert made.policy is FailurePolicy.FAIL
+    assert made.prefixes == ("lading.dev/",)
+    assert made.env_values == {"NVIDIA_VISIBLE_DEVICES"}
+    assert made.adjusts(Stage.CREATE_CONTAINER)
+    assert made.adjusts(Stage.STOP_POD_SANDBOX)
+    observed = {stage for stage in Stage if made.observes(stage)}
+    assert observed == {Stage.CREATE_CONTAINER, Stage.REMOVE_CONTAINER, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX}
+
+
+def test_the_command_writes_a_file_that_the_proxy_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything else is configured, keys for instance: the proxy may come first."""
+    config = tmp_path / "hooks.toml"
+    config.write_text('listen = "unix:///run/l/h.sock"\ncoexist = true\n')
+    main(["registration", "--config", str(config)])
+    made = parse_registration(capsys.readouterr().out.encode(), "50-lading.json")
+    assert made == registered(Settings(listen="/run/l/h.sock", coexist=True))
+
+
+def test_what_hides_cards_is_in_it_as_configured() -> None:
+    assert registered(Settings(hide_unassigned=False)).hide_unassigned is None
+    hide = registered(Settings(exempt_namespaces=("monitoring",), coexist=True)).hide_unassigned
+    assert hide is not None
+    assert hide.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
+    assert hide.exempt_namespaces == {"monitoring"}
+    assert hide.keep_kubelet_devices
+
+
+@pytest.mark.parametrize("settings", [Settings(attach=AttachBy.CNI), Settings(host_root="/node")])
+def test_what_waits_for_nothing_has_the_proxys_deadlines(settings: Settings) -> None:
+    assert registered(settings).deadlines_s == {}
+
+
+@pytest.mark.parametrize("deadline_s", [1, 30, 300])
+def test_what_waits_for_vfs_has_time_to_say_that_they_did_not_come(deadline_s: float) -> None:
+    made = registered(Settings(attach_deadline=deadline_s))
+    assert made.deadline_s(Stage.CREATE_CONTAINER.pre) > deadline_s
+    assert made.deadline_s(Stage.STOP_POD_SANDBOX.pre) > STOP_WAIT_S
+
+
+def test_a_listen_that_is_no_socket_is_not_registered() -> None:
+    with pytest.raises(ConfigError):
+        render_registration(Settings(listen="tcp://0.0.0.0:1"))
+
+
+def test_write_replaces_the_file_and_makes_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "hooks.d" / "50-lading.json"
+    config = tmp_path / "hooks.toml"
+    for listen in ("/run/old.sock", "/run/new.sock"):
+        config.write_text(f'listen = "{listen}"\n')
+        main(["registration", "--config", str(config), "--write", str(file)])
+    assert parse_registration(file.read_bytes(), file.name).endpoint == "/run/new.sock"
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("wrong", ["listn = 'x'", "listen = 'tcp://0.0.0.0:1'", "listen ="])
+def test_write_leaves_the_file_where_the_configuration_is_wrong(tmp_path: Path, wrong: str) -> None:
+    file = tmp_path / "50-lading.json"
+    file.write_text("valid")
+    config = tmp_path / "hooks.toml"
+    config.write_text(wrong)
+    with pytest.raises(SystemExit):
+        main(["registration", "--config", str(config), "--write", str(file)])
+    assert file.read_text() == "valid"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert {"doctor", "audit", "ledger", "release", "render", "registration", "rebuild-ledger"} <= set(
+        re.findall(r"[\w-]+", capsys.readouterr().out)
+    )

@@ -1,0 +1,242 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from hooks.daemon.settings import AttachBy, Settings, attaches, check, read_configured_partitions, read_trust, rules
+from hooks.forms.annotations import Trust
+from hooks.grant.unwell import Unhealthy
+from hooks.main import serve
+from hooks.model.assignment import Form
+from hooks.model.attachment import VfConfig, VfSettings
+from hooks.vendors.nvidia.groups import DriverGroup
+from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from lading.errors import ConfigError
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "k1.pem"
+    public = Ed25519PrivateKey.generate().public_key()
+    path.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return path
+
+
+def test_the_default_trusts_signatures_and_says_what_it_lacks(key: Path) -> None:
+    assert Settings().assignments == (Form.SIGNED,)
+    with pytest.raises(ConfigError, match="node_name"):
+        check(Settings(keys={"k1": str(key)}))
+    with pytest.raises(ConfigError, match="keys"):
+        check(Settings(node_name="n1"))
+    check(Settings(node_name="n1", keys={"k1": str(key)}))
+    assert list(read_trust(Settings(keys={"k1": str(key)})).keys) == ["k1"]
+
+
+def test_by_hand_needs_neither_a_name_nor_keys() -> None:
+    check(Settings(assignments=(Form.MANUAL,)))
+
+
+def test_an_unsigned_assignment_needs_a_name(key: Path) -> None:
+    with pytest.raises(ConfigError, match="node_name"):
+        check(Settings(assignments=(Form.UNSIGNED,)))
+    check(Settings(assignments=(Form.UNSIGNED,), node_name="n1"))
+    check(Settings(assignments=(Form.UNSIGNED, Form.SIGNED), node_name="n1", keys={"k1": str(key)}))
+
+
+def test_a_report_needs_a_name() -> None:
+    with pytest.raises(ConfigError, match="node_name"):
+        check(Settings(assignments=(Form.MANUAL,), report=True))
+    check(Settings(assignments=(Form.MANUAL,), report=True, node_name="n1", kubeconfig="/absent.conf"))  # it may come later
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(assignments=(Form.MANUAL, Form.SIGNED)), ("assignments", "manual", "signed")),
+        (Settings(assignments=(Form.MANUAL,), keys={"k1": "/absent.pem"}), ("keys.k1", "/absent.pem")),
+        (Settings(assignments=(Form.MANUAL,), listen="tcp://0.0.0.0:1"), ("listen", "tcp://0.0.0.0:1")),
+        (Settings(assignments=(Form.MANUAL,), runtime_endpoint="run/x.sock"), ("runtime_endpoint", "run/x.sock")),
+        (Settings(assignments=(Form.MANUAL,), vf={"vlan": 4095}), ("vf.vlan", "4095")),
+        (Settings(assignments=(Form.MANUAL,), vf={"mac": "02:00:00:00:00:01"}), ("vf.mac",)),  # one VF's, not all's
+        (Settings(assignments=(Form.MANUAL,), vf={"addresses": []}), ("vf.addresses",)),
+        (Settings(assignments=(Form.MANUAL,), vf={"min_tx_rate": 9, "max_tx_rate": 1}), ("vf", "min_tx_rate")),
+        (
+            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_groups=(DriverGroup.GDS, DriverGroup.IMEX)),
+            ("driver_groups", "gds, imex", "gpu_mode", "cdi"),
+        ),
+        (
+            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
+            ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
+        ),
+        (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
+        (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
+    ],
+)
+def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as e:
+        check(settings)
+    for word in words:
+        assert word in e.value.message
+
+
+def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "k1.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    with pytest.raises(ConfigError, match="'k1'"):
+        check(Settings(assignments=(Form.MANUAL,), keys={"k1": str(tmp_path / "k1.pem")}))
+
+
+def test_rules_are_the_settings() -> None:
+    settings = Settings(
+        assignments=(Form.MANUAL,),
+        node_name="n1",
+        allow_privileged=True,
+        coexist=True,
+        hide_unassigned=False,
+        exempt_namespaces=("monitoring",),
+        unsupported_handlers=("kata-*",),
+        rdma_resource="example.com/vf",
+        rdma_mad=True,
+        rdma_ipc_lock=True,
+        gpu_mode=GpuMode.CDI,
+        driver_root="/run/nvidia/driver",
+    )
+    made = rules(settings, read_trust(settings), cdi_refusal="too old")
+    assert made.node_name == "n1"
+    assert made.gpu == GpuInjection(mode=GpuMode.CDI, driver_files=True, cdi_refusal="too old")
+    assert made.trust.accepted == {Form.MANUAL}
+    assert (made.pod.allow_privileged, made.pod.coexist, made.pod.unsupported_handlers) == (True, True, ("kata-*",))
+    assert (made.unassigned.hide, made.unassigned.coexist) == (False, True)
+    assert made.unassigned.exempt_namespaces == {"monitoring"}
+    assert (made.rdma.resource, made.rdma.mad, made.rdma.ipc_lock) == ("example.com/vf", True, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "attaches", "by_default"),
+    [
+        (Settings(), True, True),
+        (Settings(netdev=False), True, False),  # in exclusive mode RDMA devices go all the same
+        (Settings(attach=AttachBy.CNI), False, False),
+        (Settings(host_root="/node"), False, False),  # a simulated node's network devices are files
+        (Settings(host_root="/node", netdev=True), True, True),
+    ],
+)
+def test_who_brings_vfs_into_pods(settings: Settings, attaches: bool, by_default: bool) -> None:
+    made = rules(settings, Trust(accepted=frozenset()), cdi_refusal="").netdev
+    assert (made.attaches, made.attaches and made.by_default) == (attaches, by_default)
+
+
+def test_what_every_vf_has() -> None:
+    settings = Settings(vf={"vlan": 7, "trust": True, "mtu": 9000}, unhealthy=Unhealthy.GIVE_UP)
+    made = rules(settings, Trust(accepted=frozenset()), cdi_refusal="")
+    assert made.netdev.settings == VfSettings(config=VfConfig(vlan=7, trust=True), mtu=9000)
+    assert made.unhealthy is Unhealthy.GIVE_UP
+
+
+def test_the_board_is_that_of_the_configuration() -> None:
+    assert read_configured_partitions(Settings()) == ()
+    assert read_configured_partitions(Settings(nvswitch_partitions="h100"))[3].modules == (1, 3)
+
+
+# ---- attach = "cni"
+
+
+def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
+    settings = Settings(assignments=(Form.MANUAL,), attach=AttachBy.CNI)
+    check(settings)
+    assert not attaches(settings)
+    made = rules(settings, read_trust(settings), cdi_refusal="").netdev
+    assert (made.attaches, made.by_cni) == (False, True)
+    assert not rules(Settings(assignments=(Form.MANUAL,)), Trust(accepted=frozenset()), cdi_refusal="").netdev.by_cni
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vf", {"vlan": 100}),
+        ("vf", {"mtu": 9000}),
+        ("netdev", True),
+        ("netdev", False),
+        ("attach_deadline", 60.0),
+        ("rdma_resource", "rdma"),
+        ("rdma_resource", "lading.dev/rdma/x"),
+    ],
+)
+def test_settings_that_nobody_would_follow_are_refused_with_cni(key: str, value: object) -> None:
+    ours = msgspec.structs.replace(Settings(assignments=(Form.MANUAL,)), **{key: value})
+    check(ours)
+    with pytest.raises(ConfigError, match=key):
+        check(msgspec.structs.replace(ours, attach=AttachBy.CNI))
+
+
+# lading-hooks --check-config, --print-config
+
+
+def config(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "hooks.toml"
+    path.write_text(text)
+    return path
+
+
+def test_check_config_accepts(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as e:
+        serve(["--check-config", "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
+    assert e.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('gpu_mode = "cuda"', ("gpu_mode", "'cuda'", "devices")),
+        ("inventory_interval = 0.1", ("inventory_interval", "0.1")),
+        ('lissten = "/x"', ("lissten",)),
+        ('node_name = "n1"', ("keys",)),
+        ('assignments = ["manual"]\nlisten = "x.sock"', ("listen", "x.sock")),
+        ('attach = "multus"', ("attach", "'multus'", "cni")),
+        ('unhealthy = "drop"', ("unhealthy", "'drop'", "give-up")),
+        ("netdev = 1", ("netdev", "1")),
+        ("attach_deadline = 0", ("attach_deadline", "0")),
+        ('assignments = ["manual"]\n[vf]\nvlan = "7"', ("vf.vlan", "'7'")),
+        ('assignments = ["manual"]\n[keys]\nk1 = "/absent.pem"', ("keys.k1", "/absent.pem")),
+    ],
+)
+def test_check_config_names_file_key_and_value(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = config(tmp_path, text)
+    with pytest.raises(ConfigError) as e:
+        serve(["--check-config", "--config", str(path)])
+    for word in (str(path), *words):
+        assert word in str(e.value)
+
+
+def test_print_config_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path, 'assignments = ["manual"]\nrdma_mad = true\nnetdev = false\n[vf]\nvlan = 7\n')
+    printed = []
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            serve(["--print-config", "--config", str(path)])
+        printed.append(capsys.readouterr().out)
+        path.write_text(printed[-1])
+    assert printed[0] == printed[1]
+    assert "rdma_mad = true" in printed[0]
+    assert "netdev = false" in printed[0]
+
+
+@pytest.mark.parametrize(("flag", "netdev"), [("--netdev", "true"), ("--no-netdev", "false")])
+def test_a_flag_that_may_be_open_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, netdev: str) -> None:
+    with pytest.raises(SystemExit):
+        serve(["--print-config", flag, "--config", str(config(tmp_path, 'assignments = ["manual"]'))])
+    assert f"netdev = {netdev}" in capsys.readouterr().out
+
+
+def test_print_config_without_what_has_no_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a new node: everything that is missing is said, and what is known is printed."""
+    with pytest.raises(SystemExit) as e:
+        serve(["--print-config", "--config", str(config(tmp_path, "rdma_mad = true"))])
+    assert e.value.code == 0
+    printed = capsys.readouterr()
+    assert "rdma_mad = true" in printed.out
+    assert "node_name" in printed.err
+    assert "keys" in printed.err
+    with pytest.raises(ConfigError, match=r"node_name.*keys"):
+        serve(["--check-config", "--config", str(config(tmp_path, ""))])

@@ -1,0 +1,392 @@
+"""The hook API as its clients see it: `wire` serves, grpcio asks, over a socket of ours."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import grpc.aio
+import pytest
+
+from hooks.frontends.cri_hook.service import SERVICE, HookServer, HookService
+from hooks.grant.decide import Answer
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import WantedVf
+from lading.log import Log, LogfmtSink
+from lading.reasons import Reason
+from lading.sockets import Peer, listen
+from protos.hook.v1 import hook_pb2 as hook
+from tests.fakes.needs import need
+from tests.unit.hooks.inventories import vf
+
+NOBODY = 65534
+
+
+class Node:
+    """Remembers what it was asked; answers what the test says."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | Refusal | Exception = Answer(adjustment=hook.Adjustment(env_remove=["X"]))
+        self.after_reading: Answer | Refusal = Answer(adjustment=hook.Adjustment(env_remove=["Y"]))
+        self.asked: list[tuple[str, ...]] = []
+        self.may_end = asyncio.Event()  # what is answered later
+        self.vfs_in: set[str] = set()  # sandboxes
+
+    def adjust_container(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
+        self.asked.append(("adjust", sandbox.id, container.name))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def adjust_after_reading(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
+        self.asked.append(("read", sandbox.id))
+        self.answer = self.after_reading
+        return self.adjust_container(sandbox, container)
+
+    async def attach_vfs(self, sandbox: hook.PodSandbox, answer: Answer) -> Answer | Refusal:
+        self.asked.append(("attach", sandbox.id))
+        await self.may_end.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        self.asked.append(("attached", sandbox.id))
+        return answer
+
+    def has_vfs(self, sandbox: hook.PodSandbox) -> bool:
+        return sandbox.id in self.vfs_in
+
+    async def give_back_vfs(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("give back", sandbox.id))
+        await self.may_end.wait()
+
+    def stopping(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("stopping", sandbox.id))
+
+    def stopped(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("stopped", sandbox.id))
+
+    def sandbox_removed(self, sandbox: hook.PodSandbox) -> None:
+        self.asked.append(("removed", sandbox.id))
+
+    def container_created(self, sandbox: hook.PodSandbox, container: hook.Container) -> None:
+        self.asked.append(("created", sandbox.id, container.id))
+
+    def container_removed(self, container: hook.Container) -> None:
+        self.asked.append(("container removed", container.id))
+
+
+class Client:
+    server: HookServer
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.channel = grpc.aio.insecure_channel(f"unix://{path}")
+
+    async def adjust(self, request: hook.AdjustRequest) -> hook.AdjustResponse:
+        return hook.AdjustResponse.FromString(await self.raw("Adjust", request.SerializeToString()))
+
+    async def observe(self, request: hook.ObserveRequest) -> None:
+        await self.raw("Observe", request.SerializeToString())
+
+    async def raw(self, method: str, request: bytes) -> bytes:
+        call = self.channel.unary_unary(f"/{SERVICE}/{method}", bytes, bytes)
+        answer: bytes = await call(request, timeout=5)
+        return answer
+
+
+@asynccontextmanager
+async def serving(path: Path, node: Node, rejected: Callable[[Peer], None] = lambda _: None) -> AsyncIterator[Client]:
+    with listen(path, directory_mode=0o755, rejected=rejected) as listener:
+        server = HookServer(HookService(node), Log(LogfmtSink()))  # type: ignore[arg-type]
+        await server.start(listener)
+        client = Client(path)
+        client.server = server
+        try:
+            yield client
+        finally:
+            await client.channel.close(None)
+            await server.close()
+
+
+def ask(sockets: Path, node: Node, questions: Callable[[Client], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with serving(sockets / "h" / "hooks.sock", node) as client:
+            await questions(client)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+SANDBOX, CONTAINER = hook.PodSandbox(id="s1"), hook.Container(id="c1", name="train")
+
+
+def test_adjust_answers_what_was_decided(sockets: Path) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
+        assert (await client.adjust(request)).adjustment == hook.Adjustment(env_remove=["X"])
+        node.answer = Refusal(reason=Reason.DEVICE_HELD, message="cannot give GPU 0: …")
+        refusal = (await client.adjust(request)).refusal
+        assert (refusal.reason, refusal.message) == ("device-held", node.answer.message)
+
+    ask(sockets, node, questions)
+    assert node.asked == [("adjust", "s1", "train")] * 2
+
+
+def test_a_refusal_that_may_pass_is_decided_again_after_a_new_reading(sockets: Path) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
+        refusal = Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="not yet", transient=True)
+        node.answer = refusal
+        assert (await client.adjust(request)).adjustment == hook.Adjustment(env_remove=["Y"])
+        node.answer = node.after_reading = refusal
+        assert (await client.adjust(request)).refusal.reason == "inventory-unavailable"
+
+    ask(sockets, node, questions)
+    assert node.asked == [("adjust", "s1", "train"), ("read", "s1"), ("adjust", "s1", "train")] * 2
+
+
+@pytest.mark.parametrize("stage", [hook.RUN_POD_SANDBOX, hook.STOP_POD_SANDBOX, hook.UPDATE_CONTAINER_RESOURCES, 99])
+def test_any_other_stage_is_answered_with_nothing(sockets: Path, stage: hook.Stage) -> None:
+    """Set, not absent: the proxy refuses an answer that says nothing. 99 is a newer proxy's."""
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        answer = await client.adjust(hook.AdjustRequest(stage=stage, sandbox=SANDBOX))
+        assert answer.WhichOneof("result") == "adjustment"
+        assert answer.adjustment == hook.Adjustment()
+
+    ask(sockets, node, questions)
+    assert node.asked == ([("stopping", "s1")] if stage == hook.STOP_POD_SANDBOX else [])
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (hook.CREATE_CONTAINER, [("created", "s1", "c1")]),
+        (hook.REMOVE_CONTAINER, [("container removed", "c1")]),
+        (hook.STOP_POD_SANDBOX, [("stopped", "s1")]),
+        (hook.REMOVE_POD_SANDBOX, [("removed", "s1")]),
+        (hook.START_CONTAINER, []),
+        (99, []),
+    ],
+)
+def test_observe_tells_what_succeeded(sockets: Path, stage: hook.Stage, told: list[tuple[str, ...]]) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        for status in (0, 5):
+            await client.observe(hook.ObserveRequest(stage=stage, sandbox=SANDBOX, container=CONTAINER, grpc_status=status))
+
+    ask(sockets, node, questions)
+    assert node.asked == told
+
+
+@pytest.mark.parametrize("method", ["Adjust", "Observe"])
+def test_garbage_is_an_error_and_the_next_call_is_served(sockets: Path, method: str) -> None:
+    async def questions(client: Client) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.raw(method, b"\xff\xff\xff")
+        assert (await client.adjust(hook.AdjustRequest(stage=hook.CREATE_CONTAINER))).HasField("adjustment")
+
+    ask(sockets, Node(), questions)
+
+
+def test_an_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
+    node = Node()
+    node.answer = RuntimeError("a bug")
+
+    async def questions(client: Client) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await client.adjust(hook.AdjustRequest(stage=hook.CREATE_CONTAINER))
+        assert e.value.code() is grpc.StatusCode.UNKNOWN
+
+    ask(sockets, node, questions)
+
+
+def test_an_unknown_method(sockets: Path) -> None:
+    async def questions(client: Client) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await client.raw("Later", b"")
+        assert e.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    ask(sockets, Node(), questions)
+
+
+# answers that come later
+
+
+def a_vf_to_attach() -> Answer:
+    return Answer(adjustment=hook.Adjustment(env_remove=["X"]), attach=(WantedVf(vf=vf(0)),))
+
+
+CREATE = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  the fake node has no event to wait for, and the time is bounded by `ask`
+        await asyncio.sleep(0)
+
+
+def test_a_container_is_answered_when_its_vfs_are_attached_and_others_meanwhile(sockets: Path) -> None:
+    node = Node()
+
+    async def questions(client: Client) -> None:
+        node.answer = a_vf_to_attach()
+        slow = asyncio.create_task(client.adjust(CREATE))
+        await until(lambda: ("attach", "s1") in node.asked)
+        node.answer = Answer(adjustment=hook.Adjustment(env_remove=["Y"]))
+        assert (await client.adjust(CREATE)).adjustment.env_remove == ["Y"]
+        assert not slow.done()
+        node.may_end.set()
+        assert (await slow).adjustment.env_remove == ["X"]
+
+    ask(sockets, node, questions)
+
+
+def test_the_time_that_is_told_is_that_of_deciding_and_not_of_attaching(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, told, now = Node(), list[float](), [0.0]
+    node.may_end.set()
+
+    def decide(*_: object) -> Answer:
+        now[0] += 1.0
+        return a_vf_to_attach()
+
+    monkeypatch.setattr(node, "adjust_container", decide)
+    monkeypatch.setattr("hooks.frontends.cri_hook.service.time", SimpleNamespace(monotonic=lambda: now[0]))
+    service = HookService(node, answered=lambda _, seconds: told.append(seconds))  # type: ignore[arg-type]
+    later = service.adjust(CREATE)
+    assert not isinstance(later, hook.AdjustResponse)
+    now[0] += 7.0
+    asyncio.run(later)
+    assert told == [1.0]
+
+
+def test_what_has_no_vf_is_answered_without_a_task() -> None:
+    """A container that waits for nothing must not wait for the loop's next turn either."""
+    node = Node()
+    service = HookService(node)  # type: ignore[arg-type]
+    assert isinstance(service.adjust(CREATE), hook.AdjustResponse)
+    stop = hook.AdjustRequest(stage=hook.STOP_POD_SANDBOX, sandbox=SANDBOX)
+    assert isinstance(service.adjust(stop), hook.AdjustResponse)
+
+
+def test_a_stop_waits_for_its_vfs_and_is_told_of_at_once(sockets: Path) -> None:
+    """A CreateContainer that comes right behind must not find the sandbox alive."""
+    node = Node()
+    node.vfs_in.add("s1")
+
+    async def questions(client: Client) -> None:
+        stop = hook.AdjustRequest(stage=hook.STOP_POD_SANDBOX, sandbox=SANDBOX)
+        slow = asyncio.create_task(client.adjust(stop))
+        await until(lambda: ("give back", "s1") in node.asked)
+        assert node.asked == [("stopping", "s1"), ("give back", "s1")]
+        assert not slow.done()
+        node.may_end.set()
+        assert (await slow).WhichOneof("result") == "adjustment"
+
+    ask(sockets, node, questions)
+
+
+@pytest.mark.parametrize("gone", ["the call", "the connection"])
+def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str) -> None:
+    node = Node()
+    node.answer = a_vf_to_attach()
+
+    async def questions(client: Client) -> None:
+        other = Client(client.path)
+        slow = asyncio.create_task(other.adjust(CREATE))
+        await until(lambda: ("attach", "s1") in node.asked)
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        if gone == "the connection":
+            await other.channel.close(None)
+        node.may_end.set()
+        await until(lambda: ("attached", "s1") in node.asked)
+        assert (await client.adjust(CREATE)).adjustment.env_remove == ["X"]
+        await other.channel.close(None)
+
+    ask(sockets, node, questions)
+
+
+def test_a_later_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
+    node = Node()
+    node.answer = a_vf_to_attach()
+
+    async def questions(client: Client) -> None:
+        slow = asyncio.create_task(client.adjust(CREATE))
+        await until(lambda: ("attach", "s1") in node.asked)
+        node.answer = RuntimeError("a bug")
+        node.may_end.set()
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await slow
+        assert e.value.code() is grpc.StatusCode.UNKNOWN
+
+    ask(sockets, node, questions)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_what_was_asked_before_the_end_is_answered(sockets: Path, monkeypatch: pytest.MonkeyPatch, in_time: bool) -> None:
+    monkeypatch.setattr("hooks.frontends.cri_hook.service.DRAIN_S", 5.0 if in_time else 0.0)
+    node = Node()
+    node.answer = a_vf_to_attach()
+    left: list[asyncio.Task[hook.AdjustResponse]] = []
+
+    async def questions(client: Client) -> None:
+        left.append(asyncio.create_task(client.adjust(CREATE)))
+        await until(lambda: ("attach", "s1") in node.asked)
+        if in_time:
+            asyncio.get_running_loop().call_soon(node.may_end.set)
+        await client.server.close()
+        await client.server.close()
+        if in_time:
+            assert (await left[0]).adjustment.env_remove == ["X"]
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as e:
+                await left[0]
+            assert e.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    ask(sockets, node, questions)
+
+
+# Dials as another user, says the preface of HTTP/2, and prints what comes back: nothing, if it is cut off.
+STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(5)
+connection.connect(sys.argv[1])
+try:
+    connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
+    print(len(connection.recv(100)))
+except (BrokenPipeError, ConnectionResetError):
+    print(0)
+"""
+
+
+def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets: Path) -> None:
+    path = sockets / "h" / "hooks.sock"
+    strangers: list[Peer] = []
+
+    async def run() -> None:
+        async with serving(path, Node(), strangers.append):
+            await asyncio.to_thread(path.chmod, 0o666)
+            code = STRANGER.format(nobody=NOBODY)
+            child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, path, stdout=asyncio.subprocess.PIPE)
+            printed, _ = await child.communicate()
+            assert printed == b"0\n"
+            assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, NOBODY)]
+            reader, writer = await asyncio.open_unix_connection(path)
+            assert await reader.readexactly(9)  # the head of its SETTINGS
+            writer.close()
+            await writer.wait_closed()
+
+    need(os.geteuid() == 0, "root, to be another user")
+    sockets.chmod(0o755)
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -1,0 +1,634 @@
+"""VFs that go into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hooks.grant.decide import Answer, Rules
+from hooks.grant.netdev import NetdevPolicy
+from hooks.grant.unwell import Unhealthy
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.attachment import parse_attachments
+from hooks.ledger.period import End, Ended
+from hooks.ledger.store import Ledger, read_history
+from hooks.model.assignment import Refusal
+from hooks.model.attachment import Step, VfSettings
+from hooks.model.inventory import Inventory, Vf
+from hooks.node.attaching import Operation
+from hooks.node.node import Node
+from lading.log import Event, Log
+from lading.reasons import Reason
+from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
+from protos.hook.v1 import hook_pb2
+from tests.fakes import holders
+from tests.fakes.attacher import FakeAttacher
+from tests.fakes.holders import BOOT
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.hooks import inventories
+from tests.unit.hooks.inventories import inventory
+from tests.unit.hooks.node.test_node import RULES as NO_NETDEVS
+from tests.unit.runtimeproxy.conftest import Records
+
+RULES = replace(NO_NETDEVS, netdev=NetdevPolicy(attaches=True, by_default=True))
+TWO = {"lading.dev/vfs": "2"}
+
+
+def vf(number: int, *, netdev: str | None = None, unhealthy: str = "") -> Vf:
+    at = inventories.vf(number, unhealthy=unhealthy)
+    return replace(at, link_layer="Ethernet", netdev=f"eth{number}" if netdev is None else netdev)
+
+
+BDFS = [vf(i).bdf for i in range(4)]
+HOME = inventory(vfs=tuple(vf(i) for i in range(4)))
+
+
+class Rig:
+    attacher: FakeAttacher
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.folder = folder
+        self.log = log
+        self.runtime = FakeRuntime()
+        self.rules: Rules = RULES
+        self.devices: Inventory = HOME
+        self.told: list[tuple[Operation, bool]] = []
+
+    @asynccontextmanager
+    async def node(self) -> AsyncIterator[Node]:
+        with Ledger.open(self.folder / "state" / "node.db") as ledger:
+            self.attacher = FakeAttacher(ledger.journal)
+            node = Node(
+                ledger=ledger,
+                runtime=self.runtime,
+                host_root=self.folder,
+                boot_id=BOOT,
+                log=self.log,
+                rules=lambda: self.rules,
+                reconcile_interval_s=3600.0,
+                attacher=self.attacher,
+            )
+            node.vfs.told = lambda what, _, succeeded: self.told.append((what, succeeded))
+            node.watch = InventoryWatch(
+                lambda: self.devices, on_change=node.inventory_changed, on_failure=node.inventory_failed
+            )
+            await node.watch.start()
+            try:
+                await node._reconcile()
+                yield node
+            finally:
+                await node.watch.close()
+
+    async def look(self, node: Node, *vfs: Vf) -> None:
+        self.devices = inventory(vfs=vfs)
+        assert node.watch is not None
+        await node.watch.refresh_now()
+
+
+def sandbox_of(
+    pod: str, sandbox: str, annotations: dict[str, str] | None = None, *, host_network: bool = False
+) -> hook_pb2.PodSandbox:
+    name, said = f"name-of-{pod}", annotations or TWO
+    return hook_pb2.PodSandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=said, host_network=host_network)
+
+
+async def ask(node: Node, sandbox: hook_pb2.PodSandbox, name: str = "train") -> Answer | Refusal:
+    """As the service does."""
+    answer = node.adjust_container(sandbox, hook_pb2.Container(name=name))
+    if isinstance(answer, Answer) and answer.attach:
+        return await node.attach_vfs(sandbox, answer)
+    return answer
+
+
+async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "train") -> str:
+    answer = await ask(node, sandbox_of(pod, sandbox), name)
+    assert isinstance(answer, Answer), answer
+    container = rig.runtime.create(sandbox, name, wears=answer.adjustment.annotations[GRANT])
+    rig.runtime._containers[container].annotations[ATTACHMENTS] = answer.adjustment.annotations[ATTACHMENTS]
+    node.container_created(sandbox_of(pod, sandbox), hook_pb2.Container(name=name, id=container))
+    return container
+
+
+def reason(answer: Answer | Refusal) -> Reason:
+    assert isinstance(answer, Refusal), answer
+    return answer.reason
+
+
+def given(node: Node, pod: str) -> list[PciAddress]:
+    grant = node.ledger.find(PodUid(pod), "train")
+    return [one.bdf for one in grant.devices.vfs] if grant else []
+
+
+def rows(node: Node) -> dict[PciAddress, Step]:
+    return {row.bdf: row.step for row in node.ledger.journal.rows()}
+
+
+Scenario = Callable[[Rig], Coroutine[None, None, None]]
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, log: Log) -> Play:
+    async def run(scenario: Scenario) -> None:
+        async with asyncio.timeout(10):
+            await scenario(Rig(tmp_path, log))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  the time is bounded by `play`
+        await asyncio.sleep(0)
+
+
+# in
+
+
+def test_the_answer_has_the_attachments_as_the_journal_has_them(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            answer = await ask(node, sandbox_of("pod-1", sandbox))
+            assert isinstance(answer, Answer)
+            attached = parse_attachments(answer.adjustment.annotations[ATTACHMENTS])
+            assert attached == node.ledger.journal.rows()
+            assert [row.bdf for row in attached] == given(node, "pod-1") == BDFS[:2]
+            assert rig.told == [(Operation.ATTACH, True)]
+            again = await ask(node, sandbox_of("pod-1", sandbox))
+            assert isinstance(again, Answer)
+            assert again.adjustment == answer.adjustment
+
+    play(scenario)
+
+
+def test_the_grant_is_written_before_anything_moves(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            rig.attacher.pause()
+            asking = asyncio.create_task(ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))))
+            await until(lambda: bool(rig.attacher.asked))
+            assert given(node, "pod-1") == BDFS[:2]
+            assert not asking.done()
+            other = await asyncio.wait_for(ask(node, sandbox_of("pod-2", "s9", {"example.com/x": "y"})), 1)
+            assert isinstance(other, Answer)  # nobody else waits
+            rig.attacher.go_on()
+            assert isinstance(await asking, Answer)
+
+    play(scenario)
+
+
+def test_a_refusal_is_the_answer_and_the_grant_stays_for_the_retry(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            rig.attacher.refuses = True
+            sandbox = rig.runtime.run("pod-1")
+            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.ATTACH_FAILED
+            assert rig.told == [(Operation.ATTACH, False)]
+            assert node._wake.is_set()  # what could not be undone is not left for a minute
+            rig.attacher.refuses = False
+            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
+            assert given(node, "pod-1") == BDFS[:2]
+
+    play(scenario)
+
+
+def test_a_pod_in_the_hosts_network_is_refused_before_it_has_a_grant(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = sandbox_of("pod-1", rig.runtime.run("pod-1"), host_network=True)
+            assert reason(await ask(node, sandbox)) is Reason.HOST_NETWORK
+            assert (node.ledger.grants(), rig.attacher.asked) == ((), [])
+
+    play(scenario)
+
+
+def test_where_only_nodes_are_given_nothing_is_said_of_attachments(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, netdev=NetdevPolicy(attaches=True))
+        async with rig.node() as node:
+            answer = await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1")))
+            assert isinstance(answer, Answer)
+            assert set(answer.adjustment.annotations) == {GRANT}
+            assert [one.netdev for one in rig.attacher.asked[0]] == [False, False]
+
+    play(scenario)
+
+
+# while it is away
+
+
+def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records: Records) -> None:
+    """sysfs has no network device for it any more."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            container = await create(rig, node, "pod-1", sandbox)
+            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
+            await node._reconcile()
+            assert node.inventory == HOME
+            assert node.unwell == ()
+            rig.runtime.exit(container)
+            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
+            assert records.events().count(Event.DEVICE_UNHEALTHY) == 0
+
+    play(scenario)
+
+
+def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+            row = node.ledger.journal.rows()[0]
+            node.ledger.journal.reach(row.bdf, row.generation, Step.ATTACHED, failure="the driver hangs")
+            watch, node.watch = node.watch, None
+            before_the_first_look = node.unwell  # nobody can say
+            assert before_the_first_look == ()
+            node.watch = watch
+            (words,) = node.unwell
+            assert row.bdf in words
+            assert "default/name-of-pod-1/train" in words
+            assert "the driver hangs" in words
+
+    play(scenario)
+
+
+def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+            await rig.look(node, replace(vf(0), driver="", unhealthy="no driver is bound to it"), vf(1), vf(2), vf(3))
+            (told,) = records.fields(Event.DEVICE_UNHEALTHY)
+            assert (told["device"], told["pod_uid"], told["container"]) == (BDFS[0], "pod-1", "train")
+
+    play(scenario)
+
+
+def test_what_somebody_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            stale = inventory(vfs=(vf(0, netdev=""), *(vf(i) for i in (1, 2, 3))))
+            assert node.watch is not None
+            node.watch._current = stale  # it was away when that was read, and is back
+            await node._reconcile()
+            assert node.vfs.strays == frozenset()
+            await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
+            await node._reconcile()
+            await node._reconcile()
+            assert node.vfs.strays == {BDFS[0]}
+            assert [told["device"] for told in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
+            assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
+            assert given(node, "pod-1") == BDFS[1:3]
+            named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})
+            assert reason(await ask(node, named)) is Reason.DEVICE_UNHEALTHY
+            await rig.look(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await node._reconcile()
+            assert node.vfs.strays == frozenset()
+            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await node._reconcile()
+            assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
+
+    play(scenario)
+
+
+# out
+
+
+def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await create(rig, node, "pod-1", sandbox)
+            node.stopping(sandbox_of("pod-1", sandbox))
+            assert node.has_vfs(sandbox_of("pod-1", sandbox))
+            await node.give_back_vfs(sandbox_of("pod-1", sandbox))
+            assert rows(node) == {}
+            assert rig.told[-1] == (Operation.RELEASE, True)
+            rig.runtime.stop(sandbox)
+            node.stopped(sandbox_of("pod-1", sandbox))
+            rig.runtime.run("another")
+            await node._reconcile()
+            assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
+def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer goes on, and its grant stays until it is done; then it goes without another minute."""
+    monkeypatch.setattr("hooks.node.attaching.STOP_WAIT_S", 0.01)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            rig.runtime.run("another")
+            await create(rig, node, "pod-1", sandbox)
+            node.stopping(sandbox_of("pod-1", sandbox))
+            rig.attacher.pause()
+            await node.give_back_vfs(sandbox_of("pod-1", sandbox))
+            assert rig.told[-1] == (Operation.RELEASE, False)
+            rig.runtime.stop(sandbox)
+            node.stopped(sandbox_of("pod-1", sandbox))
+            comparing = asyncio.create_task(node._reconcile())
+            await until(lambda: len(rig.attacher.reconciled) > 1)
+            assert given(node, "pod-1") == BDFS[:2]
+            assert node._ending
+            other = await ask(node, sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": "3"}))
+            assert reason(other) is Reason.CAPACITY_EXCEEDED
+            node.ledger.release(PodUid("pod-1"), end=End(at=0))  # as by a person: the row alone holds them
+            other = await ask(node, sandbox_of("pod-2", "s9", {"lading.dev/vfs": BDFS[0]}))
+            assert reason(other) is Reason.DEVICE_HELD
+            comparing.cancel()
+            rig.attacher.go_on()
+            await until(lambda: rows(node) == {})
+
+    play(scenario)
+
+
+def test_what_came_back_late_is_free_without_another_wait(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hooks.node.node.RELEASE_RETRY_S", 3600.0)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            rig.runtime.run("another")
+            await create(rig, node, "pod-1", sandbox)
+            keeping = asyncio.create_task(node.keep_reconciled())
+            rig.runtime.stop(sandbox)
+            node.ledger.tombstone(SandboxId(sandbox), 0)  # heard before we were started again
+            await until(lambda: node.ledger.grants() == ())
+            assert rows(node) == {}
+            keeping.cancel()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_lists_that_failed_or_are_empty_release_nothing(play: Play, down: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await create(rig, node, "pod-1", sandbox)
+            rig.runtime.down = down
+            rig.runtime.remove(sandbox)
+            await node._reconcile()
+            assert set(rows(node)) == set(BDFS[:2])
+
+    play(scenario)
+
+
+def test_what_had_begun_to_be_released_needs_no_list(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await create(rig, node, "pod-1", sandbox)
+            rig.runtime.remove(sandbox)
+            begun = node.ledger.journal.rows()[0]
+            node.ledger.journal.reach(begun.bdf, begun.generation, Step.RESTORING)
+            await node._reconcile()
+            assert set(rows(node)) == set(BDFS[:2]) - {begun.bdf}
+
+    play(scenario)
+
+
+def test_the_attacher_is_told_who_is_ready_and_who_lives(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            one, other, empty = (rig.runtime.run(f"pod-{i}") for i in (1, 2, 3))
+            kept = rig.runtime.create(other, "train")
+            rig.runtime.stop(other, but=kept)
+            exited = rig.runtime.create(one, "train")
+            rig.runtime.exit(exited)
+            await node._reconcile()
+            ready, live, unheld = rig.attacher.reconciled[-1]
+            assert ready == {SandboxId(one), SandboxId(empty)}
+            assert live == {SandboxId(other)}
+            assert not unheld
+
+    play(scenario)
+
+
+def test_lists_say_nothing_of_what_was_begun_while_they_were_made(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+            before = {row.generation for row in node.ledger.journal.rows()}
+            asked = rig.runtime.asked
+            rig.runtime.pause()
+            comparing = asyncio.create_task(node._reconcile())
+            await until(lambda: rig.runtime.asked > asked)
+            await ask(node, sandbox_of("pod-2", "s9"))
+            rig.runtime.go_on()
+            await comparing
+            assert rig.attacher.known == before
+
+    play(scenario)
+
+
+# after a ledger was lost
+
+
+def test_what_is_adopted_from_the_runtime_has_its_rows_again(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await create(rig, node, "pod-1", rig.runtime.run("pod-1"))
+            before = node.ledger.journal.rows()
+        (rig.folder / "state" / "node.db").rename(rig.folder / "lost.db")
+        for left in (rig.folder / "state").iterdir():
+            left.unlink()
+        async with rig.node() as node:
+            assert given(node, "pod-1") == BDFS[:2]
+            assert node.ledger.journal.rows() == before
+            assert all(row.step is Step.ATTACHED for row in before)
+
+    play(scenario)
+
+
+# a device that fell ill
+
+
+def give_up(rig: Rig) -> None:
+    rig.rules = replace(RULES, unhealthy=Unhealthy.GIVE_UP)
+
+
+def test_by_default_a_container_waits_for_its_device(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.DEVICE_UNHEALTHY
+            assert given(node, "pod-1") == BDFS[:2]
+            await rig.look(node, vf(0), vf(1), vf(2), vf(3))
+            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
+
+    play(scenario)
+
+
+def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        give_up(rig)
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            answer = await ask(node, sandbox_of("pod-1", sandbox))
+            assert isinstance(answer, Answer)
+            assert not answer.reused
+            assert given(node, "pod-1") == [BDFS[0], BDFS[2]]
+            assert set(rows(node)) == set(BDFS[:3])
+            assert node._ending
+            await node._reconcile()
+            assert set(rows(node)) == {BDFS[0], BDFS[2]}
+            assert len(records.fields(Event.GRANT_RELEASED)) == 1
+            first, second = read_history(node.ledger.path)
+            assert (first.devices.names, second.devices.names) == (BDFS[:2], [BDFS[0], BDFS[2]])
+            assert (first.end.how if first.end else None, second.end) == (Ended.GIVEN_UP, None)
+            again = await ask(node, sandbox_of("pod-1", sandbox))
+            assert isinstance(again, Answer)
+            assert again.reused
+
+    play(scenario)
+
+
+def test_what_the_ledger_does_not_take_is_not_given_up(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        give_up(rig)
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            rig.runtime.exit(await create(rig, node, "pod-1", sandbox))
+            await rig.look(node, vf(0), replace(vf(1), driver="", unhealthy="no driver"), vf(2), vf(3))
+            node.ledger._db.execute("PRAGMA query_only = 1")
+            assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.LEDGER_UNAVAILABLE
+            assert given(node, "pod-1") == BDFS[:2]
+
+    play(scenario)
+
+
+def test_rows_of_a_node_that_attaches_nothing_any_more_still_hold(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.rules = NO_NETDEVS
+        async with rig.node() as node:
+            row = replace(holders.row(pod="pod-9", sandbox=rig.runtime.run("pod-9")), vf=vf(0))
+            node.ledger.journal.begin(row)
+            assert reason(await ask(node, sandbox_of("pod-1", "s1", {"lading.dev/vfs": BDFS[0]}))) is Reason.DEVICE_HELD
+            assert rows(node) == {BDFS[0]: Step.ATTACHED}
+            await node.give_back_vfs(sandbox_of("pod-9", row.sandbox))
+            assert rows(node) == {}
+
+    play(scenario)
+
+
+def test_the_settings_that_were_granted_are_those_that_are_attached(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, netdev=replace(RULES.netdev, settings=VfSettings(mtu=4000)))
+        async with rig.node() as node:
+            assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
+            assert {row.settings for row in node.ledger.journal.rows()} == {VfSettings(mtu=4000)}
+
+    play(scenario)
+
+
+def test_what_is_shown_is_made_once_for_what_it_is_made_of(play: Play) -> None:
+    """A container without a VF asks for it too, beside pods with hundreds."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            at_home = node.inventory
+            await create(rig, node, "p1", rig.runtime.run("p1"))
+            away = node.inventory
+            assert away is not at_home
+            assert node.inventory is away
+            await rig.look(node, vf(0, netdev=""), *HOME.vfs[1:])
+            assert node.inventory is not away
+            assert node.inventory == away
+
+    play(scenario)
+
+
+def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Play) -> None:
+    """The runtime lists the sandbox as ended before it runs CNI's DEL."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("p1")
+            answer = await ask(node, sandbox_of("p1", sandbox))
+            assert isinstance(answer, Answer)
+            rig.runtime.create(sandbox, "train", wears=answer.adjustment.annotations[GRANT])
+            node.stopping(sandbox_of("p1", sandbox))
+            rig.runtime.stop(sandbox)
+            await node._reconcile()
+            assert given(node, "p1")
+            node.stopped(sandbox_of("p1", sandbox))
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_a_stop_that_nobody_waits_for_any_more_holds_no_vf(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("p1")
+            assert isinstance(await ask(node, sandbox_of("p1", sandbox)), Answer)
+            node.stopping(sandbox_of("p1", sandbox))
+            rig.runtime.stop(sandbox)
+            monkeypatch.setattr("hooks.node.node.STOPPING_S", -1.0)
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys_stray(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        sandbox = rig.runtime.run("p1")
+        async with rig.node() as node:
+            await create(rig, node, "p1", sandbox)
+        rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
+        async with rig.node() as node:
+            await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
+            await node._reconcile()
+            assert (len(rows(node)), node.vfs.strays, node.unwell) == (2, frozenset(), ())
+            node.stopping(sandbox_of("p1", sandbox))
+            await node.give_back_vfs(sandbox_of("p1", sandbox))
+            assert rows(node) == {}
+            rig.runtime.stop(sandbox)
+            node.stopped(sandbox_of("p1", sandbox))
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play) -> None:
+    """The sandbox dies as a container of it is made again: what that has may not be another pod's when it is answered."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("p1")
+            container = await create(rig, node, "p1", sandbox)
+            rig.runtime.exit(container)
+            for row in node.ledger.journal.rows():
+                node.ledger.journal.forget(row.bdf, row.generation)
+            rig.attacher.pause()
+            asking = asyncio.create_task(ask(node, sandbox_of("p1", sandbox)))
+            await until(lambda: len(rig.attacher.asked) == 2)
+            for row in node.ledger.journal.rows():
+                node.ledger.journal.forget(row.bdf, row.generation)  # as before its first step
+            rig.runtime.stop(sandbox)
+            node.clock = lambda: 10**10
+            await node._reconcile()
+            await node._reconcile()
+            assert given(node, "p1")
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await node._reconcile()
+            await node._reconcile()
+            assert not given(node, "p1")
+
+    play(scenario)

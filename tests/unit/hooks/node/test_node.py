@@ -1,0 +1,741 @@
+"""Inventory, ledger and runtime joined: a real ledger, a runtime of two lists, a hand-made inventory."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from hooks.forms.annotations import Trust
+from hooks.grant.decide import Answer, Rules
+from hooks.grant.pod import PodPolicy
+from hooks.grant.rdma import RdmaInjection
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.period import Began, End
+from hooks.ledger.store import Ledger, read_history
+from hooks.model.assignment import Form, Refusal
+from hooks.model.inventory import DriverMount, Inventory
+from hooks.node import node as node_module
+from hooks.node.bypass import Bypassed
+from hooks.node.node import Node
+from hooks.vendors.nvidia.hide import UnassignedPolicy
+from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from lading.log import Event, Level, Log
+from lading.reasons import Reason
+from lading.signature import sign
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid, SandboxId
+from protos.hook.v1 import hook_pb2
+from tests.fakes.attacher import FakeAttacher
+from tests.fakes.holders import BOOT, NOW, grant, whole
+from tests.fakes.holders import gpu_uuid as held_uuid
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
+from tests.unit.runtimeproxy.conftest import Records
+
+DEVICES = inventory(gpus=(gpu(0), gpu(1)), vfs=(vf(0), vf(1)))
+GPU_0 = {"lading.dev/gpus": "0"}
+RULES = Rules(
+    node_name="n1",
+    trust=Trust(accepted=frozenset({Form.MANUAL})),
+    pod=PodPolicy(),
+    unassigned=UnassignedPolicy(),
+    gpu=GpuInjection(mode=GpuMode.DEVICES),
+    rdma=RdmaInjection(),
+)
+
+
+class Rig:
+    """A node beside a runtime, and kubelet's part of the game."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.folder = folder
+        self.log = log
+        self.runtime = FakeRuntime()
+        self.clock: Callable[[], float] = time.time
+        self.rules = RULES
+
+    @asynccontextmanager
+    async def node(self, devices: Inventory = DEVICES) -> AsyncIterator[Node]:
+        with Ledger.open(self.folder / "state" / "node.db") as ledger:
+            node = Node(
+                ledger=ledger,
+                runtime=self.runtime,
+                host_root=self.folder,
+                boot_id=BOOT,
+                log=self.log,
+                rules=lambda: self.rules,
+                reconcile_interval_s=3600.0,
+                attacher=FakeAttacher(ledger.journal),
+                clock=self.clock,
+            )
+            watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
+            node.watch = watch
+            await watch.start()
+            try:
+                yield node
+            finally:
+                await watch.close()
+
+    def ask(
+        self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train"
+    ) -> Answer | Refusal:
+        return node.adjust_container(_sandbox(pod, sandbox, annotations), hook_pb2.Container(name=name))
+
+    def create(self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train") -> str:
+        """A whole CreateContainer: asked, made with what was answered, told. The container's id."""
+        answer = self.ask(node, pod, sandbox, annotations, name)
+        assert isinstance(answer, Answer), answer
+        container = self.runtime.create(sandbox, name, wears=answer.adjustment.annotations.get("lading.dev/grant"))
+        node.container_created(_sandbox(pod, sandbox), hook_pb2.Container(name=name, id=container))
+        return container
+
+    def stop(self, node: Node, pod: str, sandbox: str, *, but: str = "") -> None:
+        node.stopping(_sandbox(pod, sandbox))
+        self.runtime.stop(sandbox, but=but)
+        node.stopped(_sandbox(pod, sandbox))
+
+
+def _sandbox(pod: str, sandbox: str, annotations: dict[str, str] | None = None) -> hook_pb2.PodSandbox:
+    return hook_pb2.PodSandbox(id=sandbox, uid=pod, name=f"name-of-{pod}", namespace="default", annotations=annotations)
+
+
+Scenario = Callable[[Rig], Coroutine[None, None, None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, log: Log) -> Callable[[Scenario], None]:
+    async def run(scenario: Scenario) -> None:
+        async with asyncio.timeout(10):
+            await scenario(Rig(tmp_path, log))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+Play = Callable[[Scenario], None]
+
+
+def holders(node: Node) -> set[str]:
+    return {found.pod for found in node.ledger.grants()}
+
+
+def reason(answer: Answer | Refusal) -> Reason:
+    assert isinstance(answer, Refusal), answer
+    return answer.reason
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  the node has no event to wait for, and the time is bounded by `play`
+        await asyncio.sleep(0)
+
+
+# release
+
+
+def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Records) -> None:
+    """No waiting for the grace that covers calls under way: the stop was seen."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.clock = lambda: NOW + 0.5
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            freed_after: list[float] = []
+            node.released = freed_after.append
+            rig.stop(node, "pod-1", sandbox)
+            assert await node._reconcile()
+            assert holders(node) == set()
+            assert node._stopped_pods == {}
+            (seconds,) = freed_after
+            assert 0 <= seconds < 10
+            (period,) = read_history(node.ledger.path)
+            assert (period.began, period.key_id) == (Began.CREATED, "")
+            assert period.end == End(at=NOW)
+            assert isinstance(rig.ask(node, "pod-2", rig.runtime.run("pod-2")), Answer)
+
+    play(scenario)
+    assert records.fields(Event.GRANT_RELEASED)[0]["devices"] == uuid(0)
+
+
+def test_a_sandbox_that_was_not_seen_to_stop_has_its_grace(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            rig.runtime.stop(sandbox)
+            await node._reconcile()
+            assert holders(node) == {"pod-1"}
+
+    play(scenario)
+
+
+def test_a_pod_with_a_newer_sandbox_keeps_its_devices(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            old = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", old)
+            rig.stop(node, "pod-1", old)
+            new = rig.runtime.run("pod-1")
+            await node._reconcile()
+            assert holders(node) == {"pod-1"}
+            assert node._stopped_pods == {}  # or it would be looked at every two seconds for as long as the pod lives
+            answer = rig.ask(node, "pod-1", new)
+            assert isinstance(answer, Answer)
+            assert answer.reused
+
+    play(scenario)
+
+
+def test_a_stop_during_the_lists_is_not_forgotten(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            rig.runtime.pause()
+            comparing = asyncio.create_task(node._reconcile())
+            await asyncio.sleep(0)
+            rig.stop(node, "pod-1", sandbox)
+            rig.runtime.go_on()
+            await comparing
+            assert holders(node) == {"pod-1"}
+            assert set(node._stopped_pods) == {"pod-1"}
+            await node._reconcile()
+            assert holders(node) == set()
+
+    play(scenario)
+
+
+def test_a_container_that_outlives_its_sandbox_keeps_its_devices_until_it_exits(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            container = rig.create(node, "pod-1", sandbox)
+            rig.stop(node, "pod-1", sandbox, but=container)
+            await node._reconcile()
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+            assert set(node._stopped_pods) == {"pod-1"}  # it is looked at again soon
+            rig.runtime.exit(container)
+            await node._reconcile()
+            assert holders(node) == set()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_a_failed_or_empty_list_releases_nothing(play: Play, down: bool) -> None:
+    """But for an empty one after the node's last pod was seen to stop (tests/unit/hooks/ledger/test_reconcile.py)."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            if down:
+                rig.stop(node, "pod-1", sandbox)
+            rig.runtime.remove(sandbox)
+            rig.runtime.down = down
+            assert await node._reconcile() is not down
+            assert holders(node) == {"pod-1"}
+
+    play(scenario)
+
+
+def test_calls_are_answered_while_annotations_are_compared(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod's author decides how long its annotations are."""
+
+    async def scenario(rig: Rig) -> None:
+        loop, answered = asyncio.get_running_loop(), threading.Event()
+
+        def compared(*_: object, **__: object) -> tuple[Bypassed, ...]:
+            loop.call_soon_threadsafe(answered.set)
+            assert answered.wait(5), "the loop has no turn"
+            return ()
+
+        monkeypatch.setattr(node_module, "find_bypassed", compared)
+        async with rig.node() as node:
+            assert await node._reconcile()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("made_with", "asked_with", "accepts"),
+    [
+        (GPU_0, {}, Form.MANUAL),  # removed since the sandbox was made
+        (GPU_0, {"lading.dev/gpus.train": "0"}, Form.MANUAL),  # another container's since
+        ({"lading.dev/gpus.train": "0"}, {"lading.dev/gpus.train": "0"}, Form.SIGNED),  # the node accepts other forms since
+    ],
+)
+def test_a_container_that_was_answered_with_nothing_was_not_made_past_the_proxy(
+    play: Play, records: Records, made_with: dict[str, str], asked_with: dict[str, str], accepts: Form
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        sandbox = rig.runtime.run("a", made_with)
+        async with rig.node() as node:
+            rig.create(node, "a", sandbox, asked_with, "side")
+        rig.rules = replace(RULES, trust=Trust(accepted=frozenset({accepts})))
+        async with rig.node() as node:  # a restart: only the container's annotation tells
+            assert await node._reconcile()
+            assert [one.pod for one in node.bypassed] == []
+            rig.runtime.create(rig.runtime.run("b", GPU_0), "train")
+            assert await node._reconcile()
+            assert [one.pod for one in node.bypassed] == ["b"]
+        assert [fields["pod_uid"] for fields in records.fields(Event.CONTAINER_BYPASSED)] == ["b"]
+        assert Event.LEDGER_FAILED not in records.events()
+
+    play(scenario)
+
+
+def test_a_pod_that_is_being_answered_is_left_alone(play: Play) -> None:
+    """Its sandbox is new and the lists are older: they know the stopped one only."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            old = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", old)
+            rig.stop(node, "pod-1", old)
+            rig.runtime.pause()
+            comparing = asyncio.create_task(node._reconcile())
+            await asyncio.sleep(0)
+            assert isinstance(rig.ask(node, "pod-1", rig.runtime.run("pod-1")), Answer)
+            rig.runtime.go_on()
+            await comparing
+            assert holders(node) == {"pod-1"}
+
+    play(scenario)
+
+
+def test_the_comparison_runs_soon_after_a_stop(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: node.reconciled)
+            sandbox = rig.runtime.run("pod-1")
+            rig.create(node, "pod-1", sandbox)
+            asked = rig.runtime.asked
+            rig.stop(node, "pod-1", sandbox)
+            await until(lambda: not holders(node))
+            assert rig.runtime.asked == asked + 1
+            keeping.cancel()
+
+    play(scenario)
+
+
+# the start
+
+
+def test_each_outage_of_the_runtime_is_said_once(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            for said in (1, 2):
+                rig.runtime.down = True
+                for _ in range(3):
+                    assert not await node._reconcile()
+                assert records.events().count(Event.LEDGER_FAILED) == said
+                rig.runtime.down = False
+                assert await node._reconcile()
+
+    play(scenario)
+
+
+def test_nothing_new_is_given_before_the_first_comparison(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        kept, late = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
+        async with rig.node() as node:
+            await node._reconcile()
+            rig.create(node, "pod-1", kept)
+        async with rig.node() as node:
+            rig.runtime.down = True
+            assert not await node._reconcile()
+            again = rig.ask(node, "pod-1", kept)
+            assert isinstance(again, Answer)
+            assert again.reused
+            assert reason(rig.ask(node, "pod-2", late, {"lading.dev/gpus": "1"})) is Reason.NOT_RECONCILED
+            rig.runtime.down = False
+            assert await node._reconcile()
+            assert isinstance(rig.ask(node, "pod-2", late, {"lading.dev/gpus": "1"}), Answer)
+
+    play(scenario)
+    assert len(records.fields(Event.LEDGER_RECONCILED)) == 2
+
+
+def test_what_the_ledger_lacks_is_adopted_from_the_runtime(play: Play, records: Records) -> None:
+    lost = grant(devices=whole(0))
+
+    async def scenario(rig: Rig) -> None:
+        container = rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=lost)
+        card = replace(gpu(0), uuid=held_uuid(0))
+        async with rig.node(inventory(gpus=(card,))) as node:
+            await node._reconcile()
+            (adopted,) = node.ledger.grants()
+            assert (adopted.key, adopted.devices, [c.id for c in adopted.containers]) == (lost.key, lost.devices, [container])
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+            assert [period.began for period in read_history(node.ledger.path)] == [Began.ADOPTED]
+
+    play(scenario)
+    assert records.fields(Event.GRANT_ADOPTED)[0]["pod_uid"] == "pod-1"
+
+
+def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
+    """Who holds what is known and could not be written: a grant that fits the ledger may be a card in use."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
+        async with rig.node(inventory(gpus=(replace(gpu(0), uuid=held_uuid(0)),))) as node:
+            node.ledger._db.execute("PRAGMA query_only = ON")
+            assert not await node._reconcile()
+            node.ledger._db.execute("PRAGMA query_only = OFF")
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.NOT_RECONCILED
+            assert await node._reconcile()
+            assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
+
+    play(scenario)
+
+
+def test_without_an_inventory_nothing_is_given(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            node.watch = None
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+
+    play(scenario)
+
+
+# the driver's files at the moment of a decision
+
+
+def with_files(rig: Rig, *names: str, socket: Path | None = None) -> Inventory:
+    """Devices whose driver has these files, below the rig's folder, and perhaps a socket."""
+    rig.rules = replace(RULES, gpu=GpuInjection(mode=GpuMode.DEVICES, driver_files=True))
+    for name in names:
+        (rig.folder / name).touch()
+    mounts = [DriverMount(host_path=str(rig.folder / name), container_path=f"/usr/lib64/{name}") for name in names]
+    if socket:
+        mounts.append(DriverMount(host_path=str(socket), container_path="/run/socket", is_socket=True))
+    assert DEVICES.driver
+    return replace(DEVICES, driver=replace(DEVICES.driver, mounts=tuple(mounts)))
+
+
+def mounted(answer: Answer | Refusal) -> list[str]:
+    assert isinstance(answer, Answer), answer
+    return [mount.container_path for mount in answer.adjustment.mounts]
+
+
+@pytest.mark.parametrize("becomes", ["nothing", "folder"])
+def test_a_file_of_the_driver_that_is_gone_since_the_devices_were_read_is_not_mounted(play: Play, becomes: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        devices = with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")
+        async with rig.node(devices) as node:
+            await node._reconcile()
+            (rig.folder / "libcuda.so.1").unlink()
+            if becomes == "folder":
+                (rig.folder / "libcuda.so.1").mkdir()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DRIVER_FILES_MISSING
+            assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
+def test_a_file_of_the_driver_that_is_back_is_mounted(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node(with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")) as node:
+            await node._reconcile()
+            (rig.folder / "libcuda.so.1").unlink()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DRIVER_FILES_MISSING
+            (rig.folder / "libcuda.so.1").touch()
+            assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1", "/usr/lib64/libnvidia-ml.so.1"]
+
+    play(scenario)
+
+
+def test_a_socket_is_mounted_only_while_it_exists(play: Play, sockets: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        path = sockets / "socket"
+        async with rig.node(with_files(rig, "libcuda.so.1", socket=path)) as node:
+            await node._reconcile()
+            assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1"]
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+                assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1", "/run/socket"]
+
+    play(scenario)
+
+
+# what an earlier user left on a card
+
+
+def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
+    """Its last user ended after the last reading."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, dirty_tolerance_mib=1024)
+        async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
+            await node._reconcile()
+            sandbox, train = _sandbox("pod-1", "s0", GPU_0), hook_pb2.Container(name="train")
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DEVICE_DIRTY
+            assert reason(await node.adjust_after_reading(sandbox, train)) is Reason.DEVICE_DIRTY
+            assert node.watch
+            node.watch._read = lambda: DEVICES
+            assert isinstance(await node.adjust_after_reading(sandbox, train), Answer)
+
+    play(scenario)
+
+
+# a driver that is loaded again
+
+
+def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
+    """A reload of the driver between two readings: the old minor is another card's."""
+
+    async def scenario(rig: Rig) -> None:
+        link = rig.folder / "sys/bus/pci/devices" / gpu(0).bdf / "driver"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("nvidia")
+        before = replace(DEVICES, gpus=(replace(gpu(0, minor=2), binding=link.lstat().st_ino),))
+        async with rig.node(before) as node:
+            await node._reconcile()
+            link.rename(link.with_name("before"))  # so that its inode number is not free
+            link.symlink_to("nvidia")
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+            after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=link.lstat().st_ino),))
+            assert node.watch
+            node.watch._read = lambda: after
+            answer = await node.adjust_after_reading(_sandbox("pod-1", "s0", GPU_0), hook_pb2.Container(name="train"))
+            assert isinstance(answer, Answer)
+            assert "/dev/nvidia3" in [device.container_path for device in answer.adjustment.devices]
+
+    play(scenario)
+
+
+# one decision at a time
+
+
+def test_interleaved_requests_never_share_a_device(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+
+            async def ask(pod: str, annotations: dict[str, str]) -> Answer | Refusal:
+                await asyncio.sleep(0)
+                return rig.ask(node, pod, f"{pod}-s0", annotations)
+
+            asked = [ask(f"pod-{n}", {"lading.dev/vfs": "1"}) for n in range(4)]
+            asked += [ask(f"gpu-{n}", GPU_0) for n in range(3)]
+            answers = await asyncio.gather(*asked)
+            assert sum(isinstance(answer, Answer) for answer in answers[:4]) == 2
+            assert sum(isinstance(answer, Answer) for answer in answers[4:]) == 1
+            given = [d for g in node.ledger.grants() for d in (*g.devices.gpus, *g.devices.vfs)]
+            assert len(given) == len(set(given)) == 3
+
+    play(scenario)
+
+
+def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Records) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            node.ledger._db.execute("PRAGMA query_only = ON")
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
+            node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
+            node.container_removed(hook_pb2.Container(id="c0"))
+            assert node.ledger.grants() == ()
+            node.ledger._db.execute("PRAGMA query_only = OFF")
+            assert isinstance(rig.ask(node, "pod-2", "s1"), Answer)
+
+    play(scenario)
+    assert Event.LEDGER_FAILED in records.events()
+
+
+def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(play: Play) -> None:
+    """Its end was not heard of either, and the grant is younger than the grace for calls under way."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            sandbox = rig.runtime.run("pod-1")
+            await node._reconcile()
+            rig.create(node, "pod-1", sandbox)
+            node.ledger._db.execute("PRAGMA query_only = ON")
+            node.stopping(_sandbox("pod-1", sandbox))
+            assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
+            rig.runtime.stop(sandbox)
+            node.ledger._db.execute("PRAGMA query_only = OFF")
+            await node._reconcile()
+            assert holders(node) == set()
+            node.stopping(_sandbox("pod-1", sandbox))  # again, and now it is written
+        async with rig.node() as node:
+            assert node.ledger.is_stopped(SandboxId(sandbox))
+
+    play(scenario)
+
+
+def test_a_stopped_sandbox_is_given_nothing_any_more(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            node.stopping(_sandbox("pod-1", "s0"))
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.SANDBOX_STOPPED
+            assert isinstance(rig.ask(node, "pod-1", "s1"), Answer)
+            node.sandbox_removed(_sandbox("pod-1", "s0"))
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.SANDBOX_STOPPED
+
+    play(scenario)
+
+
+def test_a_removed_sandbox_was_stopped_also_if_nobody_heard_of_that(play: Play) -> None:
+    """Killed before the release, the next instance finds its tombstone."""
+
+    async def scenario(rig: Rig) -> None:
+        sandbox, _ = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
+        async with rig.node() as node:
+            await node._reconcile()
+            rig.create(node, "pod-1", sandbox)
+            rig.runtime.remove(sandbox)
+            node.sandbox_removed(_sandbox("pod-1", sandbox))
+        async with rig.node() as node:
+            assert holders(node) == {"pod-1"}
+            await node._reconcile()
+            assert holders(node) == set()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_it_can_be_ended_at_any_moment(play: Play, turns: int) -> None:
+    """Also in the turns of the loop in which a stopped sandbox wakes it."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: node.reconciled)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            node.stopped(_sandbox("pod-1", "s0"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            keeping.cancel()
+            await asyncio.wait({keeping}, timeout=1)
+            assert keeping.cancelled()
+
+    play(scenario)
+
+
+def test_containers_of_a_grant_are_kept_and_forgotten(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            await node._reconcile()
+            container = rig.create(node, "pod-1", rig.runtime.run("pod-1"))
+            found = node.ledger.find(PodUid("pod-1"), "train")
+            assert found is not None
+            assert [c.id for c in found.containers] == [container]
+            node.container_removed(hook_pb2.Container(id=container))
+            assert [g.containers for g in node.ledger.grants()] == [()]
+
+    play(scenario)
+
+
+# cards in use without a grant
+
+
+def process(folder: Path, pid: int, cgroup: str) -> Path:
+    path = folder / "proc" / str(pid) / "cgroup"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"0::{cgroup}\n")
+    return path
+
+
+IN_USE = inventory(gpus=(replace(gpu(0), process_ids=(42,)), gpu(1)))
+OTHER_POD = "/kubepods.slice/kubepods-podaaaa_bbbb.slice/cri-containerd-" + "c" * 64 + ".scope"
+
+
+def test_a_card_that_a_pod_uses_without_a_grant_is_held_while_it_uses_it(play: Play, records: Records) -> None:
+    """The inventory may be seconds old: whether the process is still there is asked at the moment of the decision."""
+
+    async def scenario(rig: Rig) -> None:
+        path = process(rig.folder, 42, OTHER_POD)
+        async with rig.node(IN_USE) as node:
+            await node._reconcile()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DEVICE_HELD
+            node.inventory_changed(Inventory(), IN_USE)
+            path.unlink()
+            assert isinstance(rig.ask(node, "pod-1", "s0"), Answer)
+
+    play(scenario)
+    (foreign,) = records.fields(Event.HOLDER_FOREIGN)  # said once
+    assert foreign["device"] == uuid(0)
+
+
+def test_a_process_of_the_host_or_of_the_pod_itself_holds_nothing(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        path = process(rig.folder, 42, "/system.slice/dcgm.service")
+        async with rig.node(IN_USE) as node:
+            await node._reconcile()
+            assert isinstance(rig.ask(node, "aaaa-bbbb", "s0"), Answer)
+            path.write_text(f"0::{OTHER_POD}\n")
+            assert isinstance(rig.ask(node, "aaaa-bbbb", "s0"), Answer)
+
+    play(scenario)
+
+
+def test_when_nobody_knows_who_uses_a_card_it_is_not_given(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        (rig.folder / "proc/42/cgroup").mkdir(parents=True)
+        async with rig.node(IN_USE) as node:
+            await node._reconcile()
+            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+            assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
+# the history
+
+
+def test_whose_signature_gave_a_device_is_kept(play: Play) -> None:
+    key = Ed25519PrivateKey.generate()
+    devices = {"train": {"gpus": [{"uuid": uuid(1)}]}}
+    text = json.dumps({"v": 1, "pod": "pod-1", "node": "n1", "gen": 7, "containers": devices})
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, trust=Trust(accepted=frozenset({Form.SIGNED}), keys={"k1": key.public_key()}))
+        async with rig.node() as node:
+            await node._reconcile()
+            rig.create(node, "pod-1", rig.runtime.run("pod-1"), {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, "k1", text)})
+            (period,) = read_history(node.ledger.path)
+            assert (period.form, period.gen, period.key_id, period.devices.names) == (Form.SIGNED, 7, "k1", [uuid(1)])
+
+    play(scenario)
+
+
+# the log
+
+
+def test_changes_of_the_inventory_are_said(play: Play, records: Records) -> None:
+    ill = inventory(gpus=(gpu(0, unhealthy="it fell off the bus"), gpu(1)), vfs=(vf(0), vf(1)))
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            node.inventory_changed(DEVICES, ill)
+            node.inventory_changed(ill, DEVICES)
+            for _ in range(2):
+                node.inventory_failed(OSError("NVML hangs"))
+
+    play(scenario)
+    assert [(level, fields["device"]) for level, event, _, fields in records.written if event is Event.DEVICE_UNHEALTHY] == [
+        (Level.WARNING, uuid(0))
+    ]
+    assert [fields["device"] for fields in records.fields(Event.DEVICE_HEALTHY)] == [uuid(0)]
+    assert records.fields(Event.INVENTORY_CHANGED) == [{"gpus": "2", "pfs": "1", "vfs": "2"}]  # the first one, in one line
+    assert records.events().count(Event.INVENTORY_FAILED) == 1

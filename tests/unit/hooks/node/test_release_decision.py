@@ -1,0 +1,172 @@
+"""What a person's release does: what is left of the dead goes, what somebody alive can use stays."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hooks.ledger.listing import Said
+from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.attachment import Attachment, Step
+from hooks.model.grant import Grant
+from hooks.node.release_decision import Alive, Device, Release, decide_release, find_alive, find_device, waiting_for
+from lading.errors import ConfigError
+from protos.cri.runtime.v1 import api_pb2 as cri
+from tests.fakes import holders
+from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
+
+NODE = inventory(gpus=(gpu(0), mig_gpu(1)), vfs=(vf(0), vf(1)))
+BOTH = Devices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
+NOBODY = Alive()
+CARD = Device(gpu=holders.gpu_uuid(0))
+FUNCTION = Device(vf=holders.vf_bdf(1))
+
+
+def decided(device: Device, grants: Sequence[Grant] = (), rows: Sequence[Attachment] = (), alive: Alive = NOBODY) -> Release:
+    return decide_release(device, Said(grants=grants, attachments=rows), alive)
+
+
+def ready(*pods: str) -> Alive:
+    return find_alive([holders.sandbox(pod) for pod in pods], [])
+
+
+# ---- which device
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        (gpu(0).uuid.upper().replace("GPU", "gpu"), Device(gpu=uuid(0))),
+        (gpu(0).bdf, Device(gpu=uuid(0))),
+        ("00000000:10:00.0", Device(gpu=uuid(0))),
+        (mig_uuid(10), Device(mig=mig_uuid(10))),
+        (vf(1).bdf.upper(), Device(vf=vf(1).bdf)),
+    ],
+)
+def test_a_device_of_the_node_by_any_of_its_names(text: str, device: Device) -> None:
+    assert find_device(text, NODE, Said()) == device
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, text) for text in ("0", "mlx5_1", "GPU-1", "all", "0000:ff:00.1", str(holders.gpu_uuid(9)))),
+        ("", "''"),
+        ("a\x1bb", r"a\x1bb"),
+    ],
+)
+def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        find_device(text, NODE, Said())
+    assert said in e.value.message
+
+
+def test_what_is_gone_can_be_released_while_somebody_holds_it() -> None:
+    said = Said(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
+    assert find_device(holders.gpu_uuid(9), NODE, said) == Device(gpu=holders.gpu_uuid(9))
+    assert find_device(holders.vf_bdf(9), NODE, said) == Device(vf=holders.vf_bdf(9))
+
+
+# ---- who is alive
+
+
+def test_a_ready_sandbox_and_a_container_that_has_not_exited_are_alive() -> None:
+    for state, alive in (
+        (cri.CONTAINER_CREATED, True),
+        (cri.CONTAINER_RUNNING, True),
+        (cri.CONTAINER_UNKNOWN, True),
+        (cri.CONTAINER_EXITED, False),
+    ):
+        found = find_alive([holders.sandbox(ready=False)], [holders.container(state=state)])
+        assert bool(found.uses(holders.grant())) is alive
+        assert bool(found.uses_vf(holders.row())) is alive
+    assert ready("pod-1").uses(holders.grant())
+    assert ready("pod-1").uses_vf(holders.row())
+    assert not ready("pod-2").uses(holders.grant())
+    assert not ready("pod-2").uses_vf(holders.row())
+
+
+def test_a_container_is_known_by_its_sandbox_its_label_or_its_id() -> None:
+    running = holders.container("c9")
+    unlabelled = holders.container("c9")
+    unlabelled.labels.clear()
+    assert find_alive([], [running]).uses(holders.grant())
+    assert find_alive([holders.sandbox(ready=False)], [unlabelled]).uses(holders.grant())
+    assert not find_alive([], [unlabelled]).uses(holders.grant())
+    assert find_alive([], [unlabelled]).uses(holders.grant(containers={"c9": "pod-1-s0"}))
+
+
+# ---- what is done
+
+
+def test_of_a_pod_that_is_gone_the_vf_comes_back_before_the_grant_is_freed() -> None:
+    grant, row = holders.grant(devices=BOTH), holders.row(1)
+    for device in (CARD, FUNCTION):
+        release = decided(device, [grant], [row])
+        assert (release.attachments, release.grants, release.in_use) == ((row,), (grant,), ())
+        back, freed = release.steps.index(next(s for s in release.steps if row.netns in s)), len(release.steps) - 1
+        assert back < freed
+        for name in (holders.gpu_uuid(0), holders.vf_bdf(1), "train", "name-of-pod-1"):
+            assert name in release.steps[freed]
+
+
+def test_what_nobody_holds_is_no_work() -> None:
+    others = holders.grant("other", devices=holders.whole(3))
+    assert decided(CARD, [others], [holders.row(3)]) == Release(device=str(CARD))
+
+
+def test_an_attachment_without_a_grant_is_brought_back() -> None:
+    assert decided(FUNCTION, rows=[holders.row(1)]).attachments == (holders.row(1),)
+
+
+def test_what_a_live_pod_has_is_not_taken() -> None:
+    grant, row = holders.grant(devices=BOTH), holders.row(1)
+    for device in (CARD, FUNCTION):
+        release = decided(device, [grant], [row], ready("pod-1"))
+        assert (release.attachments, release.grants, release.steps) == ((), (), [])
+        assert release.in_use
+        assert all("name-of-pod-1" in words for words in release.in_use)
+
+
+def test_of_sharers_the_dead_go_and_the_living_stay() -> None:
+    dead, alive = holders.grant("dead", devices=holders.share(0)), holders.grant("alive", devices=holders.share(0))
+    release = decided(CARD, [dead, alive], alive=ready("alive"))
+    assert release.grants == (dead,)
+    assert [("name-of-alive" in words, "name-of-dead" in words) for words in release.in_use] == [(True, False)]
+
+
+def test_a_card_is_released_with_its_instances_and_an_instance_alone() -> None:
+    a, b = (holders.grant(pod, devices=holders.share(0, mig_uuid=mig_uuid(n))) for n, pod in enumerate(("a", "b")))
+    assert decided(CARD, [a, b]).grants == (a, b)
+    assert decided(Device(mig=mig_uuid(1)), [a, b]).grants == (b,)
+
+
+def test_a_vf_comes_back_from_the_older_sandbox_of_a_pod_that_lives_and_its_grant_stays() -> None:
+    grant = holders.grant(devices=BOTH, sandbox="pod-1-s1")
+    newer = find_alive([holders.sandbox(id="pod-1-s1"), holders.sandbox(ready=False)], [])
+    release = decided(FUNCTION, [grant], [holders.row(1)], newer)
+    assert release.attachments == (holders.row(1),)
+    assert release.grants == ()
+    assert release.in_use
+
+
+def test_the_grants_of_a_pod_with_a_container_that_can_not_be_killed_all_stay() -> None:
+    exited, running = holders.grant(devices=BOTH), holders.grant(container="side", devices=holders.vfs(1))
+    alive = find_alive([holders.sandbox(ready=False)], [holders.container("c9", name="side")])
+    release = decided(CARD, [exited, running], [holders.row(1)], alive)
+    assert (release.attachments, release.grants) == ((), ())
+    assert release.in_use
+
+
+def test_a_grant_waits_for_a_vf_that_can_not_come_back_now() -> None:
+    grant, row = holders.grant(devices=BOTH), holders.row(1, sandbox="pod-1-s9")
+    alive = replace(NOBODY, sandboxes={row.sandbox: "its container x has not exited"})
+    release = decided(CARD, [grant], [row], alive)
+    assert (release.attachments, release.grants) == ((), ())
+    assert any(row.bdf in words for words in release.in_use)
+
+
+def test_another_pods_vf_of_the_same_name_is_not_waited_for() -> None:
+    grant = holders.grant(devices=BOTH)
+    assert list(waiting_for(grant, [holders.row(1, "other"), holders.row(2)])) == []
+    assert list(waiting_for(grant, [holders.row(1, step=Step.RETURNING)])) == [holders.vf_bdf(1)]

@@ -1,0 +1,53 @@
+from hooks.vendors.nvidia.hide import UnassignedPolicy, adjust_unassigned
+from protos.hook.v1 import hook_pb2
+
+HIDE = UnassignedPolicy(exempt_namespaces=frozenset({"gpu-operator"}))
+COEXIST = UnassignedPolicy(coexist=True)
+NVIDIA = hook_pb2.Device(container_path="/dev/nvidia0", host_path="/dev/nvidia0")
+
+
+def visible(policy: UnassignedPolicy, *values: str, namespace: str = "default", devices: bool = False) -> str | None:
+    """The value that the container is given, or None where it is left as it was."""
+    container = hook_pb2.Container(
+        env=[hook_pb2.EnvVar(name="NVIDIA_VISIBLE_DEVICES", value=value) for value in values],
+        devices=[NVIDIA] if devices else [],
+    )
+    adjustment = adjust_unassigned(hook_pb2.PodSandbox(namespace=namespace), container, policy)
+    if not adjustment.env:
+        assert adjustment == hook_pb2.Adjustment()
+        return None
+    (upsert,) = adjustment.env
+    assert upsert.name == "NVIDIA_VISIBLE_DEVICES"
+    return upsert.value
+
+
+def test_every_card_is_hidden() -> None:
+    assert visible(HIDE) == "void"
+    assert visible(HIDE, "all") == "void"
+    assert visible(HIDE, "GPU-1") == "void"
+    assert visible(HIDE, devices=True) == "void"
+
+
+def test_exempt_is_what_the_configuration_names() -> None:
+    assert visible(HIDE, "all", namespace="gpu-operator") is None
+    assert visible(HIDE, "all", namespace="gpu-operator-2") == "void"
+    assert visible(UnassignedPolicy(hide=False), "all") is None
+
+
+def test_what_a_device_plugin_supplied_is_left_alone() -> None:
+    assert visible(COEXIST, "GPU-1,GPU-2") is None
+    assert visible(COEXIST, devices=True) is None
+    assert visible(COEXIST, "GPU-1", devices=True) is None
+    assert visible(COEXIST, "void") is None
+
+
+def test_what_a_pod_wrote_itself_is_not_a_device_plugins() -> None:
+    assert visible(COEXIST) == "void"  # the image may say all
+    assert visible(COEXIST, "all") == "void"
+    assert visible(COEXIST, "0,1") == "void"
+    assert visible(COEXIST, "all", devices=True) == "void"
+
+
+def test_a_pods_own_value_does_not_replace_a_device_plugins() -> None:
+    assert visible(COEXIST, "GPU-1", "all") == "GPU-1"
+    assert visible(COEXIST, "GPU-1", "GPU-2") == "GPU-1"
