@@ -23,15 +23,15 @@ from lading.tracing import OFF, Span, Tracing
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
-from runtimeproxy.adjustment.merge import Answers, Merged, merge
+from runtimeproxy.adjustment.merge import Merged, merge
 from runtimeproxy.call.calls import HeldCall, Stage, held_paths
 from runtimeproxy.call.known import Known
-from runtimeproxy.call.outcome import Forward, Outcome, Refusal, Refuse
+from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal, Refuse
 from runtimeproxy.call.projection import sandbox_of_list
-from runtimeproxy.call.screening import Screening
 from runtimeproxy.call.subject import Subject, known_keys, subject_made, subject_of
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
+from runtimeproxy.screening import Screening
 
 LARGE: Final = 1 << 20  # bytes; from here on searching and parsing would be felt by the other connections
 FIND_TIMEOUT_S: Final = 2.0  # for the runtime's word on a sandbox that is not known

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.adjustment.patch import AtPaths, Edit, Edits, Inner, Named, Replaced, Upserted, edited, tag, upserted_map
 from runtimeproxy.call.calls import Stage
+from runtimeproxy.protobuf.patch import AtPaths, Edit, Edits, Inner, Named, Replaced, Upserted, edited, tag, upserted_map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

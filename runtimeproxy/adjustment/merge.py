@@ -42,12 +42,6 @@ Key = tuple[str, str]  # kind and name: ("env", "NCCL_IB_HCA"), ("device", "/dev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    adjustments: tuple[tuple[str, hook.Adjustment], ...] = ()  # (name of the registration, its answer), in hook order
-    forgiven: Mapping[str, Refusal] = field(default_factory=dict)  # what failed and did not end the chain, by name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     adjustment: hook.Adjustment = field(default_factory=hook.Adjustment)
     owners: Mapping[Key, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.call.wire import LENGTH, BrokenWireError, fields, parse_in_parts
+from runtimeproxy.protobuf.wire import LENGTH, BrokenWireError, fields, parse_in_parts
 
 
 class Stage(Enum):

@@ -11,6 +11,7 @@ from typing import Final
 from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
+from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.subject import Subject
 
 
@@ -60,3 +61,11 @@ class Refusal:
     def outcome(self) -> Refuse:
         status = _STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION)
         return Refuse(status, f"lading: {self.reason}: {printable(self.message)}", self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the hooks of a stage answered."""
+
+    adjustments: tuple[tuple[str, hook.Adjustment], ...] = ()  # (name of the registration, its answer), in hook order
+    forgiven: Mapping[str, Refusal] = field(default_factory=dict)  # what failed and did not end the chain, by name

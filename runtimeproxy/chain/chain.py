@@ -19,9 +19,8 @@ from google.protobuf.message import DecodeError
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.adjustment.merge import Answers
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import Answers, Refusal
 from runtimeproxy.chain.endpoint import RESTART_WAIT_S, Endpoint, Failure
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 

@@ -13,8 +13,8 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import Merged, merge
-from runtimeproxy.call import wire
 from runtimeproxy.call.calls import Stage, read_id
+from runtimeproxy.protobuf import wire
 from tests.fuzz.tape import Tape
 from tests.properties.test_adjustment import expected
 

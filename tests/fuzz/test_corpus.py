@@ -9,7 +9,7 @@ import pytest
 
 from lading.http2.headers import HeaderLane
 from lading.http2.sending import Sender
-from runtimeproxy.adjustment import patch
+from runtimeproxy.protobuf import patch
 from tests.fuzz.run import CORPUS, TARGETS, bounded, corpus, fuzz, player
 
 SECONDS = float(os.environ.get("LADING_FUZZ_SECONDS", "3"))

@@ -15,9 +15,8 @@ from lading.vocabulary import MAX_KEYS
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import gate as gate_module
-from runtimeproxy.adjustment.merge import Answers
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Forward, Outcome, Refusal, Refuse
+from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal, Refuse
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate

@@ -13,9 +13,8 @@ import pytest
 from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.adjustment.merge import Answers
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import Answers, Refusal
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.endpoint import MAX_ANSWER_BYTES, MAX_QUEUED
 from runtimeproxy.chain.registrations import FailurePolicy, Registration

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.call import wire
-from runtimeproxy.call.wire import PART, BrokenWireError, contains, fields, parse_in_parts
+from runtimeproxy.protobuf import wire
+from runtimeproxy.protobuf.wire import PART, BrokenWireError, contains, fields, parse_in_parts
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = cri.CreateContainerRequest

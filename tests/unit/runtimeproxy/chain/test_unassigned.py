@@ -1,8 +1,8 @@
 import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.adjustment.unassigned import decide_hidden
 from runtimeproxy.chain.registrations import HideUnassigned
+from runtimeproxy.chain.unassigned import decide_hidden
 
 HIDE = HideUnassigned(env=(("NVIDIA_VISIBLE_DEVICES", "void"),), exempt_namespaces=frozenset({"kube-system"}))
 COEXIST = HideUnassigned(env=HIDE.env, keep_kubelet_devices=True)

@@ -2,11 +2,10 @@ import pytest
 
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.adjustment.merge import Answers
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
-from runtimeproxy.call.screening import Screening
+from runtimeproxy.call.outcome import Answers, Refusal
 from runtimeproxy.chain.registrations import HideUnassigned, Registration
+from runtimeproxy.screening import Screening
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = Stage.CREATE_CONTAINER

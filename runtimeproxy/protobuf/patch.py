@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import Message
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.call.wire import LENGTH, fields
+from runtimeproxy.protobuf.wire import LENGTH, fields
 from runtimeproxy.relay.received import joined
 
 _NUMBER: Final = 0  # wire type of int64

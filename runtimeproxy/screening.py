@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS, Answers
-from runtimeproxy.adjustment.unassigned import decide_hidden
+from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import Answers, Refusal
 from runtimeproxy.call.subject import Subject
-from runtimeproxy.call.wire import contains
 from runtimeproxy.chain.registrations import Registration
+from runtimeproxy.chain.unassigned import decide_hidden
+from runtimeproxy.protobuf.wire import contains
 
 # What only the node writes, and what its ledger is rebuilt from.
 _OURS = frozenset({GRANT, ATTACHMENTS})
