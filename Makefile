@@ -30,6 +30,7 @@ lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m lint.cycles
 	$(PY) -m protos.generate --check
 
 fmt: setup

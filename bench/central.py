@@ -39,13 +39,13 @@ from bench.procfs import read_rss_mb
 from central.api.objects import Node
 from central.ask.model import Policy
 from central.ask.pod import Pod
-from central.feed import DevicesFeed, NodeFeed, PodFeed
-from central.health import Conditions
+from central.controllers.conditions import Conditions
+from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.daemon.settings import Settings
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
-from central.pending import PendingPods
-from central.scheduler import Scheduler
-from central.settings import Settings
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import PendingPods
 from lading.errors import HostError
 from lading.kube.resource import PODS as PODS_OF
 from lading.log import Level, open_log

@@ -19,20 +19,20 @@ import msgspec
 from bench.figures import percentile
 from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy
 from central.assignment.model import Part, Taken
-from central.feed import PodFeed
+from central.controllers.conditions import Conditions
+from central.controllers.informer import PodFeed
 from central.fit import joint
 from central.fit.fit import fit
-from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom, PodRecord
-from central.pending import PendingPods
-from central.scheduler import Reservation, Scheduler
+from central.scheduling.scheduler import Reservation, Scheduler
 from central.simulate.arrivals import draw_arrivals, run_order
 from central.simulate.cluster import Cluster
 from central.simulate.objects import card_of
 from central.simulate.product import forecast_of, read_pod, start_ledger
 from central.simulate.replay import replay
 from central.simulate.trace import Trace
+from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import Metadata, NodeDevices, Status
 from lading.vocabulary import ASSIGNMENT, PodUid

@@ -31,16 +31,16 @@ from bench import api_server
 from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.assignment.model import Part, Taken
-from central.extender.verdicts import Verdicts
+from central.controllers.requeue import Waker
+from central.daemon.leadership import REQUEST_S
 from central.fit import joint
 from central.fit.model import Missing
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodRecord
-from central.pending import PendingPods
-from central.scheduler import Scheduler
-from central.slices import SLICE_S, in_slices
-from central.term import REQUEST_S
-from central.wake import Waker
+from central.loop.slices import SLICE_S, in_slices
+from central.scheduling.scheduler import Scheduler
+from central.scheduling.verdicts import Verdicts
+from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress, PodUid

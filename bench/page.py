@@ -33,10 +33,10 @@ from bench.central import Asker, central
 from bench.figures import percentile
 from bench.procfs import read_rss_mb
 from central.api.objects import Node
-from central.feed import DevicesFeed, NodeFeed
+from central.controllers.informer import DevicesFeed, NodeFeed
+from central.daemon.settings import Settings
 from central.ledger.ledger import Ledger
-from central.page.reports import Reports
-from central.settings import Settings
+from central.state.node_reports import Reports
 from central.view.build import node_view, totals
 from lading.nodedevices import NodeDevices
 from simnode.child import Child

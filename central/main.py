@@ -6,9 +6,9 @@ import faulthandler
 import sys
 from collections.abc import Sequence
 
-from central.daemon import run
-from central.keys import new_key
-from central.settings import CONFIG, Settings, check
+from central.daemon.daemon import run
+from central.daemon.keys import new_key
+from central.daemon.settings import CONFIG, Settings, check
 from lading import __version__
 from lading.errors import LadingError, die
 from lading.log import open_log
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             new_key(args[1:])
         elif args and args[0] == "new-certificates":
             # Only here, for the daemon does without it.
-            from central.certificates import new_certificates  # noqa: PLC0415
+            from central.daemon.certificates import new_certificates  # noqa: PLC0415
 
             new_certificates(args[1:])
         else:

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from central.budgets import Budget
+from central.state.budgets import Budget
 from kubectl_lading.terminal.output import warn
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError

@@ -18,8 +18,8 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from central.reckoning import Reckoning
-from central.why import Why
+from central.scheduling.configuration import Reckoning
+from central.scheduling.why import Why
 from kubectl_lading.flags import Flags
 from lading.errors import ConfigError, LadingError
 from lading.health import NO_SUCH_PAGE
@@ -131,7 +131,7 @@ class Central:
     async def _find_leader(self) -> _Leader:
         lease = await self._client.get(LEASES.path(self._namespace, LEASE), timeout_s=self._timeout_s)
         identity = msgspec.json.decode(lease, type=_Lease).spec.holder_identity or ""
-        holder = identity.partition("_")[0]  # the pod; each of its processes is another candidate (central.api.lease)
+        holder = identity.partition("_")[0]  # the pod; each of its processes is another candidate (central.daemon.lease)
         if not holder:
             raise NotFoundError(f"nobody holds the lease {LEASE}", status=404, reason="NotFound")
         pod = await self._client.get(PODS.path(self._namespace, holder), timeout_s=self._timeout_s)

@@ -18,12 +18,12 @@ import msgspec
 from central.api.objects import Metadata, Node
 from central.api.watch import Named, Unreadable
 from central.ask import pod as ask
-from central.feed import DevicesFeed, NodeFeed, PodFeed
-from central.health import Conditions
+from central.controllers.conditions import Conditions
+from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
-from central.pending import PendingPods
-from central.reckoning import Reckoning
-from central.scheduler import Scheduler
+from central.scheduling.configuration import Reckoning
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import PendingPods
 from kubectl_lading.central import Central, Silent
 from kubectl_lading.owners import Pod
 from kubectl_lading.terminal.output import warn

@@ -13,13 +13,13 @@ from kubectl_lading.plans.defrag import defrag
 from kubectl_lading.plans.simulate import simulate
 from kubectl_lading.pods.pod import pod
 from kubectl_lading.pods.pods import pods
+from kubectl_lading.pods.top import top
 from kubectl_lading.pods.why import why
 from kubectl_lading.terminal.completion import completion, print_candidates
 from kubectl_lading.where.cordon import cordon, uncordon
 from kubectl_lading.where.gpu import gpu
 from kubectl_lading.where.node import node
 from kubectl_lading.where.nodes import nodes
-from kubectl_lading.where.top import top
 from lading import __version__
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -20,19 +20,18 @@ from central.api.known import Ident
 from central.api.objects import Node
 from central.ask.model import Policy
 from central.ask.pod import Pod
+from central.controllers.conditions import Conditions
+from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.extender.server import ExtenderServer
-from central.extender.wire import BindArgs, MetaVictims
-from central.feed import DevicesFeed, NodeFeed, PodFeed
-from central.health import Conditions
 from central.ledger.ledger import Ledger
 from central.page.live import Live
-from central.page.reports import Reports
 from central.page.routes import Page
-from central.pending import PendingPods
-from central.reckoning import reckoning_of
-from central.scheduler import Reservation, Scheduler
+from central.scheduling.configuration import reckoning_of
+from central.scheduling.scheduler import Reservation, Scheduler
 from central.simulate.objects import render_devices
 from central.simulate.trace import TraceNode
+from central.state.node_reports import Reports
+from central.state.pending import PendingPods
 from lading.health import Address
 from lading.log import Level, open_log
 from lading.nodedevices import Grant, NodeDevices, Past, Status, Use
@@ -156,7 +155,7 @@ class SimCluster:
         """Its node; empty where it fits nowhere."""
         nodes = list(self.ledger.nodes())
         decoded = msgspec.convert(pod, Pod)
-        if not self.scheduler.filter(decoded, nodes).NodeNames:
+        if not self.scheduler.filter(decoded, nodes).fitting:
             return ""
         node = self.scheduler.prioritize(decoded, nodes) or ""
         reserved = self.scheduler.reserve(PodUid(pod["metadata"]["uid"]), node)
@@ -269,10 +268,10 @@ class _Verbs:
 
     async def prepare_prioritize(self, pod: Pod) -> None: ...
 
-    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
-        return {}
+    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
+        return ()
 
-    async def bind(self, args: BindArgs) -> str:
+    async def bind(self, uid: PodUid, node: str) -> str:
         return "nothing is bound here"
 
     def reckoning(self) -> bytes:

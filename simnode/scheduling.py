@@ -4,7 +4,7 @@ Enters: a control plane and the folder of manifests. Leaves: CRD, rights and adm
 process with the rights of its own service account and no others; the scheduler's configuration is the deployed one but for
 addresses. Replicas and scheduler can be stopped, killed and started while the block lasts; it ends them by their pids.
 
-A first leader waits 15 s: a lease that is not there may have been deleted under another (central.api.lease).
+A first leader waits 15 s: a lease that is not there may have been deleted under another (central.daemon.lease).
 """
 
 import contextlib

@@ -23,7 +23,7 @@ import msgspec
 from central.api.known import Ident, Known
 from central.api.known import Metadata as AnyMetadata
 from central.api.objects import Metadata
-from central.slices import Slices
+from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient, WatchEvent
 from lading.kube.errors import KubeError, MalformedError, UnclearError, UnreachableError

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ask.pod import Amount, Container, Pod
 from central.ask.quantity import parse_quantity
-from central.reasons import OfPod
+from central.ask.reasons import OfPod
 from lading.annotations import find_unknown, nearest_key
 from lading.vocabulary import (
     GPU_MODEL,

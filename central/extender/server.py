@@ -6,15 +6,15 @@ That is meant while another replica leads: 503 with `Connection: close`, so that
 Refuses: a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413),
 not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503).
 
-The pod of a request only names a pod: central decides by the pod that its watch shows (central.seen). With a client CA a verb
-needs a certificate for one of the allowed names (403), before its body is read: a caller of `bind` decides where the pods of
-the whole cluster go.
+The pod of a request only names a pod: central decides by the pod that its watch shows (central.state.seen). With a client CA a
+verb needs a certificate for one of the allowed names (403), before its body is read: a caller of `bind` decides where the pods
+of the whole cluster go.
 """
 
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
@@ -22,24 +22,26 @@ import msgspec
 from aiohttp import web
 
 from central.ask.pod import Pod
+from central.ask.reasons import OfBinding
 from central.extender.connections import Listener
 from central.extender.wire import (
     BindArgs,
     BindResult,
     ExtenderArgs,
     FilterResult,
-    MetaVictims,
     Names,
     PreemptArgs,
     PreemptResult,
+    name_nodes,
     name_winner,
 )
 from central.page.routes import Page, refuse_name
-from central.reasons import OfBinding
+from central.scheduling.verdicts import Filtered
 from lading.errors import ConfigError
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Span, Tracing
+from lading.vocabulary import PodUid
 
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
 MAX_BODIES: Final = 2 * MAX_BODY  # of all requests together
@@ -62,31 +64,32 @@ class _NotLeadingError(Exception):
 
 
 class Verbs(Protocol):
-    """What the server asks; see central.scheduler and central.bind."""
+    """What the server asks; see central.scheduling.scheduler and central.controllers.binder."""
 
     async def find(self, sent: Pod) -> Pod | None:
-        """The pod as the watch shows it; see central.seen."""
+        """The pod as the watch shows it; see central.state.seen."""
 
     async def prepare_filter(self, pod: Pod) -> None:
         """Judge nodes for as long as one request may take, in slices."""
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """Decide by the nodes that are judged."""
 
     async def prepare_prioritize(self, pod: Pod) -> None: ...
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None: ...
 
-    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]: ...
+    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
+        """Return the nodes where the devices suffice without these pods."""
 
-    async def bind(self, args: BindArgs) -> str:
+    async def bind(self, uid: PodUid, node: str) -> str:
         """Empty, or why not."""
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         """JSON; None for a pod that is not known."""
 
     def reckoning(self) -> bytes:
-        """JSON of central.reckoning."""
+        """JSON of central.scheduling.configuration."""
 
 
 class ExtenderServer:
@@ -234,7 +237,7 @@ class ExtenderServer:
                 return self._json(FilterResult(Error=OfBinding.POD_UNKNOWN.shown))
             await self._verbs.prepare_filter(pod)
             self._check_leads()
-            return self._json(self._verbs.filter(pod, names))
+            return self._json(name_nodes(self._verbs.filter(pod, names)))
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
@@ -251,7 +254,7 @@ class ExtenderServer:
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)
-        error = await self._verbs.bind(args)
+        error = await self._verbs.bind(PodUid(args.PodUID), args.Node)
         request[_SPAN].note(
             k8s_namespace_name=args.PodNamespace,
             k8s_pod_name=args.PodName,
@@ -265,9 +268,11 @@ class ExtenderServer:
         args = _decoded(self._preempt_args, body)
         _note_pod(request[_SPAN], args.Pod)
         pod = await self._find(args.Pod)
-        suffice = await self._verbs.preempt(pod, args.NodeNameToMetaVictims or {}) if pod is not None else {}
+        said = args.NodeNameToMetaVictims or {}
+        victims = {name: [PodUid(one.UID) for one in gone.Pods or ()] for name, gone in said.items()}
+        suffice = await self._verbs.preempt(pod, victims) if pod is not None else ()
         self._check_leads()
-        return self._json(PreemptResult(NodeNameToMetaVictims=suffice))
+        return self._json(PreemptResult(NodeNameToMetaVictims={name: said[name] for name in suffice}))
 
     async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
         if refused := refuse_name(request):

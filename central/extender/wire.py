@@ -9,6 +9,7 @@ from typing import Final, overload
 import msgspec
 
 from central.ask.pod import Pod
+from central.scheduling.verdicts import Filtered
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
@@ -67,6 +68,11 @@ class FilterResult(msgspec.Struct, frozen=True, omit_defaults=True):
     FailedNodes: dict[str, str] = {}
     FailedAndUnresolvableNodes: dict[str, str] = {}
     Error: str = ""
+
+
+def name_nodes(filtered: Filtered) -> FilterResult:
+    """Return the answer to filter. What an eviction might change is in FailedNodes, all else in FailedAndUnresolvableNodes."""
+    return FilterResult(NodeNames=filtered.fitting, FailedNodes=filtered.fails, FailedAndUnresolvableNodes=filtered.never)
 
 
 class BindArgs(msgspec.Struct, frozen=True):

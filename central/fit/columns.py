@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from central.assignment.model import Part
 from central.fit.numbered import Numbers
 from central.ledger.model import CardRoom, NodeRoom
-from central.steps import exhaust
+from central.loop.steps import exhaust
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

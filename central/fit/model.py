@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from central.ask.reasons import Coded
 from central.assignment.model import PlacedContainer, Taken
-from central.reasons import Coded
 
 
 class Missing(Coded):

@@ -23,7 +23,7 @@ from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.fragmentation import Scoring
 from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.ledger.model import NodeRoom
-from central.steps import Steps
+from central.loop.steps import Steps
 
 REMEMBERED_ASKS: Final = 256
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from central.ledger.changes import Changes
-from central.page.reports import Reports
+from central.loop.slices import Slices
 from central.page.waiting import SENTENCES, Waiting, read_waiting
-from central.scheduler import Scheduler
-from central.slices import Slices
+from central.scheduling.scheduler import Scheduler
+from central.state.node_reports import Reports
 from central.view.build import node_view, totals
 from central.view.model import NodeView, Totals
 from lading import __version__

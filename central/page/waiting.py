@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 from central.api.times import parse_seconds
 from central.ask.model import Ask
 from central.fit.model import BY_SHOWN, Missing, NoFit
-from central.pending import Pending, in_line
-from central.scheduler import Scheduler
-from central.slices import Slices
+from central.loop.slices import Slices
+from central.scheduling.scheduler import Scheduler
+from central.scheduling.why import FITS, ask_in_words
+from central.scheduling.why import SENTENCES as OF_WHY
+from central.state.pending import Pending, in_line
 from central.view.model import PendingView
-from central.why import FITS, ask_in_words
-from central.why import SENTENCES as OF_WHY
 from lading.vocabulary import PodUid
 
 MOST: Final = 300  # more than anybody reads; kube-scheduler's own lists have the others

@@ -20,18 +20,18 @@ from central.ask.model import Ask, Policy, Shape
 from central.ask.parse import BadAsk, parse_ask
 from central.ask.pod import Pod
 from central.ask.requests import requests_of
-from central.feed import DevicesFeed, NodeFeed
+from central.controllers.informer import DevicesFeed, NodeFeed
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.fit.model import NoFit
 from central.fit.workload import PodKind, kind_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodLoad, PodRecord
-from central.pending import PendingPods
-from central.scheduler import Scheduler
+from central.scheduling.scheduler import Scheduler
 from central.simulate.cluster import Cluster, OverCapacityError, Placed
 from central.simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
 from central.simulate.trace import TracePod
+from central.state.pending import PendingPods
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
 

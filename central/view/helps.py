@@ -22,8 +22,8 @@ from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.model import Held, NodeRoom
-from central.pending import Pending
-from central.scheduler import Scheduler
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
 TRIES: Final = 400  # fits on one node, some 0.1 ms each

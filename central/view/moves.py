@@ -18,8 +18,8 @@ from central.ask.model import Shape
 from central.fit.demand import policy_of, read_demand
 from central.fit.model import MAY_FIT_LATER
 from central.ledger.model import PodRecord
-from central.pending import Pending, in_line
-from central.scheduler import Scheduler
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import Pending, in_line
 from central.view.helps import lacks
 from central.view.whatif import Put, WhatIf
 from lading.vocabulary import PodUid

@@ -16,7 +16,7 @@ from central.assignment.model import Part
 from central.assignment.sharing import UNLABELLED, Group, Labels, groups_of
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import CardRoom, NodeRoom
-from central.scheduler import Scheduler
+from central.scheduling.scheduler import Scheduler
 from lading.vocabulary import GpuUuid, PodUid
 
 

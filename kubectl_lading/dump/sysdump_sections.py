@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from central.announce import ENDPOINT_SLICES
+from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.dump.redact import Json, keep
 from kubectl_lading.dump.shapes import DEPLOYMENT, NODE, NODE_DEVICES, OPEN, POD, config_map
 from kubectl_lading.installation.read_installation import CONFIG_MAPS, CRD_NAME, CRDS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS

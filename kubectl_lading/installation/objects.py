@@ -121,7 +121,7 @@ class Lease(_Wire, frozen=True):
 
     @property
     def holder(self) -> str:
-        """The replica's name, without what central adds to tell its starts apart (central.api.lease.Election)."""
+        """The replica's name, without what central adds to tell its starts apart (central.daemon.lease.Election)."""
         return (self.spec.holder_identity or "").rpartition("_")[0] or (self.spec.holder_identity or "")
 
     def age_s(self, now: datetime) -> float | None:

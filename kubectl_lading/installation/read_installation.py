@@ -14,8 +14,8 @@ import msgspec
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from central.announce import ENDPOINT_SLICES
 from central.api.watch import Unreadable
+from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.central import Central, Silent
 from kubectl_lading.cluster import Listed, NotInstalledError, compute, read_list
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER

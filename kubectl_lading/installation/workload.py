@@ -10,13 +10,13 @@ from typing import Final
 
 from central.ask.model import Ask
 from central.ask.parse import BadAsk, parse_ask
-from central.feed import TERMINAL
+from central.ask.reasons import OfPod
+from central.controllers.informer import TERMINAL
 from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.ledger.model import Clash
-from central.pending import Pending
-from central.reasons import OfPod
-from central.scheduler import Scheduler
-from central.why import FITS
+from central.scheduling.scheduler import Scheduler
+from central.scheduling.why import FITS
+from central.state.pending import Pending
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.installation.installed import Workload
 from kubectl_lading.installation.objects import Pod

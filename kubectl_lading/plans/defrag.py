@@ -15,9 +15,9 @@ from rich.text import Text
 
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
-from central.pending import Pending, pending_of
+from central.scheduling.why import ask_in_words
+from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
-from central.why import ask_in_words
 from kubectl_lading.access import connect
 from kubectl_lading.budgets import read_budgets
 from kubectl_lading.central import Central

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from central.budgets import Budget
+from central.state.budgets import Budget
 from kubectl_lading.owners import Owner, controller_of, why_bound_to_its_node
 
 

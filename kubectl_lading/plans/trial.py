@@ -17,10 +17,10 @@ import msgspec
 from central.ask.model import Shape
 from central.ask.parse import BadAsk, parse_ask
 from central.ask.pod import Pod
-from central.pending import Pending, pending_of
-from central.reasons import OfPod
+from central.ask.reasons import OfPod
+from central.scheduling.why import FITS, NodeWhy, Why, ask_in_words, why_pending
+from central.state.pending import Pending, pending_of
 from central.view.whatif import has_resources
-from central.why import FITS, NodeWhy, Why, ask_in_words, why_pending
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.plans.priority import RefusedPod
 from kubectl_lading.pods.given import Given, given_of

@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from central.fit.model import Missing
+from central.scheduling.why import FITS, SENTENCES, NodeWhy
 from central.view.helps import Ending, NodeHelp
-from central.why import FITS, SENTENCES, NodeWhy
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
 from kubectl_lading.pods.waiting import Wait

@@ -10,12 +10,12 @@ import msgspec
 
 from central.api.times import parse_seconds
 from central.ask.parse import BadAsk, parse_ask
-from central.feed import TERMINAL
-from central.pending import pending_of
-from central.reasons import OfPod
+from central.ask.reasons import OfPod
+from central.controllers.informer import TERMINAL
+from central.scheduling.why import ask_in_words
+from central.state.pending import pending_of
 from central.view.model import NodeView
 from central.view.pods import PodState, PodView, view_pods
-from central.why import ask_in_words
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.owners import Pod
 

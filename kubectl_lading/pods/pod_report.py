@@ -14,8 +14,8 @@ from central.ask.parse import BadAsk, parse_ask, roles_of
 from central.ask.pod import DEVICES_HEALTHY, Pod
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.pending import pending_of
-from central.why import ask_in_words
+from central.scheduling.why import ask_in_words
+from central.state.pending import pending_of
 from kubectl_lading.pods.given import GivenGpu, given_of
 from kubectl_lading.pods.nearness import Pair, pairs_of
 from kubectl_lading.pods.podwords import EventWords, PodWords

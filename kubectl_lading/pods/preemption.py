@@ -1,17 +1,17 @@
 """Which pods central would evict for a pod that fits nowhere, or why none. Pure.
 
 Enters: the scheduler as things are, the pod with its priority, nodes, disruption budgets. Leaves: a `Preemption`, by central's
-own plan (central.preempt). Before it evicts, central also asks the Eviction API by a dry run, which may refuse.
+own plan (central.scheduling.preempt). Before it evicts, central also asks the Eviction API by a dry run, which may refuse.
 """
 
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from central.budgets import NO_BUDGETS, Budgets
-from central.pending import Pending
-from central.preempt import Protection, plans
-from central.scheduler import Scheduler
+from central.scheduling.preempt import Protection, plans
+from central.scheduling.scheduler import Scheduler
+from central.state.budgets import NO_BUDGETS, Budgets
+from central.state.pending import Pending
 from central.view.helps import Ending
 from kubectl_lading.terminal.amounts import pod_name
 

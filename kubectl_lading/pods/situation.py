@@ -17,7 +17,7 @@ import msgspec
 from central.ask.model import Ask
 from central.ask.parse import BadAsk
 from central.ask.pod import DEVICES_HEALTHY
-from central.reasons import OfPod
+from central.ask.reasons import OfPod
 from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.podwords import EventWords, PodWords
 from lading.reasons import Reason

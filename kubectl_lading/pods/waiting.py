@@ -9,15 +9,15 @@ from typing import Final
 
 import msgspec
 
-from central.budgets import NO_BUDGETS, Budgets
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
-from central.pending import Pending
-from central.scheduler import Scheduler
+from central.scheduling.scheduler import Scheduler
+from central.scheduling.why import FITS, NodeWhy, Why, why_pending
+from central.state.budgets import NO_BUDGETS, Budgets
+from central.state.pending import Pending
 from central.view.helps import NodeHelp, find_helps
 from central.view.whatif import has_resources
-from central.why import FITS, NodeWhy, Why, why_pending
 from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.preemption import Preemption, find_preemption
 from lading.amounts import format_mib

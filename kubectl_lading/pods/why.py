@@ -13,9 +13,9 @@ import msgspec
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
-from central.budgets import Budgets
-from central.pending import Pending, pending_of
-from central.why import Why
+from central.scheduling.why import Why
+from central.state.budgets import Budgets
+from central.state.pending import Pending, pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
 from kubectl_lading.budgets import read_budgets
 from kubectl_lading.central import Central, Silent

@@ -16,9 +16,9 @@ from central.ask.model import Ask
 from central.ask.parse import BadAsk, parse_ask
 from central.fit.model import Missing
 from central.page.waiting import count_reasons
-from central.pending import pending_of
-from central.scheduler import Scheduler
-from central.why import FITS, ask_in_words
+from central.scheduling.scheduler import Scheduler
+from central.scheduling.why import FITS, ask_in_words
+from central.state.pending import pending_of
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.owners import Pod
 from kubectl_lading.pods.listed import waits

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from central.ask.pod import DEVICES_HEALTHY
-from central.health import UNHEALTHY
+from central.controllers.conditions import UNHEALTHY
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, REQUEST_ANNOTATIONS
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError

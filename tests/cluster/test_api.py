@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from central.api.known import Ident
-from central.api.lease import Election, KubeLease, Terms
 from central.api.watch import Reflector, Unreadable
 from central.ask.pod import Pod
+from central.daemon.lease import Election, KubeLease, Terms
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.kube.errors import (

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from central.bind.networks import VfNetwork, add_networks
+from central.assignment.networks import VfNetwork, add_networks
 from lading.vocabulary import NETWORKS, PciAddress
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeError

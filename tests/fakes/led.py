@@ -15,9 +15,8 @@ import msgspec
 
 from central.ask.model import Policy
 from central.ask.pod import Pod
-from central.bind.signer import Signer
-from central.extender.wire import BindArgs
-from central.term import Term
+from central.controllers.signer import Signer
+from central.daemon.leadership import Term
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -99,14 +98,10 @@ class Led:
 
     def filter(self, name: str, *names: str) -> list[str]:
         found = self.term.scheduler.filter(self.shown(name), list(names or self.node_names()))
-        return list(found.NodeNames)
+        return list(found.fitting)
 
     async def bind(self, name: str, node: str) -> str:
-        return await self.term.bind(self.bind_args(name, node))
-
-    def bind_args(self, name: str, node: str) -> BindArgs:
-        metadata = self.shown(name).metadata
-        return BindArgs(PodName=name, PodNamespace=metadata.namespace, PodUID=metadata.uid, Node=node)
+        return await self.term.bind(self.uid(name), node)
 
     async def schedule(self, name: str) -> str:
         """Filter, prioritize (of several), bind: empty, or why not."""

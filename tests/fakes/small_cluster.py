@@ -18,12 +18,12 @@ from central.ask.model import Policy
 from central.ask.parse import roles_of
 from central.ask.pod import Pod
 from central.assignment.annotation import BadAssignment, parse_own
-from central.bind.signer import Signer
-from central.feed import DevicesFeed, NodeFeed, PodFeed
-from central.health import Conditions
+from central.controllers.conditions import Conditions
+from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.controllers.signer import Signer
 from central.ledger.ledger import Ledger
-from central.pending import PendingPods
-from central.scheduler import Reservation, Scheduler
+from central.scheduling.scheduler import Reservation, Scheduler
+from central.state.pending import PendingPods
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices, Status
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, PodUid

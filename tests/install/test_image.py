@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from central.certificates import CENTRAL, render_secrets
-from central.keys import write_pair
+from central.daemon.certificates import CENTRAL, render_secrets
+from central.daemon.keys import write_pair
 from deploy.wheel import build
 from lading import __version__
 from protos.cri.runtime.v1 import api_pb2 as cri

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from central.bind.signer import Signer, load_signer
-from central.keys import write_pair
+from central.controllers.signer import Signer, load_signer
+from central.daemon.keys import write_pair
 from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE

@@ -6,7 +6,7 @@ from selenium.webdriver.common.keys import Keys
 from central.view.build import node_view
 from central.view.pods import view_pods
 from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
-from kubectl_lading.where.top import MAKERS, Of, TopRow
+from kubectl_lading.pods.top import MAKERS, Of, TopRow
 from lading.nodedevices import Use
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.page import SimCluster

@@ -16,7 +16,7 @@ from central.api.known import Ident
 from central.ask.model import Policy
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.ledger.ledger import UNREPORTED_S
-from central.scheduler import PREDICTION_S, Bound, NotBound, Reservation
+from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from tests.fakes.kube_objects import WHOLE, Json, decoded, pod, share, vfs
 from tests.fakes.rooms import CARD_MIB
@@ -107,7 +107,7 @@ class Scheduling(RuleBasedStateMachine):
         name = self._some(pick)
         if name is not None:
             answer = self.world.filter(name, *nodes)
-            said = [*answer.NodeNames, *answer.FailedNodes, *answer.FailedAndUnresolvableNodes]
+            said = [*answer.fitting, *answer.fails, *answer.never]
             assert sorted(said) == sorted(nodes)
 
     @rule(pick=st.integers(0, 99), node=st.sampled_from(NODES), outcome=st.sampled_from(OUTCOMES))
@@ -145,7 +145,7 @@ class Scheduling(RuleBasedStateMachine):
         """As kube-scheduler does it, several in a row."""
         for pick, outcome in zip(picks, outcomes, strict=False):
             name = self._some(pick)
-            fits = self.world.filter(name, *NODES).NodeNames if name is not None else ()
+            fits = self.world.filter(name, *NODES).fitting if name is not None else ()
             if name is not None and fits:
                 best = self.world.scheduler.prioritize(decoded(self.world.pods[name]), list(fits))
                 self.bind(pick, best or fits[0], outcome)

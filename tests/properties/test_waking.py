@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Policy
+from central.controllers.requeue import Waker
 from central.fit.model import Placement
 from central.ledger.model import Claim
-from central.scheduler import PREDICTION_S, Reservation
-from central.wake import Waker
+from central.scheduling.scheduler import PREDICTION_S, Reservation
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.fakes.kube_objects import WHOLE, share
 from tests.fakes.simulated_time import run_simulated

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 import yaml
 
-from central import announce
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
-from central.bind.networks import parse_vf_network
-from central.certificates import CENTRAL, SCHEDULER, render_secrets
-from central.settings import Settings, listen_address
+from central.assignment.networks import parse_vf_network
+from central.daemon import announce
+from central.daemon.certificates import CENTRAL, SCHEDULER, render_secrets
+from central.daemon.settings import Settings, listen_address
 from kubectl_lading.installation import control_checks
 from lading import __version__, nodedevices, vocabulary
 from lading.health import parse_address

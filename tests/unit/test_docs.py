@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-import central.settings
+import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
 from central.ask.model import Ask
@@ -24,7 +24,7 @@ PAGES: Final = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "d
 @pytest.mark.parametrize(
     ("page", "heading", "schema"),
     [
-        ("central.md", "## Settings", central.settings.Settings),
+        ("central.md", "## Settings", central.daemon.settings.Settings),
         ("operations.md", "### `/etc/lading/hooks.toml`", hooks.daemon.settings.Settings),
         ("operations.md", "### `/etc/lading/runtimeproxy.toml`", runtimeproxy.settings.Settings),
     ],

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from central.ask.pod import DEVICES_HEALTHY
-from central.health import HEALTHY, UNHEALTHY
+from central.controllers.conditions import HEALTHY, UNHEALTHY
 from simnode.nvml import GPU_IS_LOST, Failure
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.world import World

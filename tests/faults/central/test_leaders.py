@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 
-from central.api.lease import Terms
+from central.daemon.lease import Terms
 from lading.kube.resource import LEASES
 from simnode.control_plane import free_port
 from tests.fakes.kube_objects import Json, devices, devices_path, node, node_path, pod, pod_path

@@ -3,17 +3,17 @@
 import re
 from typing import Final
 
-from central.api.lease import Terms
-from central.evict import CONFLICT, PREEMPTED, SPARED_S
+from central.ask.reasons import OfBinding, OfPod
+from central.controllers.conditions import HEALTHY, UNHEALTHY
+from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
+from central.controllers.events import Teller
+from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
+from central.controllers.requeue import LOOK_S as WAKE_LOOK_S
+from central.daemon.leadership import NO_ASSIGNMENT
+from central.daemon.lease import Terms
 from central.fit.model import Missing
-from central.health import HEALTHY, UNHEALTHY
 from central.ledger.ledger import NOMINATION_S
-from central.reasons import OfBinding, OfPod
-from central.scheduler import PREDICTION_S
-from central.tell import Teller
-from central.term import NO_ASSIGNMENT
-from central.wake import LOOK_S as WAKE_LOOK_S
-from central.warn import AT_ONCE, LOOK_S, QUIET_S
+from central.scheduling.scheduler import PREDICTION_S
 from lading.log import Event
 from lading.reasons import Reason
 from tests.docs import ROOT, first_cells, section
@@ -56,7 +56,7 @@ def test_numbers() -> None:
 def test_metrics() -> None:
     """The names by the source: most have samples only while somebody leads."""
     made = r'\b(Counter|Gauge|Histogram|_by_state)(?:MetricFamily)?\(\s*"(lading_\w+)"'
-    source = (ROOT / "central/metrics.py").read_text()
+    source = (ROOT / "central/daemon/metrics.py").read_text()
     expected = {name + ("_total" if kind == "Counter" else "") for kind, name in re.findall(made, source)}
     assert len(expected) > 20
     assert set(first_cells(section(PAGE, "## Metrics"))) == expected

@@ -5,12 +5,12 @@ from typing import Any
 
 import aiohttp
 
-from central.daemon import Leadership
+from central.daemon.daemon import Leadership
 from central.extender.server import ExtenderServer
 from lading.health import Address
 from tests.fakes.kube_objects import Json, pod
 from tests.fakes.led import Led
-from tests.unit.central.test_daemon import Lease, played
+from tests.unit.central.daemon.test_daemon import Lease, played
 
 
 async def post(url: str, verb: str, body: Json) -> Any:

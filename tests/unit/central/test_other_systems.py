@@ -47,9 +47,9 @@ def test_a_pod_does_not_fit_where_another_system_has_the_cards() -> None:
     made = world()
     made.show("theirs", {"nvidia.com/gpu": "3"}, node="n1")
     made.show("a", {"lading.dev/gpu": "2"})
-    assert made.filter("a").NodeNames == []
+    assert made.filter("a").fitting == []
     made.gone("theirs")
-    assert made.filter("a").NodeNames == ["n1"]
+    assert made.filter("a").fitting == ["n1"]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from central.ask.pod import Pod
-from central.extender.wire import MetaPod, MetaVictims
+from central.controllers.requeue import Waker
 from central.fit.model import Missing
 from central.ledger.model import Claim
-from central.scheduler import PREDICTION_S, NotBound, Reservation
-from central.wake import Waker
-from central.why import ask_in_words, why_pending
+from central.scheduling.scheduler import PREDICTION_S, NotBound, Reservation
+from central.scheduling.why import ask_in_words, why_pending
 from lading.vocabulary import ASSIGNMENT, GpuUuid
 from tests.fakes.kube_objects import decoded, gpu_uuid, share
 from tests.fakes.simulated_time import run_simulated
@@ -68,7 +67,7 @@ def test_the_second_pod_of_a_group_follows_the_first_that_is_filtered_at_the_sam
         create(made, name, affinity="x")
     made.filter("a", "n2")
     answer = made.filter("b", "n1", "n2")
-    assert (answer.NodeNames, answer.FailedNodes) == (["n2"], {"n1": Missing.GROUP_ELSEWHERE.shown})
+    assert (answer.fitting, answer.fails) == (["n2"], {"n1": Missing.GROUP_ELSEWHERE.shown})
     assert predicted(made, "a") == predicted(made, "b")
     assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n1", "n2"]) == "n2"
 
@@ -89,7 +88,7 @@ def test_a_group_is_pulled_to_its_node_even_if_kube_scheduler_does_not_name_it()
     bind(made, "a", "n1", affinity="x")
     create(made, "b", affinity="x")
     answer = made.filter("b", "n2")
-    assert (answer.NodeNames, answer.FailedNodes) == ([], {"n2": Missing.GROUP_ELSEWHERE.shown})
+    assert (answer.fitting, answer.fails) == ([], {"n2": Missing.GROUP_ELSEWHERE.shown})
     assert made.is_refused("b")
     assert made.refused == ["b"]
     assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n2"]) is None
@@ -100,9 +99,9 @@ def test_a_full_card_is_waited_for() -> None:
     bind(made, "a", "n1", FIFTY, affinity="x")
     create(made, "b", FIFTY, affinity="x")
     answer = made.filter("b", "n1", "n2")
-    assert answer.FailedNodes == {"n1": Missing.GROUP_FULL.shown, "n2": Missing.GROUP_ELSEWHERE.shown}
+    assert answer.fails == {"n1": Missing.GROUP_FULL.shown, "n2": Missing.GROUP_ELSEWHERE.shown}
     made.gone("a")
-    assert set(made.filter("b", "n1", "n2").NodeNames) == {"n1", "n2"}
+    assert set(made.filter("b", "n1", "n2").fitting) == {"n1", "n2"}
 
 
 def test_a_group_on_a_node_that_is_not_ready_waits_for_it() -> None:
@@ -111,8 +110,8 @@ def test_a_group_on_a_node_that_is_not_ready_waits_for_it() -> None:
     made.readiness("n1", False)
     create(made, "b", affinity="x")
     answer = made.filter("b", "n1", "n2")
-    assert answer.FailedAndUnresolvableNodes == {"n1": Missing.UNREACHABLE.shown}
-    assert answer.FailedNodes == {"n2": Missing.GROUP_ELSEWHERE.shown}
+    assert answer.never == {"n1": Missing.UNREACHABLE.shown}
+    assert answer.fails == {"n2": Missing.GROUP_ELSEWHERE.shown}
 
 
 @pytest.mark.parametrize(("rule", "at_home"), [("affinity", {"n1"}), ("anti_affinity", {"n2"})])
@@ -121,10 +120,10 @@ def test_a_namespace_has_its_own_labels(rule: str, at_home: set[str]) -> None:
     said: dict[str, Any] = {rule: "x"}
     bind(made, "a", "n1", **said)
     create(made, "b", **said)
-    assert set(made.filter("b", "n1", "n2").NodeNames) == at_home
+    assert set(made.filter("b", "n1", "n2").fitting) == at_home
     made.pods["b"]["metadata"]["namespace"] = "other"
     made.pods["b"]["metadata"]["resourceVersion"] = str(made.next_version())
-    assert set(made.filter("b", "n1", "n2").NodeNames) == {"n1", "n2"}
+    assert set(made.filter("b", "n1", "n2").fitting) == {"n1", "n2"}
 
 
 # anti-affinity and exclusion
@@ -134,7 +133,7 @@ def test_pods_with_one_anti_affinity_are_apart_also_before_they_are_bound() -> N
     made = world(gpus=2, nodes=("n1",))
     for name in "abc":
         create(made, name, anti_affinity="x")
-    assert [made.filter(name, "n1").NodeNames for name in "abc"] == [["n1"], ["n1"], []]
+    assert [made.filter(name, "n1").fitting for name in "abc"] == [["n1"], ["n1"], []]
     assert not predicted(made, "a")[1] & predicted(made, "b")[1]
 
 
@@ -146,8 +145,8 @@ def test_an_exclusive_card_is_closed_to_all_others() -> None:
     create(made, "d", exclusion="x")
     for name, fits in (("b", []), ("c", []), ("d", ["n1"])):
         answer = made.filter(name, "n1")
-        assert (name, answer.NodeNames) == (name, fits)
-        assert answer.FailedNodes == ({} if fits else {"n1": Missing.KEPT_OFF.shown})
+        assert (name, answer.fitting) == (name, fits)
+        assert answer.fails == ({} if fits else {"n1": Missing.KEPT_OFF.shown})
 
 
 def test_nodes_that_differ_in_labels_only_are_told_apart() -> None:
@@ -156,7 +155,7 @@ def test_nodes_that_differ_in_labels_only_are_told_apart() -> None:
     bind(made, "b", "n2")
     create(made, "c")
     create(made, "d", exclusion="x")
-    assert [made.filter(name, "n1", "n2").NodeNames for name in "cd"] == [["n2"], ["n1"]]
+    assert [made.filter(name, "n1", "n2").fitting for name in "cd"] == [["n2"], ["n1"]]
 
 
 def test_a_share_by_hand_is_a_sharer_without_labels() -> None:
@@ -165,7 +164,7 @@ def test_a_share_by_hand_is_a_sharer_without_labels() -> None:
     made.report("n1", 1, grants=[by_hand])
     create(made, "a", exclusion="x")
     create(made, "b", anti_affinity="x")
-    assert (made.filter("a", "n1").NodeNames, made.filter("b", "n1").NodeNames) == ([], ["n1"])
+    assert (made.filter("a", "n1").fitting, made.filter("b", "n1").fitting) == ([], ["n1"])
 
 
 # what is in force
@@ -181,8 +180,8 @@ def test_labels_survive_a_restart() -> None:
     assert again.ledger.room("n1").cards == made.ledger.room("n1").cards
     create(again, "b", affinity="x", exclusion="x")
     create(again, "c")
-    assert again.filter("b", "n1", "n2").NodeNames == ["n1"]
-    assert again.filter("c", "n1", "n2").NodeNames == ["n1", "n2"]
+    assert again.filter("b", "n1", "n2").fitting == ["n1"]
+    assert again.filter("c", "n1", "n2").fitting == ["n1", "n2"]
     assert predicted(again, "c")[1] != {card_of(made, "a")}
 
 
@@ -195,7 +194,7 @@ def test_an_annotation_that_is_edited_after_the_binding_changes_nothing(edited: 
     made.show("a", TEN, node="n1", annotations={**edited, ASSIGNMENT: text})
     assert made.ledger.room("n1").cards == before
     create(made, "b", exclusion="y")
-    assert made.filter("b", "n1").NodeNames == []
+    assert made.filter("b", "n1").fitting == []
 
 
 def test_an_annotation_that_is_edited_before_is_what_counts() -> None:
@@ -219,7 +218,7 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
     made.ledger.nominate(uid_of("a"), "n1", room_made.taken, 100.0)
     made.filter("a", "n2")  # where it fits now
     create(made, "b", affinity="x")
-    assert made.filter("b", "n1", "n2").NodeNames == ["n2"]
+    assert made.filter("b", "n1", "n2").fitting == ["n2"]
     assert predicted(made, "a") == predicted(made, "b")
 
 
@@ -236,11 +235,11 @@ def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_ti
     bind(made, "a", "n1", affinity="x")
     bind(made, "other", "n1", FIFTY)
     create(made, "b", share("60Gi"), affinity="x")
-    assert made.filter("b", "n1", "n2").NodeNames == []
+    assert made.filter("b", "n1", "n2").fitting == []
     woken(waker)
     made.gone("a")  # on n1 there is still too little
     assert woken(waker) == ["b"]
-    assert made.filter("b", "n1", "n2").NodeNames == ["n2"]
+    assert made.filter("b", "n1", "n2").fitting == ["n2"]
 
 
 def test_room_elsewhere_does_not_wake_a_group() -> None:
@@ -263,7 +262,7 @@ def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) ->
     waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", anti_affinity="x", exclusion=one)
     create(made, "b", anti_affinity="x", exclusion=other)
-    assert made.filter("b", "n1").NodeNames == []
+    assert made.filter("b", "n1").fitting == []
     woken(waker)
     made.gone("a")
     assert woken(waker) == ["b"]
@@ -281,8 +280,8 @@ def test_preemption_makes_room_on_the_groups_card_only() -> None:
     assert found is not None
     assert (found.node, [victim.name for victim in found.victims]) == ("n1", ["low1"])
     assert made.plan(pod, ["n2"]) is None
-    gone = {name: MetaVictims(Pods=[MetaPod(UID=uid_of(low))]) for name, low in (("n1", "low1"), ("n2", "low2"))}
-    assert set(made.scheduler.preempt(decoded(made.pods["b"]), gone)) == {"n1"}
+    gone = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
+    assert made.scheduler.preempt(decoded(made.pods["b"]), gone) == ["n1"]
 
 
 def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:

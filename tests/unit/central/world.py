@@ -11,14 +11,14 @@ from central.api.known import Ident
 from central.api.objects import Node
 from central.ask.model import Policy
 from central.ask.pod import Pod
-from central.extender.wire import FilterResult
-from central.feed import DevicesFeed, NodeFeed, PodFeed
+from central.controllers.conditions import Conditions
+from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.fit.forecast import Forecast
-from central.health import Conditions
 from central.ledger.ledger import Ledger
-from central.pending import Pending, PendingPods
-from central.preempt import Plan, Protection, plans
-from central.scheduler import Reservation, Scheduler
+from central.scheduling.preempt import Plan, Protection, plans
+from central.scheduling.scheduler import Reservation, Scheduler
+from central.scheduling.verdicts import Filtered
+from central.state.pending import Pending, PendingPods
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, Json, decoded, devices, node, pod
@@ -101,7 +101,7 @@ class World:
 
     # ---- what kube-scheduler asks
 
-    def filter(self, name: str, *names: str) -> FilterResult:
+    def filter(self, name: str, *names: str) -> Filtered:
         return self.scheduler.filter(decoded(self.pods[name]), list(names or self.ledger.nodes()))
 
     def pending_pod(self, name: str) -> Pending:

@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-import central.metrics
+import central.daemon.metrics
 import hooks.daemon.metrics
 import runtimeproxy.metrics
 from hooks.ledger.store import Ledger
@@ -54,7 +54,7 @@ async def _of_central(folder: Path, into: Names) -> None:
     async with led(folder) as one:
         await _wait_for_room(one)
         counts = one.term.scheduler.counts
-        metrics = central.metrics.Metrics(counts, term=lambda: one.term, leads=lambda: True, transitions=lambda: 1)
+        metrics = central.daemon.metrics.Metrics(counts, term=lambda: one.term, leads=lambda: True, transitions=lambda: 1)
         metrics.answered("filter", 200, 0.1)
         _read(metrics.registry, into)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from central.why import Why
+from central.scheduling.why import Why
 from kubectl_lading.access import connect
 from kubectl_lading.central import DEFAULT_PORT, Central, Silent
 from kubectl_lading.flags import Flags
@@ -18,7 +18,7 @@ from simnode.api_server import failure, write_kubeconfig
 
 WHY = {"namespace": "team", "name": "p", "uid": "u", "state": "pending", "asks": "main: 1 whole GPU", "refused_s": 7.0}
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/sys/leases/lading-central"
-LED = {"spec": {"holderIdentity": "lading-central-x_6b1f0a52-0000-0000-0000-000000000000"}}  # as central.api.lease writes it
+LED = {"spec": {"holderIdentity": "lading-central-x_6b1f0a52-0000-0000-0000-000000000000"}}  # as central.daemon.lease writes it
 POD = "/api/v1/namespaces/sys/pods/lading-central-x"
 PORTS = [{"containerPort": 9442, "name": "metrics"}, {"containerPort": 8081, "name": "extender"}]
 PATH = "/api/v1/namespaces/sys/pods/{}:lading-central-x:8081/proxy/v1/why/team/p"

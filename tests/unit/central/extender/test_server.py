@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ import pytest
 
 from central.ask.model import Policy
 from central.ask.pod import Pod
+from central.ask.reasons import OfBinding
 from central.extender import connections
 from central.extender import server as module
 from central.extender.server import ExtenderServer, server_tls
-from central.extender.wire import BindArgs, FilterResult, MetaVictims
-from central.reasons import OfBinding
-from central.reckoning import Reckoning, reckoning_of
+from central.scheduling.configuration import Reckoning, reckoning_of
+from central.scheduling.verdicts import Filtered
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event
+from lading.vocabulary import PodUid
 from simnode.pki import Authority
 from tests.fakes.kube_objects import pod
 from tests.fakes.records import Records
@@ -40,7 +41,7 @@ class Verbs:
         self.prioritize = self.world.scheduler.prioritize
         self.unseen: set[str] = set()  # names of pods that the watch does not show
         self.preparing: Callable[[], object] = lambda: None
-        self.bound: BindArgs | None = None
+        self.bound: tuple[PodUid, str] | None = None
 
     async def find(self, sent: Pod) -> Pod | None:
         """As if the watch showed every pod as it is sent."""
@@ -52,12 +53,12 @@ class Verbs:
     async def prepare_prioritize(self, pod: Pod) -> None:
         pass
 
-    async def preempt(self, pod: Pod, victims: dict[str, MetaVictims]) -> dict[str, MetaVictims]:
+    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
         return self.world.scheduler.preempt(pod, victims)
 
-    async def bind(self, args: BindArgs) -> str:
-        self.bound = args
-        return "its devices are gone" if args.Node == "n9" else ""
+    async def bind(self, uid: PodUid, node: str) -> str:
+        self.bound = uid, node
+        return "its devices are gone" if node == "n9" else ""
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         return b'{"name":"a"}' if (namespace, name) == ("default", "a") else None
@@ -146,7 +147,7 @@ def test_bind_as_kube_scheduler_sends_it() -> None:
     async def story(one: Http) -> None:
         sent = json.loads(golden("bind"))
         assert await one.post("bind", golden("bind")) == (200, {})
-        assert msgspec.to_builtins(one.verbs.bound) == sent
+        assert one.verbs.bound == (sent["PodUID"], sent["Node"])
         assert await one.post("bind", {**sent, "Node": "n9"}) == (200, {"Error": "its devices are gone"})
 
     play(story)
@@ -278,7 +279,7 @@ def test_a_bad_body_is_told_the_key(verb: str, body: object, key: str) -> None:
 
 def test_an_error_of_ours_is_not_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(one: Http) -> None:
-        def broken(pod: Pod, names: list[str]) -> FilterResult:
+        def broken(pod: Pod, names: list[str]) -> Filtered:
             raise ValueError("a bug")
 
         monkeypatch.setattr(one.verbs, "filter", broken)

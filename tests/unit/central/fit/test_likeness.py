@@ -12,7 +12,7 @@ from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import Score, score_placed
 from central.fit.standing import Standing, Standings
 from central.ledger.model import NodeRoom
-from central.steps import exhaust
+from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, eight_gpus, rdma, room, share, vf, whole
 
 

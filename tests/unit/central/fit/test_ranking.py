@@ -17,7 +17,7 @@ from central.fit.model import NoFit, Placement
 from central.fit.ranking import Ranking, Rankings
 from central.fit.workload import PodKind, workload_of
 from central.ledger.model import NodeRoom
-from central.steps import exhaust
+from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, gpu_bdf, held, room, share, vf, whole
 
 SIZE = 1000

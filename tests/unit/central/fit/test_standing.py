@@ -12,7 +12,7 @@ from central.fit.model import Missing, NoFit
 from central.fit.score import score
 from central.fit.standing import PASSED_OVER, REMEMBERED, Score, Standing, Standings
 from central.ledger.model import NodeRoom
-from central.steps import exhaust
+from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, room, share, whole
 
 ASKS = (ask(whole("c")), ask(whole("c", 2)), ask(share("c", 40_000)))

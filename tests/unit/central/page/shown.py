@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from central.feed import DevicesFeed
+from central.controllers.informer import DevicesFeed
 from central.page.live import EVERY_S, PENDING_EVERY_S, Live, Snapshot
-from central.page.reports import Reports
+from central.state.node_reports import Reports
 from tests.unit.central.world import World
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from central.ask.model import Policy
-from central.daemon import Leadership
+from central.daemon.daemon import Leadership
+from central.daemon.leadership import Term
 from central.page.live import EVERY_S
-from central.term import Term
 from tests.fakes.kube_objects import devices_path
 from tests.fakes.led import Led, play
 from tests.unit.central.page.shown import names, said

@@ -10,17 +10,17 @@ import pytest
 from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Scope, Share
 from central.ask.parse import parse_ask
 from central.assignment.model import Taken
-from central.feed import PodFeed
+from central.controllers.conditions import Conditions
+from central.controllers.informer import PodFeed
 from central.fit.demand import Limits
 from central.fit.forecast import LOOK_FIRST
-from central.health import Conditions
-from central.pending import PendingPods
-from central.scheduler import Reservation, Scheduler
+from central.scheduling.scheduler import Reservation, Scheduler
 from central.simulate.arrivals import draw_arrivals, run_order
 from central.simulate.cluster import Cluster, Placed
 from central.simulate.objects import card_of, gpu_uuid
 from central.simulate.product import Product, forecast_of, read_pod, start_ledger
 from central.simulate.trace import Trace, TracePod
+from central.state.pending import PendingPods
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import read_status
 from tests.fakes.records import Records
@@ -51,7 +51,7 @@ def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...],
             for name, cpu_milli, memory_mib in zip(names, of.cpu_milli, of.memory_mib, strict=True)
             if cpu_milli >= asked.cpu_milli and memory_mib >= asked.memory_mib
         ]
-        node = scheduler.prioritize(pod, scheduler.filter(pod, left).NodeNames)
+        node = scheduler.prioritize(pod, scheduler.filter(pod, left).fitting)
         if node is None:
             placed.append(None)
             continue

@@ -133,7 +133,7 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], asked: dict[str, s
     made.node("n1", 2, 2)
     for number, limits in enumerate(held):
         made.show(f"p{number}", limits)
-        if made.filter(f"p{number}", "n1").NodeNames:
+        if made.filter(f"p{number}", "n1").fitting:
             made.bind(f"p{number}", "n1", limits)
         else:
             made.gone(f"p{number}")

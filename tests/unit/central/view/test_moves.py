@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.fit.model import Placement
-from central.pending import Pending, pending_of
+from central.state.pending import Pending, pending_of
 from central.view.moves import Opening, plan_openings
 from lading.vocabulary import PodUid
 from tests.fakes.ended import end_pod
@@ -157,7 +157,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
         made.node(node, 2, 2)
     for number, (limits, node) in enumerate(bound):
         made.show(f"p{number}", limits)
-        if made.filter(f"p{number}", node).NodeNames:
+        if made.filter(f"p{number}", node).fitting:
             made.bind(f"p{number}", node, limits, priority=number % 3)
         else:
             made.gone(f"p{number}")

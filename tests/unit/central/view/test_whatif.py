@@ -41,7 +41,7 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     bound = []
     for number, (its, words) in enumerate(before):
         made.show(f"p{number}", its, annotations=_labelled(its, words))
-        if made.filter(f"p{number}", "n1").NodeNames:
+        if made.filter(f"p{number}", "n1").fitting:
             made.bind(f"p{number}", "n1", its, requests={"cpu": "2", "memory": "4Gi"})
             bound.append(number)
         else:

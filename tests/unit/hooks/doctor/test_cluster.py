@@ -21,9 +21,10 @@ from tests.unit.lading.doctor.verdicts import only, states
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """kubelet's own, a plugin that serves, and what one of yesterday left."""
-    folder = tmp_path / PLUGINS
+    root = tmp_path_factory.mktemp("r")  # short: a socket's path has 107 characters at most
+    folder = root / PLUGINS
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         for name in ("kubelet.sock", "nvidia-gpu.sock", "rdma.sock"):
@@ -32,7 +33,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
             if name != "rdma.sock":
                 listener.listen()
         (folder / "kubelet_internal_checkpoint").touch()
-        yield tmp_path
+        yield root
 
 
 def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:

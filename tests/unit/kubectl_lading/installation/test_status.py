@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.reckoning import Reckoning
+from central.scheduling.configuration import Reckoning
 from kubectl_lading.installation.finding import Level, Part
 from kubectl_lading.installation.installed import Unread, Workload
 from kubectl_lading.installation.read_installation import CRDS, DEPLOYMENTS

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.budgets import Budget, Selector, matches
+from central.state.budgets import Budget, Selector, matches
 from kubectl_lading.plans.movers import Mover, forbidden, notes
 
 

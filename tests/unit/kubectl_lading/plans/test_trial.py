@@ -5,8 +5,8 @@ from collections import Counter
 import msgspec
 
 from central.api.objects import Node
+from central.ask.reasons import OfPod
 from central.fit.model import Missing
-from central.reasons import OfPod
 from kubectl_lading.cluster import Cluster, compute
 from kubectl_lading.plans.manifests import parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials

@@ -7,7 +7,7 @@ import pytest
 
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
-from central.reasons import OfPod
+from central.ask.reasons import OfPod
 from kubectl_lading.pods.podwords import EventWords, PodWords
 from kubectl_lading.pods.situation import Situation, Stand, read_situation
 from lading.reasons import Reason

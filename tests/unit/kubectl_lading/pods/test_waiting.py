@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from central.budgets import NO_BUDGETS, Budget, Budgets
 from central.fit.model import Missing
-from central.why import Why
+from central.scheduling.why import Why
+from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from tests.fakes.kube_objects import WHOLE, budget, share
 from tests.unit.central.world import World

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from central.why import Why
+from central.scheduling.why import Why
 from kubectl_lading.central import Silent
 from kubectl_lading.pods.situation import Stand
 from lading.kube.resource import EVENTS

@@ -1,1 +1,0 @@
-"""From a decision to a bound pod, and what is known of how that ended."""

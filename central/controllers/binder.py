@@ -1,0 +1,266 @@
+"""Binds a pod: reserves its devices, sends one Binding that carries annotation and signature, and finds out how that ended.
+
+    reserve ─▶ Binding ─┬─ done ──────▶ confirm
+                        ├─ refused ───▶ release
+                        └─ unclear ───▶ the reservation stays ─▶ settle: touch the pod, and read whether it is bound
+
+The API server merges the annotations in the update that sets `spec.nodeName`, so there is no moment with one and not the other.
+A Binding names the pod's uid and resourceVersion. After an unclear answer the pod is *touched* (a condition of its status is
+patched): what the answer shows is the pod as it is now, and if it is not bound, the lost Binding, should it still be under way,
+meets another resourceVersion and fails. Only then are the devices free.
+
+A pod is bound once at a time: kube-scheduler gives up after its own timeout and asks again, and is given the same answer. No
+lock is held across a call, and Bindings of different pods, on one node too, run side by side.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from central.ask.pod import Pod
+from central.ask.reasons import OfBinding, OfPod
+from central.assignment.networks import Unreadable, VfNetwork, add_networks
+from central.controllers.signer import Signer
+from central.scheduling.scheduler import Bound, NotBound, Reservation, Scheduler
+from central.state.counts import BindOutcome
+from central.state.pending import Pending
+from lading.kube.backoff import Backoff
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError, UnreachableError
+from lading.kube.resource import PODS
+from lading.log import Event, Log
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, NETWORKS, PodUid
+
+# kube-scheduler's and ours, which must both be over before a new leader assigns (central.daemon.lease).
+BIND_TIMEOUT_S: Final = 4.0
+# A pod's status changes while it waits (kube-scheduler's own conditions): then the Binding is sent again, with the new version.
+TRIES: Final = 4
+
+_PODS: Final = msgspec.json.Decoder(Pod)
+
+
+class Touch(Protocol):
+    """Changes the pod's status, and so its resourceVersion; returns the pod as the API server has it then."""
+
+    async def __call__(self, pod: Pending) -> bytes: ...
+
+
+class Binder:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: KubeClient,
+        signer: Signer | None,
+        *,
+        touch: Touch,
+        leads: Callable[[], bool],
+        log: Log,
+        network: VfNetwork | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Without a signer assignments are not signed, which nodes take that accept `unsigned`. `leads` is asked in the turn of
+        the loop in which a Binding is sent. Without a `network` pods get their VFs' network devices from the node, or none."""
+        self._scheduler = scheduler
+        self._client = client
+        self._signer = signer
+        self._touch = touch
+        self._leads = leads
+        self._log = log
+        self._network = network
+        self._sleep = sleep
+        self._outcomes = scheduler.counts.bound
+        self._binding: dict[tuple[PodUid, str], asyncio.Task[str]] = {}
+        self._settling: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def bind(self, uid: PodUid, node: str) -> str:
+        """Empty, or why not. A caller that gives up changes nothing."""
+        key = uid, node
+        task = self._binding.get(key)
+        if task is None:
+            task = self._binding[key] = asyncio.create_task(self._bind(*key))
+            task.add_done_callback(lambda _: self._binding.pop(key, None))
+        await asyncio.wait([task])
+        return OfBinding.NOT_LEADING.shown if task.cancelled() else task.result()
+
+    async def bind_plainly(self, pod: Pod, node: str) -> str:
+        """Bind a pod that requests no device, without an assignment. Return an empty text, or why not. Nothing is reserved, so
+        an unclear answer needs no settling."""
+        metadata = pod.metadata
+        if not self._leads():
+            return OfBinding.NOT_LEADING.shown
+        try:
+            await self._client.bind(
+                namespace=metadata.namespace,
+                name=metadata.name,
+                uid=metadata.uid,
+                resource_version="",  # any version: nothing was decided by its requests
+                node=node,
+                annotations={},
+                timeout_s=BIND_TIMEOUT_S,
+            )
+        except KubeError as e:
+            return OfBinding.BINDING_REFUSED.about(str(e))
+        return ""
+
+    @property
+    def unclear(self) -> int:
+        """Bindings of which nobody knows yet how they ended."""
+        return len(self._settling)
+
+    async def close(self) -> bool:
+        """What is unclear stays so: whoever leads next reads it from the API server. True: nothing is."""
+        self._closed = True
+        tasks = [*self._binding.values(), *self._settling]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return not tasks
+
+    async def _bind(self, uid: PodUid, node: str) -> str:
+        reserved = self._scheduler.reserve(uid, node)
+        match reserved:
+            case Bound():
+                return ""
+            case NotBound(why=why):
+                self._log.info(Event.BIND_REFUSED, why, pod_uid=uid, node=node)
+                self._outcomes[BindOutcome.REFUSED] += 1
+                return why
+        try:
+            why = await self._send(reserved)
+        except (RefusedError, UnreachableError) as e:
+            self._scheduler.release(reserved)
+            self._outcomes[BindOutcome.REFUSED] += 1
+            self._say(Event.BIND_REFUSED, reserved, str(e))
+            return OfBinding.BINDING_REFUSED.about(str(e))
+        except BaseException as e:
+            # Unclear, malformed, an error of ours, or cancelled: it may have been carried out.
+            self._settle_later(reserved)
+            self._outcomes[BindOutcome.UNCLEAR] += 1
+            self._say(Event.BIND_UNCLEAR, reserved, f"{type(e).__name__}: {e}")
+            if not isinstance(e, KubeError):
+                raise
+            return OfBinding.BINDING_UNCLEAR.about(f"{e}; its devices stay reserved until it is known whether the pod is bound")
+        if why:
+            self._outcomes[BindOutcome.REFUSED] += 1
+            return why
+        self._scheduler.confirm(reserved)
+        self._outcomes[BindOutcome.BOUND] += 1
+        self._say(Event.BIND_CONFIRMED, reserved)
+        return ""
+
+    async def _send(self, reserved: Reservation) -> str:
+        pod, version, networks = reserved.pod, reserved.pod.resource_version, reserved.pod.networks
+        for _ in range(TRIES):
+            annotations = self._annotations(reserved, networks)
+            if isinstance(annotations, Unreadable):
+                self._scheduler.release(reserved)
+                self._say(Event.BIND_REFUSED, reserved, annotations.why)
+                return OfPod.REQUEST_MALFORMED.about(annotations.why)
+            if not self._leads():
+                raise UnreachableError("another replica leads now")
+            try:
+                await self._client.bind(
+                    namespace=pod.namespace,
+                    name=pod.name,
+                    uid=pod.uid,
+                    resource_version=version,
+                    node=reserved.node,
+                    annotations=annotations,
+                    timeout_s=BIND_TIMEOUT_S,
+                )
+            except ConflictError as conflict:
+                now = _PODS.decode(await self._client.get(PODS.path(pod.namespace, pod.name), timeout_s=BIND_TIMEOUT_S))
+                if now.metadata.uid != pod.uid:
+                    raise
+                if now.spec.node_name:
+                    return self._bound_meanwhile(reserved, now)
+                if now.metadata.deletion_timestamp or now.metadata.resource_version == version:
+                    raise
+                version, refused = now.metadata.resource_version, conflict
+                networks = now.metadata.annotations.get(NETWORKS, "")
+            else:
+                return ""
+        raise refused
+
+    def _annotations(self, reserved: Reservation, networks: str) -> dict[str, str] | Unreadable:
+        """What the API server is to merge into the pod's. `networks`: what the pod has, in the version that is bound."""
+        annotations = {ASSIGNMENT: reserved.assignment}
+        if self._signer:
+            annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
+        if self._network:
+            wanted = add_networks(networks, reserved.pod.namespace, reserved.vfs, self._network)
+            if isinstance(wanted, Unreadable):
+                return wanted
+            if wanted != networks:
+                annotations[NETWORKS] = wanted
+        return annotations
+
+    def _bound_meanwhile(self, reserved: Reservation, now: Pod) -> str:
+        if is_bound_by(reserved, now):
+            return ""
+        self._scheduler.release(reserved)
+        self._say(Event.BIND_REFUSED, reserved, f"somebody else bound it to {now.spec.node_name}")
+        return OfPod.BOUND_ELSEWHERE.about(f"the pod was bound to {now.spec.node_name} by somebody else")
+
+    # ---- when nobody knows
+
+    def _settle_later(self, reserved: Reservation) -> None:
+        if self._closed:
+            return
+        task = asyncio.get_running_loop().create_task(self._settle(reserved))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _settle(self, reserved: Reservation) -> None:
+        """To the end, or until the watch says it: a pod that is bound, has ended or is gone."""
+        found = await self._find_out(reserved)
+        if found is not None:
+            self._outcomes[found] += 1
+
+    async def _find_out(self, reserved: Reservation) -> BindOutcome | None:
+        """None: the watch said it."""
+        backoff = Backoff()
+        while self._scheduler.is_open(reserved):
+            with contextlib.suppress(msgspec.DecodeError):
+                try:
+                    now = _PODS.decode(await self._touch(reserved.pod))
+                except NotFoundError:
+                    self._scheduler.release(reserved)
+                    self._say(Event.BIND_REFUSED, reserved, "the pod is gone")
+                    return BindOutcome.FOUND_NOT_BOUND
+                except ConflictError:
+                    self._scheduler.release(reserved)
+                    self._say(Event.BIND_REFUSED, reserved, "another pod has its name")
+                    return BindOutcome.FOUND_NOT_BOUND
+                except KubeError as e:
+                    self._say(Event.BIND_UNCLEAR, reserved, f"still: {e}")
+                    await self._sleep(backoff.failed(at_least_s=e.retry_after_s))
+                    continue
+                if is_bound_by(reserved, now):
+                    self._scheduler.confirm(reserved)
+                    self._say(Event.BIND_CONFIRMED, reserved, "found bound")
+                    return BindOutcome.FOUND_BOUND
+                self._scheduler.release(reserved)
+                self._say(Event.BIND_REFUSED, reserved, "found not bound")
+                return BindOutcome.FOUND_NOT_BOUND
+            await self._sleep(backoff.failed())
+        return None
+
+    def _say(self, event: Event, reserved: Reservation, message: str = "") -> None:
+        pod = reserved.pod
+        fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": reserved.node, "gen": reserved.gen}
+        write = self._log.info if event is Event.BIND_CONFIRMED else self._log.warning
+        write(event, message, **fields)
+
+
+def is_bound_by(reserved: Reservation, now: Pod) -> bool:
+    """By this very Binding: another of the same pod, by an earlier leader, has another text."""
+    return (
+        now.metadata.uid == reserved.pod.uid
+        and now.spec.node_name == reserved.node
+        and now.metadata.annotations.get(ASSIGNMENT) == reserved.assignment
+    )

@@ -1,0 +1,185 @@
+"""Warns the authors of pods whose devices fell ill, and says so when they are well again: a condition, and an Event.
+
+The condition is the state, and stays; the Event is the news of it, told when the API server has the condition. What has to be
+said is decided by central.controllers.conditions, from what is known now: two changes between two looks are one word or none,
+and a pod hears
+a second word after QUIET_S at the earliest, whatever its devices do meanwhile.
+
+A switch that goes takes the devices of a thousand pods with it: AT_ONCE of them are told in one look, the others in the next
+ones. What fails is tried again, later each time, until it is not so any more. Where an answer got lost, the watch shows whether
+the pod has the condition.
+
+Source: PodCondition (k8s.io/api core/v1); the strategic merge patch of `pods/status` merges conditions by their type.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from central.api.objects import Metadata
+from central.controllers.conditions import Conditions, Word, concerns, decide_words
+from central.ledger.ledger import Ledger
+from central.ledger.model import Held, Holder, version_of
+from central.loop.slices import Slices
+from lading.kube.backoff import Backoff
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, KubeError, NotFoundError
+from lading.kube.resource import PODS
+from lading.log import Event, Log
+from lading.vocabulary import PodUid
+
+LOOK_S: Final = 1.0
+AT_ONCE: Final = 32  # pods in one look; each costs a patch and an Event, and the API server has others to serve
+QUIET_S: Final = 10.0  # between two words to one pod, so that a device that comes and goes fills no list of Events
+AGAIN_S: Final = 60.0  # at most, after failures
+TIMEOUT_S: Final = 4.0  # before another one leads
+
+
+class Tell(Protocol):
+    def __call__(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Failing:
+    """A word that could not be said, for all that is known."""
+
+    word: Word
+    backoff: Backoff
+
+
+class _Answer(msgspec.Struct):
+    metadata: Metadata
+
+
+class Warner:
+    def __init__(
+        self,
+        ledger: Ledger,
+        conditions: Conditions,
+        client: KubeClient,
+        *,
+        leads: Callable[[], bool],
+        tell: Tell,
+        clock: Callable[[], float],
+        now: Callable[[], str],
+        log: Log,
+    ) -> None:
+        """`leads` is asked before each patch. `clock`: seconds, monotonic; `now`: RFC 3339."""
+        self._ledger = ledger
+        self._conditions = conditions
+        self._client = client
+        self._leads = leads
+        self._tell = tell
+        self._clock = clock
+        self._now = now
+        self._log = log
+        self._looked = -1  # version of the ledger
+        self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to be told; those looked at last are behind
+        self._quiet: dict[PodUid, float] = {}  # pods that are told nothing, until when
+        self._failing: dict[PodUid, _Failing] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Tells some of the pods that have to be told."""
+        self._settle_failures()
+        words = await self._choose()
+        async with asyncio.TaskGroup() as saying:
+            for word in words:
+                saying.create_task(self._say(word))
+
+    async def _choose(self) -> list[Word]:
+        slices, chosen = Slices(self._clock), list[Word]()
+        changed, self._looked = self._ledger.changed_since(self._looked), self._ledger.version
+        self._unsettled.update(dict.fromkeys((*changed, *self._conditions.take_changed())))
+        now = self._clock()
+        self._quiet = {uid: until for uid, until in self._quiet.items() if until > now}
+        for name in [*self._unsettled]:
+            del self._unsettled[name]
+            words, settled = self._words_on(name)
+            if not settled:
+                self._unsettled[name] = None
+            chosen += [word for word in words if word.pod.pod not in self._quiet]
+            if len(chosen) >= AT_ONCE:
+                break
+            await slices.pause()
+        return chosen[:AT_ONCE]
+
+    def _words_on(self, name: str) -> tuple[list[Word], bool]:
+        """What is to be said to pods there; and whether that is all as long as nothing changes."""
+        room = self._ledger.room(name)
+        if not concerns(room, self._ledger.holds_on(name), self._conditions):
+            return [], True
+        holders = self._ledger.holders(name)
+        there = (held for held in holders if self._is_there(held, name))
+        words = list(decide_words(room, there, self._conditions))
+        return words, not words and not any(map(self._is_coming, holders))
+
+    def _is_there(self, held: Held, name: str) -> bool:
+        """The API server has it bound to this node, and it is not at its end: no node writes into pods of others."""
+        load = self._ledger.load_of(held.holder.pod)
+        ends = held.record is not None and held.record.deleting
+        return load is not None and load.node == name and bool(held.holder.name) and not ends
+
+    def _is_coming(self, held: Held) -> bool:
+        """It is being bound, or the watch is late. What it holds will not change by that, and nobody else would tell us."""
+        uid = held.holder.pod
+        return self._ledger.load_of(uid) is None and not self._ledger.has_ended(uid)
+
+    # ---- saying it
+
+    async def _say(self, word: Word) -> None:
+        if not self._leads():
+            return
+        uid, path = word.pod.pod, PODS.path(word.pod.namespace, word.pod.name, "status")
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [word.render_condition(self._now())]}}
+        quiet_s = QUIET_S
+        try:
+            answer = await self._client.merge_lists(path, body, timeout_s=TIMEOUT_S)
+        except (NotFoundError, ConflictError):
+            self._failing.pop(uid, None)  # the watch will say so
+        except KubeError as e:
+            failing = self._failing.setdefault(uid, _Failing(word, Backoff(limit_s=AGAIN_S)))
+            failing.word = word
+            quiet_s = failing.backoff.failed(at_least_s=e.retry_after_s)
+            if failing.backoff.failures == 1:
+                self._write(word, f"not told yet: {e}: {word.message}")
+        else:
+            self._failing.pop(uid, None)
+            self._conditions.put(word, _version_in(answer))
+            self._said(word)
+        self._quiet[uid] = self._clock() + quiet_s
+
+    def _settle_failures(self) -> None:
+        for uid, failing in [*self._failing.items()]:
+            if self._conditions.says(failing.word):
+                self._said(failing.word)
+            elif self._ledger.load_of(uid) is not None:
+                continue
+            del self._failing[uid]
+
+    def _said(self, word: Word) -> None:
+        self._write(word, word.message)
+        self._tell(word.pod, word.reason, word.message, good=word.healthy)
+
+    def _write(self, word: Word, message: str) -> None:
+        fields = {"namespace": word.pod.namespace, "pod": word.pod.name, "pod_uid": word.pod.pod, "node": word.node}
+        if word.healthy:
+            self._log.info(Event.DEVICE_HEALTHY, message, **fields)
+        else:
+            self._log.warning(Event.DEVICE_UNHEALTHY, message, **fields)
+
+
+def _version_in(answer: bytes) -> int:
+    """0 where it can not be read: then what the watch shows counts."""
+    try:
+        return version_of(msgspec.json.decode(answer, type=_Answer).metadata.resource_version)
+    except msgspec.DecodeError:
+        return 0

@@ -1,0 +1,295 @@
+"""What the API server says, into the ledger and the pending pods: pods, NodeDevices, Nodes, PodDisruptionBudgets.
+
+A pod that cannot be decoded, or whose assignment cannot be read or was signed by no configured key, may hold devices: it is
+never taken for gone. What its node grants it still counts; its own annotation does not, and that is logged. Pods that request
+no device and have none are not kept: a cluster has many more of these.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+from central.api.known import Ident
+from central.api.objects import Node
+from central.api.times import parse_seconds
+from central.api.watch import Unreadable
+from central.ask.model import NO_REQUESTS, Ask, Requests
+from central.ask.other_systems import OtherClaim, read_offered, read_other_claim
+from central.ask.parse import parse_ask, roles_of
+from central.ask.pod import Pod
+from central.ask.requests import allocatable_of, requests_of
+from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own
+from central.assignment.model import PlacedContainer
+from central.controllers.conditions import Conditions
+from central.ledger.ledger import Ledger
+from central.ledger.model import NO_LABELS, ONE_EACH, PodLoad, PodRecord, version_of
+from central.state.budgets import NO_BUDGETS, Budget, Budgets
+from central.state.node_reports import Reports
+from central.state.pending import PendingPods, pending_of
+from lading.log import Event, Log
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, GpuUuid, PodUid
+
+TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+class PodFeed:
+    """`unassigned` is told, once a pod, of one that asks for devices and was bound without an assignment."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pending: PendingPods,
+        conditions: Conditions,
+        *,
+        log: Log,
+        unassigned: Callable[[Pod], None],
+        accepts: Callable[[str, str], bool] = lambda text, signature: True,
+    ) -> None:
+        """`accepts` tells whether a configured key signed an assignment; by default every assignment counts."""
+        self._accepts = accepts
+        self._accepted: dict[PodUid, tuple[bytes, bool]] = {}  # the hash of assignment and signature, and the result
+        self._ledger = ledger
+        self._pending = pending
+        self._conditions = conditions
+        self._log = log
+        self._unassigned = unassigned
+        self._told: set[PodUid] = set()  # of which the log, and its events, speak already
+
+    def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
+        """A pod that kube-scheduler named and no watch has shown ends here too, with what is reserved for it, unless it is
+        newer than the list."""
+        listed = {PodUid(one.metadata.uid) for one in objects}
+        self._told &= listed
+        self._accepted = {uid: known for uid, known in self._accepted.items() if uid in listed}
+        self._conditions.forget_all_but(listed)
+        unlisted = [pod for pod in self._pending if pod.uid not in listed]
+        for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
+            self._pending.remove(gone)
+            self._ledger.remove_pod(gone)
+        readable = [one for one in objects if isinstance(one, Pod)]
+        self._ledger.replace_other_claims({one.metadata.uid: claim for one in readable if (claim := _other_claim(one))})
+        said = [self._record(one) for one in objects]
+        records = [one for one in said if isinstance(one, PodRecord)]
+        loads = [one for one in said if isinstance(one, PodLoad)]
+        self._ledger.replace_pods(records, version_of(version), loads=loads)
+
+    def changed(self, obj: Pod | Unreadable) -> None:
+        if isinstance(obj, Pod):
+            self._ledger.set_other_claim(obj.metadata.uid, _other_claim(obj))
+        match self._record(obj):
+            case PodRecord() as record:
+                self._ledger.set_pod(record)
+            case PodLoad() as load:
+                self._ledger.set_load(load)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        uid = PodUid(gone.uid)
+        self._told.discard(uid)
+        self._accepted.pop(uid, None)
+        self._conditions.forget(uid)
+        self._pending.remove(uid)
+        self._ledger.set_other_claim(uid, None)
+        self._ledger.remove_pod(uid)
+
+    def verify(self, pod: Pod) -> bool:
+        """Tell whether a configured key signed the pod's assignment. The first call takes 0.1 ms; the result is remembered."""
+        annotations = pod.metadata.annotations
+        text, signature = annotations.get(ASSIGNMENT, ""), annotations.get(ASSIGNMENT_SIGNATURE, "")
+        if not (text and pod.spec.node_name):
+            return False
+        digest = blake2b(f"{signature}\n{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        known = self._accepted.get(pod.metadata.uid)
+        if known is None or known[0] != digest:
+            known = self._accepted[pod.metadata.uid] = digest, self._accepts(text, signature)
+        return known[1]
+
+    def _record(self, pod: Pod | Unreadable) -> PodRecord | PodLoad | None:
+        """Of a pod that is not our business only what it takes of its node's cpu and memory."""
+        if isinstance(pod, Unreadable):
+            uid = PodUid(pod.metadata.uid)
+            return self._ledger.pod(uid) or self._ledger.load_of(uid)
+        self._conditions.show(pod)
+        metadata, spec = pod.metadata, pod.spec
+        ended = pod.status.phase in TERMINAL
+        waits = not (spec.node_name or ended or metadata.deletion_timestamp)
+        if not waits:
+            self._pending.remove(metadata.uid)
+        text = metadata.annotations.get(ASSIGNMENT)
+        if text is None and not _mentions_ours(pod):
+            return PodLoad(metadata.uid, "" if ended else sys.intern(spec.node_name), _taken_of_node(pod))
+        ask = None if spec.node_name and text else parse_ask(pod)
+        if waits and isinstance(ask, Ask):
+            self._pending.add(pending_of(pod, ask))
+        elif waits:
+            self._pending.remove(metadata.uid)  # its annotations were changed, into what has no meaning
+        elif ask is not None and spec.node_name and not ended and self._first_time(metadata.uid):
+            self._unassigned(pod)
+        return self._holding(pod, text if spec.node_name else None, terminal=ended)
+
+    def _holding(self, pod: Pod, text: str | None, *, terminal: bool) -> PodRecord:
+        metadata, spec = pod.metadata, pod.spec
+        own = None if text is None else parse_own(text, roles_of(pod), namespace=metadata.namespace)
+        if own is not None and not isinstance(own, BadAssignment) and (own.pod, own.node) != (metadata.uid, spec.node_name):
+            own = BadAssignment(message=f"it is for pod {own.pod} on node {own.node}")
+        if isinstance(own, OwnAssignment) and not self.verify(pod):
+            own = BadAssignment(message="no configured key signed it")
+        if isinstance(own, BadAssignment):
+            if self._first_time(metadata.uid):
+                fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
+                self._log.error(Event.ASSIGNMENT_UNREADABLE, own.message, **fields, node=spec.node_name)
+            own = None
+        return PodRecord(
+            uid=metadata.uid,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            version=version_of(metadata.resource_version),
+            node=spec.node_name,
+            terminal=terminal,
+            deleting=metadata.deletion_timestamp is not None,
+            priority=spec.priority,
+            created=parse_seconds(metadata.creation_timestamp),
+            gen=own.gen if own else 0,
+            taken=own.taken if own else None,
+            containers=_containers_by_card(own.placed) if own else ONE_EACH,
+            requests=_taken_of_node(pod),
+            labels=_shared(metadata.labels),
+            grace_s=max(spec.termination_grace_period_seconds, metadata.deletion_grace_period_seconds),
+        )
+
+    def _first_time(self, uid: PodUid) -> bool:
+        first = uid not in self._told
+        self._told.add(uid)
+        return first
+
+
+def _other_claim(pod: Pod) -> OtherClaim | None:
+    return None if pod.status.phase in TERMINAL else read_other_claim(pod)
+
+
+class DevicesFeed:
+    """NodeDevices. One that can not be decoded stays as it was known. `reports` keeps what the ledger does not."""
+
+    def __init__(self, ledger: Ledger, reports: Reports | None = None) -> None:
+        self._ledger = ledger
+        self._reports = reports
+
+    def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
+        readable = [one for one in objects if not isinstance(one, Unreadable)]
+        unreadable = {one.metadata.name for one in objects if isinstance(one, Unreadable)}
+        self._ledger.replace_nodes(readable, version_of(version), unreadable=unreadable)
+        if self._reports is not None:
+            self._reports.replace(readable, unreadable=unreadable)
+
+    def changed(self, obj: NodeDevices | Unreadable) -> None:
+        if not isinstance(obj, Unreadable):
+            self._ledger.set_node(obj)
+            if self._reports is not None:
+                self._reports.set(obj)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._ledger.remove_node(gone.name, version_of(version))
+        if self._reports is not None:
+            self._reports.remove(gone.name)
+
+
+class NodeFeed:
+    """Whether kubelet answers, as its Ready condition says; and what it has for pods of cpu and memory."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
+        ready = {one.metadata.name: _readiness(one) for one in objects}
+        sizes = {one.metadata.name: _size(one) for one in objects if not isinstance(one, Unreadable)}
+        self._ledger.replace_reachable(ready, version_of(version))
+        self._ledger.replace_allocatable(sizes, version_of(version))
+        for one in objects:
+            self._offer(one)
+
+    def changed(self, obj: Node | Unreadable) -> None:
+        self._ledger.set_reachable(obj.metadata.name, *_readiness(obj))
+        if not isinstance(obj, Unreadable):
+            self._ledger.set_allocatable(obj.metadata.name, *_size(obj))
+        self._offer(obj)
+
+    def _offer(self, obj: Node | Unreadable) -> None:
+        if not isinstance(obj, Unreadable):
+            self._ledger.set_offered(obj.metadata.name, read_offered(obj.status.allocatable))
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._ledger.set_offered(gone.name, frozenset())
+        self._ledger.set_reachable(gone.name, False, version_of(version))
+        self._ledger.set_allocatable(gone.name, None, version_of(version))
+
+
+class BudgetFeed:
+    """PodDisruptionBudgets. One that cannot be decoded counts as it was known."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Budget] = {}  # by uid
+        self._budgets = NO_BUDGETS
+        self._stale = False
+
+    def replaced(self, objects: Sequence[Budget | Unreadable], version: str) -> None:
+        before, self._known = self._known, {}
+        for one in objects:
+            if isinstance(one, Unreadable):
+                self._known |= {uid: before[uid] for uid in [one.metadata.uid] if uid in before}
+            else:
+                self._known[one.metadata.uid] = one
+        self._stale = True
+
+    def changed(self, obj: Budget | Unreadable) -> None:
+        if not isinstance(obj, Unreadable):
+            self._known[obj.metadata.uid] = obj
+            self._stale = True
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._known.pop(gone.uid, None)
+        self._stale = True
+
+    def budgets(self) -> Budgets:
+        """Return all budgets as they are now."""
+        if self._stale:
+            self._budgets, self._stale = Budgets.of(self._known.values()), False
+        return self._budgets
+
+
+def _readiness(node: Node | Unreadable) -> tuple[bool, int]:
+    ready = not isinstance(node, Unreadable) and node.ready
+    return ready, version_of(node.metadata.resource_version)
+
+
+def _taken_of_node(pod: Pod) -> Requests:
+    """Nothing before it is bound."""
+    return requests_of(pod) if pod.spec.node_name else NO_REQUESTS
+
+
+def _size(node: Node) -> tuple[Requests | None, int]:
+    return allocatable_of(node.status.allocatable), version_of(node.metadata.resource_version)
+
+
+def _containers_by_card(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid, int]:
+    counts = Counter(gpu.uuid for container in placed.values() for gpu in container.gpus)
+    return {uuid: count for uuid, count in counts.items() if count > 1} or ONE_EACH
+
+
+def _shared(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels as one value for all pods that have the same, which pods of one template mostly do."""
+    return _labels(tuple(sorted(labels.items()))) if labels else NO_LABELS
+
+
+@lru_cache(maxsize=4096)
+def _labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return {sys.intern(key): sys.intern(value) for key, value in items}
+
+
+def _mentions_ours(pod: Pod) -> bool:
+    return any(
+        resource.startswith(PREFIX)
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for resource in (*container.resources.limits, *container.resources.requests)
+    )

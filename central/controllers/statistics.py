@@ -1,0 +1,218 @@
+"""The cluster in numbers, looked at now and then: what there is to give, what is held, and how fragmented the rest is.
+
+Enters: the ledger, and the pods to expect. Leaves: an Overview, which is read at any time. A scrape that counted 5,000 nodes
+itself would let kube-scheduler wait meanwhile; so nodes are followed, those that changed since the last look, and all of it
+goes in slices, beside the scheduling path. What is added up is kept in parts of so few nodes that a step of vectors is short,
+however many there are in all.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from central.fit.columns import ANY_MODEL, BARE, CORE, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
+from central.fit.forecast import Forecast
+from central.fit.numbered import Numbers
+from central.fit.unusable import Free, read_free, unusable_milli
+from central.ledger.ledger import Ledger
+from central.ledger.model import NodeRoom
+from central.ledger.room import FULL_CORE
+from central.loop.slices import Slices
+from central.view.model import NodeState
+
+LOOK_S: Final = 10.0  # between two looks; Prometheus comes every 15 to 60 s
+SLICE_S: Final = 0.0005  # and one step of vectors: a question that falls on it hardly waits
+PART_NODES: Final = 512  # a step takes some 0.2 ms, of 8 cards each
+REST_S: Final = 0.01  # a look may take a second
+SIZES: Final = (1, 2, 4, 8)  # pods of so many whole GPUs that are counted how often they would fit
+_STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT_RECONCILED}  # by Columns.serving
+
+
+class Amounts(NamedTuple):
+    """Of one thing. What is free and may not be given is unusable."""
+
+    free: int = 0
+    held: int = 0
+    unusable: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    nodes: Mapping[NodeState, int]
+    gpus: Amounts  # one that is held in part is held
+    mig_gpus: int  # in MIG mode, of which nobody has an instance; no others of these
+    memory_mib: Amounts  # as below, of GPUs that are not in MIG mode
+    core_percent: Amounts
+    vfs: Amounts
+    free_milli: int  # of cards, the scarcer of memory and compute
+    unusable_milli: float  # of these, for a pod of those to expect, on average
+    places: Mapping[int, int]  # by SIZES
+
+    @property
+    def fragmentation(self) -> float:
+        """Of what is free, the part that is of no use; 0 where nothing is free."""
+        return self.unusable_milli / self.free_milli if self.free_milli else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Some of the nodes."""
+
+    columns: Columns
+    vfs: dict[str, Amounts] = field(default_factory=dict)
+
+
+class _Counts(NamedTuple):
+    """Of some nodes; of several that have none in common they add up."""
+
+    nodes: tuple[int, ...]  # by _STATES
+    gpus: tuple[int, ...]
+    mig_gpus: tuple[int, ...]  # one number
+    memory_mib: tuple[int, ...]
+    core_percent: tuple[int, ...]
+    vfs: tuple[int, ...]
+    free_milli: tuple[int, ...]  # one number
+    places: tuple[int, ...]  # by SIZES
+
+
+class Survey:
+    """`clock`: seconds, monotonic."""
+
+    def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float]) -> None:
+        self.overview: Overview | None = None  # before the first look
+        self._ledger = ledger
+        self._forecast = forecast
+        self._clock = clock
+        self._numbers = Numbers()
+        self._parts = [_Part(columns=Columns(numbers=self._numbers))]
+        self._part_of: dict[str, _Part] = {}
+        self._seen_rooms = self._seen_loads = -1
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self, *, rest_s: float = REST_S) -> None:
+        slices = Slices(self._clock, slice_s=SLICE_S, rest_s=rest_s)
+        await self._catch_up(slices)
+        free = []
+        for part in self._parts:
+            free.append(read_free(part.columns))
+            await slices.pause()
+        unusable = await self._unusable(free, slices)
+        counts = []
+        for part, of_part in zip(self._parts, free, strict=True):
+            counts.append(_count(part, of_part))
+            await slices.pause()
+        self.overview = _overview(counts, unusable)
+
+    async def _catch_up(self, slices: Slices) -> None:
+        ledger = self._ledger
+        version, names = ledger.version, ledger.changed_since(self._seen_rooms)
+        if self._seen_rooms < 0:
+            self._seen_loads = ledger.loads_version  # a room has its node's cpu and memory
+        for name in names:
+            self._look_at(ledger.room(name))
+            await slices.pause()
+        self._seen_rooms = version  # what changed meanwhile is looked at once more
+        loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)
+        for load in loads:
+            part = self._part_of.get(load[0])
+            if part is not None:
+                part.columns.load(*load)
+            await slices.pause()
+
+    def _look_at(self, room: NodeRoom) -> None:
+        part = self._part_of.get(room.name)
+        if room.reported:
+            part = part or self._part_with_room()
+            self._part_of[room.name] = part
+            part.columns.put(room)
+            part.vfs[room.name] = _vfs(room)
+        elif part is not None:
+            part.columns.drop(room.name)
+            del part.vfs[room.name], self._part_of[room.name]
+
+    def _part_with_room(self) -> _Part:
+        for part in reversed(self._parts):
+            if len(part.vfs) < PART_NODES:
+                return part
+        self._parts.append(_Part(columns=Columns(numbers=self._numbers)))
+        return self._parts[-1]
+
+    async def _unusable(self, free: Sequence[Free], slices: Slices) -> float:
+        """The mean over the pods to expect that ask for GPUs."""
+        total, mass = 0, 0
+        for kind, weight in self._forecast.workload.kinds:
+            if kind.cpu_only:
+                continue
+            unusable = 0
+            for part, of_part in zip(self._parts, free, strict=True):
+                models = part.columns.models_of(kind.models) if kind.models else None
+                unusable += unusable_milli(of_part, kind, models)
+                await slices.pause()
+            total += weight * unusable
+            mass += weight
+        return total / mass if mass else 0.0
+
+
+def _vfs(room: NodeRoom) -> Amounts:
+    free = sum(vf.free for vf in room.vfs) if room.serving else 0
+    held = sum(vf.usable and not vf.free for vf in room.vfs)
+    return Amounts(free, held, len(room.vfs) - free - held)
+
+
+def _count(part: _Part, free: Free) -> _Counts:
+    columns, vfs = part.columns, part.vfs.values()
+    rows = np.fromiter(columns.row_of.values(), np.int64, len(columns.row_of))
+    cards, serving = columns.cards[rows], columns.serving[rows]
+    there, bare, mig = cards[:, ANY_MODEL] >= 0, cards[:, BARE] > 0, cards[:, MODEL] < 0
+    usable = (cards[:, USABLE] > 0) & (serving == 0)[:, None]
+
+    def amounts(left: int, whole: int | None) -> Amounts:
+        """Of two planes; None: of each 100."""
+        full = FULL_CORE if whole is None else cards[:, whole]
+        some = there & ~mig
+        rest = cards[:, left]
+        return Amounts(_sum(rest, some & usable), _sum(full - rest, some), _sum(rest, some & ~usable))
+
+    whole = free.whole
+    return _Counts(
+        nodes=tuple(_number(serving == number) for number in _STATES),
+        gpus=Amounts(_number(there & bare & usable & ~mig), _number(there & ~bare), _number(there & bare & ~usable)),
+        mig_gpus=(_number(there & bare & usable & mig),),
+        memory_mib=amounts(MIB, SIZE),
+        core_percent=amounts(CORE, None),
+        vfs=Amounts(*(sum(column) for column in zip(*vfs, strict=True))) if vfs else Amounts(),
+        free_milli=(free.total_milli,),
+        places=tuple(int((whole // size).sum()) for size in SIZES),
+    )
+
+
+def _overview(counts: Sequence[_Counts], unusable: float) -> Overview:
+    """Of all parts."""
+    total = _Counts(*(tuple(map(sum, zip(*column, strict=True))) for column in zip(*counts, strict=True)))
+    return Overview(
+        nodes=dict(zip(_STATES.values(), total.nodes, strict=True)),
+        gpus=Amounts(*total.gpus),
+        mig_gpus=total.mig_gpus[0],
+        memory_mib=Amounts(*total.memory_mib),
+        core_percent=Amounts(*total.core_percent),
+        vfs=Amounts(*total.vfs),
+        free_milli=total.free_milli[0],
+        unusable_milli=unusable,
+        places=dict(zip(SIZES, total.places, strict=True)),
+    )
+
+
+def _sum(plane: Ints, where: Bools) -> int:
+    return int(plane[where].sum())
+
+
+def _number(where: Bools) -> int:
+    return int(np.count_nonzero(where))

@@ -1,0 +1,235 @@
+"""The daemon: waits to lead, leads for a term at a time, answers kube-scheduler meanwhile, and stops in order."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from central.ask.pod import Pod
+from central.assignment.networks import parse_vf_network
+from central.controllers.binder import BIND_TIMEOUT_S
+from central.daemon.announce import Announcer
+from central.daemon.leadership import Term
+from central.daemon.lease import Election, KubeLease, Terms, boot_time
+from central.daemon.metrics import Metrics
+from central.daemon.settings import Settings, advertised, listen_address, read_prior, read_signer, read_tls
+from central.extender.server import ExtenderServer
+from central.fit.demand import Limits
+from central.fit.forecast import Forecast
+from central.page.live import Live
+from central.page.routes import Page
+from central.scheduling.verdicts import Filtered
+from central.state.counts import Counts
+from lading import __version__
+from lading.health import Condition, HealthServer, parse_address
+from lading.kube.client import KubeClient
+from lading.kube.config import open_access
+from lading.log import Event, Log
+from lading.notify import notify
+from lading.stopping import stop_asked
+from lading.tracing import open_tracing
+from lading.vocabulary import PodUid
+
+USER_AGENT: Final = f"lading-central/{__version__}"
+LOOK_S: Final = 0.5  # until a term that began is watched too
+# After a term of this very process: its last Binding was sent before it ended, and takes no longer than this.
+AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
+
+
+class Leadership:
+    """Makes a term when the lease is gained, ends it when it is lost; the verbs are those of the term that is now."""
+
+    def __init__(self, make_term: Callable[[], Term], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
+        self.term: Term | None = None
+        self.election: Election | None = None
+        self._make_term = make_term
+        self._ending: set[asyncio.Task[bool]] = set()
+        self._clock = clock
+        self._begins_at = float("-inf")  # the next term, at the earliest
+        self._log = log
+
+    def leads(self) -> bool:
+        """Asked before every verb: by the clock, without a look at anything that could be late."""
+        return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
+
+    def gained(self) -> None:
+        """A replica that could not renew in time may lead again a moment later, without the wait that another one has."""
+        self.term = self._make_term().begin(after_s=max(0.0, self._begins_at - self._clock()))
+
+    def lost(self) -> None:
+        if self.term is not None:
+            self._log.warning(Event.LEADER_STOPPED)
+            self._begins_at = self._clock() + AFTER_TERM_S
+            self.term.stop()
+            ending = asyncio.get_running_loop().create_task(self.term.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            self.term = None
+
+    async def close(self) -> bool:
+        """True: how every Binding ended is known, and another replica may lead at once."""
+        self.lost()
+        return all(clear is True for clear in await asyncio.gather(*self._ending, return_exceptions=True))
+
+    # ---- central.extender.server.Verbs
+
+    async def find(self, sent: Pod) -> Pod | None:
+        return await self._now.seen.find(sent)
+
+    @property
+    def _now(self) -> Term:
+        if self.term is None:
+            raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
+        return self.term
+
+    async def prepare_filter(self, pod: Pod) -> None:
+        await self._now.judge(self._now.scheduler.filter_steps(pod))
+
+    async def prepare_prioritize(self, pod: Pod) -> None:
+        await self._now.judge(self._now.scheduler.prioritize_steps(pod))
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
+        return self._now.scheduler.filter(pod, names)
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
+        return self._now.scheduler.prioritize(pod, names)
+
+    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
+        suffice: list[str] = []
+        await self._now.judge(self._now.scheduler.preempting(pod, victims, suffice))
+        return suffice
+
+    async def bind(self, uid: PodUid, node: str) -> str:
+        return await self._now.bind(uid, node)
+
+    def reckoning(self) -> bytes:
+        return self._now.reckoning()
+
+    async def why(self, namespace: str, name: str) -> bytes | None:
+        return await self._now.why(namespace, name)
+
+    # ---- central.page
+
+    def live(self) -> Live | None:
+        """None while this replica does not lead."""
+        return self._now.live if self.leads() else None
+
+
+async def run(settings: Settings, log: Log) -> None:
+    signer, prior, network = read_signer(settings), read_prior(settings), parse_vf_network(settings.cni_network)
+    access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    tracing = open_tracing("lading-central", settings.otlp_endpoint, log)
+    clients = KubeClient(access, user_agent=USER_AGENT), KubeClient(access, user_agent=USER_AGENT)
+    async with tracing, clients[0] as client, clients[1] as leases:
+
+        def begin_term() -> Term:
+            return Term(
+                client,
+                signer,
+                policy=settings.policy,
+                forecast=Forecast(prior, learns=settings.learn_workload),
+                limits=Limits(
+                    spread_containers_per_card=settings.spread_containers_per_card, partition=settings.nvswitch_partition
+                ),
+                leads=election.is_leader,
+                clock=time.monotonic,
+                log=log,
+                network=network,
+                foreign=frozenset(settings.foreign_annotations),
+                page=settings.page,
+                counts=counts,
+            )
+
+        counts = Counts()
+        leadership = Leadership(begin_term, log)
+        # A client of its own: a renewal never waits behind a list.
+        election = Election(
+            KubeLease(leases, namespace=settings.lease_namespace, name=settings.lease_name),
+            name=settings.name,
+            terms=Terms(),
+            gained=leadership.gained,
+            lost=leadership.lost,
+            log=log,
+        )
+        leadership.election = election
+        metrics = Metrics(
+            counts, term=lambda: leadership.term, leads=leadership.leads, transitions=lambda: election.transitions
+        )
+        # Two listeners, so that clients that fill the one for metrics do not block kubelet's probes.
+        health = [
+            HealthServer(
+                parse_address(address),
+                registry=registry,
+                silence=_never_silent,
+                conditions=lambda: _conditions(leadership, election),
+                log=log,
+            )
+            for address, registry in ((settings.metrics, metrics.registry), (settings.probes, None))
+        ]
+        page = Page(leadership.live) if settings.page else None
+        server = ExtenderServer(
+            leadership,
+            leads=leadership.leads,
+            answered=metrics.answered,
+            log=log,
+            page=page,
+            tracing=tracing,
+            callers=settings.tls_client_names,
+        )
+        stop = stop_asked()
+        host, port = await server.start(listen_address(settings), read_tls(settings))
+        for listener in health:
+            await listener.start()
+        log.info(Event.DAEMON_STARTED, version=__version__, listen=f"{host}:{port}", signed=signer is not None)
+        notify("READY=1")
+        running: list[asyncio.Task[NoReturn]] = [asyncio.create_task(election.run())]
+        if address := advertised(settings, port=port):
+            announcer = Announcer(
+                client,
+                namespace=settings.lease_namespace,
+                service=settings.service,
+                address=address,
+                leads=leadership.leads,
+                log=log,
+            )
+            running.append(asyncio.create_task(announcer.run()))
+        try:
+            await _asked_or_failed(stop, running, leadership)
+        finally:
+            notify("STOPPING=1")
+            log.info(Event.DAEMON_STOPPING)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await server.close()
+            if await leadership.close():
+                await election.release()  # else another replica waits until nothing can be under way
+            for listener in health:
+                await listener.close()
+            log.info(Event.DAEMON_STOPPED)
+
+
+async def _never_silent() -> str:
+    """Whoever hears this has heard the loop."""
+    return ""
+
+
+def _conditions(leadership: Leadership, election: Election) -> tuple[Condition, ...]:
+    """A replica that waits is ready to wait; one that leads is ready once it has read everything."""
+    reading = election.is_leader() and not leadership.leads()
+    return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
+
+
+async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Leadership) -> None:
+    """What runs in the background never ends by itself. If it does, its error ends the daemon: a new one reads all anew."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            watched = [stopped, *running, *(leadership.term.tasks if leadership.term else ())]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_S)
+            for task in done:
+                if task is not stopped and not task.cancelled():
+                    task.result()
+    finally:
+        stopped.cancel()

@@ -1,0 +1,257 @@
+"""One leadership: the ledger and everything that reads and writes it, made when it begins, thrown away when it ends.
+
+Nothing is kept from one term to the next, because another leader may have assigned in between: the ledger is rebuilt from
+consistent lists, and only then are kube-scheduler's questions answered (`ready`).
+"""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from central.api.objects import Node
+from central.api.times import micro_time_now, time_now
+from central.api.watch import Both, Reflector
+from central.ask.model import Policy
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod, without_annotations
+from central.assignment.networks import VfNetwork
+from central.controllers.binder import Binder
+from central.controllers.conditions import Conditions
+from central.controllers.device_health import Warner
+from central.controllers.events import Teller
+from central.controllers.evict import Evictor
+from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
+from central.controllers.requeue import Waker
+from central.controllers.signer import Signer
+from central.controllers.statistics import Survey
+from central.controllers.touch import Toucher
+from central.fit.demand import DEFAULT_LIMITS, Limits
+from central.fit.forecast import Forecast
+from central.ledger.ledger import Ledger
+from central.ledger.model import Holder
+from central.loop.slices import SLICE_S, Slices, in_slices
+from central.loop.steps import Steps
+from central.page.live import Live
+from central.scheduling.configuration import reckoning_of
+from central.scheduling.scheduler import Scheduler
+from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
+from central.state.budgets import Budget
+from central.state.counts import Counts
+from central.state.node_reports import Reports
+from central.state.pending import Pending, PendingPods
+from central.state.seen import SeenPods
+from lading.kube.client import KubeClient
+from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
+from lading.log import Event, Log
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import PodUid
+
+EXPIRE_S: Final = 0.5  # between two looks at what is held for a moment
+# Of one filter, prioritize or preempt for judging nodes: kube-scheduler schedules no other pod meanwhile, and gives up after
+# 5 s. 5,000 nodes in states of their own take 0.4 s for a GPU with a VF.
+REQUEST_S: Final = 0.2
+NO_ASSIGNMENT: Final = "NoAssignment"
+
+
+class Term:
+    """Begins with `begin`, ends with `end`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        signer: Signer | None,
+        *,
+        policy: Policy,
+        forecast: Forecast | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        leads: Callable[[], bool],
+        clock: Callable[[], float],
+        log: Log,
+        network: VfNetwork | None = None,
+        foreign: frozenset[str] = frozenset(),
+        page: bool = False,
+        counts: Counts | None = None,
+    ) -> None:
+        """`counts`: the process's, which go on from term to term. `foreign`: annotations that are not read."""
+        self._foreign = foreign
+        self.ledger = Ledger()
+        self.pending = PendingPods()
+        self.scheduler = Scheduler(
+            self.ledger,
+            self.pending,
+            clock=clock,
+            policy=policy,
+            limits=limits,
+            forecast=forecast,
+            refused=self._make_room,
+            soon=asyncio.get_running_loop().call_soon,
+            counts=counts,
+            slice_s=SLICE_S,
+        )
+        self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
+        self._leads = leads
+        self._over = False
+        self._warm = False
+        self._clock = clock
+        self._log = log
+        touch = Toucher(client, now=micro_time_now)
+        self._teller = Teller(client, now=time_now, log=log)
+        self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
+        self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
+        budgets = BudgetFeed()
+        self._budgets = Reflector(client, BUDGETS, Budget, budgets, log=log)
+        self._evictor = Evictor(
+            self.scheduler,
+            client,
+            budgets=lambda: budgets.budgets() if self._budgets.synced.is_set() else None,
+            leads=self.leads,
+            tell=self._teller.tell,
+            clock=clock,
+            log=log,
+        )
+        conditions = Conditions()
+        self._warner = Warner(
+            self.ledger,
+            conditions,
+            client,
+            leads=self.leads,
+            tell=self._teller.tell,
+            clock=clock,
+            now=time_now,
+            log=log,
+        )
+        accepts = signer.accepts if signer else lambda text, signature: True
+        feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
+        self.seen = SeenPods(self.ledger.is_settled)
+        self._pods = Reflector(
+            client,
+            PODS,
+            Pod,
+            Both(feed, self.seen),
+            log=log,
+            read=lambda pod: without_annotations(pod, foreign),
+            prepare=feed.verify,
+            clock=clock,
+        )
+        reports = Reports() if page else None
+        self.live = None if reports is None else Live(self.scheduler, reports, clock=clock)
+        self._devices = Reflector(client, NODE_DEVICES, NodeDevices, DevicesFeed(self.ledger, reports), log=log)
+        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
+        self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
+
+    @property
+    def ready(self) -> bool:
+        """Every list is there, and every node was read: it is known which pod holds what."""
+        return self._warm
+
+    @property
+    def watches(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node], Reflector[Budget]]:
+        return *self._needed, self._budgets
+
+    @property
+    def _needed(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node]]:
+        """Without which no pod can be placed. Disruption budgets are not among them: without the right to read them central
+        places pods and evicts none for another one."""
+        return self._pods, self._devices, self._nodes
+
+    @property
+    def unclear_bindings(self) -> int:
+        return self._binder.unclear
+
+    def leads(self) -> bool:
+        """Whether this term may write now. The process may lead again, by another one."""
+        return not self._over and self._leads()
+
+    def begin(self, *, after_s: float = 0.0) -> Self:
+        """`after_s`: until a former term's Bindings are certainly over, so that the lists show them."""
+        loop = asyncio.get_running_loop()
+        work = [watch.run for watch in self.watches]
+        self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
+        self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
+        return self
+
+    def stop(self) -> None:
+        """At once: nothing is written from now on. `end` follows."""
+        self._over = True
+
+    async def end(self) -> bool:
+        """A Binding that is under way is left to whoever leads next. True: there is none."""
+        self.stop()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self._evictor.close()
+        gc.unfreeze()  # this term's objects may go
+        return await self._binder.close()
+
+    async def _when_ready(self) -> None:
+        for reflector in self._needed:
+            await reflector.synced.wait()
+        await in_slices(self.scheduler.warming(), self._clock)
+        self._warm = True
+        for pod in self.pending:  # who was refused in an earlier term is not asked about again: it has to be woken
+            self.pending.refused(pod, self._clock())
+        self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
+        gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
+        async with asyncio.TaskGroup() as group:
+            for run in (self._waker.run, self._evictor.run, self._warner.run, self._look_around):
+                group.create_task(run())
+
+    async def _look_around(self) -> None:
+        await self.survey.look(rest_s=0.0)
+        gc.freeze()  # nor at every node's room, which the first look had made
+        await self.survey.run()
+
+    async def _expire(self) -> None:
+        while True:
+            self.ledger.expire(self._clock())
+            await asyncio.sleep(EXPIRE_S)
+
+    def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
+        self._evictor.refused(pod, names)  # which is made from the scheduler
+
+    def _unassigned(self, pod: Pod) -> None:
+        """It runs without the devices that it asks for, or is refused by its node."""
+        metadata, spec = pod.metadata, pod.spec
+        why = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
+        fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
+        self._log.error(Event.POD_UNASSIGNED, why, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
+        if self.leads():
+            holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
+            self._teller.tell(holder, NO_ASSIGNMENT, why)
+
+    async def judge(self, steps: Steps) -> None:
+        """Judge nodes in slices, for as long as one request may take."""
+        await in_slices(steps, self._clock, until=self._clock() + REQUEST_S)
+
+    async def bind(self, uid: PodUid, node: str) -> str:
+        """Bind a pod. Return an empty text, or why not. kube-scheduler has central bind a pod whose amounts are all zero,
+        too."""
+        pod = self.seen.get(uid)
+        if pod is not None and parse_ask(pod) is None:
+            return await self._binder.bind_plainly(pod, node)
+        return await self._binder.bind(uid, node)
+
+    def reckoning(self) -> bytes:
+        """JSON."""
+        return msgspec.json.encode(reckoning_of(self.scheduler, self._foreign))
+
+    async def why(self, namespace: str, name: str) -> bytes | None:
+        """JSON; None for a pod that does not wait for devices. In slices: kube-scheduler asks meanwhile."""
+        asked = (namespace, name)
+        pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == asked), None)
+        if pod is None:
+            return None
+        slices, nodes = Slices(self._clock), list[NodeWhy]()
+        for node in look_at_nodes(self.scheduler, pod):
+            nodes.append(node)
+            await slices.pause()
+        return msgspec.json.encode(why_by_nodes(self.scheduler, pod, self._clock(), nodes))
+
+
+async def _later(after_s: float, run: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(after_s)
+    await run()

@@ -1,0 +1,201 @@
+"""What central counts as it answers, and the gauges that are read when somebody asks.
+
+Enters: requests and how they were answered; what the process did (counts.py); the term that is now. Leaves: a registry of its
+own. A scrape reads numbers that are there: nodes are counted beside it (survey.py), and only pods that wait are looked at.
+Label values come from closed lists (verbs, reasons, states): neither a pod nor a node nor a device makes a series. On the
+loop's thread.
+
+Source: prometheus.io/docs/practices/naming.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from central.ask.reasons import OfPod
+from central.controllers.evict import CONFLICT, PREEMPTED
+from central.controllers.statistics import Amounts, Overview
+from central.daemon.leadership import Term
+from central.fit.forecast import Forecast, Source
+from central.fit.model import Missing
+from central.state.counts import BindOutcome, Counts, EvictOutcome
+from central.state.pending import PendingPods
+from lading import __version__
+
+_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0)
+_REASONS: Final = (*Missing, *OfPod)
+_UNKNOWN: Final = "unknown"  # a pod that an earlier leader refused, and nobody has asked about since
+
+
+class Metrics:
+    def __init__(
+        self, counts: Counts, *, term: Callable[[], Term | None], leads: Callable[[], bool], transitions: Callable[[], int]
+    ) -> None:
+        """`transitions`: of the lease, as last seen."""
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._took = Histogram(
+            "lading_central_request_seconds",
+            "Answering kube-scheduler, by verb; bind includes the API server.",
+            ["verb"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._requests = Counter(
+            "lading_central_requests", "Requests by verb and HTTP status.", ["verb", "status"], registry=self.registry
+        )
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_State(counts, term, leads, transitions))
+
+    def answered(self, verb: str, status: int, seconds: float) -> None:
+        self._requests.labels(verb, str(status)).inc()
+        if status == 200:
+            self._took.labels(verb).observe(seconds)
+
+
+class _State(Collector):
+    def __init__(
+        self, counts: Counts, term: Callable[[], Term | None], leads: Callable[[], bool], transitions: Callable[[], int]
+    ) -> None:
+        self._counts = counts
+        self._transitions = transitions
+        self._term = term
+        self._leads = leads
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else the registry would collect once to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield GaugeMetricFamily("lading_central_leader", "1 while this replica leads and answers.", value=int(self._leads()))
+        yield CounterMetricFamily(
+            "lading_central_lease_transitions", "Changes of leader, as the lease says.", self._transitions()
+        )
+        yield from _of_counts(self._counts)
+        term = self._term()
+        if term is None:
+            return
+        yield from _of_watches(term)
+        if self._leads():
+            yield from _of_pods(term.pending)
+            yield from _of_bindings(term)
+            yield from _of_workload(term.scheduler.forecast)
+            if overview := term.survey.overview:
+                yield from _of_cluster(overview)
+                yield from _of_fragmentation(overview)
+
+
+def _of_counts(counts: Counts) -> Iterator[Metric]:
+    """Of the process, whoever leads now."""
+    refusals = CounterMetricFamily(
+        "lading_central_refusals", "Answers that named no node, by what most nodes said.", labels=["reason"]
+    )
+    for reason in _REASONS:
+        refusals.add_metric([reason], counts.refused[reason])
+    yield refusals
+    bindings = CounterMetricFamily("lading_central_bindings", "Bindings by how they ended.", labels=["outcome"])
+    for outcome in BindOutcome:
+        bindings.add_metric([outcome], counts.bound[outcome])
+    yield bindings
+    evictions = CounterMetricFamily("lading_central_evictions", "Pods to be evicted.", labels=["reason", "outcome"])
+    for cause in (PREEMPTED, CONFLICT):
+        for evicted in EvictOutcome:
+            evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
+    yield evictions
+    yield CounterMetricFamily("lading_central_preemptions", "Pods for which room was begun to be made.", counts.nominated)
+    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were woken.", counts.woken)
+
+
+def _of_watches(term: Term) -> Iterator[Metric]:
+    silent = GaugeMetricFamily(
+        "lading_central_watch_silent_seconds", "Since the API server said anything of these.", labels=["resource"]
+    )
+    failures = CounterMetricFamily("lading_central_watch_failures", "Lists and watches that failed.", labels=["resource"])
+    for watch in term.watches:
+        silent.add_metric([watch.resource], watch.silent_s)
+        failures.add_metric([watch.resource], watch.failures)
+    yield silent
+    yield failures
+
+
+def _of_pods(pending: PendingPods) -> Iterator[Metric]:
+    tally = Tally(pod.refused_for or _UNKNOWN for pod in pending if pod.refused_at is not None)
+    refused = tally.total()
+    pods = GaugeMetricFamily("lading_central_pods_pending", "Pods that ask for devices and are not bound.", labels=["state"])
+    pods.add_metric(["refused"], refused)
+    pods.add_metric(["other"], len(pending) - refused)
+    yield pods
+    waiting = GaugeMetricFamily(
+        "lading_central_pods_waiting", "Pods that were refused, by what most nodes said.", labels=["reason"]
+    )
+    for reason in (*_REASONS, _UNKNOWN):
+        waiting.add_metric([reason], tally[reason])
+    yield waiting
+
+
+def _of_bindings(term: Term) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "lading_central_bindings_open",
+        "Bindings under way, with an unclear outcome, or not shown by the watch yet.",
+        value=len(term.ledger.reservations()),
+    )
+    yield GaugeMetricFamily(
+        "lading_central_bindings_unclear", "Of them, those of which nobody knows how they ended.", value=term.unclear_bindings
+    )
+
+
+def _of_cluster(seen: Overview) -> Iterator[Metric]:
+    nodes = GaugeMetricFamily("lading_central_nodes", "Nodes that report devices, by state.", labels=["state"])
+    for state, count in seen.nodes.items():
+        nodes.add_metric([state], count)
+    yield nodes
+    gpus = _by_state("lading_central_gpus", "GPUs of all nodes, by state.", seen.gpus)
+    gpus.add_metric(["mig"], seen.mig_gpus)
+    yield gpus
+    yield _by_state("lading_central_gpu_memory_mib", "Memory of GPUs that are not in MIG mode, by state.", seen.memory_mib)
+    yield _by_state("lading_central_gpu_core_percent", "Their compute, 100 a GPU, by state.", seen.core_percent)
+    yield _by_state("lading_central_vfs", "RDMA VFs of all nodes, by state.", seen.vfs)
+
+
+def _by_state(name: str, help_text: str, amounts: Amounts) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help_text, labels=["state"])
+    for state, amount in zip(Amounts._fields, amounts, strict=True):
+        family.add_metric([state], amount)
+    return family
+
+
+def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "lading_central_fragmentation_ratio", "Of what is free, the part that pods to expect can not use.", seen.fragmentation
+    )
+    yield GaugeMetricFamily("lading_central_fragmentation_free_gpus", "What is free, in whole GPUs.", seen.free_milli / 1000)
+    yield GaugeMetricFamily(
+        "lading_central_fragmentation_unusable_gpus", "Of it, what pods to expect can not use.", seen.unusable_milli / 1000
+    )
+    places = GaugeMetricFamily(
+        "lading_central_fragmentation_places", "Pods of so many whole GPUs for which there is room.", labels=["gpus"]
+    )
+    for gpus, count in seen.places.items():
+        places.add_metric([str(gpus)], count)
+    yield places
+
+
+def _of_workload(forecast: Forecast) -> Iterator[Metric]:
+    """What the policy fragmentation reckons with."""
+    source = GaugeMetricFamily(
+        "lading_central_workload_source", "1 for where the pods to expect are known from.", labels=["source"]
+    )
+    for one in Source:
+        source.add_metric([one.value], int(one is forecast.source))
+    yield source
+    yield GaugeMetricFamily(
+        "lading_central_workload_learned_pods", "Pods that came and were learned from.", value=forecast.learned
+    )
+    yield GaugeMetricFamily(
+        "lading_central_workload_kinds", "Kinds of pods that are expected.", value=len(forecast.workload.kinds)
+    )

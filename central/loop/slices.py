@@ -1,0 +1,49 @@
+"""Long work on the one loop, in slices: others have their turn in between.
+
+A look at many nodes for many pods takes as long as it takes; kube-scheduler's next question waits for one slice of it at most.
+Whoever pauses finds that the ledger has changed.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from central.loop.steps import Steps
+
+SLICE_S: Final = 0.005  # and the piece of work that goes beyond it: mostly a fit, some 0.1 ms
+
+
+class Slices:
+    """Of one piece of work. `clock`: seconds, monotonic. `rest_s`: how long others have at least between two slices; those who
+    were at work for no more than `quiet_s` are nobody, for whom there is no rest."""
+
+    def __init__(
+        self, clock: Callable[[], float], *, slice_s: float | None = None, rest_s: float = 0.0, quiet_s: float = 0.0
+    ) -> None:
+        self._clock = clock
+        self._slice_s = SLICE_S if slice_s is None else slice_s
+        self._rest_s = rest_s
+        self._quiet_s = quiet_s
+        self._until = clock() + self._slice_s
+
+    async def pause(self) -> None:
+        """To be called after each small step."""
+        ended = self._clock()
+        if ended < self._until:
+            return
+        if self._quiet_s:
+            await asyncio.sleep(0)
+        if not self._quiet_s or self._clock() - ended > self._quiet_s:
+            await asyncio.sleep(self._rest_s)
+        self._until = self._clock() + self._slice_s
+
+
+async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = math.inf) -> bool:
+    """Take steps, and let others have their turn in between. False: that time came before the steps ended."""
+    slices = Slices(clock)
+    for _ in steps:
+        if clock() >= until:
+            return False
+        await slices.pause()
+    return True

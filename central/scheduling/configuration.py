@@ -1,0 +1,64 @@
+"""What central decides by, beside the ledger: its policy, its limits, and the pods that it expects. `GET /v1/reckoning`.
+
+Whoever has the ledger's facts from the API server too decides with these as central does: `kubectl lading simulate`.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from central.ask.model import PartitionPolicy, Policy
+from central.fit.demand import DEFAULT_LIMITS, Limits
+from central.fit.forecast import Forecast
+from central.fit.workload import PodKind, Workload, WrittenPod, kinds_written
+from central.ledger.ledger import Ledger
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import PendingPods
+
+
+class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    policy: Policy = Policy.FRAGMENTATION  # central's default too
+    spread_containers_per_card: int = DEFAULT_LIMITS.spread_containers_per_card
+    nvswitch_partition: PartitionPolicy = DEFAULT_LIMITS.partition
+    foreign_annotations: tuple[str, ...] = ()  # that central does not read
+    workload: tuple[WrittenPod, ...] = ()  # each with its mass; none: as with no file, and nothing learned
+
+    def scheduler(self, ledger: Ledger, pending: PendingPods, *, clock: Callable[[], float]) -> Scheduler:
+        return Scheduler(
+            ledger,
+            pending,
+            clock=clock,
+            policy=self.policy,
+            limits=Limits(spread_containers_per_card=self.spread_containers_per_card, partition=self.nvswitch_partition),
+            forecast=Forecast.settled(_read(self.workload)) if self.workload else None,
+        )
+
+
+def reckoning_of(scheduler: Scheduler, foreign: Iterable[str] = ()) -> Reckoning:
+    return Reckoning(
+        foreign_annotations=tuple(sorted(foreign)),
+        policy=scheduler.policy,
+        spread_containers_per_card=scheduler.limits.spread_containers_per_card,
+        nvswitch_partition=scheduler.limits.partition,
+        workload=_written(scheduler.forecast.workload),
+    )
+
+
+def _read(workload: tuple[WrittenPod, ...]) -> Workload:
+    return Workload(kinds=tuple((kind, int(mass)) for kind, mass in kinds_written(workload).items()))
+
+
+def _written(workload: Workload) -> tuple[WrittenPod, ...]:
+    return tuple(_written_kind(kind, mass) for kind, mass in workload.kinds)
+
+
+def _written_kind(kind: PodKind, mass: int) -> WrittenPod:
+    return WrittenPod(
+        weight=mass,
+        cpu_milli=kind.requests.cpu_milli,
+        memory_mib=kind.requests.memory_mib,
+        gpus=kind.gpus,
+        gpu_memory_mib=kind.memory_mib,
+        gpu_core_percent=kind.core_percent,
+        gpu_models=kind.models,
+    )

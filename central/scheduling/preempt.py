@@ -1,0 +1,225 @@
+"""Makes room for a pod of higher priority: which pods would have to go, on which node.
+
+kube-scheduler's own preemption does not see devices: in its dry run they are ignored, so that a node where they are short looks
+as if evicting nobody sufficed. So central plans itself, when a pod fits on none of the nodes where all else suffices.
+
+Enters: a pod that was refused, the nodes that kube-scheduler asked about, the ledger. Leaves: the node, the victims, and where
+the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and really frees something that is
+asked: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; who can
+not be put back goes. A pod that is being deleted goes by itself: it is counted as gone, and costs nothing. A pod that a
+disruption budget protects stays, and of the pods that share a budget no more go than it allows: otherwise the Eviction API
+refuses the last victim after the first ones have ended without use. Nodes are compared as kube-scheduler compares them: the
+lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most important victims.
+
+Who is enough takes a dozen fits a node to find out; how many it takes at least, and so what it costs at least, follows from the
+numbers of cards and VFs. So the nodes that may cost the least come first, and it ends with a plan than which none costs less.
+
+Source: KubeSchedulerConfiguration's DefaultPreemption (pickOneNodeForPreemption), k8s.io/kubernetes/pkg/scheduler.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import accumulate
+from operator import sub
+from typing import Final
+
+from central.assignment.model import Taken
+from central.fit.demand import Demand, policy_of, read_demand
+from central.fit.model import MAY_FIT_LATER, Placement
+from central.fit.shortage import asked_cards
+from central.ledger.model import NodeRoom, PodRecord
+from central.scheduling.scheduler import Scheduler
+from central.state.budgets import NO_BUDGETS, Budgets
+from central.state.pending import Pending
+from lading.vocabulary import PodUid
+
+# kube-scheduler's: added to each priority, so that of pods with negative priorities fewer are less.
+_ABOVE_ZERO: Final = 2**31
+# Planned for one pod, some 2 ms each where everybody holds a GPU and some VFs. Mostly it ends with one of the first; where many
+# nodes may cost equally little and do cost more, the others are left out.
+MAX_NODES: Final = 200
+
+_Cost = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    node: str
+    victims: tuple[PodRecord, ...]  # the least important first
+    placement: Placement
+
+
+@dataclass(slots=True, kw_only=True)
+class Protection:
+    """Pods that cannot be victims now. `applied` tells whether that made a difference: then another plan may be found later."""
+
+    spared: frozenset[PodUid] = frozenset()  # the Eviction API refused them, or they did not end in time
+    budgets: Budgets = NO_BUDGETS
+    applied: bool = False
+
+    def covers(self, pod: PodRecord) -> bool:
+        """Return whether this pod cannot go now. A pod that is being deleted goes by itself, whatever its budget says."""
+        covered = pod.uid in self.spared or (not pod.deleting and self.budgets.protect(pod))
+        self.applied |= covered
+        return covered
+
+    def forbids(self, going: Sequence[PodRecord]) -> bool:
+        """Return whether these pods cannot go together."""
+        forbidden = bool(self.budgets.beyond(going))
+        self.applied |= forbidden
+        return forbidden
+
+
+def plans(
+    scheduler: Scheduler, pod: Pending, names: Collection[str], protection: Protection | None = None
+) -> Iterator[Plan | None]:
+    """Yield the best plan so far after each small step; the last one is the best among these nodes. A caller that lets others
+    run between two steps asks `renewed` at last."""
+    protection = protection or Protection()
+    lowest = scheduler.ledger.lowest_priority()
+    if not pod.may_preempt or lowest is None or lowest >= pod.priority:
+        return
+    yield from scheduler.judging(pod.ask)
+    standing = scheduler.standing(pod.ask)
+    demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
+    candidates = []
+    for name in _within_reach(scheduler, pod, names):
+        if name in standing.fits:
+            return  # room appeared meanwhile
+        if standing.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, protection)):
+            least = _least(scheduler.ledger.room_without(name, [pod.uid]), demand, victims)
+            candidates += [(least, name, victims)] if least else []
+        yield None
+    best = None
+    for least, name, victims in nsmallest(MAX_NODES, candidates, key=lambda one: one[:2]):
+        if best is not None and _rank(best) <= (least, name):
+            return  # nor can any of those that follow cost less
+        plan = _plan_on(scheduler, pod, name, victims, protection, _cost(best.victims) if best else None)
+        if plan is not None and (best is None or _rank(plan) < _rank(best)):
+            best = plan
+        yield best
+
+
+def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, protection: Protection) -> Plan | None:
+    """On the same node as things are now. None: it is not enough any more, or nobody has to go."""
+    standing = scheduler.standing(pod.ask)
+    if not standing.complete:
+        return None  # a node that changed meanwhile may do as it is
+    fits = standing.fits
+    if any(name in fits for name in _within_reach(scheduler, pod, names)):
+        return None
+    return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, protection), protection)
+
+
+def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) -> Collection[str]:
+    group = scheduler.group_nodes(pod.ask, [pod.uid])
+    return group.intersection(names) if group else names
+
+
+def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protection) -> Sequence[PodRecord]:
+    """Return pods that are bound by an assignment: what only the node grants cannot be evicted."""
+    lower = [held for held in scheduler.ledger.bound_on(name) if held.priority < pod.priority]
+    return [held for held in lower if not protection.covers(held)]
+
+
+# ---- what it costs at least
+
+
+def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cost | None:
+    """No plan there costs less. None: even without all of them there are too few cards or VFs."""
+    going = sorted((victim for victim in victims if not victim.deleting), key=lambda v: (v.priority, -v.created))
+    by_themselves = sum(_vfs_of(victim) for victim in victims if victim.deleting)
+    vfs = _fewest(demand.vfs_peak - by_themselves - sum(vf.free for vf in room.vfs), map(_vfs_of, going))
+    holds = 0 if demand.mig_profile else _least_holds(room, demand, victims)
+    cards = None if holds is None else _fewest(holds, map(_cards_of, going))
+    if vfs is None or cards is None:
+        return None
+    somebody = 0 if len(going) < len(victims) else 1
+    return _cost(going[: max(somebody, vfs, cards)])
+
+
+def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> int | None:
+    """On how many cards somebody has to go, each pod counted on each, until enough are free. None: that can not be."""
+    pods = Counter(uuid for victim in victims for uuid in _held(victim).gpus)
+    going = Counter(uuid for victim in victims if not victim.deleting for uuid in _held(victim).gpus)
+    cards = asked_cards(room, demand) if demand.whole_peak else ()
+    to_free = sorted(going[card.gpu.uuid] for card in cards if card.usable and card.pods <= pods[card.gpu.uuid])
+    return sum(to_free[: demand.whole_peak]) if len(to_free) >= demand.whole_peak else None
+
+
+def _fewest(lacking: int, of_each: Iterable[int]) -> int | None:
+    """How many have to go until so many are free, each of which frees all that it has. None: all are not enough."""
+    left = accumulate(sorted(of_each, reverse=True), sub, initial=lacking)
+    return next((count for count, short in enumerate(left) if short <= 0), None)
+
+
+def _held(victim: PodRecord) -> Taken:
+    return victim.taken or Taken()
+
+
+def _vfs_of(victim: PodRecord) -> int:
+    return len(_held(victim).vfs)
+
+
+def _cards_of(victim: PodRecord) -> int:
+    return len(_held(victim).gpus)
+
+
+# ---- who goes
+
+
+def _plan_on(
+    scheduler: Scheduler,
+    pod: Pending,
+    name: str,
+    victims: Sequence[PodRecord],
+    protection: Protection,
+    most: _Cost | None = None,
+) -> Plan | None:
+    """None also where it costs more than `most`."""
+
+    def without(gone: Iterable[PodUid]) -> Placement | None:
+        placement = scheduler.verdict(pod.ask, name, [pod.uid, *gone])
+        return placement if isinstance(placement, Placement) else None
+
+    gone = {victim.uid for victim in victims}
+    placement = without(gone)
+    if placement is None:
+        return None
+    going: list[PodRecord] = []
+
+    def put_back(some: Sequence[PodRecord]) -> bool:
+        """Those of them who can stay, the first ones first; as many at once as can, which takes fewer fits. False: too much."""
+        nonlocal placement, gone
+        staying = {victim.uid for victim in some}
+        if kept := without(gone - staying):
+            gone, placement = gone - staying, kept
+            return True
+        if len(some) > 1:
+            return put_back(some[: len(some) // 2]) and put_back(some[len(some) // 2 :])
+        going.extend(some)
+        return most is None or _cost(going) <= most
+
+    important = sorted(victims, key=lambda v: (v.deleting, -v.priority, v.created, v.uid))
+    beyond = protection.budgets.beyond(important)
+    # Those that go already are put back last: to keep one of them must not make another one go. Those beyond a budget are put
+    # back first, as kube-scheduler does.
+    if not put_back(sorted(important, key=lambda v: v.uid not in beyond)) or not going:
+        return None  # or it fits by what it holds there itself
+    if protection.forbids(going):
+        return None
+    return Plan(node=name, victims=tuple(sorted(going, key=lambda v: (v.priority, -v.created, v.uid))), placement=placement)
+
+
+def _rank(plan: Plan) -> tuple[_Cost, str]:
+    return _cost(plan.victims), plan.node
+
+
+def _cost(victims: Sequence[PodRecord]) -> _Cost:
+    victims = [victim for victim in victims if not victim.deleting]
+    priorities = [victim.priority + _ABOVE_ZERO for victim in victims]
+    highest = max(priorities, default=0)
+    eldest = min((victim.created for victim in victims if victim.priority + _ABOVE_ZERO == highest), default=0)
+    return highest, sum(priorities), len(priorities), -eldest

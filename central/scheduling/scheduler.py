@@ -1,0 +1,441 @@
+"""What the extender's verbs decide: filter, prioritize, preempt, why, and the two ends of bind. No I/O; the clock is given.
+
+    filter      which nodes fit; the best one's room is held for a moment (*predicted*), so that the next pod does not see it
+    prioritize  names the predicted node; for a pod without devices the best one, where its cpu and memory count for that moment
+    reserve     the devices of one pod on one node, taken from the ledger before anything is sent to the API server
+    confirm, release   how the Binding ended; while nobody knows, the reservation stays
+
+kube-scheduler asks again whenever it likes: after its own timeout, after a restart, for a pod that is bound already. Everything
+here may be called again for the same pod uid.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from central.ask.model import NO_REQUESTS, Ask, Policy, Requests, Shape
+from central.ask.parse import BadAsk, parse_ask
+from central.ask.pod import Pod
+from central.ask.reasons import OfBinding, OfPod
+from central.ask.requests import requests_of
+from central.assignment.annotation import name_vfs, render_assignment
+from central.assignment.sharing import groups_of
+from central.fit.columns import Columns, Followed
+from central.fit.counted import ColumnStanding
+from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
+from central.fit.fit import fit
+from central.fit.forecast import Forecast
+from central.fit.fragmentation import Fragmentation, Scoring
+from central.fit.likeness import Likeness, likeness_for
+from central.fit.model import Missing, NoFit, Placement
+from central.fit.ranking import Ranking, Rankings
+from central.fit.score import Score, score_placed
+from central.fit.standing import Standing, Standings
+from central.ledger.groups import CardOf
+from central.ledger.ledger import Ledger
+from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim, PodLoad
+from central.loop.steps import Steps, exhaust, go_on
+from central.scheduling.verdicts import Filtered, Verdicts, main_reason, sort_nodes
+from central.state.counts import Counts
+from central.state.pending import Pending, PendingPods, pending_of
+from lading.vocabulary import PciAddress, PodUid
+
+# From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
+# second filter; too late, room that nobody uses.
+PREDICTION_S: Final = 5.0
+# kube-scheduler tries all members of a PodGroup and binds none if one does not fit. A pod that is filtered again without a
+# Binding in between counts as such a trial: it holds devices for TRIAL_S, and for PREDICTION_S only once in HELD_AGAIN_S.
+TRIAL_S: Final = 0.5
+HELD_AGAIN_S: Final = 60.0
+
+NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What a Binding is to carry."""
+
+    pod: Pending
+    node: str
+    gen: int
+    assignment: str  # the annotation's exact text
+    vfs: tuple[tuple[PciAddress, str], ...] = ()  # with their interfaces' names in the pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The pod is on that node with its devices already: there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotBound:
+    """It can not be, in words for the pod's events."""
+
+    why: str
+
+
+class Scheduler:
+    def __init__(
+        self,
+        ledger: Ledger,
+        pending: PendingPods,
+        *,
+        clock: Callable[[], float],
+        policy: Policy = Policy.BINPACK,
+        limits: Limits = DEFAULT_LIMITS,
+        forecast: Forecast | None = None,
+        refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
+        soon: Callable[[Callable[[], None]], object] = lambda do: do(),
+        counts: Counts | None = None,
+        slice_s: float = math.inf,
+    ) -> None:
+        """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
+        nodes, where all but the devices suffices. `soon` does what can wait until filter's answer is on its way. `slice_s`: how
+        long one call judges nodes; those that it does not reach are refused as NOT_REACHED, and `judging` goes on."""
+        self.ledger = ledger
+        self.pending = pending
+        self.policy = policy
+        self.limits = limits
+        self._clock = clock
+        self._refused = refused
+        self._soon = soon
+        self._slice_s = slice_s
+        self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
+        self.counts = counts or Counts()
+        self._failed_trials: set[tuple[str, ...]] = set()  # gangs of which a member was refused
+        self._judged: tuple[Pending, str] | None = None  # whose room is still to be held, and where
+        self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
+        self.forecast = forecast or Forecast()
+        followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
+        self.rankings = Rankings(followed, self.fit, self._scoring, limits=limits)
+
+    # ---- which nodes
+
+    def filter_steps(self, pod: Pod) -> Steps:
+        """Judge nodes for `filter`, one in each step: what is done here `filter` finds done."""
+        ask = parse_ask(pod)
+        uid = pod.metadata.uid
+        if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, [uid]):
+            yield from self.judging(ask)
+
+    def prioritize_steps(self, pod: Pod) -> Steps:
+        """The same for `prioritize`."""
+        if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
+            ask = parse_ask(pod)
+            if not isinstance(ask, BadAsk):
+                yield from self.judging(ask or NO_DEVICES)
+
+    def warming(self) -> Steps:
+        """Read all nodes, before the first question."""
+        for name in self.ledger.nodes():
+            self.ledger.room(name)
+            yield
+        yield from self.rankings.catching_up()
+
+    def judging(self, ask: Ask) -> Steps:
+        """Judge the nodes that are not judged for it as they are now, one in each step."""
+        if self._by_shape(ask):
+            yield from self.rankings.catching_up()
+        yield from self._standing(ask).judging()
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
+        answer = sort_nodes(self.judge(pod, names))
+        if not answer.fitting:
+            self._soon(lambda: self._count_refusal(pod.metadata.uid, answer))
+        return answer
+
+    def _count_refusal(self, uid: PodUid, answer: Filtered) -> None:
+        reason = main_reason(answer)
+        if reason is not None:
+            self.counts.refused[reason] += 1
+            if pod := self.pending.get_refused(uid):
+                pod.refused_for = reason
+
+    def judge(self, pod: Pod, names: Sequence[str]) -> Verdicts:
+        self.hold_judged()
+        ask, uid = parse_ask(pod), pod.metadata.uid
+        if ask is None:
+            return Verdicts(names=names)
+        if isinstance(ask, BadAsk) or self.ledger.has_ended(uid):  # kube-scheduler may not have heard of its end yet
+            self.pending.remove(uid)
+            self.ledger.forget_prediction(uid)
+            why = ask.shown if isinstance(ask, BadAsk) else OfPod.POD_ENDED.shown
+            return Verdicts(names=names, fits=(), otherwise=why)
+        if settled := self._settled_node(uid):
+            return self._only(settled, uid, names)
+        pending = self.pending.add(pending_of(pod, ask))
+        self._end_failed_trials(pending.gang)
+        self.learn(uid, pending.shape)
+        self.ledger.forget_prediction(uid)
+        if group := self.group_nodes(ask, [uid]):
+            return self._judge_in_group(pending, names, group)
+        ranked = self.ranked(pending.shape)
+        nominated = self.nominated_node(uid)
+        if nominated and not (nominated in names and self.placement(pending, nominated)):
+            nominated = ""
+        winner = nominated or ranked.best(names)
+        pending.undecided = winner is None and not self._standing(ask).complete
+        if not self._standing(ask).complete:
+            self.unfinished.setdefault(ask)
+        if winner is None:
+            self._predict(pending, None)
+            if not pending.undecided:
+                self._refused(pending, names)
+        else:
+            self._judged = pending, winner
+            self._soon(self.hold_judged)
+        fits, reasons = ranked.fits, ranked.reasons
+        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.shown, fits_too=nominated)
+
+    def hold_judged(self) -> None:
+        """The room of the pod that was judged last, for a moment. Nothing else is decided before."""
+        judged, self._judged = self._judged, None
+        if judged is not None:
+            self._predict(*judged)
+
+    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
+        """For a pod whose affinity group has a card: only there, so that no standing of all nodes is kept for it."""
+        verdicts = {name: self.verdict(pod.ask, name, [pod.uid]) for name in group}
+        reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
+        winner = next((name for name, why in reasons.items() if not why and name in names), None)
+        self._predict(pod, winner)
+        if winner is None:
+            self._refused(pod, names)
+        fits = {name for name, why in reasons.items() if not why}
+        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
+
+    def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
+        """The one node to take; None where central has no word in it."""
+        self.hold_judged()
+        predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
+        if predicted and predicted.node in names:
+            return predicted.node
+        ask = parse_ask(pod)
+        if ask is None:
+            return self._beside_devices(pod, names)
+        if isinstance(ask, BadAsk):
+            return None
+        if group := self.group_nodes(ask, [pod.metadata.uid]):
+            return next((name for name in group if name in names), None)
+        return self.ranked(Shape(ask=ask, requests=requests_of(pod))).best(names)
+
+    def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
+        """For a pod that asks for no device, where the cluster's policy is fragmentation: the node whose cards lose the least
+        by what it takes of cpu and memory. None where nodes without devices would do, which is better."""
+        uid = pod.metadata.uid
+        self.ledger.forget_prediction(uid)
+        if self.policy is not Policy.FRAGMENTATION or not self.rankings.knows_all(names):
+            return None
+        shape = Shape(ask=NO_DEVICES, requests=requests_of(pod))
+        self.learn(uid, shape)
+        winner = self.rankings.of(shape).best(names)
+        if winner is not None:
+            self.ledger.predict_load(PodLoad(uid, winner, shape.requests), self._clock() + PREDICTION_S)
+        return winner
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> list[str]:
+        """Return the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for cpu or
+        memory."""
+        suffice: list[str] = []
+        exhaust(self.preempting(pod, victims, suffice))
+        return suffice
+
+    def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
+        """Plan as `preempt` does, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
+        self.hold_judged()
+        ask = parse_ask(pod)
+        if not isinstance(ask, Ask):
+            suffice.extend(victims)
+            return
+        own = pod.metadata.uid
+        for name, gone in victims.items():
+            if gone and isinstance(self.verdict(ask, name, [own, *gone]), Placement):
+                suffice.append(name)
+            yield
+
+    def standing(self, ask: Ask) -> Standing | ColumnStanding:
+        """Which nodes fit, and why the others do not."""
+        standing = self._standing(ask)
+        go_on(standing.judging(), self._clock, self._clock() + self._slice_s)
+        return standing
+
+    def ranked(self, shape: Shape) -> Standing | Ranking:
+        """The same, and which node is the best, by the policy."""
+        standing = self.standing(shape.ask)
+        return standing if isinstance(standing, Standing) else self.rankings.of(shape)
+
+    def _standing(self, ask: Ask) -> Standing | ColumnStanding:
+        """Return the verdict of each node that was judged so far."""
+        return self.rankings.standing(ask) if self._by_shape(ask) else self._standings.of(ask)
+
+    def _by_shape(self, ask: Ask) -> bool:
+        return policy_of(ask, self.policy) is Policy.FRAGMENTATION
+
+    def fit(self, room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
+        """By this cluster's settings."""
+        return fit(room, ask, policy=self.policy, limits=self.limits, brief=brief)
+
+    def verdict(self, ask: Ask, node: str, without: Collection[PodUid], requests: Requests = NO_REQUESTS) -> Placement | NoFit:
+        """Also by what other nodes hold. As if the pods in `without` held nothing. `requests` make no difference to whether it
+        fits, but to which card is the best."""
+        if self.group_nodes(ask, without) - {node}:
+            return NoFit(missing=Missing.GROUP_ELSEWHERE)
+        room = self.ledger.room_without(node, without)
+        if self._by_shape(ask):
+            room = self.rankings.narrowed(room, Shape(ask=ask, requests=requests))
+        return self.fit(room, ask)
+
+    def placement(self, pod: Pending, node: str) -> Placement | None:
+        """Where the pod's devices would be there, with what it has claimed there itself."""
+        placement = self.verdict(pod.ask, node, [pod.uid], pod.requests)
+        return placement if isinstance(placement, Placement) else None
+
+    def group_cards(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+        """The card of its affinity group, where it has one: it can not be on another one. Several are a fault, after which the
+        group takes no more pods until one is left."""
+        groups = groups_of([ask.sharing]) if ask.sharing is not None else ()
+        return self.ledger.group_cards(groups[0], without) if groups else frozenset()
+
+    def group_nodes(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[str]:
+        return frozenset(card.node for card in self.group_cards(ask, without))
+
+    def fits_on(self, ask: Ask, node: str) -> bool:
+        """Whether it fits there as things are. Where no standing of that ask is kept none is made, which costs a look at all
+        nodes: there may be more asks than are kept."""
+        group = self.group_nodes(ask)
+        if not group and ask in (self.rankings if self._by_shape(ask) else self._standings):
+            standing = self._standing(ask)
+            standing.settle(node)
+            return node in standing.fits
+        return not group - {node} and isinstance(self.fit(self.ledger.room(node), ask), Placement)
+
+    def known_reasons(self, ask: Ask) -> Mapping[str, str] | None:
+        """By node why it does not fit, empty where it does; None where no standing of that ask is kept, and none is made."""
+        return self.standing(ask).reasons if ask in (self.rankings if self._by_shape(ask) else self._standings) else None
+
+    def nominated_node(self, uid: PodUid) -> str:
+        """Where room is being made for it; empty: nowhere."""
+        nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
+        return nominated.node if nominated else ""
+
+    def learn(self, uid: PodUid, shape: Shape) -> None:
+        """That such a pod came: the more often, the more the policy fragmentation reckons with the like."""
+        if self.forecast.arrived(uid, shape):
+            self.rankings.renew()
+
+    def _scoring(self, columns: Columns) -> Scoring:
+        return Fragmentation(self.forecast.workload, columns)
+
+    def _judge(self, room: NodeRoom, ask: Ask, brief: bool) -> Score | Missing:
+        placement = self.fit(room, ask, brief=brief)
+        if isinstance(placement, NoFit):
+            return placement.missing
+        return score_placed(room, ask, placement, policy=self.policy, limits=self.limits)
+
+    def _likeness_for(self, ask: Ask) -> Likeness:
+        return likeness_for(read_demand(ask, policy_of(ask, self.policy), self.limits))
+
+    def _predict(self, pod: Pending, node: str | None) -> None:
+        placement = self.placement(pod, node) if node else None
+        if node is None or placement is None:
+            self.pending.refused(pod, self._clock())
+            if pod.gang:
+                self._failed_trials.add(pod.gang)
+            return
+        self.pending.fitted(pod)
+        until = self._hold_until(pod)
+        refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
+        if refused is None:
+            pod.predicted = self.ledger.room(node), placement
+
+    def _hold_until(self, pod: Pending) -> float:
+        now = self._clock()
+        if now >= pod.held_until + HELD_AGAIN_S:
+            pod.held_until = now + PREDICTION_S
+        return max(pod.held_until, now + TRIAL_S)
+
+    def _end_failed_trials(self, gang: tuple[str, ...]) -> None:
+        """End the predictions of gangs that were refused in part. A trial is over when a pod outside the gang is filtered:
+        until then two members must not be given the same devices."""
+        over = self._failed_trials - {gang}
+        for claim in self.ledger.predictions() if over else ():
+            member = self.pending.get(claim.holder.pod)
+            if member is not None and member.gang in over:
+                self.ledger.forget_prediction(member.uid)
+        self._failed_trials -= over
+
+    def _settled_node(self, uid: PodUid) -> str:
+        """Where the pod is bound, or will be, as far as anybody knows."""
+        record = self.ledger.pod(uid)
+        if record is not None and record.node:
+            return record.node
+        reserved = self.ledger.own_claim(uid, Claim.RESERVED)
+        return reserved.node if reserved else ""
+
+    def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Verdicts:
+        if settled not in names and (pod := self.pending.get(uid)):
+            self.pending.refused(pod, self._clock())  # so that it is woken, should it turn out not to be bound
+        return Verdicts(names=names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
+
+    # ---- bind
+
+    def reserve(self, uid: PodUid, node: str) -> Reservation | Bound | NotBound:
+        """Takes the devices. Called again for a Binding whose outcome is not known yet, it says that."""
+        self.hold_judged()
+        record = self.ledger.pod(uid)
+        if record is not None and record.node:
+            if record.node == node and record.taken is not None:
+                return Bound()
+            return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {record.node} already"))
+        reserved = self.ledger.own_claim(uid, Claim.RESERVED)
+        if reserved is not None:
+            return self._reserved_before(reserved, node)
+        pod = self.pending.get(uid)
+        if pod is None:
+            return NotBound(why=OfBinding.POD_UNKNOWN.shown)
+        placement = self._predicted(pod, node) or self.placement(pod, node)
+        if placement is None:
+            return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
+        gen = pod.gen + 1
+        conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.requests)
+        if conflict is not None:
+            return NotBound(why=_in_words(conflict, node))
+        pod.held_until = -math.inf  # a Binding follows: it was no trial
+        self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
+        pod.gen = gen
+        text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)
+        vfs = tuple(name_vfs(placement.containers, pod.roles).items())
+        return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
+
+    def _predicted(self, pod: Pending, node: str) -> Placement | None:
+        """What was found for it, where the node is as it was then. A group's card may have changed on any node."""
+        room, placement = pod.predicted or (None, None)
+        return placement if room is self.ledger.room(node) and pod.ask.sharing is None else None
+
+    def confirm(self, reservation: Reservation) -> None:
+        self.ledger.confirm(reservation.pod.uid)
+
+    def release(self, reservation: Reservation) -> None:
+        self.ledger.release(reservation.pod.uid)
+
+    def is_open(self, reservation: Reservation) -> bool:
+        """Nobody has said yet how it ended: neither a Binding's answer nor the watch."""
+        reserved = self.ledger.own_claim(reservation.pod.uid, Claim.RESERVED)
+        return reserved is not None and not reserved.confirmed
+
+    def _reserved_before(self, reserved: OwnClaim, node: str) -> Bound | NotBound:
+        if reserved.confirmed and reserved.node == node:
+            return Bound()
+        if reserved.confirmed:
+            return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {reserved.node}"))
+        why = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
+        return NotBound(why=OfBinding.BINDING_UNCLEAR.about(why))
+
+
+def _in_words(conflict: Conflict, node: str) -> str:
+    holders: Sequence[str] = [f"{holder.namespace}/{holder.name}" for holder in conflict.holders]
+    by = f", held by {', '.join(holders[:4])}" if holders else ""
+    device = f" {conflict.device}{by}" if conflict.device else ""
+    why = f"its devices on {node} can not be taken: {conflict.obstacle}{device}; this is retried by itself"
+    return OfBinding.DEVICES_TAKEN.about(why)

@@ -1,0 +1,70 @@
+"""The verdict about each node that kube-scheduler asked about, and the answer to filter that says it.
+
+Enters: names, which nodes fit, and the reasons by which others do not. Leaves: a `Filtered`. It names thousands of nodes for
+every pod, so each name is looked up once, by functions that loop in C.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Final
+
+from central.ask.reasons import Coded, OfPod
+from central.fit.model import BY_SHOWN, MAY_FIT_LATER
+
+_CODES: Final[Mapping[str, Coded]] = {**BY_SHOWN, **{code.shown: code for code in OfPod}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """Reasons as they are shown. `otherwise` is that of those that do not fit and have none."""
+
+    names: Sequence[str]
+    fits: Collection[str] | None = None  # None: all do
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = ""
+    fits_too: str = ""  # whatever its reason: room that is held for this pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """The nodes on which a pod fits, and for each other node the reason."""
+
+    fitting: Sequence[str] = ()
+    fails: dict[str, str] = field(default_factory=dict)  # an eviction might change it
+    never: dict[str, str] = field(default_factory=dict)
+
+
+def sort_nodes(verdicts: Verdicts) -> Filtered:
+    """Sort the nodes by whether the pod fits, might fit after an eviction, or cannot fit."""
+    names, fits = verdicts.names, verdicts.fits
+    if fits is None:
+        return Filtered(fitting=names)
+    fit = list(map(fits.__contains__, names))
+    failing = fit.count(False)
+    if not failing:
+        return Filtered(fitting=names)
+    fails: dict[str, str] = {}
+    never: dict[str, str] = {}
+    at = -1
+    for _ in range(failing):  # mostly few
+        at = fit.index(False, at + 1)
+        why = verdicts.reasons.get(names[at]) or verdicts.otherwise
+        (fails if why in MAY_FIT_LATER else never)[names[at]] = why
+    fitting = list(compress(names, fit))
+    if verdicts.fits_too and (fails.pop(verdicts.fits_too, "") or never.pop(verdicts.fits_too, "")):
+        fitting = [*fitting, verdicts.fits_too]
+    return Filtered(fitting=fitting, fails=fails, never=never)
+
+
+def main_reason(answer: Filtered) -> Coded | None:
+    """What is true of most nodes, where the pod fits on none; None where it fits, or there are none."""
+    if answer.fitting:
+        return None
+    said = Counter(answer.fails.values())
+    said.update(answer.never.values())
+    if not said:
+        return None
+    (most, _), *_ = said.most_common(1)
+    return _CODES.get(most, OfPod.REQUEST_MALFORMED)  # that one is shown in words of its own

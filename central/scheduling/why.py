@@ -1,0 +1,158 @@
+"""Why a pod is not running, node by node: `GET /v1/why/<namespace>/<pod>`.
+
+Enters: the scheduler's view of one pod. Leaves: JSON for `kubectl lading why` and for people with curl: the reasons that
+kube-scheduler shows, by their codes, how many nodes each is true of, and for each node the nearest miss in words and numbers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
+from central.assignment.sharing import groups_of
+from central.fit.model import Missing, Placement
+from central.fit.why import explain
+from central.ledger.model import Claim
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import Pending
+from lading.amounts import format_mib
+from lading.vocabulary import (
+    GPU_MODEL,
+    NVSWITCH_PARTITION,
+    POLICY,
+    PREFIX,
+    SHARE_AFFINITY,
+    SHARE_ANTI_AFFINITY,
+    SHARE_EXCLUSION,
+    TOPOLOGY,
+)
+
+FITS: Final = "fits"  # in place of a reason
+
+_WHERE: Final = {
+    RdmaPolicy.NEAREST: "",
+    RdmaPolicy.COUNT: " wherever they are (rdma-policy count)",
+    RdmaPolicy.PER_SWITCH: " on each switch of its GPUs (rdma-policy per-switch)",
+    RdmaPolicy.PER_PF: " of each PF (rdma-policy per-pf)",
+}
+
+
+SENTENCES: Final = {missing.value: missing.text for missing in Missing} | {FITS: "its devices are free"}
+
+
+class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
+    node: str
+    reason: str  # one of central.fit.model.Missing, or FITS
+    text: str = ""  # the reason's sentence
+    detail: str = ""
+
+
+class Why(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    name: str
+    uid: str
+    state: Literal["pending", "reserved"]
+    asks: str  # in words
+    node: str = ""  # where its devices are reserved
+    refused_s: float | None = None  # for how long
+    making_room_on: str = ""  # where preemption evicts for it
+    reasons: dict[str, int] = {}  # nodes by reason
+    nodes: list[NodeWhy] = []
+
+
+def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
+    return why_by_nodes(scheduler, pod, now, list(look_at_nodes(scheduler, pod)))
+
+
+def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
+    """Node by node, some tenths of a millisecond each. Who pauses in between finds the later ones as they are then."""
+    for name in scheduler.ledger.nodes():
+        yield _look_at(scheduler, pod, name)
+
+
+def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
+    verdict = scheduler.verdict(pod.ask, name, [pod.uid])
+    if isinstance(verdict, Placement):
+        return NodeWhy(node=name, reason=FITS)
+    missing = verdict.missing
+    if missing is Missing.GROUP_ELSEWHERE:
+        detail = _where_its_group_is(scheduler, pod)
+    else:
+        room = scheduler.ledger.room_without(name, [pod.uid])
+        detail = explain(room, pod.ask, missing, policy=scheduler.policy, limits=scheduler.limits)
+    return NodeWhy(node=name, reason=missing.value, text=missing.text, detail=detail)
+
+
+def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[NodeWhy]) -> Why:
+    reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
+    return Why(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        state="reserved" if reserved else "pending",
+        asks=ask_in_words(pod),
+        node=reserved.node if reserved else "",
+        refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
+        making_room_on=scheduler.nominated_node(pod.uid),
+        reasons=dict(Counter(node.reason for node in nodes).most_common()),
+        nodes=nodes,
+    )
+
+
+def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
+    """The card, its node, and who has it: pods of the asking pod's own namespace."""
+    (group,) = groups_of([pod.ask.sharing]) if pod.ask.sharing else ()
+    cards = []
+    for card in sorted(scheduler.group_cards(pod.ask, [pod.uid])):
+        members = sorted(f"{holder.namespace}/{holder.name}" for holder in scheduler.ledger.group_members(group, card))
+        cards.append(f"{card.uuid} of node {card.node} ({', '.join(members[:4])}{', …' if len(members) > 4 else ''})")
+    several = "; it takes no more pods until it is on one" if len(cards) > 1 else ""
+    return f"share-affinity {group.affinity} is on {' and '.join(cards)}{several}"
+
+
+def ask_in_words(pod: Pending) -> str:
+    """Of each container its devices, then what its annotations say of all of them. What is not asked is not said."""
+    ask = pod.ask
+    devices = [f"{container.name}: {', '.join(_devices_in_words(container, ask))}" for container in ask.containers]
+    bound_to = (
+        (GPU_MODEL, " or ".join(ask.gpu_models)),
+        (TOPOLOGY, "" if ask.scope is Scope.ANY else ask.scope),
+        (NVSWITCH_PARTITION, ask.partition or ""),
+        (POLICY, ask.policy or ""),
+    )
+    return "; ".join(
+        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(ask.sharing)]
+    )
+
+
+def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
+    if container.gpus:
+        kind = f"MIG instance{_s(container.gpus)} {ask.mig_profile}" if ask.mig_profile else f"whole GPU{_s(container.gpus)}"
+        yield f"{container.gpus} {kind}"
+    if share := container.share:
+        amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
+        amounts += [f"{share.core_percent}%"] if share.core_percent else []
+        yield f"a GPU share of {' and '.join(amounts)}"
+    if container.vfs:
+        yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[ask.rdma_policy]}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _word(key: str) -> str:
+    return key.removeprefix(PREFIX)
+
+
+def _sharing_in_words(sharing: Sharing | None) -> list[str]:
+    if sharing is None:
+        return []
+    rules = (
+        (SHARE_AFFINITY, sharing.affinity),
+        (SHARE_ANTI_AFFINITY, sharing.anti_affinity),
+        (SHARE_EXCLUSION, sharing.exclusion),
+    )
+    return [f"{_word(key)} {label}" for key, label in rules if label]

@@ -1,0 +1,34 @@
+"""What central did since the process began, over all its terms: plain numbers, which metrics show when somebody asks."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from central.ask.reasons import Coded
+
+
+class BindOutcome(StrEnum):
+    """How a Binding ended."""
+
+    BOUND = "bound"
+    REFUSED = "refused"
+    UNCLEAR = "unclear"  # nobody knows; later it counts once more, as one of these two
+    FOUND_BOUND = "found-bound"
+    FOUND_NOT_BOUND = "found-not-bound"
+
+
+class EvictOutcome(StrEnum):
+    """What the API server made of an eviction."""
+
+    EVICTED = "evicted"
+    SPARED = "spared"  # by a disruption budget
+    UNCLEAR = "unclear"  # or refused otherwise; it is asked for again
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    refused: Counter[Coded] = field(default_factory=Counter)  # answers to filter that name no node, by what is true of most
+    bound: Counter[BindOutcome] = field(default_factory=Counter)
+    evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # by the Event's reason
+    nominated: int = 0  # plans of preemption that were begun
+    woken: int = 0

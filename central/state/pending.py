@@ -1,0 +1,138 @@
+"""The pods that ask for devices and are not bound: what each asks, since when it is refused, and whether it was woken.
+
+Filled from the watch and from kube-scheduler's requests, whichever comes first. A pod leaves when it is bound, ends or goes.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from central.ask.model import NO_REQUESTS, Ask, Requests, Role, Shape
+from central.ask.parse import roles_of
+from central.ask.pod import Pod
+from central.ask.reasons import Coded
+from central.ask.requests import requests_of
+from central.fit.model import Placement
+from central.ledger.model import Holder, NodeRoom, version_of
+from lading.vocabulary import NETWORKS, PodUid
+
+NEVER: Final = "Never"  # PreemptionPolicy
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    uid: PodUid
+    namespace: str
+    name: str
+    ask: Ask
+    roles: tuple[tuple[str, Role], ...]  # every container, in starting order
+    resource_version: str = ""
+    priority: int = 0
+    may_preempt: bool = True  # preemptionPolicy is not Never
+    created: str = ""  # RFC 3339, in UTC, so that it compares as text
+    requests: Requests = NO_REQUESTS
+    networks: str = ""  # Multus' annotation, as its owner wrote it
+    gen: int = 0  # of the last assignment that was tried
+    refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
+    refused_for: Coded | None = None  # what was true of most nodes then; None: nobody has asked about it in this term
+    undecided: bool = False  # refused before all nodes were judged
+    woken_in: int = 0  # the last round of central.controllers.requeue
+    gang: tuple[str, ...] = ()  # namespace and name of a native PodGroup; empty: none
+    held_until: float = -math.inf  # the end of its first prediction since the last Binding was tried
+    predicted: tuple[NodeRoom, Placement] | None = None  # what it would get there, and the room with that taken
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(ask=self.ask, requests=self.requests)
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
+
+
+def pending_of(pod: Pod, ask: Ask) -> Pending:
+    metadata, spec = pod.metadata, pod.spec
+    return Pending(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        ask=ask,
+        roles=roles_of(pod),
+        resource_version=metadata.resource_version,
+        priority=spec.priority,
+        may_preempt=spec.preemption_policy != NEVER,
+        created=metadata.creation_timestamp or "",
+        requests=requests_of(pod),
+        networks=metadata.annotations.get(NETWORKS, ""),
+        gang=(metadata.namespace, *spec.gang) if spec.gang else (),
+    )
+
+
+def in_line(pod: Pending) -> tuple[int, str, PodUid]:
+    """Who comes before whom: by priority, then by age."""
+    return -pod.priority, pod.created, pod.uid
+
+
+class PendingPods:
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, Pending] = {}
+        self._refused: defaultdict[Ask, dict[PodUid, Pending]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(self._pods.values())
+
+    def get(self, uid: PodUid) -> Pending | None:
+        return self._pods.get(uid)
+
+    def get_refused(self, uid: PodUid) -> Pending | None:
+        """As it is now, if it is refused."""
+        pod = self._pods.get(uid)
+        return pod if pod is not None and pod.refused_at is not None else None
+
+    def add(self, pod: Pending) -> Pending:
+        """As it is now; the newer version of the two that the watch and kube-scheduler know."""
+        known = self._pods.get(pod.uid)
+        if known is not None:
+            if version_of(known.resource_version) > version_of(pod.resource_version):
+                return known
+            pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
+            pod.refused_for, pod.undecided, pod.held_until = known.refused_for, known.undecided, known.held_until
+            if pod.ask == known.ask:
+                pod.predicted = known.predicted
+            self._forget_refusal(known)
+        self._pods[pod.uid] = pod
+        if pod.refused_at is not None:
+            self._refused[pod.ask][pod.uid] = pod
+        return pod
+
+    def remove(self, uid: PodUid) -> None:
+        if pod := self._pods.pop(uid, None):
+            self._forget_refusal(pod)
+
+    def refused(self, pod: Pending, now: float) -> None:
+        if pod.refused_at is None:
+            pod.refused_at = now
+        self._refused[pod.ask][pod.uid] = pod
+
+    def fitted(self, pod: Pending) -> None:
+        self._forget_refusal(pod)
+        pod.refused_at, pod.undecided = None, False
+
+    def refused_asks(self) -> list[Ask]:
+        return list(self._refused)
+
+    def refused_with(self, ask: Ask) -> list[Pending]:
+        """Those that come first before the others."""
+        return sorted(self._refused.get(ask, {}).values(), key=in_line)
+
+    def _forget_refusal(self, pod: Pending) -> None:
+        same = self._refused.get(pod.ask)
+        if same is not None:
+            same.pop(pod.uid, None)
+            if not same:
+                del self._refused[pod.ask]

@@ -1,0 +1,138 @@
+"""What a Binding carries, and an outcome that the API server tells, and no watch has shown."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from central.ask.reasons import OfPod
+from central.assignment.networks import VfNetwork
+from central.controllers.binder import Binder
+from central.ledger.model import Claim
+from central.state.counts import BindOutcome
+from central.state.pending import Pending
+from lading.kube.errors import ConflictError, UnclearError
+from lading.vocabulary import ASSIGNMENT, NETWORKS, RESOURCE_RDMA
+from tests.fakes.kube_objects import WHOLE, pod
+from tests.unit.central.world import World, uid_of
+
+
+class Client:
+    """Answers no Binding; the pod is bound all the same, by that one or another."""
+
+    def __init__(self, by: str) -> None:
+        self._by = by
+
+    async def bind(self, *, annotations: dict[str, str], node: str, **_: Any) -> bytes:
+        self.bound = pod("a", version=9, node=node, annotations=annotations)
+        if self._by == "another text":
+            self.bound["metadata"]["annotations"][ASSIGNMENT] += " "
+        elif self._by == "another node":
+            self.bound["spec"]["nodeName"] = "n2"
+        raise UnclearError("no answer")
+
+    async def touch(self, pod: Pending) -> bytes:
+        return msgspec.json.encode(self.bound)
+
+
+@pytest.mark.parametrize("by", ["this Binding", "another text", "another node"])
+def test_found_bound(by: str) -> None:
+    made, client = World(), Client(by)
+    made.node("n1", 1)
+    made.show("a")
+
+    async def story() -> None:
+        binder = Binder(
+            made.scheduler,
+            client,  # type: ignore[arg-type]
+            None,
+            touch=client.touch,
+            leads=lambda: True,
+            log=made.records.log,
+        )
+        args = uid_of("a"), "n1"
+        assert await binder.bind(*args) != ""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await binder.close()
+
+    asyncio.run(story())
+    reserved = made.ledger.own_claim(uid_of("a"), Claim.RESERVED)
+    assert (reserved is not None and reserved.confirmed) is (by == "this Binding")
+    found = BindOutcome.FOUND_BOUND if by == "this Binding" else BindOutcome.FOUND_NOT_BOUND
+    assert made.scheduler.counts.bound == {BindOutcome.UNCLEAR: 1, found: 1}
+
+
+class Merging:
+    """An API server that says no as often as it is told to, each time because the pod is another one by then."""
+
+    def __init__(self, networks: list[str]) -> None:
+        self._newer = networks
+        self.sent: list[dict[str, str]] = []
+
+    async def bind(self, *, annotations: dict[str, str], **_: Any) -> bytes:
+        self.sent.append(annotations)
+        if self._newer:
+            raise ConflictError("another resourceVersion", status=409)
+        return b""
+
+    async def get(self, path: str, **_: Any) -> bytes:
+        now = pod("a", version=20 - len(self._newer), annotations={NETWORKS: self._newer.pop(0)})
+        return msgspec.json.encode(now)
+
+    async def touch(self, pod: Pending) -> bytes:
+        raise AssertionError(pod)
+
+
+def bound_with(own: str, *newer: str, vfs: int = 1) -> tuple[str, list[dict[str, str]], World]:
+    made, client = World(), Merging(list(newer))
+    made.node("n1", 1, vfs=2)
+    limits = WHOLE | ({RESOURCE_RDMA: str(vfs)} if vfs else {})
+    made.show("a", limits, annotations={NETWORKS: own} if own else {})
+
+    async def story() -> str:
+        binder = Binder(
+            made.scheduler,
+            client,  # type: ignore[arg-type]
+            None,
+            touch=client.touch,
+            leads=lambda: True,
+            log=made.records.log,
+            network=VfNetwork(namespace="vfs", name="vf-{vf}"),
+        )
+        return await binder.bind(uid_of("a"), "n1")
+
+    return asyncio.run(story()), client.sent, made
+
+
+def test_the_vfs_of_the_assignment_are_networks_of_the_pod() -> None:
+    why, (sent,), _ = bound_with("storage", vfs=2)
+    assert why == ""
+    (container,) = json.loads(sent[ASSIGNMENT])["containers"].values()
+    storage, *ours = json.loads(sent[NETWORKS])
+    assert storage == {"name": "storage"}
+    assert [(one["deviceID"], one["interface"]) for one in ours] == [(vf["bdf"], vf["ifname"]) for vf in container["vfs"]]
+    assert len(ours) == 2
+
+
+def test_a_pod_without_vfs_keeps_its_networks() -> None:
+    _, (sent,), _ = bound_with("storage", vfs=0)
+    assert NETWORKS not in sent
+
+
+def test_networks_that_changed_meanwhile_are_those_that_are_kept() -> None:
+    why, sent, _ = bound_with("storage", "backup")
+    assert why == ""
+    assert [json.loads(annotations[NETWORKS])[0]["name"] for annotations in sent] == ["storage", "backup"]
+
+
+@pytest.mark.parametrize("texts", [("[",), ("storage", "[")])
+def test_networks_that_nobody_can_read_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
+    why, sent, made = bound_with(*texts)
+    assert NETWORKS in why
+    assert OfPod.REQUEST_MALFORMED in why
+    assert len(sent) == len(texts) - 1
+    assert made.ledger.own_claim(uid_of("a"), Claim.RESERVED) is None
+    assert made.scheduler.counts.bound == {BindOutcome.REFUSED: 1}

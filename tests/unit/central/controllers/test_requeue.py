@@ -1,0 +1,462 @@
+"""Whom room wakes: who could use it, a few at a time, nobody twice for the same room."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from central.ask.model import Ask, Policy
+from central.assignment.model import Part, Taken
+from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Waker
+from central.fit.fit import fit
+from central.fit.model import NoFit, Placement
+from central.ledger.model import NodeRoom
+from central.loop.slices import SLICE_S
+from central.scheduling.scheduler import PREDICTION_S, Reservation
+from central.state.pending import Pending
+from lading.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError, UnclearError
+from lading.log import Event
+from lading.vocabulary import GpuUuid
+from tests.fakes.kube_objects import WHOLE, gpu_uuid, grant, share
+from tests.fakes.simulated_time import run_simulated
+from tests.unit.central.world import World, uid_of
+
+
+class Waking:
+    """A world where `full` holds every card of n1, and a waker that has seen all of it."""
+
+    def __init__(self, *, gpus: int = 1, nodes: Iterable[str] = ("n1",), policy: Policy = Policy.BINPACK) -> None:
+        self.world = World(policy=policy)
+        for name in nodes:
+            self.world.node(name, gpus)
+            self.world.bind(f"full-{name}", name, {"lading.dev/gpu": str(gpus)})
+        self.waker = Waker(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
+        self.touched: list[str] = []
+        self.at: list[float] = []  # the touches' times
+        self.fail: Callable[[str], KubeError | None] = lambda _: None
+        self.look()
+
+    async def _touch(self, pod: Pending) -> None:
+        self.touched.append(pod.name)
+        self.at.append(asyncio.get_running_loop().time())
+        if error := self.fail(pod.name):
+            raise error
+
+    def refuse(self, *names: str, limits: dict[str, str] = WHOLE, **words: Any) -> None:
+        for name in names:
+            self.world.show(name, limits, **words)
+            assert not self.world.filter(name, "n1").fitting
+
+    def look(self) -> list[str]:
+        return look(self.waker)
+
+
+def look(waker: Waker) -> list[str]:
+    return [pod.name for pod in run_simulated(waker.look())]
+
+
+def cards(*numbers: int) -> Taken:
+    """Of n1, whole."""
+    return Taken(gpus={GpuUuid(gpu_uuid("n1", number)): Part(whole=True) for number in numbers})
+
+
+def test_nobody_is_woken_without_room() -> None:
+    one = Waking()
+    one.refuse("a")
+    assert one.look() == []
+    one.world.report("n1", 1, grants=[grant("uid-x", "n1", 0)])
+    one.world.gone("full-n1")
+    assert one.look() == []
+
+
+def test_a_release_wakes_who_fits_then() -> None:
+    one = Waking()
+    one.refuse("a")
+    one.refuse("two-cards", limits={"lading.dev/gpu": "2"})
+    one.world.gone("full-n1")
+    assert one.look() == ["a"]
+    assert one.look() == []
+
+
+@pytest.mark.parametrize("back", ["healthy", "uncordoned", "reconciled", "ready", "reported", "grant gone", "prediction over"])
+def test_room_appears_in_many_ways(back: str) -> None:
+    world = World()
+    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
+    by_cause: dict[str, dict[str, Any]] = {
+        "healthy": {"unhealthy": "Xid 79"},
+        "uncordoned": {"cordon": "all"},
+        "reconciled": {"reconciled": False},
+        "grant gone": {"grants": [grant("uid-x", "n1", 0)]},
+    }
+    words = by_cause.get(back, {})
+    if back == "reported":
+        world.readiness("n1", True)
+    else:
+        world.node("n1", 1, ready=back != "ready", **words)
+    if back == "prediction over":
+        world.show("other")
+        world.filter("other")
+    world.show("a")
+    world.filter("a", "n1")
+    assert world.is_refused("a")
+    assert look(waker) == []
+    if back == "ready":
+        world.readiness("n1", True)
+    elif back == "prediction over":
+        world.ledger.expire(PREDICTION_S)
+    else:
+        world.report("n1", 1)
+    assert look(waker) == ["a"]
+
+
+def test_a_pod_that_can_not_use_the_room_is_not_woken_in_a_loop() -> None:
+    one = Waking()
+    one.refuse("a")
+    one.world.gone("full-n1")
+    assert one.look() == ["a"]
+    one.world.filter("a", "n7")  # there is room on n1, where it may not go
+    assert [one.look() for _ in range(20)] == [[]] * 20
+
+
+def test_new_room_is_a_new_round() -> None:
+    one = Waking(nodes=("n1", "n2"))
+    one.refuse("a")
+    one.world.gone("full-n1")
+    assert one.look() == ["a"]
+    one.world.gone("full-n2")
+    assert one.look() == ["a"]
+
+
+def test_room_that_does_not_fit_the_ask_begins_no_round() -> None:
+    one = Waking(gpus=2, nodes=("n1", "n2"))
+    one.world.gone("full-n2")
+    one.world.bind("half", "n2")
+    one.world.bind("other-half", "n2")
+    one.look()
+    one.refuse("a", "b", *(f"p{number:02}" for number in range(20)), limits={"lading.dev/gpu": "2"})
+    one.world.gone("full-n1")
+    first = one.look()
+    one.world.gone("half")
+    second = one.look()
+    assert "a" in first
+    assert not set(first) & set(second)
+
+
+def test_a_round_ends_with_the_room() -> None:
+    one = Waking()
+    one.refuse(*(f"p{number:02}" for number in range(20)))
+    one.world.gone("full-n1")
+    assert len(one.look()) == FOR_EACH_NODE
+    one.world.filter("p00")  # takes it
+    assert one.look() == []
+
+
+def test_a_thousand_pods_and_one_card() -> None:
+    one = Waking()
+    one.refuse(*(f"p{number:04}" for number in range(1000)))
+    one.world.gone("full-n1")
+    looks = [one.look() for _ in range(1000 // FOR_EACH_NODE)]
+    assert all(len(woken) == FOR_EACH_NODE for woken in looks)
+    assert len({name for woken in looks for name in woken}) == 1000  # each had its turn
+    assert one.look() == []
+
+
+def test_a_thousand_different_asks_and_one_card() -> None:
+    one = Waking()
+    for number in range(1000):
+        one.refuse(f"p{number:04}", limits=share(f"{1000 + number}Mi"))
+    one.world.gone("full-n1")
+    assert len(one.look()) == FOR_EACH_NODE
+
+
+def test_the_important_and_the_old_come_first_whatever_they_ask() -> None:
+    one = Waking()
+    for number in range(20):
+        one.refuse(f"young{number:02}", created="2026-11-21T02:00:00Z")
+    one.refuse("old", limits=share("1Gi"), created="2026-11-21T01:00:00Z")
+    one.refuse("high", limits=share("2Gi"), priority=7, created="2026-11-21T03:00:00Z")
+    one.world.gone("full-n1")
+    assert one.look()[:3] == ["high", "old", "young00"]
+
+
+def test_those_who_were_not_woken_yet_get_half_of_the_places() -> None:
+    one = Waking(nodes=("n1", "n2"))
+    names = [f"p{number:02}" for number in range(3 * FOR_EACH_NODE)]
+    one.refuse(*names)
+    seen: set[str] = set()
+    one.world.gone("full-n1")
+    for _ in range(6):  # each round begins before the former is through
+        seen.update(one.look())
+        one.world.report("n1", 1, unhealthy="Xid 79")
+        one.world.report("n1", 1)
+    assert seen == set(names)
+
+
+def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
+    one = Waking()
+    one.refuse("high", priority=9)
+    one.refuse("low")
+    world = one.world
+    world.ledger.nominate(uid_of("high"), "n1", cards(0), 100.0)
+    assert one.look() == []
+    world.gone("full-n1")
+    assert one.look() == ["high"]
+    assert one.look() == []
+    assert world.filter("low").fitting == []
+    assert world.filter("high").fitting == ["n1"]
+
+
+def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
+    one = Waking(gpus=2)
+    world = one.world
+    world.gone("full-n1")
+    world.bind("x", "n1")
+    world.bind("y", "n1")
+    one.refuse("high", limits={"lading.dev/gpu": "2"}, priority=9)
+    world.ledger.nominate(uid_of("high"), "n1", cards(0, 1), 100.0)
+    one.look()
+    world.gone("x")
+    assert one.look() == []
+    world.gone("y")
+    assert one.look() == ["high"]
+
+
+# What a look costs
+
+
+def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Ask, str]]:
+    """From now on it takes so long to judge one ask on one node. Answers those that were judged."""
+    fits_on = one.world.scheduler.fits_on
+    judged: list[tuple[Ask, str]] = []
+
+    def judge(ask: Ask, node: str) -> bool:
+        judged.append((ask, node))
+        one.world.now += seconds
+        return fits_on(ask, node)
+
+    monkeypatch.setattr(one.world.scheduler, "fits_on", judge)
+    return judged
+
+
+def with_a_larger_node(nodes: Sequence[str]) -> Waking:
+    """Where pod a would fit, and nowhere else."""
+    one = Waking(nodes=nodes)
+    one.world.node("large", 2)
+    one.world.bind("full-large", "large", {"lading.dev/gpu": "2"})
+    one.look()
+    one.refuse("a", limits={"lading.dev/gpu": "2"})
+    return one
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
+def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("central.fit.standing.REMEMBERED", 4)
+    monkeypatch.setattr("central.fit.ranking.REMEMBERED_ASKS", 4)
+    one = Waking(nodes=(), policy=policy)
+    for number in range(20):
+        one.world.node(f"n{number}", 1)
+        one.world.bind(f"full-n{number}", f"n{number}", share(f"{50 + number}Gi"))  # so that no two are alike
+    for number in range(10):
+        one.refuse(f"p{number}", limits=share("45Gi"), annotations={"lading.dev/share-anti-affinity": f"x{number}"})
+    one.look()
+    fits: list[str] = []
+
+    def counted(room: NodeRoom, ask: Ask, **words: Any) -> Placement | NoFit:
+        fits.append(room.name)
+        return fit(room, ask, **words)
+
+    monkeypatch.setattr("central.scheduling.scheduler.fit", counted)
+    one.world.gone("full-n3")
+    assert len(one.look()) == FOR_EACH_NODE
+    assert fits == ["n3"] * 10
+
+
+def test_others_have_their_turn_within_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"n{number}" for number in range(10)]
+    one = Waking(nodes=nodes)
+    one.refuse(*(f"p{number}" for number in range(200)))
+    for number in range(20):
+        one.refuse(f"q{number}", limits=share(f"{1 + number}Gi"))
+    for node in nodes:
+        one.world.gone(f"full-{node}")
+    judged = costing(one, 0.001, monkeypatch)
+
+    async def story() -> list[int]:
+        look, between = asyncio.create_task(one.waker.look()), []
+        while not look.done():
+            before = len(judged)
+            await asyncio.sleep(0)
+            between.append(len(judged) - before)
+        return between
+
+    between = run_simulated(story())
+    assert sum(between) >= 21 * 10
+    assert max(between) <= SLICE_S / 0.001 + 1
+
+
+def test_a_release_is_seen_soon_whatever_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"n{number}" for number in range(20)]
+    one = with_a_larger_node(nodes)
+    for node in nodes:
+        one.world.gone(f"full-{node}")
+    costing(one, JUDGED_S, monkeypatch)  # one node a look
+    assert one.look() == []
+    one.world.gone("full-large")
+    assert one.look() + one.look() == ["a"]
+
+
+def test_what_waits_for_long_is_seen_whatever_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"n{number}" for number in range(20)]
+    one = with_a_larger_node(nodes)
+    one.world.gone("full-large")
+    costing(one, JUDGED_S, monkeypatch)
+    woken = []
+    for first, second in zip(nodes[::2], nodes[1::2], strict=True):
+        one.world.gone(f"full-{first}")
+        one.world.gone(f"full-{second}")
+        woken += one.look()
+    assert woken == ["a"]
+
+
+# Touching them
+
+
+def test_a_touch_that_fails_is_tried_again_while_the_pod_is_refused() -> None:
+    one = Waking()
+
+    async def story() -> None:
+        running = asyncio.create_task(one.waker.run())
+        one.refuse("a")
+        failures = iter([UnclearError("a"), UnclearError("b"), None])
+        one.fail = lambda _: next(failures)
+        one.world.gone("full-n1")
+        await asyncio.sleep(60)
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_simulated(story())
+    assert one.touched == ["a"] * 3
+    assert one.world.records.count(Event.POD_WOKEN) == 3
+    assert one.world.scheduler.counts.woken == 1
+
+
+@pytest.mark.parametrize("kind", [NotFoundError, ConflictError, ForbiddenError])
+def test_a_touch_that_is_refused_is_not_sent_again(kind: type[NotFoundError]) -> None:
+    one = Waking()
+
+    async def story() -> None:
+        running = asyncio.create_task(one.waker.run())
+        one.refuse("a")
+        one.fail = lambda _: kind("no", status=403)
+        one.world.gone("full-n1")
+        await asyncio.sleep(60)
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_simulated(story())
+    assert one.touched == ["a"]
+
+
+@pytest.mark.parametrize("end", ["fits", "gone"])
+def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
+    one = Waking()
+
+    async def story() -> None:
+        running = asyncio.create_task(one.waker.run())
+        one.refuse("a")
+        one.fail = lambda _: UnclearError("away")
+        one.world.gone("full-n1")
+        await asyncio.sleep(2 * LOOK_S)
+        if end == "gone":
+            one.world.gone("a")
+        else:
+            one.world.show("a")  # another value of the same pod
+            one.world.filter("a")
+        await asyncio.sleep(60)
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_simulated(story())
+    assert one.touched == ["a"]
+
+
+def test_touches_that_fail_for_ever_keep_nobody_from_being_woken() -> None:
+    one = Waking(gpus=AT_ONCE)
+
+    async def story() -> None:
+        running = asyncio.create_task(one.waker.run())
+        bad = [f"bad{number:03}" for number in range(2 * AT_ONCE)]
+        one.refuse(*bad, limits={"lading.dev/gpu": str(AT_ONCE)}, priority=1)
+        one.fail = lambda name: UnclearError("no") if name.startswith("bad") else None
+        one.world.gone("full-n1")
+        await asyncio.sleep(30)
+        one.world.show("good", {"lading.dev/gpu": "1"})
+        one.world.filter("good", "n7")
+        one.world.report("n1", AT_ONCE, unhealthy="Xid 79")
+        one.world.report("n1", AT_ONCE)
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_simulated(story())
+    assert "good" in one.touched
+
+
+def test_from_release_to_touch_p99() -> None:
+    """500 releases, one after the other, each wakes its pod: seconds from the ledger's release to the touch."""
+    one = Waking()
+    took: list[float] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        running = asyncio.create_task(one.waker.run())
+        for number in range(500):
+            one.world.show(f"p{number}")
+            one.world.filter(f"p{number}", "n1")
+            await asyncio.sleep(0.037)
+            holder = f"p{number - 1}" if number else "full-n1"
+            released, before = loop.time(), len(one.touched)
+            one.world.gone(holder)
+            await asyncio.sleep(3 * LOOK_S)
+            took.append(one.at[before] - released)
+            one.world.filter(f"p{number}", "n1")
+            reserved = one.world.scheduler.reserve(uid_of(f"p{number}"), "n1")
+            assert isinstance(reserved, Reservation)
+            one.world.scheduler.confirm(reserved)
+        running.cancel()
+        await asyncio.wait([running])
+
+    run_simulated(story())
+    assert sorted(took)[int(len(took) * 0.99)] <= 2 * LOOK_S
+
+
+# what a filter had no time for
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
+def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_are(policy: Policy) -> None:
+    world = World(policy=policy, slice_s=0.0)
+    for name in ("n1", "n2"):
+        world.node(name, 1, vfs=1)
+    world.bind("full", "n1")
+    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
+    look(waker)
+    world.show("a", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
+    world.filter("a", "n1")
+    assert (look(waker), look(waker)) == (["a"], [])
+    assert world.filter("a", "n1", "n2").fitting == ["n2"]
+
+
+def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
+    """However many nodes one of them takes."""
+    world = World(slice_s=0.0)
+    for number in range(4):
+        world.node(f"n{number}", 1, vfs=1)
+    for name, vfs in (("a", "1"), ("b", "2")):
+        world.show(name, {"lading.dev/gpu": "1", "lading.dev/rdma": vfs})
+        world.filter(name, "elsewhere")
+    now = iter(range(1000))
+    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
+    first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if look(waker) is not None]
+    assert len(set(first)) == 2

@@ -1,0 +1,124 @@
+"""Terms follow the lease: none answers too early, none writes too late, and two of one process do not overlap."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from central.controllers.binder import BIND_TIMEOUT_S
+from central.daemon.daemon import AFTER_TERM_S, Leadership
+from tests.fakes.kube_server import Fault
+from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
+
+
+class Lease:
+    """In the place of an election."""
+
+    def __init__(self) -> None:
+        self.held = True
+
+    def is_leader(self) -> bool:
+        return self.held
+
+
+async def lead(one: Led) -> tuple[Leadership, Lease]:
+    await one.term.end()
+    leadership, lease = Leadership(one.make_term, one.records.log, clock=asyncio.get_running_loop().time), Lease()
+    leadership.election = lease  # type: ignore[assignment]
+    leadership.gained()
+    assert leadership.term is not None
+    one.term = leadership.term
+    return leadership, lease
+
+
+def again(one: Led, leadership: Leadership) -> None:
+    leadership.lost()
+    leadership.gained()
+    assert leadership.term is not None
+    one.term = leadership.term
+
+
+def played(story: Callable[[Led, Leadership, Lease], Any], folder: Path) -> None:
+    async def whole(one: Led) -> None:
+        leadership, lease = await lead(one)
+        await story(one, leadership, lease)
+        await leadership.close()
+
+    play(whole, folder)
+
+
+def test_it_answers_when_it_has_read_and_while_it_holds_the_lease(tmp_path: Path) -> None:
+    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+        assert not leadership.leads()
+        await one.pause()
+        assert leadership.leads()
+        lease.held = False
+        assert not leadership.leads()
+        lease.held = True
+        leadership.lost()
+        assert not leadership.leads()
+        leadership.lost()  # may be told again
+
+    played(story, tmp_path)
+
+
+def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
+    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+        await one.put_pod("a")
+        assert list(leadership.filter(one.shown("a"), ["n1"]).fitting) == ["n1"]
+        assert await leadership.preempt(one.shown("a"), {}) == {}
+        assert leadership.prioritize(one.shown("a"), ["n1"]) == "n1"
+        assert await leadership.why("default", "a") is not None
+        assert await leadership.bind(one.uid("a"), "n1") == ""
+
+    played(story, tmp_path)
+
+
+def test_a_process_that_leads_again_waits_for_its_own_last_binding(tmp_path: Path) -> None:
+    """The API server was slow, so that the lease ran out, and a Binding hangs in it; then it answers everybody."""
+
+    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+        await one.put_pod("a")
+        await one.put_pod("b")
+        one.server.fail(Fault(hang=True, late_s=BIND_TIMEOUT_S), when=is_binding)
+        binding = asyncio.create_task(one.bind("a", "n1"))
+        await one.pause(0.1)
+        again(one, leadership)
+        await one.pause()
+        assert not leadership.leads()
+        await binding
+        await one.pause(AFTER_TERM_S)
+        assert (leadership.leads(), one.server.late) == (True, [200])
+        assert await one.schedule("b") == REFUSED
+        assert one.bound_to("a") == "n1"
+
+    played(story, tmp_path)
+
+
+def test_who_waited_long_enough_reads_at_once(tmp_path: Path) -> None:
+    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+        leadership.lost()
+        await one.pause(AFTER_TERM_S)
+        leadership.gained()
+        await one.pause()
+        assert leadership.leads()
+
+    played(story, tmp_path)
+
+
+def test_another_may_lead_at_once_only_if_nothing_is_unclear(tmp_path: Path) -> None:
+    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+        await one.put_pod("a")
+        one.server.fail(Fault(status=500), when=is_binding)
+        one.server.fail(Fault(status=500), when=is_touch, times=9)
+        await one.bind("a", "n1")
+        assert not await leadership.close()
+
+    played(story, tmp_path)
+
+    async def clear(one: Led, leadership: Leadership, lease: Lease) -> None:
+        await one.put_pod("a")
+        assert await one.bind("a", "n1") == ""
+        assert await leadership.close()
+
+    played(clear, tmp_path)

@@ -1,0 +1,48 @@
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from central.controllers.signer import load_signer
+from central.daemon.keys import write_pair
+from central.main import main
+from lading.errors import ConfigError
+from lading.signature import load_public_keys, parse_signature, verifies
+
+
+@pytest.mark.parametrize("key_id", ["central-2", "2026.11"])
+def test_what_central_signs_with_the_one_a_node_checks_with_the_other(tmp_path: Path, key_id: str) -> None:
+    private, public = write_pair(tmp_path, key_id)
+    written = load_signer(private, key_id).sign("an assignment")
+    signature = parse_signature(written)
+    assert signature
+    assert verifies(signature, "an assignment", load_public_keys({key_id: public.read_bytes()})[key_id])
+    assert (private.name, public.name) == (f"{key_id}.pem", f"{key_id}.pub.pem")
+
+
+def test_the_private_key_is_its_owners_alone(tmp_path: Path) -> None:
+    private, _ = write_pair(tmp_path, "k2")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("there", ["k2.pem", "k2.pub.pem"])
+def test_a_key_is_never_overwritten(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).write_text("precious")
+    with pytest.raises(ConfigError, match=there):
+        write_pair(tmp_path, "k2")
+    assert (tmp_path / there).read_text() == "precious"
+
+
+@pytest.mark.parametrize("key_id", ["", "../k2", "two words", "ed25519:k2"])
+def test_an_id_that_a_signature_can_not_carry(tmp_path: Path, key_id: str) -> None:
+    with pytest.raises(ConfigError):
+        write_pair(tmp_path, key_id)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key_id", ["k2", "2026.11"])
+def test_the_line_for_the_nodes_is_toml(tmp_path: Path, capsys: pytest.CaptureFixture[str], key_id: str) -> None:
+    main(["new-key", "--id", key_id, "--out", str(tmp_path)])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.endswith('.pub.pem"'))
+    assert tomllib.loads(f"[keys]\n{line}") == {"keys": {key_id: f"/etc/lading/keys/{key_id}.pub.pem"}}

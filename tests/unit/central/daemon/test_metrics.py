@@ -1,0 +1,112 @@
+"""What central counts, and the gauges that it reads from the term."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from central.ask.reasons import OfPod
+from central.controllers.evict import PREEMPTED
+from central.daemon.metrics import Metrics
+from central.fit.model import Missing
+from central.state.counts import BindOutcome, Counts, EvictOutcome
+from tests.fakes.led import Led, play
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def alone(counts: Counts | None = None) -> Metrics:
+    """Of a replica that waits."""
+    return Metrics(counts or Counts(), term=lambda: None, leads=lambda: False, transitions=lambda: 7)
+
+
+def test_requests_by_verb_and_status() -> None:
+    metrics = alone()
+    metrics.answered("filter", 200, 0.003)
+    metrics.answered("filter", 503, 0.001)
+    assert sample(metrics, "lading_central_requests_total", verb="filter", status="200") == 1
+    assert sample(metrics, "lading_central_requests_total", verb="filter", status="503") == 1
+    assert sample(metrics, "lading_central_request_seconds_count", verb="filter") == 1
+
+
+def test_who_does_not_lead_knows_nothing_of_devices() -> None:
+    metrics = alone()
+    assert sample(metrics, "lading_central_leader") == 0
+    assert sample(metrics, "lading_central_lease_transitions_total") == 7
+    assert b"lading_central_gpus" not in generate_latest(metrics.registry)
+
+
+def test_what_was_done_stays_counted_whoever_leads() -> None:
+    counts = Counts(nominated=2, woken=3)
+    counts.refused[Missing.GROUP_FULL] = 4
+    counts.bound[BindOutcome.UNCLEAR] = 5
+    counts.evicted[PREEMPTED, EvictOutcome.SPARED] = 6
+    metrics = alone(counts)
+    assert sample(metrics, "lading_central_refusals_total", reason="group-full") == 4
+    assert sample(metrics, "lading_central_bindings_total", outcome="unclear") == 5
+    assert sample(metrics, "lading_central_evictions_total", reason="Preempted", outcome="spared") == 6
+    assert sample(metrics, "lading_central_preemptions_total") == 2
+    assert sample(metrics, "lading_central_wakes_total") == 3
+
+
+def test_every_label_value_is_there_before_it_is_counted() -> None:
+    """So that `increase` sees the first one; and nothing that comes later makes a series."""
+    counts = Counts()
+    before = {line.split(" ")[0] for line in generate_latest(alone(counts).registry).decode().splitlines()}
+    for reason in (*Missing, *OfPod):
+        counts.refused[reason] += 1
+    for outcome in BindOutcome:
+        counts.bound[outcome] += 1
+    after = {line.split(" ")[0] for line in generate_latest(alone(counts).registry).decode().splitlines()}
+    assert after == before
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
+    async def story(one: Led) -> None:
+        await one.put_node("n1", 2, 2)
+        await one.put_node("n2", 1, unhealthy="Xid 79")
+        await one.put_pod("a", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
+        assert await one.schedule("a") == ""
+        await one.pause()
+        await one.put_pod("b")
+        await one.put_pod("c", {"lading.dev/gpu": "7"})
+        await one.schedule("c")
+        await one.pause()
+        await one.term.survey.look()
+        counts = one.term.scheduler.counts
+        metrics = Metrics(counts, term=lambda: one.term, leads=lambda: leads, transitions=lambda: 0)
+        assert sample(metrics, "lading_central_watch_failures_total", resource="pods") == 0
+        silent_s = sample(metrics, "lading_central_watch_silent_seconds", resource="nodedevices")
+        assert silent_s is not None
+        assert 0 <= silent_s < 1
+        assert sample(metrics, "lading_central_refusals_total", reason="too-few-gpus") == 1
+        assert sample(metrics, "lading_central_bindings_total", outcome="bound") == 1
+        if not leads:
+            assert sample(metrics, "lading_central_nodes", state="ready") is None
+            assert sample(metrics, "lading_central_pods_waiting", reason="too-few-gpus") is None
+            return
+        gpus = [sample(metrics, "lading_central_gpus", state=state) for state in ("free", "held", "unusable", "mig")]
+        assert gpus == [1, 1, 1, 0]
+        assert [sample(metrics, "lading_central_vfs", state=state) for state in ("free", "held", "unusable")] == [1, 1, 0]
+        shares = [sample(metrics, "lading_central_gpu_core_percent", state=state) for state in ("free", "held", "unusable")]
+        assert shares == [100, 100, 100]
+        memory = [sample(metrics, "lading_central_gpu_memory_mib", state=state) for state in ("free", "held", "unusable")]
+        assert memory == [81920, 81920, 81920]
+        assert [sample(metrics, "lading_central_pods_pending", state=state) for state in ("refused", "other")] == [1, 1]
+        waiting = [sample(metrics, "lading_central_pods_waiting", reason=reason) for reason in ("too-few-gpus", "unknown")]
+        assert waiting == [1, 0]
+        states = ("ready", "unreachable", "not-reconciled")
+        assert [sample(metrics, "lading_central_nodes", state=state) for state in states] == [2, 0, 0]
+        assert sample(metrics, "lading_central_bindings_open") == 0
+        assert sample(metrics, "lading_central_bindings_unclear") == 0
+        assert sample(metrics, "lading_central_fragmentation_free_gpus") == 1
+        assert [sample(metrics, "lading_central_fragmentation_places", gpus=size) for size in ("1", "2")] == [1, 0]
+        sources = [sample(metrics, "lading_central_workload_source", source=source) for source in ("prior", "online", "both")]
+        assert sources == [0, 1, 0]
+        assert sample(metrics, "lading_central_workload_learned_pods") == 2
+        assert sample(metrics, "lading_central_workload_kinds") == 6
+
+    play(story, tmp_path)

@@ -1,0 +1,63 @@
+"""What central decides by, told and taken over: who has the same facts decides the same."""
+
+import random
+
+import msgspec
+import pytest
+
+from central.ask.model import PartitionPolicy, Policy, Requests
+from central.fit.demand import Limits
+from central.fit.forecast import Forecast
+from central.fit.workload import PodKind
+from central.ledger.model import Claim
+from central.scheduling.configuration import Reckoning, reckoning_of
+from central.scheduling.scheduler import Scheduler
+from tests.fakes.kube_objects import decoded, share
+from tests.unit.central.world import World, uid_of
+
+PRIOR = {
+    PodKind(core_percent=30, requests=Requests(4000, 8192)): 3.0,
+    PodKind(gpus=2, models=("NVIDIA A", "NVIDIA B")): 1.0,
+    PodKind(memory_mib=9000): 0.5,
+    PodKind(requests=Requests(64000, 1 << 20)): 0.1,
+}
+
+
+def told(scheduler: Scheduler) -> Reckoning:
+    return msgspec.json.decode(msgspec.json.encode(reckoning_of(scheduler)), type=Reckoning)
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_what_was_told_is_what_it_decides_by(policy: Policy) -> None:
+    first = World(policy=policy, forecast=Forecast(PRIOR))
+    limits = Limits(spread_containers_per_card=3, partition=PartitionPolicy.HONOR)
+    own = Scheduler(first.ledger, first.pending, clock=lambda: 0.0, policy=policy, limits=limits, forecast=Forecast(PRIOR))
+    other = told(own).scheduler(first.ledger, first.pending, clock=lambda: 0.0)
+    assert (other.policy, other.limits) == (policy, limits)
+    assert other.forecast.workload == own.forecast.workload
+
+
+def test_without_a_file_and_before_anything_is_learned() -> None:
+    scheduler = World(policy=Policy.FRAGMENTATION).scheduler
+    assert told(scheduler).scheduler(World().ledger, World().pending, clock=lambda: 0.0).forecast.workload == (
+        scheduler.forecast.workload
+    )
+
+
+def test_the_same_node_is_named() -> None:
+    draw = random.Random(7)  # noqa: S311
+    made = World(policy=Policy.FRAGMENTATION)
+    for number in range(6):
+        made.node(f"n{number}", 4)
+        made.readiness(f"n{number}", True, allocatable={"cpu": "64", "memory": "256Gi"})
+    names = list(made.ledger.nodes())
+    for number in range(60):
+        name = f"p{number}"
+        made.show(name, draw.choice([share("20Gi", 25), share("", 50), {"lading.dev/gpu": "1"}, {"lading.dev/gpu": "2"}]))
+        other = told(made.scheduler).scheduler(made.ledger, made.pending, clock=lambda: 0.0)
+        elsewhere = other.prioritize(decoded(made.pods[name]), names)
+        made.filter(name)
+        claim = made.ledger.own_claim(uid_of(name), Claim.PREDICTED)
+        assert (claim.node if claim else None) == elsewhere
+        if claim and draw.random() < 0.8:
+            made.scheduler.reserve(uid_of(name), claim.node)

@@ -1,0 +1,31 @@
+"""The reason for which a pod fits nowhere."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from central.ask.reasons import Coded, OfPod
+from central.fit.model import Missing
+from central.scheduling.verdicts import Verdicts, main_reason, sort_nodes
+
+NAMES = ("n1", "n2", "n3")
+FULL, FEW = Missing.TOO_FEW_FREE_GPUS, Missing.TOO_FEW_GPUS
+
+
+@pytest.mark.parametrize(
+    ("reasons", "otherwise", "expected"),
+    [
+        ({"n1": FULL.shown, "n2": FULL.shown}, FEW.shown, FULL),
+        ({"n1": FULL.shown}, FEW.shown, FEW),  # one that can change, and two that can not
+        ({}, OfPod.BOUND_ELSEWHERE.shown, OfPod.BOUND_ELSEWHERE),
+        ({}, "cannot use lading.dev/gpu of container main: … (request-malformed)", OfPod.REQUEST_MALFORMED),
+    ],
+)
+def test_what_is_true_of_most_nodes(reasons: Mapping[str, str], otherwise: str, expected: Coded) -> None:
+    verdicts = Verdicts(names=NAMES, fits=(), reasons=reasons, otherwise=otherwise)
+    assert main_reason(sort_nodes(verdicts)) is expected
+
+
+def test_who_fits_somewhere_or_is_asked_about_nowhere_has_none() -> None:
+    assert main_reason(sort_nodes(Verdicts(names=NAMES, fits={"n2"}, otherwise=FULL.shown))) is None
+    assert main_reason(sort_nodes(Verdicts(names=(), fits=(), otherwise=FULL.shown))) is None

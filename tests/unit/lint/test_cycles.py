@@ -1,0 +1,44 @@
+"""Folders that import each other, on graphs made for it."""
+
+import grimp
+import pytest
+
+from lint.cycles import find_cycle
+
+
+def graph(*imports: tuple[str, str]) -> grimp.ImportGraph:
+    made = grimp.ImportGraph()
+    for importer, imported in imports:
+        for name in (importer, imported):
+            parts = name.split(".")
+            for length in range(1, len(parts) + 1):
+                made.add_module(".".join(parts[:length]))
+        made.add_import(importer=importer, imported=imported)
+    return made
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        (("p.a.x", "p.b.x"), ("p.b.y", "p.a.y")),
+        (("p.a.x", "p.b.x"), ("p.b.x", "p.c.x"), ("p.c.deep.x", "p.a.x")),
+        (("p.a.one.x", "p.a.two.x"), ("p.a.two.y", "p.a.one.y")),
+    ],
+    ids=["two folders", "three, one through a folder in it", "folders of a folder"],
+)
+def test_a_cycle_is_found(imports: tuple[tuple[str, str], ...]) -> None:
+    first, *_, last = find_cycle(graph(*imports))
+    assert first == last
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        (("p.a.x", "p.b.x"), ("p.a.y", "p.c.x"), ("p.b.x", "p.c.x")),
+        (("p.a.x", "p.a.y"), ("p.a.y", "p.a.x")),
+        (("p.a.x", "p.a.in_it.x"), ("p.a.in_it.y", "p.a.y"), ("p.main", "p.a.x")),
+    ],
+    ids=["downward", "modules of one folder", "a folder and what is in it"],
+)
+def test_no_cycle(imports: tuple[tuple[str, str], ...]) -> None:
+    assert find_cycle(graph(*imports)) == []
