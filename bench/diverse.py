@@ -4,7 +4,7 @@ The nodes of `bench.central` have 8 GPUs and 16 VFs. Here each GPU is taken whol
 VFs are taken at random (seeded), so that few verdicts can be shared between nodes. For each pod and policy, in this process and
 with the waker in the background:
 
-* `first_ms`: wall time of the first filter; `Term.REQUEST_S` bounds it.
+* `first_ms`: wall time of the first filter; `Leadership.REQUEST_S` bounds it.
 * `first_fits`, `first_not_reached`: nodes that the first answer named, and nodes that it refused as `not-reached`.
 * `all_judged_s`: seconds from the first filter until the background had judged all nodes.
 * `longest_turn_ms`: the longest turn of the event loop meanwhile, in processor time.

@@ -10,7 +10,7 @@ from central.ask.pod import Pod
 from central.assignment.networks import parse_vf_network
 from central.controllers.binder import BIND_TIMEOUT_S
 from central.daemon.announce import Announcer
-from central.daemon.leadership import Term
+from central.daemon.leadership import Leadership
 from central.daemon.lease import Election, KubeLease, Terms, boot_time
 from central.daemon.metrics import Metrics
 from central.daemon.settings import Settings, advertised, listen_address, read_prior, read_signer, read_tls
@@ -37,11 +37,11 @@ LOOK_S: Final = 0.5  # until a term that began is watched too
 AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
 
 
-class Leadership:
+class Replica:
     """Makes a term when the lease is gained, ends it when it is lost; the verbs are those of the term that is now."""
 
-    def __init__(self, make_term: Callable[[], Term], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
-        self.term: Term | None = None
+    def __init__(self, make_term: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
+        self.term: Leadership | None = None
         self.election: Election | None = None
         self._make_term = make_term
         self._ending: set[asyncio.Task[bool]] = set()
@@ -78,7 +78,7 @@ class Leadership:
         return await self._now.seen.find(sent)
 
     @property
-    def _now(self) -> Term:
+    def _now(self) -> Leadership:
         if self.term is None:
             raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
         return self.term
@@ -123,8 +123,8 @@ async def run(settings: Settings, log: Log) -> None:
     clients = KubeClient(access, user_agent=USER_AGENT), KubeClient(access, user_agent=USER_AGENT)
     async with tracing, clients[0] as client, clients[1] as leases:
 
-        def begin_term() -> Term:
-            return Term(
+        def begin_term() -> Leadership:
+            return Leadership(
                 client,
                 signer,
                 policy=settings.policy,
@@ -142,7 +142,7 @@ async def run(settings: Settings, log: Log) -> None:
             )
 
         counts = Counts()
-        leadership = Leadership(begin_term, log)
+        leadership = Replica(begin_term, log)
         # A client of its own: a renewal never waits behind a list.
         election = Election(
             KubeLease(leases, namespace=settings.lease_namespace, name=settings.lease_name),
@@ -215,13 +215,13 @@ async def _never_silent() -> str:
     return ""
 
 
-def _conditions(leadership: Leadership, election: Election) -> tuple[Condition, ...]:
+def _conditions(leadership: Replica, election: Election) -> tuple[Condition, ...]:
     """A replica that waits is ready to wait; one that leads is ready once it has read everything."""
     reading = election.is_leader() and not leadership.leads()
     return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
 
 
-async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Leadership) -> None:
+async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Replica) -> None:
     """What runs in the background never ends by itself. If it does, its error ends the daemon: a new one reads all anew."""
     stopped = asyncio.create_task(stop.wait())
     try:

@@ -56,7 +56,7 @@ REQUEST_S: Final = 0.2
 NO_ASSIGNMENT: Final = "NoAssignment"
 
 
-class Term:
+class Leadership:
     """Begins with `begin`, ends with `end`."""
 
     def __init__(

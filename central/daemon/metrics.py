@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from central.ask.reasons import OfPod
 from central.controllers.evict import CONFLICT, PREEMPTED
 from central.controllers.statistics import Amounts, Overview
-from central.daemon.leadership import Term
+from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
 from central.fit.model import Missing
 from central.state.counts import BindOutcome, Counts, EvictOutcome
@@ -33,7 +33,12 @@ _UNKNOWN: Final = "unknown"  # a pod that an earlier leader refused, and nobody 
 
 class Metrics:
     def __init__(
-        self, counts: Counts, *, term: Callable[[], Term | None], leads: Callable[[], bool], transitions: Callable[[], int]
+        self,
+        counts: Counts,
+        *,
+        term: Callable[[], Leadership | None],
+        leads: Callable[[], bool],
+        transitions: Callable[[], int],
     ) -> None:
         """`transitions`: of the lease, as last seen."""
         self.registry = CollectorRegistry(auto_describe=True)
@@ -58,7 +63,7 @@ class Metrics:
 
 class _State(Collector):
     def __init__(
-        self, counts: Counts, term: Callable[[], Term | None], leads: Callable[[], bool], transitions: Callable[[], int]
+        self, counts: Counts, term: Callable[[], Leadership | None], leads: Callable[[], bool], transitions: Callable[[], int]
     ) -> None:
         self._counts = counts
         self._transitions = transitions
@@ -111,7 +116,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     yield CounterMetricFamily("lading_central_wakes", "Refused pods that were woken.", counts.woken)
 
 
-def _of_watches(term: Term) -> Iterator[Metric]:
+def _of_watches(term: Leadership) -> Iterator[Metric]:
     silent = GaugeMetricFamily(
         "lading_central_watch_silent_seconds", "Since the API server said anything of these.", labels=["resource"]
     )
@@ -138,7 +143,7 @@ def _of_pods(pending: PendingPods) -> Iterator[Metric]:
     yield waiting
 
 
-def _of_bindings(term: Term) -> Iterator[Metric]:
+def _of_bindings(term: Leadership) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "lading_central_bindings_open",
         "Bindings under way, with an unclear outcome, or not shown by the watch yet.",

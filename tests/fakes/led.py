@@ -16,7 +16,7 @@ import msgspec
 from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.controllers.signer import Signer
-from central.daemon.leadership import Term
+from central.daemon.leadership import Leadership
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -37,9 +37,9 @@ class Led:
     leads: bool = True
     foreign: frozenset[str] = frozenset()
 
-    def make_term(self) -> Term:
+    def make_term(self) -> Leadership:
         clock = asyncio.get_running_loop().time
-        return Term(
+        return Leadership(
             self.client,
             self.signer,
             policy=Policy.BINPACK,

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 
-from central.daemon.daemon import Leadership
+from central.daemon.daemon import Replica
 from central.extender.server import ExtenderServer
 from lading.health import Address
 from tests.fakes.kube_objects import Json, pod
@@ -19,7 +19,7 @@ async def post(url: str, verb: str, body: Json) -> Any:
 
 
 def test_a_forged_request_changes_neither_what_a_pod_gets_nor_what_is_free(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         await one.put_node("n1", 8)
         await one.put_pod("a")
         await one.put_pod("b")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from central.controllers.binder import BIND_TIMEOUT_S
-from central.daemon.daemon import AFTER_TERM_S, Leadership
+from central.daemon.daemon import AFTER_TERM_S, Replica
 from tests.fakes.kube_server import Fault
 from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
 
@@ -21,9 +21,9 @@ class Lease:
         return self.held
 
 
-async def lead(one: Led) -> tuple[Leadership, Lease]:
+async def lead(one: Led) -> tuple[Replica, Lease]:
     await one.term.end()
-    leadership, lease = Leadership(one.make_term, one.records.log, clock=asyncio.get_running_loop().time), Lease()
+    leadership, lease = Replica(one.make_term, one.records.log, clock=asyncio.get_running_loop().time), Lease()
     leadership.election = lease  # type: ignore[assignment]
     leadership.gained()
     assert leadership.term is not None
@@ -31,14 +31,14 @@ async def lead(one: Led) -> tuple[Leadership, Lease]:
     return leadership, lease
 
 
-def again(one: Led, leadership: Leadership) -> None:
+def again(one: Led, leadership: Replica) -> None:
     leadership.lost()
     leadership.gained()
     assert leadership.term is not None
     one.term = leadership.term
 
 
-def played(story: Callable[[Led, Leadership, Lease], Any], folder: Path) -> None:
+def played(story: Callable[[Led, Replica, Lease], Any], folder: Path) -> None:
     async def whole(one: Led) -> None:
         leadership, lease = await lead(one)
         await story(one, leadership, lease)
@@ -48,7 +48,7 @@ def played(story: Callable[[Led, Leadership, Lease], Any], folder: Path) -> None
 
 
 def test_it_answers_when_it_has_read_and_while_it_holds_the_lease(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         assert not leadership.leads()
         await one.pause()
         assert leadership.leads()
@@ -63,10 +63,10 @@ def test_it_answers_when_it_has_read_and_while_it_holds_the_lease(tmp_path: Path
 
 
 def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         assert list(leadership.filter(one.shown("a"), ["n1"]).fitting) == ["n1"]
-        assert await leadership.preempt(one.shown("a"), {}) == {}
+        assert await leadership.preempt(one.shown("a"), {}) == []
         assert leadership.prioritize(one.shown("a"), ["n1"]) == "n1"
         assert await leadership.why("default", "a") is not None
         assert await leadership.bind(one.uid("a"), "n1") == ""
@@ -77,7 +77,7 @@ def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
 def test_a_process_that_leads_again_waits_for_its_own_last_binding(tmp_path: Path) -> None:
     """The API server was slow, so that the lease ran out, and a Binding hangs in it; then it answers everybody."""
 
-    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         await one.put_pod("b")
         one.server.fail(Fault(hang=True, late_s=BIND_TIMEOUT_S), when=is_binding)
@@ -96,7 +96,7 @@ def test_a_process_that_leads_again_waits_for_its_own_last_binding(tmp_path: Pat
 
 
 def test_who_waited_long_enough_reads_at_once(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         leadership.lost()
         await one.pause(AFTER_TERM_S)
         leadership.gained()
@@ -107,7 +107,7 @@ def test_who_waited_long_enough_reads_at_once(tmp_path: Path) -> None:
 
 
 def test_another_may_lead_at_once_only_if_nothing_is_unclear(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         one.server.fail(Fault(status=500), when=is_binding)
         one.server.fail(Fault(status=500), when=is_touch, times=9)
@@ -116,7 +116,7 @@ def test_another_may_lead_at_once_only_if_nothing_is_unclear(tmp_path: Path) -> 
 
     played(story, tmp_path)
 
-    async def clear(one: Led, leadership: Leadership, lease: Lease) -> None:
+    async def clear(one: Led, leadership: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         assert await one.bind("a", "n1") == ""
         assert await leadership.close()

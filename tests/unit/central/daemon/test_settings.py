@@ -71,6 +71,6 @@ def test_the_workload_is_read_by_the_check(tmp_path: Path) -> None:
 
 
 def test_the_docs_workload_is_one() -> None:
-    docs = Path(__file__).parents[3] / "docs/central.md"
+    docs = Path(__file__).parents[4] / "docs/central.md"
     shown = docs.read_text().split("```json\n")[1].split("```")[0]
     assert len(parse_workload(shown.encode())) == 3

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from central.ask.model import Policy
-from central.daemon.daemon import Leadership
-from central.daemon.leadership import Term
+from central.daemon.daemon import Replica
+from central.daemon.leadership import Leadership
 from central.page.live import EVERY_S
 from tests.fakes.kube_objects import devices_path
 from tests.fakes.led import Led, play
 from tests.unit.central.page.shown import names, said
 
 
-def make_term(one: Led) -> Term:
+def make_term(one: Led) -> Leadership:
     clock = asyncio.get_running_loop().time
-    return Term(one.client, None, policy=Policy.BINPACK, leads=lambda: one.leads, clock=clock, log=one.records.log, page=True)
+    return Leadership(
+        one.client, None, policy=Policy.BINPACK, leads=lambda: one.leads, clock=clock, log=one.records.log, page=True
+    )
 
 
 def test_what_the_watches_say_is_shown(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_it_is_the_present_terms_and_only_of_who_leads(tmp_path: Path) -> None:
 
     async def story(one: Led) -> None:
         await one.term.end()
-        leadership = Leadership(lambda: make_term(one), one.records.log, clock=asyncio.get_running_loop().time)
+        leadership = Replica(lambda: make_term(one), one.records.log, clock=asyncio.get_running_loop().time)
         leadership.election = Lease()  # type: ignore[assignment]
         assert leadership.live() is None
         leadership.gained()
