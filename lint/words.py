@@ -1,0 +1,68 @@
+"""Find words in product code and docs that a reader whose second language is English cannot understand at once.
+
+    python -m lint.words [FILE ...]
+
+Reads the tracked files, without those of tests. Prints each place with what to write instead; exit status 1 where there is one.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+# A word, as a regular expression, and what to write instead.
+WORDS: Final = {
+    r"nobody(?:'s)?": "no one; or name it: no pod, no node, no process",
+    r"somebody(?:'s)?": "someone; or name it: a person, another pod, another process",
+    r"whoever": "name it: the caller, the pod that, a process that",
+    r"whomever": "name it",
+    r"of ours": "name it: of Lading, of this project",
+    r"such a one": "name it",
+    r"(?:is|are) to be had": "is available",
+    r"(?:is|are|was|were) told of": "learns of, receives, is shown",
+    r"minds? (?:nobody|no one)": "is not affected",
+    r"hearsay": "name where it comes from",
+}
+# File → word → why it has the word; an empty word stands for all of them.
+EXCEPTIONS: Final[dict[str, dict[str, str]]] = {
+    "lint/words.py": {"": "the list itself"},
+}
+READ: Final = frozenset({".py", ".md", ".sh", ".js", ".html", ".css", ".yaml", ".toml", ".service", ".socket", ".proto"})
+# Between two words there may be the end of a line, and the sign of a comment.
+_WORD: Final = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS).replace(" ", r"[\s#/*]+") + r")\b", re.IGNORECASE)
+
+
+class Hit(NamedTuple):
+    file: str
+    line: int
+    word: str
+    instead: str
+
+
+def find_words(file: str, text: str) -> Iterator[Hit]:
+    """Yield the words of the list in the text of this file."""
+    allowed = EXCEPTIONS.get(file, {})
+    for found in _WORD.finditer(text):
+        word = " ".join(re.split(r"[\s#/*]+", found[0].lower()))
+        if "" not in allowed and word not in allowed:
+            yield Hit(file, text.count("\n", 0, found.start()) + 1, word, list(WORDS.values())[(found.lastindex or 1) - 1])
+
+
+def read_tracked(root: Path) -> list[str]:
+    """Return the files that git tracks and this check reads."""
+    names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in names if Path(name).suffix in READ and not name.startswith("tests/")]
+
+
+def main(files: Iterable[str]) -> None:
+    root = Path(__file__).parents[1]
+    hits = [hit for name in files or read_tracked(root) for hit in find_words(name, (root / name).read_text())]
+    for hit in hits:
+        print(f'{hit.file}:{hit.line}: "{hit.word}": {hit.instead}', file=sys.stderr)
+    sys.exit(1 if hits else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
