@@ -96,8 +96,9 @@ def test_a_refusal_releases(tmp_path: Path, status: int) -> None:
 def test_an_api_server_that_is_away_was_not_reached(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
+        uid = one.uid("a")
         await one.server._runner.cleanup()
-        assert await one.bind("a", "n1") != ""
+        assert await one.term.bind(uid, "n1") != ""
         assert reserved(one) == 0
 
     play(story, tmp_path)
@@ -118,6 +119,7 @@ def test_a_pod_that_somebody_else_bound(tmp_path: Path) -> None:
 def test_a_pod_that_is_not_there_any_more(tmp_path: Path, meanwhile: str) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
+        uid = one.uid("a")
         found = one.json("a")
         if meanwhile == "gone":
             del one.server.objects[pod_path("a")]  # and no watch has said so
@@ -127,7 +129,7 @@ def test_a_pod_that_is_not_there_any_more(tmp_path: Path, meanwhile: str) -> Non
         else:
             ending = {"deletionTimestamp": "2026-11-21T00:00:00Z", "resourceVersion": "999"}
             one.server.objects[pod_path("a")] = {**found, "metadata": {**found["metadata"], **ending}}
-        assert await one.bind("a", "n1") != ""
+        assert await one.term.bind(uid, "n1") != ""
         assert (reserved(one), len(one.sent("/binding"))) == (0, 1)
 
     play(story, tmp_path)
@@ -158,7 +160,8 @@ def test_a_conflict_without_a_change_is_not_tried_for_ever(tmp_path: Path) -> No
 def test_a_pod_that_changes_all_the_time_is_given_up_after_some_tries(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        binding = asyncio.create_task(one.bind("a", "n1"))
+        uid = one.uid("a")
+        binding = asyncio.create_task(one.term.bind(uid, "n1"))
         one.server.slowness = lambda request: (0.1, 0.0) if is_binding(request) else (0.0, 0.0)
         for number in range(16):
             await one.server.put(pod_path("a"), pod("a", annotations={"n": str(number)}))
