@@ -5,6 +5,9 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
+# Tests that start daemons, a runtime or a browser, and wait for them: one after the other. All others use every core.
+ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers)
+
 .PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights lint fmt proto requirements
 
 setup: $(VENV)/.done
@@ -69,7 +72,8 @@ demo-page: $(VENV)/.commands
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
 test: setup lint
 	@$(PY) -m simnode.install --tests
-	$(VENV)/bin/pytest --numprocesses=auto --dist=loadgroup
+	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
+	$(VENV)/bin/pytest $(ON_MACHINE)
 
 # The path through a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
 # kube-controller-manager, kubelet and kubectl.

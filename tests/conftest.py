@@ -53,14 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
 
 
-# Tests below these are for one process, one after the other: what they start is seen by the whole machine.
-MACHINE: Final = frozenset({"cluster", "faults", "hostile", "install", "node", "peers"})
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder, *_ = item.path.relative_to(Path(__file__).parent).parts
-        item.add_marker(pytest.mark.xdist_group("machine" if folder in MACHINE else str(item.path)))
         if BUILDS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT_S))
 

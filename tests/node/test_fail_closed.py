@@ -60,18 +60,22 @@ def create_plain(site: Site) -> Container:
     pod = site.kubelet.run_pod("plain")
     began = time.monotonic()
     container = pod.create_container()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
     container.start()
     return container
 
 
 def refused_for(site: Site, reason: Reason) -> Refused:
-    """Soon, the reason to refuse is this one; until then a container has its devices, and never is one made without."""
+    """Soon, the reason to refuse is this one; until then a container has its devices, and never is one made without.
+
+    With a card that no other test uses: where a container was made, the node may not see its pod stop, because the hook is away
+    by then. It keeps the card for the grace of a young grant.
+    """
 
     def look() -> Refused:
-        with site.kubelet.pod("guarded", annotations={GPU: "0"}) as pod:
+        with site.kubelet.pod("guarded", annotations={GPU: "7"}) as pod:
             made = site.create(pod)
-            assert isinstance(made, Refused) or granted_in(made) == ((site.gpu(0),), ())
+            assert isinstance(made, Refused) or granted_in(made) == ((site.gpu(7),), ())
             assert isinstance(made, Refused), "not yet"
             assert made.reason is reason
             assert site.direct.list_containers(pod_id=pod.id) == []
