@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# Puts Lading on a node, upgrades it, rolls it back, takes it away. `--help` says how, docs/install.md why.
+# Install Lading on a node, upgrade it, roll it back or uninstall it. `--help` says how, docs/install.md why.
 #
-# What it may not do: overwrite what a person wrote, leave kubelet without a runtime, end half done without saying so. So every
-# file goes through `put`, which keeps what was there (for --uninstall, as the manifest has it, and for a step that fails, in the
-# journal of this run), and kubelet is last to come and first to go.
+# It must not overwrite what a person wrote, leave kubelet without a runtime, or stop half done without saying so. So every
+# file is written by `put`, which keeps the earlier file (for --uninstall, recorded in the manifest, and for a step that fails, in
+# the journal of this run), and kubelet is changed last at installation and first at --uninstall.
 set -euo pipefail
-shopt -s lastpipe  # `… | put` is to run here, not in a shell of its own
+shopt -s lastpipe  # `… | put` must run in this shell, not in a subshell
 umask 022
 
 usage() {
     cat <<'HELP'
 install-node.sh [--wheel FILE] [options]   install, or upgrade, on this node
-install-node.sh --rollback                 back to the version before the last upgrade
-install-node.sh --uninstall                kubelet back to its runtime, then everything away
+install-node.sh --rollback                 return to the version before the last upgrade
+install-node.sh --uninstall                return kubelet to its runtime, then remove Lading
 
-  --wheel FILE      lading-VERSION-py3-none-any.whl, as `make wheel` makes it
-  --source DIR      a checkout instead: the wheel is built from it (default: the checkout that this script lies in)
-  --packages DIR    take every Python package from this folder, none from an index; without it pip does as it is configured.
-                    Either way each has to have the hash of requirements.txt, which is in the wheel.
+  --wheel FILE      lading-VERSION-py3-none-any.whl, from `make wheel`
+  --source DIR      build the wheel from this checkout instead (default: the checkout that contains this script)
+  --packages DIR    take every Python package from this folder, none from an index; without it pip uses its configuration.
+                    In both cases each package must have the hash of requirements.txt, which is in the wheel.
   --config FILE     hooks.toml, runtimeproxy.toml, or central's public key as KEYID.pub.pem; may be given several times.
-                    A file in /etc/lading that somebody wrote or changed is left as it is.
-  --node-name NAME  for a hooks.toml that is not there yet: the name that `kubectl get nodes` shows (default:
-                    as the running kubelet was told, else the host's)
-  --report          tell the API server what this node has, which central needs: with kubelet's own kubeconfig
-  --manual          for a hooks.toml that is not there yet: a test node, where annotations by hand are believed
-  --no-kubelet      leave kubelet alone; point it at unix:///run/lading/cri.sock yourself
-  --python FILE     a Python 3.11 or newer (default: /usr/bin/python3, else what is on PATH)
-  --root DIR        below this folder, for the image of a node: nothing is started
+                    A file in /etc/lading that a person wrote or changed is not changed.
+  --node-name NAME  for a new hooks.toml: the name that `kubectl get nodes` shows (default: the name that the running
+                    kubelet uses, else the host's)
+  --report          report this node's devices to the API server, which central needs: with kubelet's own kubeconfig
+  --manual          for a new hooks.toml: a test node, which accepts assignments by hand in annotations
+  --no-kubelet      do not change kubelet; point it at unix:///run/lading/cri.sock yourself
+  --python FILE     a Python 3.11 or newer (default: /usr/bin/python3, else the one on PATH)
+  --root DIR        install below this folder, for the image of a node: nothing is started
   --force           --uninstall: also while pods hold devices
-  --dry-run         say each step and change nothing
+  --dry-run         print each step and change nothing
   --help
 
-Exit status: 0 done (or nothing to do), 1 not done; what was begun is taken back, or it says how to go on. 2: wrong usage.
+Exit status: 0 done (or nothing to do), 1 not done; the changes are undone, or the output says how to go on. 2: wrong usage.
 HELP
 }
 
@@ -40,7 +40,7 @@ readonly SOCKET=/run/lading/cri.sock DEFAULT_RUNTIME=/run/containerd/containerd.
 readonly FLAG="--container-runtime-endpoint=unix://$SOCKET"
 readonly SOCKET_UNITS=(lading-hooks.socket lading-runtimeproxy.socket)
 readonly SERVICE_UNITS=(lading-hooks.service lading-runtimeproxy.service)
-# lading-hooks.service wants them: they are neither enabled nor restarted by themselves.
+# lading-hooks.service wants them: they are neither enabled nor restarted separately.
 readonly BOOT_UNITS=(lading-nvidia-uvm.service lading-ib-guids.service)
 readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-central kubectl-lading kubectl_complete-lading)
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
@@ -52,12 +52,12 @@ verb=install wheel='' source='' packages='' node_name='' python='' R='' step=''
 manual=no report=no kubelet=yes force=no dry=no
 configs=()
 
-# ---- saying, and doing
+# ---- output, and commands
 
 say() { printf '%s\n' "$*"; }
 finish() {
     local but=''
-    [ "$problems" = 0 ] || but="; problems to be mended first, see the top: $problems"
+    [ "$problems" = 0 ] || but="; fix these problems first, see above: $problems"
     if [ "$dry" = yes ]; then say "==> dry run: nothing is changed$but"; else say "==> done: $1"; fi
 }
 begin() { step=$1; say "==> $1"; }
@@ -68,7 +68,7 @@ die() {
     exit 1
 }
 misuse() { printf 'error: %s\nhint:  install-node.sh --help\n' "$1" >&2; exit 2; }
-# A command that changes something: said, and in a dry run no more than that.
+# Print a command that changes something, and run it unless this is a dry run.
 run() {
     note "$*"
     [ "$dry" = yes ] || "$@"
@@ -88,7 +88,7 @@ paths_of() { [ ! -f "$R$STATE/manifest" ] || awk -F'\t' -v part="$1" '$1 == part
 forget() { awk -F'\t' -v path="$1" '$5 != path' "$R$STATE/manifest" >"$scratch/manifest" && cp "$scratch/manifest" "$R$STATE/manifest"; }
 is_ours() { [ "$(field "$1" 2)" = "$(sum "$R$1")" ]; }
 
-make_folder() { # a folder that existed before is not recorded, so that it stays
+make_folder() { # a folder that existed before is not recorded, so that it is not removed later
     [ ! -d "$R$1" ] || return 0
     make_folder "$(dirname "$1")"
     remember "$1"
@@ -100,20 +100,20 @@ drop_folders() { # remove the recorded folders that are empty
     for path in $(paths_of folder | sort -r); do rmdir "$R$path" 2>/dev/null || true; done
 }
 
-remember() { # for undo: a file or link as it is now, or that there is none
+remember() { # record for undo a file or link as it is now, or that none exists
     journal=$((journal + 1))
     printf '%s\n' "$1" >"$scratch/$journal.path"
     if [ -e "$R$1" ] || [ -L "$R$1" ]; then cp -pP "$R$1" "$scratch/$journal.was"; fi
 }
 
-# put PART PATH MODE <content: the file is so afterwards, unless somebody changed it since it was put there.
+# put PART PATH MODE <content: write the file, unless a person changed it since it was written.
 put() {
     local part=$1 path=$2 mode=$3 new="$scratch/new" kept
     cat >"$new"
     if kept=$(field "$path" 4); then
         if [ -e "$R$path" ] && cmp -s "$new" "$R$path"; then return 0; fi
         if [ -e "$R$path" ] && ! is_ours "$path"; then
-            note "left as it is: $path was changed since it was installed; the new one lies beside it, as $path.new"
+            note "not changed: $path was edited since it was installed; the new file is $path.new"
             [ "$dry" = yes ] || cp "$new" "$R$path.new"
             return 0
         fi
@@ -123,7 +123,7 @@ put() {
         kept=-
     fi
     changed="$changed $path"
-    note "write $path$([ "$kept" = - ] || printf ' (the one that was there is kept)')"
+    note "write $path$([ "$kept" = - ] || printf ' (the earlier file is kept)')"
     [ "$dry" = no ] || return 0
     if [ "$kept" != - ] && [ ! -e "$R$STATE/kept/$kept" ]; then
         mkdir -p "$R$STATE/kept"
@@ -137,28 +137,28 @@ put() {
     printf '%s\t%s\t%s\t%s\t%s\n' "$part" "$(sum "$R$path")" "$mode" "$kept" "$path" >>"$R$STATE/manifest"
 }
 
-# The person's, unless we put it there and nobody touched it since.
+# put, but never overwrite a person's file: one that this script did not write, or that was changed since.
 offer() {
     if [ -e "$R$2" ] && ! { field "$2" 2 >/dev/null && is_ours "$2"; }; then
         if cmp -s - "$R$2"; then return 0; fi
-        note "left as it is: $2 is yours, and differs from what was given"
+        note "not changed: $2 is yours, and differs from the file given with --config"
     else
         put "$@"
     fi
 }
 
-is_made_anew() { # the registration, written by `lading-hooks registration` since, as its doctor advises
+is_made_anew() { # whether this is the registration, rewritten by `lading-hooks registration`, as its doctor advises
     [ "$1" = "$REGISTRATION" ] && as_version "$(current)" hooks registration --config "$R$ETC/hooks.toml" 2>/dev/null | cmp -s - "$R$1"
 }
 
-# As it was before us; what somebody changed since stays, and what was there before is laid beside it.
+# Restore the file from before the installation. A file that a person changed since stays, and the earlier one is put beside it.
 restore() {
     local path=$1 kept
     kept=$(field "$path" 4)
     if [ -e "$R$path" ] && { is_ours "$path" || is_made_anew "$path"; }; then
         if [ "$kept" = - ]; then run rm -- "$R$path"; else run mv -T -- "$R$STATE/kept/$kept" "$R$path"; fi
     elif [ -e "$R$path" ] || [ "$kept" != - ]; then
-        note "left as it is: $path was changed since it was installed"
+        note "not changed: $path was edited since it was installed"
         [ "$kept" = - ] || run mv -T -- "$R$STATE/kept/$kept" "$R$path.before-lading"
     fi
     [ "$dry" = yes ] || forget "$path"
@@ -180,7 +180,7 @@ undo() {
     trap - EXIT ERR INT TERM
     if [ "$status" -ne 0 ] && [ "$committed" = no ]; then
         set +e
-        printf 'taking back what was begun, because this failed: %s\n' "$step" >&2
+        printf 'undoing the changes, because this step failed: %s\n' "$step" >&2
         for ((number = journal; number > 0; number--)); do undo_file "$number" kubelet; done
         if live; then
             systemctl daemon-reload
@@ -188,7 +188,7 @@ undo() {
             [ "$first" = no ] || systemctl --quiet stop "${SERVICE_UNITS[@]}" "${SOCKET_UNITS[@]}" 2>/dev/null
         fi
         [ "$first" = no ] || units disable >/dev/null 2>&1
-        if [ "$first" = yes ] && [ -n "$made" ]; then rm -rf "$R${made:?}"; fi  # so that its folder is empty
+        if [ "$first" = yes ] && [ -n "$made" ]; then rm -rf "$R${made:?}"; fi  # so that its parent folder is empty
         for ((number = journal; number > 0; number--)); do undo_file "$number" ''; done
         if live; then
             systemctl daemon-reload
@@ -213,9 +213,9 @@ undo_file() {
 trap undo EXIT
 trap 'exit 130' INT TERM
 
-# ---- kubelet: how it is started, and with which endpoint
+# ---- kubelet: its command line, and its endpoint
 
-kubelet_unit() { # its file and drop-ins, in the order in which systemd reads them
+kubelet_unit() { # print its file and drop-ins, in the order in which systemd reads them
     local folder file
     if live; then
         SYSTEMD_COLORS=0 systemctl cat kubelet.service 2>/dev/null || true
@@ -232,38 +232,38 @@ kubelet_unit() { # its file and drop-ins, in the order in which systemd reads th
         printf '# %s\n' "${file#"$R"}" && cat "$file"
     done
 }
-exec_start() { # of its unit and drop-ins, the last one after a reset, without its own continuation lines
+exec_start() { # print the last ExecStart= after a reset, of its unit and drop-ins, with continuation lines joined
     kubelet_unit | awk '
         { while (sub(/\\$/, "")) { if ((getline more) <= 0) break; $0 = $0 more } }
         /^ExecStart=/ { line = substr($0, 11); gsub(/[ \t]+/, " ", line); if (line == "") last = ""; else last = line }
         END { print last }'
 }
-extra_args_file() { # the environment file that sets KUBELET_EXTRA_ARGS: it wins over Environment=
+extra_args_file() { # print the environment file that sets KUBELET_EXTRA_ARGS: it overrides Environment=
     local file found=''
     for file in $(kubelet_unit | sed -n 's/^EnvironmentFile=-\{0,1\}//p'); do
         if [ -f "$R$file" ] && grep -q '^KUBELET_EXTRA_ARGS=' "$R$file"; then found=$file; fi
     done
     printf '%s' "$found"
 }
-extra_args_of_units() { # what other drop-ins say, to be kept
+extra_args_of_units() { # print KUBELET_EXTRA_ARGS of other drop-ins, which must be kept
     kubelet_unit | awk '/^# \// { ours = /10-lading\.conf$/ } !ours' |
         sed -n 's/^Environment="\{0,1\}KUBELET_EXTRA_ARGS=\(.*[^"]\)"\{0,1\}$/\1/p' | tail -n 1
 }
-with_flag() { # a list of arguments with the endpoint in the place of another one
+with_flag() { # print a list of arguments with Lading's endpoint instead of another one
     local args
     args=$(sed -E 's/--container-runtime-endpoint(=| +)[^ ]+//g; s/ +/ /g; s/^ //; s/ $//' <<<"$1")
     printf '%s' "${args:+$args }$FLAG"
 }
-kubelet_command() { # of the running one, an argument a line
+kubelet_command() { # print the command line of the running kubelet, one argument per line
     local pid
     live && pid=$(systemctl show --value --property=MainPID kubelet.service 2>/dev/null) || return 1
     [ -n "$pid" ] && [ "$pid" != 0 ] && tr '\0' '\n' <"/proc/$pid/cmdline"
 }
-kubelet_node_name() { # that the running one was told, or nothing
+kubelet_node_name() { # print the --hostname-override of the running kubelet, or nothing
     { kubelet_command || true; } | awk 'next_is { name = $0; next_is = 0 } /^--hostname-override=/ { name = substr($0, 21) }
         /^--hostname-override$/ { next_is = 1 } END { print name }'
 }
-kubelet_endpoint() { # of the running one: by flag, by its configuration file, or by default
+kubelet_endpoint() { # print the endpoint of the running kubelet: from its flag, its configuration file, or the default
     local command file found
     command=$(kubelet_command) || return 1
     found=$(awk 'next_is { last = $0; next_is = 0 } /^--container-runtime-endpoint=/ { last = substr($0, 30) }
@@ -299,7 +299,7 @@ point_kubelet() {
     *) drop_in "ExecStart=" "ExecStart=$(with_flag "$(exec_start_of_others)")" ;;
     esac
 }
-exec_start_of_others() { # ours repeats it
+exec_start_of_others() { # print the ExecStart= without Lading's drop-in, which repeats it
     if [ -e "$R$UNITS/kubelet.service.d/10-lading.conf" ]; then exec_start | sed "s| $FLAG||"; else exec_start; fi
 }
 drop_in() {
@@ -307,16 +307,16 @@ drop_in() {
         put kubelet "$UNITS/kubelet.service.d/10-lading.conf" 644
 }
 
-restart_kubelet() { # restart_kubelet yes|no: and see that it runs, with our endpoint or without
+restart_kubelet() { # restart_kubelet yes|no: restart it and check that it runs, with Lading's endpoint or without
     if ! kubelet_command >/dev/null; then
-        note "kubelet does not run: it has the endpoint when it is started"
+        note "kubelet does not run: it uses the endpoint when it is started"
         return 0
     fi
     restarted="$restarted kubelet"
     service restart kubelet.service
     [ "$dry" = no ] || return 0
     local look endpoint='' well=0 wrong=0 through
-    for ((look = 0; look < KUBELET_S && well < 3 && wrong < 3; look++)); do  # three times: one that fails at once does not count
+    for ((look = 0; look < KUBELET_S && well < 3 && wrong < 3; look++)); do  # three times: a kubelet that fails at once must not count
         sleep 1
         endpoint=$(kubelet_endpoint) || endpoint=''
         through=$([ "$endpoint" = "unix://$SOCKET" ] && echo yes || echo no)
@@ -330,9 +330,9 @@ restart_kubelet() { # restart_kubelet yes|no: and see that it runs, with our end
     done
     [ "$well" -lt 3 ] || return 0
     if [ "$1" = no ] && [ -n "$endpoint" ]; then
-        die "kubelet still runs with $endpoint" "take that out of what systemctl cat kubelet shows, restart it, and run this again"
+        die "kubelet still runs with $endpoint" "remove that from the files that systemctl cat kubelet shows, restart it, and run this again"
     fi
-    die "kubelet runs with ${endpoint:-no endpoint, if at all}" "systemctl cat kubelet; journalctl -u kubelet -n 50"
+    die "kubelet does not run, or runs with ${endpoint:-no endpoint}" "systemctl cat kubelet; journalctl -u kubelet -n 50"
 }
 
 # ---- before anything is changed
@@ -354,14 +354,14 @@ find_python() {
     done
     return 1
 }
-free_mib() { # where a path will be
+free_mib() { # print the free space where a path will be, in MiB
     local path=$1
     while [ ! -d "$path" ]; do path=$(dirname "$path"); done
     df -Pm "$path" | awk 'NR == 2 { print $4 }'
 }
 
-kubelet_runtime=''  # the endpoint that kubelet has before us, without unix://
-configured_runtime() { # by a file that is given, or there
+kubelet_runtime=''  # kubelet's endpoint before the installation, without unix://
+configured_runtime() { # print the runtime_endpoint of a file given with --config, or of the installed one
     local file found=''
     for file in "$R$ETC/runtimeproxy.toml" ${configs[@]+"${configs[@]}"}; do
         case $file in */runtimeproxy.toml | runtimeproxy.toml) ;; *) continue ;; esac
@@ -378,7 +378,7 @@ preflight() {
     fi
     command -v systemctl >/dev/null || problem "there is no systemctl"
     if [ -d "$R$OPT/bin" ] && [ ! -L "$R$OPT/bin" ]; then
-        problem "$OPT is a virtual environment that was made by hand" "mv $OPT $OPT.by-hand, and run this again"
+        problem "$OPT is a virtual environment that this script did not create" "mv $OPT $OPT.by-hand, and run this again"
     fi
     if python=$(find_python); then
         case $(readlink -f "$python") in
@@ -402,7 +402,7 @@ preflight() {
 look_at_kubelet() {
     local endpoint
     if [ -z "$(exec_start)" ]; then
-        problem "there is no kubelet.service" "where K3s or RKE2 runs kubelet: --no-kubelet; what to set there, lading-runtimeproxy doctor says"
+        problem "there is no kubelet.service" "where K3s or RKE2 runs kubelet: --no-kubelet; lading-runtimeproxy doctor says what to set there"
     elif endpoint=$(kubelet_endpoint); then
         note "kubelet: runs with $endpoint"
         case $endpoint in
@@ -421,18 +421,18 @@ look_at_configuration() {
         hooks.toml) manual=given ;;
         runtimeproxy.toml) ;;
         *.pub.pem) keys=yes ;;
-        *) problem "$file is none of hooks.toml, runtimeproxy.toml, KEYID.pub.pem" ;;
+        *) problem "$file is not hooks.toml, runtimeproxy.toml or KEYID.pub.pem" ;;
         esac
     done
     if [ ! -e "$R$ETC/hooks.toml" ] && [ "$manual" = no ] && [ "$keys" = no ]; then
-        problem "there is no $ETC/hooks.toml, and nothing to write one from" \
+        problem "there is no $ETC/hooks.toml, and no options to create it" \
             "--config KEYID.pub.pem (central's public key) and --node-name; or --config hooks.toml; or --manual, for a test node"
     fi
 }
 
-# ---- a version: a virtual environment of its own, so that the one before stays whole
+# ---- a version: a separate virtual environment, so that the version before stays usable
 
-version_of() { # of the wheel: its name's and what is in it, because a checkout makes many with one name
+version_of() { # print the version of a wheel: of its name and its content, because a checkout makes many with one name
     local name
     name=$(basename "$1")
     name=${name#lading-}
@@ -455,8 +455,8 @@ pip() {
 make_version() {
     local venv="$OPT/versions/$1"
     begin "make the virtual environment $venv"
-    if [ -e "$R$venv/complete" ] && as_version "$1" hooks --version >/dev/null 2>&1; then  # not, where Python is a newer one
-        note "is there already"
+    if [ -e "$R$venv/complete" ] && as_version "$1" hooks --version >/dev/null 2>&1; then  # fails if Python was upgraded
+        note "exists already"
         return 0
     fi
     [ "$dry" = no ] || { note "$python -m venv; pip install $(basename "$wheel"), and requirements.txt with hashes"; return 0; }
@@ -466,12 +466,12 @@ make_version() {
     "$python" -m venv "$R$venv"
     pip "$R$venv" --no-deps "$wheel"
     pip "$R$venv" --require-hashes -r "$R$venv/share/lading/requirements.txt"
-    # Below --root every path in it is one of the node's.
+    # Below --root every path in it must be the node's.
     [ -z "$R" ] || grep -lIr "$R$venv" "$R$venv/bin" "$R$venv/pyvenv.cfg" | xargs -r sed -i "s|$R$venv|$venv|g"
     for module in hooks runtimeproxy; do note "$(as_version "$1" "$module" --version)"; done
     touch "$R$venv/complete"
 }
-as_version() { # as_version VERSION MODULE ARGUMENT…: a command of that version
+as_version() { # as_version VERSION MODULE ARGUMENT…: run a command of that version
     local venv="$R$OPT/versions/$1" module=$2
     shift 2
     "$venv/bin/python" -I -m "$module.main" "$@"
@@ -513,10 +513,10 @@ write_configuration() {
     fi
     check_configuration "$1"
 }
-look_at_api_server() { # its addresses, with the resolver's where it has a name: else the unit does not let lading-hooks go there
+look_at_api_server() { # find its addresses, and the resolver's if it has a name: else the unit does not let lading-hooks connect
     [ "$report" = yes ] || return 0
     "$python" -I - "$R$KUBECONFIG_OF_KUBELET" "$R/etc/resolv.conf" >"$scratch/addresses" <<'PYTHON' || \
-        problem "cannot tell where the API server is" "without --report; docs/operations.md, \"Report to central\""
+        problem "cannot find the API server's address" "install without --report; docs/operations.md, \"Report to central\""
 import ipaddress, re, socket, sys, urllib.parse
 try:
     named = re.findall(r"""(?:^|[\s{,])["']?server["']?:\s*["']?([^\s"',}]+)""", open(sys.argv[1]).read())  # YAML, or JSON
@@ -539,7 +539,7 @@ check_configuration() {
     fi
     for module in hooks runtimeproxy; do
         file=$ETC/$module.toml
-        as_version "$1" $module --check-config >/dev/null || die "$file is not right for this version" "mend it and run this again"
+        as_version "$1" $module --check-config >/dev/null || die "$file is not valid for this version" "correct it and run this again"
         runtime=$(setting "$1" $module runtime_endpoint)
         if [ -n "$kubelet_runtime" ] && [ "${runtime#unix://}" != "$kubelet_runtime" ]; then
             die "kubelet's runtime is $kubelet_runtime, and $file says $runtime" "in that file: runtime_endpoint = \"$kubelet_runtime\""
@@ -570,7 +570,7 @@ write_registration() {
     put config "$REGISTRATION" 644 <"$scratch/registration"
 }
 
-start_or_restart() { # a daemon whose version, unit or configuration is another one than it runs with; then it is ready
+start_or_restart() { # start a daemon, or restart it if its version, unit or configuration changed; wait until it is ready
     local module=$1 unit="lading-$1.service" file=''
     case "$switched$changed" in *switched* | *$unit* | *"$ETC/$module.toml"* | *"$ETC/keys/"*) file=changed ;; esac
     if [ -n "$file" ] && [ "$first" = no ]; then service restart "$unit"; else service start "$unit"; fi
@@ -597,14 +597,14 @@ PYTHON
 switched=''
 current() { local at; at=$(readlink "$R$OPT/current" || true); printf '%s' "${at#versions/}"; }
 
-# So that each is found as every page and message calls it.
+# Link the commands into a folder on PATH, because pages and messages use their short names.
 put_on_path() {
     local name at
     [ "$dry" = yes ] || make_folder "$ON_PATH"
     for name in "${COMMANDS[@]}"; do
         at=$ON_PATH/$name
         if { [ -e "$R$at" ] || [ -L "$R$at" ]; } && ! leads_to_us "$at"; then
-            note "left as it is: $at is yours; ours is $OPT/bin/$name"
+            note "not changed: $at is yours; Lading's is $OPT/bin/$name"
         else
             link "$OPT/bin/$name" "$at"
         fi
@@ -612,7 +612,7 @@ put_on_path() {
 }
 leads_to_us() { [ "$(readlink "$R$1" || true)" = "$OPT/bin/$(basename "$1")" ]; }
 
-# `bin` stays: the units name it. What is in it is the version that `current` leads to.
+# `bin` stays, because the units name it. It leads to the version that `current` leads to.
 switch_to() {
     begin "switch to version $1"
     [ "$(current)" = "$1" ] || switched=switched
@@ -626,7 +626,7 @@ switch_to() {
     units enable
     for unit in "${SOCKET_UNITS[@]}"; do
         case "$first$changed" in
-        no*"$unit"*) note "$unit has changed: in force with the next boot, or: systemctl restart $unit, on a drained node" ;;
+        no*"$unit"*) note "$unit has changed: takes effect at the next boot, or: systemctl restart $unit, on a drained node" ;;
         esac
     done
     service start "${SOCKET_UNITS[@]}"
@@ -644,10 +644,10 @@ keep_for_undo() {
     [ "$dry" = no ] || { committed=yes; return 0; }
     install -d -m 700 "$R/var/lib/lading" "$R$STATE"
     exec 9<"$R$STATE"
-    flock --nonblock 9 || { committed=yes && die "another install-node.sh is at work"; }
+    flock --nonblock 9 || { committed=yes && die "another install-node.sh is running"; }
     remember "$STATE/manifest"
 }
-drop_old_versions() { # all but the one in force and the one before
+drop_old_versions() { # remove all versions but the current and the previous one
     local path
     for path in "$R$OPT"/versions/*; do
         case $path in "$R$OPT/$(readlink "$R$OPT/current")" | "$R$OPT/$(readlink "$R$OPT/previous" || echo none)") ;; *) run rm -rf -- "$path" ;; esac
@@ -658,7 +658,7 @@ install_node() {
     local checkout
     checkout=$(cd "$(dirname "$0")/.." && pwd)
     [ -n "$wheel$source" ] || [ ! -e "$checkout/pyproject.toml" ] || source=$checkout
-    [ -n "$wheel$source" ] || misuse "what is to be installed? --wheel FILE, or --source DIR"
+    [ -n "$wheel$source" ] || misuse "nothing to install: add --wheel FILE or --source DIR"
     [ -z "$wheel" ] || [ -r "$wheel" ] || misuse "cannot read $wheel"
     preflight
     build_wheel
@@ -676,15 +676,15 @@ install_node() {
             service daemon-reload
             if live; then restart_kubelet yes; fi
         else
-            note "is there already"
+            note "is set already"
         fi
     fi
     committed=yes
     [ "$dry" = yes ] || drop_old_versions
     finish "lading $version"
     [ "$dry" = no ] || return 0
-    if [ "$kubelet" = no ]; then say "    kubelet is yours: $FLAG"; fi
-    say "    back: install-node.sh $([ -n "$was" ] && echo --rollback || echo --uninstall)    look: lading-hooks ledger"
+    if [ "$kubelet" = no ]; then say "    add to kubelet yourself: $FLAG"; fi
+    say "    undo: install-node.sh $([ -n "$was" ] && echo --rollback || echo --uninstall)    inspect: lading-hooks ledger"
 }
 
 rollback() {
@@ -693,18 +693,18 @@ rollback() {
     to=${to#versions/}
     step="roll back"
     [ -e "$R$OPT/versions/${to:-none}/complete" ] || die "there is no version before $(current)"
-    begin "check that version $to can work with what is here"
+    begin "check that version $to can use the configuration and ledger of this node"
     if live && [ "$dry" = no ]; then
         check_configuration "$to"
-        knows_ledger "$to" || die "$(current) has extended the ledger, and $to can not read it" "docs/install.md, \"Roll back\""
+        knows_ledger "$to" || die "$(current) has extended the ledger, and $to cannot read it" "docs/install.md, \"Roll back\""
     fi
     keep_for_undo
     switch_to "$to"
     committed=yes
-    finish "lading $to; again --rollback leads to ${was#versions/}"
+    finish "lading $to; another --rollback returns to ${was#versions/}"
 }
 
-knows_ledger() { # whether this version has all the steps that the ledger has seen
+knows_ledger() { # whether this version has all migrations that the ledger has had
     local ledger
     ledger="$(setting "$1" hooks state_dir)/node.db"
     [ ! -f "$ledger" ] || "$OPT/versions/$1/bin/python" -I - "$ledger" <<'PYTHON'
@@ -715,7 +715,7 @@ sys.exit(seen > len(MIGRATIONS))
 PYTHON
 }
 
-left_in_etc() { # what somebody wrote or changed
+left_in_etc() { # print the files that a person wrote or changed
     [ ! -d "$R$ETC" ] || find "$R$ETC" -type f -printf ", $ETC/%P"
 }
 held_devices() {
@@ -728,15 +728,15 @@ uninstall() {
     [ -f "$R$STATE/manifest" ] || die "there is no $STATE/manifest: Lading was not installed with this script"
     if live && [ "$force" = no ]; then
         held=$(held_devices) || held=unknown
-        [ "$held" = 0 ] || die "devices that are held: $held" "lading-hooks ledger shows by whom; drain the node, or --force: running pods keep them"
+        [ "$held" = 0 ] || die "devices that are held: $held" "lading-hooks ledger shows by which pods; drain the node, or --force: running pods keep them"
     fi
-    begin "give kubelet its runtime back"
+    begin "return kubelet to its runtime"
     if [ -n "$(paths_of kubelet)" ]; then
         for path in $(paths_of kubelet); do restore "$path"; done
         service daemon-reload
         if live; then restart_kubelet no; fi
     elif live && [ "$(kubelet_endpoint)" = "unix://$SOCKET" ]; then
-        die "kubelet talks to $SOCKET, and it was not this script that told it to" "give it its runtime's endpoint, restart it, and run this again"
+        die "kubelet uses $SOCKET, and this script did not set it" "set its runtime's endpoint, restart it, and run this again"
     else
         note "was not changed"
     fi
@@ -746,7 +746,7 @@ uninstall() {
         [ ! -e "$R$UNITS/$name" ] || service stop "$name"
     done
     units disable
-    begin "put the files back"
+    begin "restore the files"
     for path in $(paths_of unit) $(paths_of config); do restore "$path"; done
     service daemon-reload
     for path in "${COMMANDS[@]/#/$ON_PATH/}"; do
@@ -756,7 +756,7 @@ uninstall() {
     run rm -rf -- "$R$OPT"/{versions/*,bin,current,previous}
     [ "$dry" = yes ] || drop_folders
     run rm -rf -- "$R$STATE"
-    finish "left is /var/lib/lading/node.db, who held what$(left_in_etc)"
+    finish "these files stay: /var/lib/lading/node.db (the ledger)$(left_in_etc)"
 }
 
 while [ $# -gt 0 ]; do

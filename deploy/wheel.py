@@ -1,7 +1,7 @@
-"""Builds the wheel: `python deploy/wheel.py [--source DIR] [--out DIR]` prints its path. The same files give the same bytes.
+"""Build the wheel: `python deploy/wheel.py [--source DIR] [--out DIR]` prints its path. The same files give the same bytes.
 
-Enters: a checkout, with or without git. Leaves: one wheel: packages, units, installer, manifests, pinned requirements. It is
-built in a copy, with fixed modes and dates, so that neither umask nor what an earlier build left in the checkout gets in.
+Input: a checkout, with or without git. Output: one wheel: packages, units, installer, manifests, pinned requirements. It is
+built in a copy, with fixed modes and dates, so that neither the umask nor files of an earlier build in the checkout change it.
 Source: reproducible-builds.org (SOURCE_DATE_EPOCH).
 """
 
@@ -19,8 +19,8 @@ PARTS = (
     *("pyproject.toml", "setup.py", "requirements.txt", "README.md", "LICENSE"),
 )
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
-FIRST_ZIP_DATE = 315532800  # 1980: a zip knows no earlier one
-SETUPTOOLS = 80  # as pyproject.toml has it
+FIRST_ZIP_DATE = 315532800  # 1980: a zip has no earlier date
+SETUPTOOLS = 80  # as in pyproject.toml
 
 
 def build(source: Path, out: Path) -> Path:
@@ -31,10 +31,10 @@ def build(source: Path, out: Path) -> Path:
         env = {**os.environ, "SOURCE_DATE_EPOCH": str(source_date(source)), "PYTHONHASHSEED": "0"}
         argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(made)]
         here = ["--no-build-isolation"] if has_setuptools() else []  # else pip gets one for the build
-        # umask: the modes of what setuptools writes itself are in the wheel too
-        done = subprocess.run([*argv, *here, str(tree)], env=env, check=False, umask=0o022)  # noqa: S603 -- on a copy of ours
+        # umask: the wheel also has the modes of files that setuptools writes itself
+        done = subprocess.run([*argv, *here, str(tree)], env=env, check=False, umask=0o022)  # noqa: S603 -- on a copy of the checkout
         if done.returncode:
-            sys.exit("error: cannot build the wheel: pip said why, above")
+            sys.exit("error: cannot build the wheel: see pip's messages above")
         (wheel,) = made.glob("*.whl")
         return Path(shutil.move(wheel, out / wheel.name))
 
@@ -51,7 +51,7 @@ def copy(source: Path, tree: Path) -> None:
 
 
 def source_date(source: Path) -> int:
-    """When what is built was made, in seconds: what the caller says, else the date of the last commit."""
+    """Return the date of the build, in Unix seconds: SOURCE_DATE_EPOCH, else of the last commit, else 1980."""
     if "SOURCE_DATE_EPOCH" in os.environ:
         return int(os.environ["SOURCE_DATE_EPOCH"])
     git = shutil.which("git")
@@ -68,7 +68,7 @@ def has_setuptools() -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Builds the wheel, and prints its path.")
+    parser = argparse.ArgumentParser(description="Build the wheel, and print its path.")
     parser.add_argument("--source", type=Path, default=Path(__file__).parents[1], help="the checkout (default: this one)")
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the wheel goes (default: dist)")
     args = parser.parse_args()

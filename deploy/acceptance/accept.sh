@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Verifies on real NICs and GPUs what cannot be shown without them; docs/acceptance.md has what to expect of each step.
+# Verify on real NICs and GPUs what cannot be shown without them; docs/acceptance.md says what to expect of each step.
 # shellcheck disable=SC2329 # steps are called by name
 set -euo pipefail
 
@@ -23,19 +23,19 @@ usage() {
   cat <<'USAGE'
 usage: accept.sh [OPTION...] STEP...
 
-Where kubectl is, in this order:
+On a machine with kubectl, in this order:
   pods       two pods on two nodes, a GPU and a VF each; waits until they run
-  link       each pod's VF: network device, RDMA device, verbs nodes; nobody else's can be opened
-  cards      each pod's GPUs: the driver and CUDA see them; nobody else's can be opened
+  link       each pod's VF: network device, RDMA device, verbs nodes; no other pod's can be opened
+  cards      each pod's GPUs: the driver and CUDA see them; no other pod's can be opened
   bandwidth  ib_write_bw from one pod to the other, in host memory
   gpudirect  the same from GPU memory to GPU memory
   nccl       all_reduce over all GPUs of two pods of --gpus GPUs and --vfs VFs
   clean      deletes the pods of this test, and waits until they are gone
 
 On a node, as root:
-  facts                what is to be reported with every result
-  vfs                  every VF as sysfs and its PF show it (--save, --compare)
-  vf:BDF:KEY=VALUE...  what the PF has of one VF is as configured; keys: mac vlan qos proto min_tx_rate max_tx_rate spoofchk
+  facts                prints what to report with every result
+  vfs                  prints every VF as sysfs and its PF show it (--save, --compare)
+  vf:BDF:KEY=VALUE...  the PF's settings of one VF are as configured; keys: mac vlan qos proto min_tx_rate max_tx_rate spoofchk
                        trust link_state, with commas between: vf:0000:3b:00.2:vlan=100,spoofchk=true
   kill                 kills lading-hooks (SIGKILL), and waits until it is ready again
 
@@ -45,9 +45,9 @@ options:
       --gpus N, --vfs N  of each pod of the step nccl (default: 8 and 8)
       --at-least GBITS   bandwidth and gpudirect fail below it (default: 0, so they only report)
       --dmabuf           gpudirect registers GPU memory by dma-buf, not by nvidia_peermem
-      --report FOLDER    every step's output goes there as well
-      --save FILE        vfs: keeps what it saw
-      --compare FILE     vfs: fails where something is not as it was then
+      --report FOLDER    writes every step's output there as well
+      --save FILE        vfs: writes its output there
+      --compare FILE     vfs: fails if something differs from a saved output
       --dry-run          prints the commands and runs none
   -h, --help
 USAGE
@@ -58,9 +58,9 @@ die() {
   exit 2
 }
 
-# ---- running and telling
+# ---- commands and output
 
-# Prints a command, and runs it unless this is a dry run.
+# Run a command; in a dry run only print it.
 run() {
   if [[ -n $dry ]]; then
     printf '+'
@@ -71,14 +71,14 @@ run() {
   fi
 }
 
-# check NAME COMMAND...: its output, to the report as well, and how it ended.
+# check NAME COMMAND...: run it, write its output to the report as well, and print whether it succeeded.
 check() {
   local name=$1 status=0
   shift
   printf '== %s\n' "$name"
   if [[ -n $report ]]; then
     mkdir -p "$report"
-    # In a condition `set -e` is off for all that is called: each step says itself what fails.
+    # In a condition `set -e` is off for all that is called: each step checks for errors itself.
     if "$@" 2>&1 | tee "$report/${name//[^A-Za-z0-9._-]/_}.txt"; then status=0; else status=1; fi
   elif "$@"; then
     status=0
@@ -99,7 +99,7 @@ kube() {
   run kubectl -n "$namespace" "$@"
 }
 
-# in_pod POD [NAME=VALUE...]: runs what is on standard input there, with these set.
+# in_pod POD [NAME=VALUE...]: run the script on standard input there, with these variables.
 in_pod() {
   local pod=$1 script
   shift
@@ -127,7 +127,7 @@ address_of() {
   fi
 }
 
-# ---- steps where kubectl is
+# ---- steps with kubectl
 
 step_pods() {
   [[ -n $image ]] || die "pods: which image? (--image)"
@@ -162,7 +162,7 @@ given=(/dev/infiniband/uverbs*)
 printf 'verbs nodes: %s\n' "${given[*]}"
 ((${#given[@]} == number)) || { echo "$number VFs, and ${#given[@]} verbs nodes"; wrong=1; }
 [[ -c /dev/infiniband/rdma_cm ]] || { echo "no /dev/infiniband/rdma_cm"; wrong=1; }
-# In shared mode sysfs shows everybody's; the device cgroup is what keeps them apart.
+# In shared mode sysfs shows the devices of every pod; the device cgroup isolates them.
 for verbs in /sys/class/infiniband_verbs/uverbs*; do
   device=$(cat "$verbs/ibdev")
   case " $devices " in *" $device "*) continue ;; esac
@@ -225,7 +225,7 @@ if [[ $(cat "$port/link_layer") == Ethernet ]]; then
   for type in "$port"/gid_attrs/types/*; do
     [[ $(cat "$type" 2>/dev/null) == "RoCE v2" ]] || continue
     number=${type##*/}
-    # An IPv4 address where there is one; else what comes first.
+    # Prefer a GID with an IPv4 address; else take the first.
     if [[ -z $index || $(cat "$port/gids/$number") == 0000:0000:0000:0000:0000:ffff:* ]]; then index=$number; fi
   done
   [[ -n $index ]] || { echo "$device has no RoCE v2 GID in this pod"; exit 1; }
@@ -291,7 +291,7 @@ IN_POD
   return "$status"
 }
 
-# NCCL says which devices it uses: those of NCCL_IB_HCA, each, and no other.
+# NCCL logs which devices it uses: they must be exactly those of NCCL_IB_HCA.
 used_as_given() {
   local given used
   given=$(sed -n 's/^given =//p' "$1" | head -n 1 | tr ',' '\n' | sort -u)
@@ -348,7 +348,7 @@ compare_vfs() {
   fi
 }
 
-# A line each: PCI address, driver, RDMA device, network device with address and MTU, and what the PF has of it.
+# One line for each VF: PCI address, driver, RDMA device, network device with address and MTU, and its settings at the PF.
 all_vfs() {
   local function pf name
   for function in "$sys"/bus/pci/devices/*; do
@@ -368,7 +368,7 @@ names_in() {
   if [[ -d $1 ]]; then find "$1" -mindepth 1 -maxdepth 1 -printf '%f,'; fi
 }
 
-# vf_at_pf FUNCTION: what `ip -details link show` has of it, as JSON.
+# vf_at_pf FUNCTION: print what `ip -details link show` says about it, as JSON.
 vf_at_pf() {
   local pf entry netdev index=
   pf=$(readlink -f "$1/physfn")

@@ -1,9 +1,9 @@
-"""Builds central's image without a registry and without a daemon: `python deploy/image/build.py --wheel FILE` prints its path.
+"""Build central's image without a registry and without a daemon: `python deploy/image/build.py --wheel FILE` prints its path.
 
-Enters: a Debian machine's apt, the wheel, a package index (or --packages DIR). Leaves: a tar that is an OCI layout and what
+Input: a Debian machine's apt, the wheel, a package index (or --packages DIR). Output: a tar that is an OCI layout and that
 `docker load` reads, in three layers: Debian's Python, the pinned packages, Lading, so that another version of Lading is a small
-layer. No shell is in it, its user is not root, and it runs with a read-only root. The same inputs give the same bytes: sorted
-paths, one date, fixed modes. Refuses: a machine without apt-get and dpkg-deb. Root is not needed.
+layer. It has no shell, its user is not root, and it runs with a read-only root. The same inputs give the same bytes: sorted
+paths, one date, fixed modes. Exits with an error on a machine without apt-get and dpkg-deb. Root is not needed.
 Source: OCI image-spec 1.0 (image-layout.md, manifest.md, layer.md); what `docker save` writes since 25; /var/lib/dpkg/status.d
 as in distroless images, where scanners look.
 """
@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-# Their dependencies come along; libstdc++ is for numpy and grpcio, base-files says which Debian this is.
+# Their dependencies are added; libstdc++ is for numpy and grpcio, base-files says which Debian this is.
 DEBIAN = ("base-files", "python3-minimal", "libpython3-stdlib", "libstdc++6")
-# Of those: apt would have them for scripts that run at an installation, and here none does.
+# Packages that apt adds for scripts that run at an installation; here no such script runs.
 NOT_NEEDED = ("perl-base", "dpkg", "tar", "debconf", "mawk")
 LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
 VENV = "opt/lading"
 USER = "65532"  # as in deploy/central/deployment.yaml
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-FIRST_DATE = 315532800  # 1980, where nobody says another
+FIRST_DATE = 315532800  # 1980, without SOURCE_DATE_EPOCH
 
 ETC = {
     "etc/passwd": f"root:x:0:0:root:/:/sbin/nologin\nlading:x:{USER}:{USER}:lading:/:/sbin/nologin\n",
@@ -71,7 +71,7 @@ def build(sources: Sources, out: Path) -> Path:
 
 
 def fill_debian(root: Path, sources: Sources) -> None:
-    for name in ("bin", "sbin", "lib", "lib64"):  # as every Debian has them since 12
+    for name in ("bin", "sbin", "lib", "lib64"):  # as in every Debian since 12
         (root / "usr" / name).mkdir(parents=True)
         (root / name).symlink_to(f"usr/{name}")
     with tempfile.TemporaryDirectory(prefix="lading-debs-") as folder:
@@ -93,13 +93,13 @@ def fill_debian(root: Path, sources: Sources) -> None:
 
 
 def download(folder: Path) -> list[Path]:
-    """The packages and all that they depend on, as for a machine that has none; nothing is installed."""
+    """Download the packages and all their dependencies, as for a machine that has none. Install nothing; return the files."""
     (folder / "partial").mkdir()
     (folder / "status").write_text("")
     options = {"Dir::State::status": folder / "status", "Dir::Cache::archives": folder, "Debug::NoLocking": "1"}
     settings = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     if os.geteuid() == 0:
-        settings += ["-o", "APT::Sandbox::User=root"]  # apt's own user can not write a folder of ours
+        settings += ["-o", "APT::Sandbox::User=root"]  # apt's own user cannot write in this folder
     asked = [
         "apt-get",
         *settings,
@@ -111,14 +111,14 @@ def download(folder: Path) -> list[Path]:
         "--no-install-recommends",
         *DEBIAN,
     ]
-    if subprocess.run(asked, check=False, capture_output=True).returncode:  # noqa: S603 -- the lists are old, or not there
+    if subprocess.run(asked, check=False, capture_output=True).returncode:  # noqa: S603 -- the lists are old or missing
         run("apt-get", "update", "--quiet", "--quiet")
         run(*asked)
     return [deb for deb in sorted(folder.glob("*.deb")) if deb.name.split("_")[0] not in NOT_NEEDED]
 
 
 def fill_packages(root: Path, sources: Sources) -> None:
-    """A virtual environment as `python3 -m venv` lays it out, without pip in it."""
+    """Create a virtual environment as `python3 -m venv` does, but without pip."""
     version = python_of(root)
     (root / VENV / "bin").mkdir(parents=True)
     (root / VENV / "bin/python3").symlink_to("/usr/bin/python3")
@@ -162,16 +162,16 @@ def python_of(root: Path) -> str:
 
 
 def compile_modules(root: Path, pattern: str, *, packages: tuple[str, ...] = ()) -> None:
-    """By the image's own Python, run by its own loader: a read-only root could not keep what a start compiles."""
+    """Compile with the image's own Python and loader: with a read-only root a start could not store what it compiles."""
     (loader,) = (path for path in root.glob("usr/lib/*/ld-linux-*.so.*") if not path.is_symlink())
     folders = [str(path) for path in sorted(root.glob(pattern)) if not packages or path.name in packages]
     python = [str(loader), "--library-path", f"{loader.parent}:{root}/usr/lib", str(root / f"usr/bin/python{python_of(root)}")]
-    # unchecked-hash: no date is in the file
+    # unchecked-hash: the compiled files contain no date
     modes = ["-qq", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
     argv = [*python, "-m", "compileall", *modes, *folders]
-    # Nor is what this Python itself has imported meanwhile there before.
+    # PYTHONDONTWRITEBYTECODE: what this Python imports meanwhile must not be written either.
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHOME": str(root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.environ["PATH"]}
-    # A package may carry templates that are no Python yet: those stay as they are.
+    # Without check: a package may contain templates that are not valid Python; they stay as they are.
     subprocess.run(argv, check=False, env=env, stdout=subprocess.DEVNULL)  # noqa: S603 -- the Python unpacked above
 
 
@@ -182,7 +182,7 @@ def run(*argv: str) -> str:
     return str(done.stdout)
 
 
-# ---- how it is written
+# ---- writing it
 
 
 def write_layer(path: Path, root: Path, *, but: set[str], date: int) -> None:
@@ -235,7 +235,7 @@ def write_image(path: Path, layers: list[Path], *, name: str, version: str, date
     )
     media_type = "application/vnd.oci.image.manifest.v1+json"
     manifest = add(as_json({"schemaVersion": 2, "mediaType": media_type, "config": config, "layers": tars}), "manifest.v1+json")
-    full = f"docker.io/library/{name}"  # what kubelet and docker make of the short name
+    full = f"docker.io/library/{name}"  # the full form of the short name for kubelet and docker
     named = {"io.containerd.image.name": full, "org.opencontainers.image.ref.name": version}
     index = {"schemaVersion": 2, "manifests": [{**manifest, "platform": target, "annotations": named}]}
     for_docker = [{"Config": blob_of(config), "RepoTags": [name], "Layers": [blob_of(tar) for tar in tars]}]
@@ -269,10 +269,8 @@ def blob_of(descriptor: Mapping[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Builds central's image as a tar, and prints its path.")
-    parser.add_argument(
-        "--wheel", type=Path, required=True, help="lading-VERSION-py3-none-any.whl, as deploy/wheel.py makes it"
-    )
+    parser = argparse.ArgumentParser(description="Build central's image as a tar, and print its path.")
+    parser.add_argument("--wheel", type=Path, required=True, help="lading-VERSION-py3-none-any.whl, from deploy/wheel.py")
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the tar goes (default: dist)")
     parser.add_argument("--packages", type=Path, help="a folder of wheels to take in place of a package index")
     args = parser.parse_args()
@@ -282,7 +280,7 @@ def main() -> None:
                 f"error: cannot build the image: there is no {program}\nhint:  build it on Debian, or from any Python image "
                 "with pip: docs/install.md"
             )
-    os.umask(0o022)  # modes are in the layers
+    os.umask(0o022)  # the layers contain the modes
     date = int(os.environ.get("SOURCE_DATE_EPOCH", FIRST_DATE))
     print(build(Sources(wheel=args.wheel, packages=args.packages, date=date), args.out))
 
