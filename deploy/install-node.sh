@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Install Lading on a node, upgrade it, roll it back or uninstall it. `--help` says how, docs/install.md why.
 #
-# It must not overwrite what a person wrote, leave kubelet without a runtime, or stop half done without saying so. So every
-# file is written by `put`, which keeps the earlier file (for --uninstall, recorded in the manifest, and for a step that fails, in
-# the journal of this run), and kubelet is changed last at installation and first at --uninstall.
+# It must not overwrite what a person wrote, leave kubelet without a runtime, or stop half done without an error. So every file
+# is written by `put`, which keeps the earlier file (for --uninstall, recorded in the manifest, and for a step that fails, in the
+# journal of this run), and kubelet is changed last at installation and first at --uninstall.
 set -euo pipefail
 shopt -s lastpipe  # `… | put` must run in this shell, not in a subshell
 umask 022
@@ -513,7 +513,7 @@ write_configuration() {
     fi
     check_configuration "$1"
 }
-look_at_api_server() { # find its addresses, and the resolver's if it has a name: else the unit does not let lading-hooks connect
+look_at_api_server() { # print its addresses, and the resolver's if it has a name: the unit allows only these
     [ "$report" = yes ] || return 0
     "$python" -I - "$R$KUBECONFIG_OF_KUBELET" "$R/etc/resolv.conf" >"$scratch/addresses" <<'PYTHON' || \
         problem "cannot find the API server's address" "install without --report; docs/operations.md, \"Report to central\""
