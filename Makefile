@@ -12,7 +12,7 @@ ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers)
 
 setup: $(VENV)/.done
 
-# What the commands and the demos need; setuptools, which makes the editable install, is pinned with the tests' packages.
+# The packages of the commands and the demos; setuptools, for the editable install, is pinned with the tests' packages.
 $(VENV)/.commands: requirements.txt requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "installing python3 and python3-venv"; \
@@ -48,7 +48,7 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
-# What a node is installed from (deploy/install-node.sh --wheel), with units, manifests and pinned requirements in it.
+# The wheel from which a node is installed (deploy/install-node.sh --wheel), with units, manifests and pinned requirements.
 wheel: $(VENV)/.commands
 	@$(PY) deploy/wheel.py
 
@@ -75,13 +75,13 @@ test: setup lint
 	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
 	$(VENV)/bin/pytest $(ON_MACHINE)
 
-# The path through a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
+# Tests with a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
 # kube-controller-manager, kubelet and kubectl.
 test-cluster: setup
 	@$(PY) -m simnode.install
 	$(VENV)/bin/pytest tests/cluster
 
-# The proxy beside a direct connection and beside a plain gRPC proxy, in one run: bench/out/proxy.json. About 10 minutes.
+# Compare the proxy with a direct connection and with a plain gRPC proxy, in one run: bench/out/proxy.json. About 10 minutes.
 bench-proxy: setup
 	@$(PY) -m simnode.install
 	$(PY) -m bench.proxy
@@ -99,7 +99,7 @@ bench-diverse: setup
 bench-placement: setup
 	$(PY) -m bench.placement
 
-# What other weights of the score would give out, on seeds that no figure in the docs is of: bench/out/weights.json. About 10
+# Compare other weights of the score, on seeds that no figure in the docs uses: bench/out/weights.json. About 10
 # minutes. LADING_TRACES is as above.
 bench-weights: setup
 	$(PY) -m bench.weights
