@@ -1,8 +1,8 @@
-"""One held call: screen it, ask the chain, and end it in exactly one way, whatever raises in between.
+"""Decide one held call: screen it, ask the chain, and end it in exactly one way, whatever raises in between.
 
-Enters: a `HeldCall`. Leaves: `Forward` or `Refuse`, and nothing else: an error of ours refuses a guarded pod's call and
+Enters: a `HeldCall`. Leaves: `Forward` or `Refuse`, and nothing else: an internal error refuses a guarded pod's call and
 forwards all others; teardown is always forwarded. Refuses a guarded pod's container unless every guarded annotation was
-answered by a registration that claims it, and requests that can not be read where that could hide a guarded pod.
+answered by a registration that claims it, and requests that cannot be read where that could hide a guarded pod.
 
 Source: docs/hook-api.md; CRI's Stop and Remove calls, which kubelet retries without end.
 """
@@ -33,8 +33,8 @@ from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 from runtimeproxy.screening import Screening
 
-LARGE: Final = 1 << 20  # bytes; from here on searching and parsing would be felt by the other connections
-FIND_TIMEOUT_S: Final = 2.0  # for the runtime's word on a sandbox that is not known
+LARGE: Final = 1 << 20  # bytes; searching and parsing larger ones on the loop would delay the other connections
+FIND_TIMEOUT_S: Final = 2.0  # for the runtime's answer about an unknown sandbox
 _MAKES: Final = (Stage.RUN_POD_SANDBOX, Stage.CREATE_CONTAINER)
 _REMOVES: Final = (Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER)
 
@@ -42,7 +42,7 @@ Answer = TypeVar("Answer")
 
 
 class Sandboxes(Protocol):
-    """What the gate asks the runtime itself (lading.runtime.RuntimeClient)."""
+    """The part of lading.runtime.RuntimeClient that the gate uses."""
 
     async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse | None: ...
 
@@ -63,12 +63,12 @@ class Gate:
         return held_paths(self._screening.registrations, guarded=bool(self._screening.guarded_prefixes))
 
     def use(self, registrations: tuple[Registration, ...]) -> None:
-        """For the calls that begin from now on. On the loop's thread."""
+        """Use these registrations for calls that begin from now on. Call it on the loop's thread."""
         self._screening = Screening(registrations=registrations, guarded_prefixes=self._screening.guarded_prefixes)
         self._chain.retain({registration.endpoint for registration in registrations})
 
     def screen(self, call: HeldCall) -> Outcome | None:
-        """The outcome of a call about which nobody has to be asked, found without parsing it; None: `handle` it."""
+        """Return the outcome of a call that needs no hook, without parsing its message; None if `handle` must decide."""
         screening, stage = self._screening, call.method.stage
         if len(call.message) >= LARGE:
             return None
@@ -89,20 +89,21 @@ class Gate:
         return stage is Stage.CREATE_CONTAINER and not self.known.listed and bool(self._screening.guarded_prefixes)
 
     async def handle(self, call: HeldCall) -> Outcome:
-        """Asks whom it must. Raises nothing but the cancellation of its own task."""
+        """Ask the hooks that the call concerns. Raises nothing but the cancellation of its own task."""
         try:
             return await self._decide(call)
         except asyncio.CancelledError:
             self._log.info(Event.CALL_CANCELLED, method=call.method.name)
             raise
-        except Exception as e:  # noqa: BLE001  an error of ours must not leave a caller waiting
+        except Exception as e:  # noqa: BLE001  an internal error must not leave a caller waiting
             return await self._after_error(call, e)
 
     def observed(self, call: HeldCall, outcome: Forward, status: int, reply: bytes) -> None:
-        """How the runtime answered a call that went on with `observe`. `reply`: message bytes, without a prefix."""
+        """Process the runtime's answer to a call that was forwarded with `observe`. `reply`: message bytes, without a
+        prefix."""
         try:
             self._observe(call, outcome, status, reply)
-        except Exception as e:  # noqa: BLE001  the caller has its answer, only we know less
+        except Exception as e:  # noqa: BLE001  the caller has its answer; only `known` lacks this call
             self._log.error(
                 Event.CALL_FORWARDED, f"cannot observe: {_where(e)}", method=call.method.name, reason=Reason.INTERNAL
             )
@@ -124,7 +125,7 @@ class Gate:
         find = stage is Stage.CREATE_CONTAINER and await _look(call, lambda: screening.concerns(subject.keys))
         if find or self._must_find(stage):
             lost = await self._find(subject)
-            subject = await self._subject(call, request)  # with what the runtime said of its sandbox
+            subject = await self._subject(call, request)  # with what the runtime said about its sandbox
             if not lost:
                 self.known.learn_sandbox(subject.sandbox)  # a pod may be annotated long after its sandbox was made
         refusal = await _look(call, lambda: _refusal(stage, screening, subject, lost))
@@ -135,7 +136,7 @@ class Gate:
     async def _subject(self, call: HeldCall, request: Message) -> Subject:
         if call.method.stage in _MAKES:
             return await _look(call, lambda: subject_of(request, self.known))
-        return subject_of(request, self.known)  # which looks at more of `known` than another thread may
+        return subject_of(request, self.known)  # it reads more of `known` than another thread may
 
     async def _ask(self, call: HeldCall, stage: Stage, screening: Screening, subject: Subject) -> Outcome:
         with self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent) as span:
@@ -181,7 +182,8 @@ class Gate:
     def _without_invalid(
         self, call: HeldCall, stage: Stage, asked: Sequence[Registration], answers: Answers, subject: Subject
     ) -> Answers:
-        """An answer that no request can carry is a failure like any other, and policy Ignore forgives it."""
+        """Return the answers without those that no request can carry, where policy Ignore applies: they are failures like any
+        other."""
         ignored = {registration.name for registration in asked if registration.policy is FailurePolicy.IGNORE}
         if not ignored:
             return answers
@@ -196,7 +198,7 @@ class Gate:
         return Answers(adjustments=tuple(usable), forgiven=forgiven)
 
     async def _find(self, subject: Subject) -> Refusal | None:
-        """Learns from the runtime what a container's request does not say of its sandbox (its runtime handler)."""
+        """Learn from the runtime what a container's request does not say of its sandbox (its runtime handler)."""
         sandbox_id = subject.sandbox.id
         if self.known.sandbox(sandbox_id):
             return None
@@ -212,11 +214,12 @@ class Gate:
         return None
 
     async def _unreadable(self, call: HeldCall, screening: Screening) -> Outcome:
-        """A pod that might be guarded, or get cards that were to be hidden from it, is not made from what we can not read."""
+        """Refuse the request if its pod might be guarded, or might get cards that are to be hidden from it; forward all
+        others."""
         hides = call.method.stage is Stage.CREATE_CONTAINER and screening.hides
         if call.method.teardown or not (hides or await self._may_be_guarded(call, screening)):
             return self._forward(call)
-        message = f"the {call.method.name} request can not be read as runtime.v1 has it"
+        message = f"the {call.method.name} request cannot be parsed as a runtime.v1 message"
         return self._refuse(call, Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))
 
     async def _may_be_guarded(self, call: HeldCall, screening: Screening) -> bool:
@@ -224,12 +227,10 @@ class Gate:
         return bool(screening.guarded(keys)) or await _look(call, lambda: screening.names_guarded(call.message))
 
     async def _after_error(self, call: HeldCall, error: Exception) -> Outcome:
-        self._log.error(
-            Event.CALL_REFUSED, f"an error of ours: {_where(error)}", method=call.method.name, reason=Reason.INTERNAL
-        )
+        self._log.error(Event.CALL_REFUSED, f"internal error: {_where(error)}", method=call.method.name, reason=Reason.INTERNAL)
         try:
             guarded = await self._may_be_guarded(call, self._screening)
-        except Exception:  # noqa: BLE001  whatever broke above may break here: then nobody knows, and it counts as guarded
+        except Exception:  # noqa: BLE001  the same error may occur here: then it is unknown, and counts as guarded
             guarded = True
         if call.method.teardown or not guarded:
             return Forward(None, observe=call.method.stage in _REMOVES)
@@ -278,14 +279,14 @@ class Gate:
 
 
 def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
-    """Whether the reply is of use: somebody is told, or `known` learns or forgets."""
+    """Return whether the reply is needed: a hook is notified, or `known` learns or forgets."""
     if stage in _REMOVES or screening.told(stage, keys):
         return True
     return stage in _MAKES and screening.concerns(keys)
 
 
 def _refusal(stage: Stage, screening: Screening, subject: Subject, lost: Refusal | None) -> Refusal | None:
-    """`lost`: why the runtime's word on the sandbox could not be had."""
+    """Return a refusal that needs no hook. `lost`: why the runtime did not describe the sandbox."""
     if stage not in _MAKES:
         return None
     refusal = screening.refuse_many(subject) or screening.refuse_incomplete(subject) or screening.refuse_smuggled(subject)
@@ -304,7 +305,7 @@ def _merged(stage: Stage, screening: Screening, subject: Subject, answers: Answe
 def _questions(
     call: HeldCall, stage: Stage, screening: Screening, subject: Subject
 ) -> tuple[tuple[Registration, ...], list[Question]]:
-    """Who is asked, and what."""
+    """Return the registrations to ask, and the questions."""
     asked = screening.asked(stage, subject.keys)
     return asked, [_question(registration, call, stage, subject) for registration in asked]
 
@@ -320,7 +321,7 @@ def _question(registration: Registration, call: HeldCall, stage: Stage, subject:
 
 
 def _another_way(call: HeldCall) -> Refusal:
-    message = f"{call.method.name} would make a guarded pod's containers past the hooks: not supported"
+    message = f"{call.method.name} would create a guarded pod's containers without its hooks: not supported"
     return Refusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)
 
 
@@ -344,11 +345,11 @@ def _large(call: HeldCall) -> bool:
 
 
 async def _look(call: HeldCall, look: Callable[[], Answer]) -> Answer:
-    """At a message, or at what was read in it; at a large one in a thread."""
+    """Look at a message, or at what was parsed from it; at a large one in a thread."""
     return await asyncio.to_thread(look) if _large(call) else look()
 
 
 def _where(error: Exception) -> str:
-    """Type and place of an error. Not its text, which may quote the message of a pod."""
+    """Return type and place of an error. Not its text, which may quote the message of a pod."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"

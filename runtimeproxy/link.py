@@ -1,8 +1,8 @@
-"""One client connection joined to one runtime connection: sockets around a `Relay`, and its held calls around the `Gate`.
+"""Join one client connection to one runtime connection: sockets around a `Relay`, and its held calls around the `Gate`.
 
 Enters: an accepted connection. Leaves: nothing; when either side ends, so does the other. Memory is bounded by back-pressure:
-while one side's outgoing buffer is full, the other side is not read; nor is a client that does not read, because the relay
-answers it also by itself.
+while one side's outgoing buffer is full, the other side is not read. A client that does not read is not read either, because
+the relay also answers it by itself.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from runtimeproxy.relay.local import LocalAnswer
 
 # Bytes that may wait for a slow reader before the other side is no longer read.
 HIGH_WATER: Final = 1 << 20
-# A client that connected and did not come to the end of its preface; kubelet's comes at once.
+# The time in which a client must send its whole preface; kubelet sends it at once.
 PREFACE_TIMEOUT_S: Final = 10.0
-# Who does not take the end of what it is sent, or does not hang up after it, is cut off.
+# A peer that does not read the rest, or does not close after it, is disconnected.
 LINGER_S: Final = 5.0
 
 
@@ -39,7 +39,7 @@ class Half(asyncio.Protocol):
 
     def __init__(self, received: Callable[[bytes], None], throttle: Callable[[], None], lost: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
-        self.full = False  # it does not read what it is sent
+        self.full = False  # the peer does not read
         self._received = received
         self._throttle = throttle
         self._lost = lost
@@ -75,8 +75,9 @@ class Half(asyncio.Protocol):
             transport.resume_reading() if wanted else transport.pause_reading()
 
     def close(self, *, wait_for_peer: bool) -> None:
-        """Ends it once what was written has gone out. A peer that is still writing would lose what it did not read yet if the
-        socket were gone; with `wait_for_peer` it is told the end, and read for a while, until it hangs up."""
+        """Close the socket after sending what was written. A peer that is still writing would lose data that it has not read
+        yet if the socket were closed; with `wait_for_peer` only the sending side is closed, and the peer is read until it
+        closes too, LINGER_S at most."""
         if not self.transport or self._ending or self.transport.is_closing():
             return
         self._ending = asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
@@ -88,7 +89,7 @@ class Half(asyncio.Protocol):
 
 
 def _read(event: CallHeld, method: Method) -> HeldCall:
-    """Raises UnreadableMessageError."""
+    """Unpack the message. Raises UnreadableMessageError."""
     message = unpack_parts(event.parts, event.encoding, MAX_MESSAGE)
     return HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
 
@@ -101,7 +102,7 @@ def _observed_later(call: HeldCall, outcome: Forward) -> tuple[HeldCall, Forward
 
 
 def _given_up(method: Method) -> Outcome:
-    """How a call ends on which nobody came to an end."""
+    """Return how a call ends for which no outcome was decided."""
     if method.teardown:
         return Forward(None, observe=False)
     return Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
@@ -137,7 +138,7 @@ class Link:
         self._held_since: dict[int, tuple[Method, float]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._resting = False  # the rest is about to be flushed
+        self._resting = False  # a flush of the rest is scheduled
         self._over = False
 
     # ---- beginning
@@ -151,7 +152,7 @@ class Link:
             await self._dial()
         except OSError as e:
             self._runtime_seen(False)
-            self.local = LocalAnswer(f"lading: the container runtime at {self._runtime_path} can not be reached: {e.strerror}")
+            self.local = LocalAnswer(f"lading: the container runtime at {self._runtime_path} cannot be reached: {e.strerror}")
         else:
             self._runtime_seen(True)
         await self._loop.connect_accepted_socket(lambda: self._client, connection)
@@ -161,7 +162,7 @@ class Link:
 
     async def _dial(self) -> None:
         transport, _ = await self._loop.create_unix_connection(lambda: self._runtime, self._runtime_path)
-        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a connection that comes
+        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a pending connection
             transport.abort()
             raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
 
@@ -178,7 +179,7 @@ class Link:
             return
         self._metrics.from_client += len(data)
         if self.local and self._runtime_is_back():
-            self.local.end()  # before this data is read: a call in it is not answered, and the client makes it again
+            self.local.end()  # before this data is read: a call in it is not answered, and the client repeats it
         elif self.local:
             self.local.receive(data)
         else:
@@ -186,7 +187,7 @@ class Link:
         self._flush()
 
     def _runtime_is_back(self) -> bool:
-        """One look: connecting to a Unix socket does not wait."""
+        """Return whether the runtime accepts a connection. Connecting to a Unix socket does not wait."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
                 probe.connect(self._runtime_path)
@@ -211,7 +212,7 @@ class Link:
         self._loop.call_soon(self._flush)
 
     def _flush_rest(self) -> None:
-        """What else the relay has for a runtime that reads, after everybody else had a turn."""
+        """Send what else the relay has for a runtime that reads, after all other connections had a turn."""
         if self.relay.more_to_runtime and not (self._runtime.full or self._resting):
             self._resting = True
             self._loop.call_soon(self._flush_more)
@@ -221,9 +222,9 @@ class Link:
         self._flush()
 
     def _flush(self) -> None:
-        """Sends what the relay has for either side, and answers its events, until it has nothing more."""
+        """Send what the relay has for either side, and answer its events, until it has nothing more."""
         if self._client.transport is None:
-            return  # the runtime speaks first, and may do so before the client's transport is made; `_start` comes back
+            return  # the runtime sends first, perhaps before the client's transport exists; `_start` calls this again
         if self.local:
             self._client.write(self.local.to_client())
             if self.local.done:
@@ -279,7 +280,7 @@ class Link:
         self._calls[stream] = (call, None)
         try:
             return self._gate.screen(call)
-        except Exception:  # noqa: BLE001  `handle` meets the same error and knows how a call must end then
+        except Exception:  # noqa: BLE001  `handle` raises the same error and knows how the call must end
             return None
 
     def _unreadable(self, method: Method, error: UnreadableMessageError) -> Outcome:
@@ -296,7 +297,7 @@ class Link:
             self._flush()
 
     async def _read_and_decide(self, event: CallHeld, method: Method) -> None:
-        """Of a message that takes its time already to copy or to decompress."""
+        """Decide a call whose message takes long even to copy or decompress."""
         outcome = _given_up(method)
         try:
             call = await asyncio.to_thread(_read, event, method)
@@ -308,7 +309,7 @@ class Link:
             self._flush()
 
     def _end(self, stream: int, outcome: Outcome) -> None:
-        """Ends a held call; nothing happens where it is over already."""
+        """End a held call; do nothing if it is over already."""
         match outcome:
             case Forward(message, observe):
                 done = self.relay.forward(stream, message, observe=observe)
@@ -340,7 +341,7 @@ class Link:
             task.cancel()
 
     def _count(self, stream: int, outcome: Outcome, done: bool) -> None:
-        """Once a held call; where the relay says that it was over already, it was or will be cancelled."""
+        """Count each held call once; where the relay says that it was over already, it was or will be cancelled."""
         if done and stream in self._held_since:
             method, since = self._held_since.pop(stream)
             self._metrics.call_ended(method, outcome, self._loop.time() - since)
@@ -354,7 +355,7 @@ class Link:
 
     @property
     def done(self) -> bool:
-        """After `announce_end`: nothing is open and nothing more will come."""
+        """Return whether nothing is open and nothing more will come, after `announce_end`."""
         return self.local is not None or self.relay.ended
 
     def announce_end(self) -> None:
@@ -363,13 +364,13 @@ class Link:
             self._flush()
 
     def send_away(self) -> None:
-        """The runtime is back: the client's next call finds it by dialling again."""
+        """Close the connection, because the runtime is back: the client's next call dials again and reaches it."""
         if self.local and not self.local.done:
             self.local.end()
             self._flush()
 
     def finish(self, message: str) -> None:
-        """Ends every open call with UNAVAILABLE and this text, then the connection."""
+        """End every open call with UNAVAILABLE and this text, then the connection."""
         self.relay.end(message)
         self._flush()
         self.close()
@@ -384,7 +385,8 @@ class Link:
             self._flush()  # closes, as soon as there is a client
 
     def close(self) -> None:
-        """Both sockets, after what is written has gone out; `ended` is told once the client's is gone. May be called again."""
+        """Close both sockets, after sending what is written; `ended` is called once the client's is closed. May be called
+        again."""
         if self._over:
             return
         self._over = True
@@ -405,6 +407,6 @@ class Link:
             self._ended(self)
 
     async def closed(self) -> None:
-        """Once `close` was called: what was begun has ended, however."""
+        """Wait until the tasks that were begun have ended, after `close` was called."""
         begun = [self._starting] if self._starting else []
         await asyncio.gather(*begun, *self._deciding.values(), return_exceptions=True)

@@ -1,7 +1,7 @@
-"""How many calls the proxy ended unfinished when it stopped, carried over its restarts in a small file beside its socket.
+"""Count the calls that the proxy ended unfinished when it stopped, in a small file beside its socket that survives restarts.
 
-A process that ends can not be scraped any more, so a counter in memory would never show what it is for. The folder is on a
-tmpfs: a reboot begins at 0, as with any counter. A file that can not be read or written costs the number, nothing else.
+A process that ends cannot be scraped any more, so a counter in memory would never show them. The folder is on a tmpfs: a reboot
+begins at 0, as with any counter. A file that cannot be read or written costs the number, nothing else.
 """
 
 import contextlib

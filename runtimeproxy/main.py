@@ -34,9 +34,9 @@ from runtimeproxy.readiness import decide_ready
 from runtimeproxy.server import Server
 from runtimeproxy.settings import CONFIG, Settings
 
-# A teardown call before the first comparison with the runtime would find its pod unknown, and go on without its hooks.
+# The pod of a teardown call before the first comparison with the runtime is unknown; the call would skip its hooks.
 FIRST_RELIST_S: Final = 1.0
-# How long the loop waits for the interpreter while another thread looks at a large message; a call needs it several times.
+# How long the loop waits for the GIL while another thread reads a large message; a call needs it several times.
 SWITCH_S: Final = 0.0005
 # What stopping takes besides the drain.
 STOP_S: Final = 15.0
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _doctor(argv: Sequence[str]) -> None:
-    from runtimeproxy.doctor.command import doctor  # noqa: PLC0415  the daemon has no use for what it is shown with
+    from runtimeproxy.doctor.command import doctor  # noqa: PLC0415  the daemon does not need the doctor's libraries
 
     doctor(argv, check)
 
@@ -64,8 +64,8 @@ def _doctor(argv: Sequence[str]) -> None:
 def _serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-runtimeproxy",
-        description="The CRI proxy: point kubelet's --container-runtime-endpoint at its socket. It forwards every call to the "
-        "container runtime as it came, and asks hook servers about the few that make containers.",
+        description="The CRI proxy: set kubelet's --container-runtime-endpoint to its socket. It forwards calls unchanged to "
+        "the container runtime, and asks hook servers about the few calls that create containers.",
         epilog="lading-runtimeproxy doctor   checks this node.  "
         "journalctl -t lading-runtimeproxy LADING_EVENT=call.refused   shows what was refused and why",
     )
@@ -74,22 +74,20 @@ def _serve(argv: Sequence[str]) -> None:
     settings = parse_args(Settings, parser.parse_args(argv), check)
     log = open_log("lading-runtimeproxy", settings.log_level)
     sys.setswitchinterval(SWITCH_S)
-    faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
+    faulthandler.enable()  # shows where the loop hung when systemd's watchdog ends the process
     asyncio.run(run(settings, log))
 
 
 def check(settings: Settings) -> None:
-    """What of the settings one value at a time can not say."""
+    """Check what only several settings together can show. Raises ConfigError."""
     listen_path, runtime = parse_endpoint(settings.listen), parse_endpoint(settings.runtime_endpoint)
     if listen_path == runtime:
-        raise ConfigError(
-            f"listen and runtime_endpoint are both {runtime}", hint="the proxy stands before the runtime's socket"
-        )
+        raise ConfigError(f"listen and runtime_endpoint are both {runtime}", hint="the proxy needs a socket of its own")
     parse_address(settings.metrics)
     for prefix in settings.guarded_prefixes:
         if not prefix or not prefix.isascii():
             raise ConfigError(
-                f"guarded_prefixes: {prefix!r} is not the beginning of an annotation key", hint='like "lading.dev/"'
+                f"guarded_prefixes: {prefix!r} is not the beginning of an annotation key", hint='for example "lading.dev/"'
             )
 
 
@@ -132,9 +130,9 @@ async def run(settings: Settings, log: Log) -> None:
                 asyncio.create_task(hook_watch.keep_looking()),
                 asyncio.create_task(_say_access(relist, listen_path, runtime_path, log)),
             ]
-            with contextlib.suppress(TimeoutError):  # a runtime that is not there, or hangs, must not keep the socket shut
+            with contextlib.suppress(TimeoutError):  # a runtime that is missing or hangs must not keep the socket closed
                 await asyncio.wait_for(relist.tried.wait(), FIRST_RELIST_S)
-            stop = stop_asked()  # before the first call can come, so that none is ended without a drain
+            stop = stop_asked()  # before the first call can come, so that every call gets the drain time
             server.start(listener)
             await health.start()
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, runtime=str(runtime_path))
@@ -172,7 +170,7 @@ def _gauges(server: Server, relist: Relist, hook_watch: HookWatch, log: Log, los
 def _conditions(
     settings: Settings, server: Server, relist: Relist, hooks_dir: HooksDir, hook_watch: HookWatch
 ) -> tuple[Condition, ...]:
-    gone = "" if server.runtime_there else f"{settings.runtime_endpoint} could not be reached when it was last dialled"
+    gone = "" if server.runtime_there else f"{settings.runtime_endpoint} could not be reached at the last attempt"
     return decide_ready(
         runtime=relist.problem or gone,
         socket=missing_socket(parse_endpoint(settings.listen)),
@@ -185,7 +183,7 @@ def _conditions(
 
 
 async def _say_access(relist: Relist, listen_path: Path, runtime_path: Path, log: Log) -> None:
-    """Of a socket that systemd made, owner and mode are its unit's: they should be those of the runtime's own socket."""
+    """Log how owner and mode of a socket that systemd created differ from those of the runtime's own socket."""
     await relist.done.wait()
     for problem in access_problems(listen_path, like=runtime_path):
         log.warning(Event.SOCKET_ACCESS, f"{problem}, as {runtime_path} has it")

@@ -1,8 +1,8 @@
-"""What the proxy counts as it happens, and the gauges that are read when somebody asks.
+"""Count calls, hooks and bytes of the proxy as they happen, and read gauges when the registry is scraped.
 
 Enters: how held calls ended, how long hooks took, bytes. Leaves: a registry of its own. Label values come from closed lists
-(CRI methods, outcomes, reasons) or from the names of registration files, so a pod can not make a series: a reason that a hook
-made up counts as "other". The bytes are plain integers, added to for each chunk that is relayed. On the loop's thread only.
+(CRI methods, outcomes, reasons) or from the names of registration files, so a pod cannot create a series: a reason that a hook
+made up counts as "other". The bytes are plain integers, incremented for each chunk that is relayed. On the loop's thread only.
 
 Source: prometheus.io/docs/practices/naming.
 """
@@ -27,7 +27,7 @@ _OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """What is so at this moment."""
+    """The current values of the gauges."""
 
     connections: int
     open_calls: int
@@ -44,14 +44,14 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.from_client = 0  # bytes
         self.from_runtime = 0
-        self._hooks: set[str] = set()  # that have series
+        self._hooks: set[str] = set()  # those with series
         self._calls = Counter(
             "lading_proxy_calls", "Held calls by how they ended.", ["method", "outcome"], registry=self.registry
         )
         self._refusals = Counter("lading_proxy_refusals", "Refused calls by reason.", ["reason"], registry=self.registry)
         self._held = Histogram(
             "lading_proxy_held_seconds",
-            "From the whole request to its end here: sent on, refused or cancelled.",
+            "From the complete request to its end in the proxy: forwarded, refused or cancelled.",
             ["method"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -65,7 +65,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def show(self, gauges: Callable[[], Gauges]) -> None:
-        """Once, when what they are read from is there."""
+        """Register the gauges. Call it once, when their sources exist."""
         self.registry.register(_Shown(self, gauges))
 
     def call_ended(self, method: Method, outcome: Outcome, held_s: float) -> None:
@@ -85,7 +85,7 @@ class Metrics:
             self._hook_failures.labels(hook, failure.value).inc()
 
     def forget_hooks(self, registered: Iterable[str]) -> None:
-        """Series of files that are gone go with them: their names are an operator's, and may be many over the years."""
+        """Remove the series of files that are gone: an operator chooses their names, and over the years there may be many."""
         for hook in self._hooks - frozenset(registered):
             self._hook.remove_by_labels({"hook": hook})
             self._hook_failures.remove_by_labels({"hook": hook})
@@ -102,7 +102,7 @@ class _Shown(Collector):
         self._gauges = gauges
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else the registry would collect once to learn the names
+        return ()  # otherwise the registry would collect once to learn the names
 
     def collect(self) -> Iterator[Metric]:
         now = self._gauges()
@@ -112,11 +112,11 @@ class _Shown(Collector):
         yield GaugeMetricFamily("lading_proxy_connections", "Client connections that are open.", now.connections)
         yield GaugeMetricFamily("lading_proxy_open_calls", "Calls that have not ended.", now.open_calls)
         yield CounterMetricFamily("lading_proxy_connections_opened", "Client connections.", now.connections_opened)
-        yield CounterMetricFamily("lading_proxy_connections_rejected", "Connections cut off.", now.connections_rejected)
+        yield CounterMetricFamily("lading_proxy_connections_rejected", "Rejected connections.", now.connections_rejected)
         yield GaugeMetricFamily("lading_proxy_runtime_up", "1 while the runtime answers.", int(now.runtime_up))
-        yield CounterMetricFamily("lading_proxy_lost_calls", "Calls that a stop of the proxy ended.", now.lost_calls)
+        yield CounterMetricFamily("lading_proxy_lost_calls", "Calls that were ended by a stop of the proxy.", now.lost_calls)
         yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", now.log_dropped)
-        bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by who sent them.", labels=["sender"])
+        bytes_ = CounterMetricFamily("lading_proxy_bytes", "Bytes received, by sender.", labels=["sender"])
         bytes_.add_metric(["client"], self._metrics.from_client)
         bytes_.add_metric(["runtime"], self._metrics.from_runtime)
         yield bytes_

@@ -1,7 +1,7 @@
-"""When the proxy can do all of its work: what `/readyz` says, condition by condition.
+"""Decide when the proxy can do all of its work: the conditions of `/readyz`.
 
-Enters: what is known of runtime, hooks folder, hook servers and our own socket. Leaves: conditions; 200 only if all hold. Calls
-of pods without our annotations are served whatever it says. No registration at all is a failed condition while there are
+Enters: what is known of runtime, hooks folder, hook servers and the proxy's own socket. Leaves: conditions; 200 only if all
+hold. Calls of pods without our annotations are served in any case. No registration at all is a failed condition while there are
 guarded prefixes: every pod that carries one is refused then.
 """
 
@@ -20,7 +20,8 @@ def decide_ready(
     hook_silences: Mapping[str, str],
     guarded_prefixes: Sequence[str],
 ) -> tuple[Condition, ...]:
-    """`runtime` and `socket` say what is wrong with them, or nothing; `hook_silences` that of each registration."""
+    """Return the conditions. `runtime` and `socket` say what is wrong with them, or are empty; so does `hook_silences` for each
+    registration."""
     unhooked = f"no registration: pods with {', '.join(guarded_prefixes)} are refused" if guarded_prefixes else ""
     folder = "; ".join(hooks_dir_problems) or ("" if hook_silences else unhooked)
     return (

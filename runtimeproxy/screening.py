@@ -1,8 +1,9 @@
-"""Whom a held call concerns: which pods are guarded, and which registrations are asked or told about a pod.
+"""Decide which pods are guarded, and which registrations are asked or notified about a pod.
 
-Enters: registrations, the guarded prefixes, and a pod's annotation keys or a message's bytes. Leaves: who. A message that
-contains no prefix of anybody can not be of a pod that carries one (protobuf keeps a string's bytes together), so that it need
-not be parsed; one that does contain it may still be innocent: kubectl repeats a pod's manifest in an annotation's value.
+Enters: registrations, the guarded prefixes, and a pod's annotation keys or a message's bytes. Leaves: registrations, refusals.
+A message that contains no registered or guarded prefix cannot belong to a pod that carries one (protobuf keeps a string's bytes
+together), so it need not be parsed; one that does contain it may still be unrelated: kubectl repeats a pod's manifest in an
+annotation's value.
 """
 
 from collections.abc import Collection
@@ -19,15 +20,15 @@ from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.chain.unassigned import decide_hidden
 from runtimeproxy.protobuf.wire import contains
 
-# What only the node writes, and what its ledger is rebuilt from.
+# Only the node writes these; its ledger is rebuilt from them.
 _OURS = frozenset({GRANT, ATTACHMENTS})
-# What a pod may not bring along to where we write: both make the runtime act on devices and properties past every check.
+# A pod with our annotations may not set these: both make the runtime act on devices and properties without any check.
 _SMUGGLED = tuple(prefix for prefix in RESERVED_ANNOTATIONS if prefix != "io.kubernetes.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screening:
-    """What follows from one set of registrations. Immutable: a call keeps the one that it began with."""
+    """The rules that follow from one set of registrations. Immutable: a call keeps the one that it began with."""
 
     registrations: tuple[Registration, ...] = ()
     guarded_prefixes: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class Screening:
         return any(registration.hide_unassigned for registration in self.registrations)
 
     def must_read(self, stage: Stage | None, keys: Collection[str]) -> bool:
-        """Whether a call that makes something is read whatever its message contains; `keys`: known of its sandbox."""
+        """Return whether a call that creates something is parsed independent of its content; `keys`: known of its sandbox."""
         if stage is None:
             return False
         return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys)))
@@ -54,7 +55,7 @@ class Screening:
         return self.names_guarded(message) or any(contains(message, prefix.encode()) for prefix in named)
 
     def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
-        """The annotations that make a pod a guarded one."""
+        """Return the annotations that make a pod a guarded one."""
         return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes))) if self.guarded_prefixes else ()
 
     def concerns(self, keys: Collection[str]) -> bool:
@@ -67,7 +68,7 @@ class Screening:
         return tuple(r for r in self.registrations if r.observes(stage) and r.wants(keys))
 
     def hidden(self, subject: Subject) -> list[tuple[str, hook.Adjustment]]:
-        """The static adjustments for this container, with the registrations they are from."""
+        """Return the static adjustments for this container, each with the name of its registration."""
         if subject.create is None:
             return []
         hiding = [(r.name, r.hide_unassigned) for r in self.registrations if not r.wants(subject.keys)]
@@ -90,7 +91,7 @@ class Screening:
         return Refusal(reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata")
 
     def refuse_smuggled(self, subject: Subject) -> Refusal | None:
-        """Keys that only the node writes, brought along by the caller. Ours are never taken from anybody."""
+        """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every pod."""
         guarded = bool(self.guarded(subject.keys))
         annotations = subject.container.annotations if subject.container else {}
         for key in sorted(annotations):
@@ -111,7 +112,7 @@ class Screening:
         return Refusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
 
     def refuse_unclaimed(self, guarded: Collection[str]) -> Refusal | None:
-        """A container is made only if somebody answers for each guarded annotation of its pod."""
+        """Refuse a container if no registration answers for one of the guarded annotations of its pod."""
         asking = [r for r in self.registrations if r.adjusts(Stage.CREATE_CONTAINER)]
         for key in guarded:
             if not any(r.claims(key) for r in asking):
@@ -121,7 +122,8 @@ class Screening:
         return None
 
     def refuse_unanswered(self, keys: Collection[str], answers: Answers) -> Refusal | None:
-        """Policy Ignore forgives a hook's failure, but does not make a guarded container bare."""
+        """Refuse a guarded container without an answer. Policy Ignore forgives a hook's failure, but the container must not
+        start bare."""
         answered = {name for name, _ in answers.adjustments}
         for key in self.guarded(keys):
             claiming = [r.name for r in self.asked(Stage.CREATE_CONTAINER, keys) if r.claims(key)]

@@ -1,7 +1,8 @@
-"""Accepts kubelet's connections, joins each to one of the runtime's, and ends them in order.
+"""Accept kubelet's connections, join each to one of the runtime's, and end them in order.
 
 Enters: a listening socket. Refuses: more than `max_connections`.
-While the runtime can not be reached, clients are answered locally; as soon as it can, they are sent to dial again.
+While the runtime cannot be reached, clients are answered locally; as soon as it can, their connections are closed so that they
+dial again.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.settings import Settings
 
 HELD_BYTES: Final = 64 << 20
-# How often to look whether the runtime is back, while somebody waits for it.
+# How often to check whether the runtime is back, while a client waits for it.
 REDIAL_S: Final = 0.2
 # How often a refused connection is logged.
 REJECTION_LOG_S: Final = 10.0
@@ -41,7 +42,7 @@ class Server:
         self._listener: socket.socket | None = None
         self._redialling: asyncio.Task[None] | None = None
         self._runtime_there: bool | None = None
-        self._probes: set[bytes] = set()  # addresses of our own questions to the listener
+        self._probes: set[bytes] = set()  # addresses of the proxy's own probes of the listener
         self.stopping = False
         self.rejections = 0
 
@@ -59,7 +60,7 @@ class Server:
 
     @property
     def runtime_there(self) -> bool:
-        """As the last dial found; true before the first."""
+        """Return whether the last dial succeeded; true before the first."""
         return self._runtime_there is not False
 
     def start(self, listener: socket.socket) -> None:
@@ -67,17 +68,18 @@ class Server:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def hold(self) -> None:
-        """The calls that hooks want have changed."""
+        """Apply the changed set of calls that hooks want."""
         for link in self._links:
             link.relay.held_paths = self._gate.held_paths
 
     def _accept(self, listener: socket.socket) -> None:
-        """One connection, in one go: a task that waits for the next could be cancelled between getting and using it."""
+        """Accept one connection, without awaiting: a task that waits for the next could be cancelled between getting and using
+        it."""
         try:
             connection, address = listener.accept()
         except BlockingIOError:
             return
-        except OSError as e:  # out of descriptors: those that are open go on, and this one is tried again
+        except OSError as e:  # out of descriptors: open connections continue, and this one is tried again
             self._reject(f"cannot accept: {e.strerror}")
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener)
@@ -113,11 +115,12 @@ class Server:
         link.start(connection)
 
     async def find_silence(self) -> str:
-        """Asks our own listener, past `max_connections` and the runtime: why the accept loop does not answer, or nothing."""
+        """Probe the proxy's own listener, without `max_connections` and the runtime. Return why the accept loop does not
+        answer, or an empty text."""
         if self.stopping:
-            return ""  # nothing is accepted any more; that this runs is the sign of life
+            return ""  # nothing is accepted any more; that this code runs shows that the loop works
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        probe.bind(b"")  # the kernel gives it a name of its own, by which the accept loop knows it
+        probe.bind(b"")  # the kernel assigns a unique name, by which the accept loop recognises it
         name = probe.getsockname()
         self._probes.add(name)
         try:
@@ -126,7 +129,7 @@ class Server:
             self._probes.discard(name)
 
     def rejected(self, peer: Peer) -> None:
-        """The listener cut off a peer that is not trusted."""
+        """Count and log a peer that is not trusted, and that the listener disconnected."""
         self._reject(f"peer has uid {peer.uid}")
 
     def _reject(self, why: str) -> None:
@@ -147,7 +150,8 @@ class Server:
             self._redialling = asyncio.get_running_loop().create_task(self._redial())
 
     async def _redial(self) -> None:
-        """Sends clients that were answered locally away once the runtime is there, so that their next call reaches it."""
+        """Close the connections of clients that were answered locally once the runtime is back, so that their next call reaches
+        it."""
         while True:
             await asyncio.sleep(REDIAL_S)
             try:
@@ -163,7 +167,7 @@ class Server:
             return
 
     async def drain(self) -> int:
-        """Accepts no more, lets open calls end within `drain_timeout`, ends the others. Returns how many those were."""
+        """Accept no more, let open calls end within `drain_timeout`, end the others. Return the number of those."""
         self.stopping = True
         if self._listener:
             asyncio.get_running_loop().remove_reader(self._listener)

@@ -1,4 +1,4 @@
-"""Every setting of the proxy: configuration key, flag, default, help."""
+"""Define every setting of the proxy: configuration key, flag, default, help."""
 
 from pathlib import Path
 from typing import Annotated, Final

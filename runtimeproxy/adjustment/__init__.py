@@ -1,1 +1,1 @@
-"""What hooks answered: merged with owners, and put onto a CRI request."""
+"""Merge the answers of hooks, with an owner for each field, and apply the result to a CRI request."""

@@ -1,8 +1,8 @@
-"""A merged adjustment onto a CRI request: new bytes, with everything that the adjustment does not name as it was.
+"""Apply a merged adjustment to a CRI request; what the adjustment does not name is unchanged.
 
-Enters: the request's bytes and a merged, validated adjustment. Leaves: the changed bytes, and the names of environment
-variables that the container asked for and did not get as asked (names, never values). Applying twice equals applying once.
-Fields that our copy of the API does not know survive, because nothing else is touched. Refuses nothing: `merge` has.
+Enters: the request's bytes and a merged, validated adjustment. Leaves: the changed bytes, and the names (never values) of
+environment variables that the container requested and did not get as requested. Applying twice equals applying once. Fields
+that our copy of the API does not know survive, because nothing else is touched. Refuses nothing: `merge` does that.
 
 Source: runtime.v1 CreateContainerRequest, RunPodSandboxRequest, UpdateContainerResourcesRequest.
 """
@@ -25,7 +25,8 @@ class Applied:
 
 
 def apply_adjustment(message: bytes, adjustment: hook.Adjustment, stage: Stage) -> Applied:
-    """`message` must parse as that stage's request. One whose stage carries nothing that can change comes back as it was."""
+    """Return the changed message, which must parse as that stage's request. If the stage carries nothing that can change, the
+    message is returned unchanged."""
     env = _env(adjustment)
     match stage:
         case Stage.CREATE_CONTAINER:
@@ -58,7 +59,7 @@ def _env(adjustment: hook.Adjustment) -> Upserted:
 
 
 def _container_lists(adjustment: hook.Adjustment, env: Upserted) -> Edits:
-    """Only those that the adjustment names: entries of the others need not be read."""
+    """Return edits only for the lists that the adjustment names: entries of the others need not be read."""
     edits: dict[str, Edit] = {}
     if adjustment.env or adjustment.env_remove:
         edits["envs"] = env

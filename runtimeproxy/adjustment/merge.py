@@ -1,8 +1,9 @@
-"""Several hooks' adjustments into one: every field has one owner, a second claimant with another value is a conflict.
+"""Merge the adjustments of several hooks: every field has one owner, a second claim with another value is a conflict.
 
 Enters: adjustments with their owners' names, in hook order. Leaves: one adjustment with an owner for each claim, or a refusal
-that names the field and who claimed it. Identical claims agree. The merged result is validated last, so that what no hook may
-do (relative paths, kubelet's own annotations, a device and a mount at one place) is refused whoever asked for it.
+that names the field and the hooks that claimed it. Identical claims agree. The merged result is validated last, so that what no
+hook may do (relative paths, kubelet's own annotations, a device and a mount at one path) is refused, independent of which hook
+asked for it.
 
 Source: the owner-per-field merge of containerd/nri's adaptation; container-device-interface's parser for CDI names.
 """
@@ -52,7 +53,7 @@ class Merged:
 
 
 def merge(adjustments: Sequence[tuple[str, hook.Adjustment]], stage: Stage) -> Merged | Refusal:
-    """(owner, adjustment) pairs, in hook order, into what goes onto that stage's request."""
+    """Merge (owner, adjustment) pairs, in hook order, into the adjustment for that stage's request."""
     claims: dict[Key, object] = {}
     owners: dict[Key, str] = {}
     for owner, adjustment in adjustments:
@@ -72,7 +73,7 @@ def merge(adjustments: Sequence[tuple[str, hook.Adjustment]], stage: Stage) -> M
 
 
 def _claims(adjustment: hook.Adjustment) -> Iterator[tuple[Key, object]]:
-    """Flat, in the answer's order; equal values mean the same thing (`wr` is `rw`)."""
+    """Yield the claims in the answer's order; equal values mean the same thing (`wr` is `rw`)."""
     for env in adjustment.env:
         yield ("env", env.name), env.value
     for name in adjustment.env_remove:
@@ -128,16 +129,16 @@ def _adjustment(claims: Mapping[Key, object]) -> hook.Adjustment:
 
 
 def _problem(kind: str, name: str, value: object, stage: Stage) -> str:
-    """Why this claim can not be served, or empty."""
+    """Return why this claim cannot be applied, or an empty text."""
     if kind not in _CARRIES.get(stage, frozenset()):
-        return f"{stage.value} can not carry it"
+        return f"{stage.value} cannot carry it"
     match kind, value:
         case "env", _ if not name or "=" in name or "\0" in name or (isinstance(value, str) and "\0" in value):
             return "names are not empty and without '=', neither names nor values contain NUL"
         case (("mount" | "device"), (str(host_path), _)) if not (_clean(name) and _clean(host_path)):
             return f"from {host_path!r}: both paths must be absolute, not '/', without '.', '..', doubled or trailing '/'"
         case "device", (_, str(permissions)) if permissions not in _PERMISSIONS:
-            return f"permissions {permissions!r} are no choice of 'r', 'w' and 'm'"
+            return f"permissions {permissions!r} are not a combination of 'r', 'w' and 'm'"
         case "cdi-device", _ if not _CDI_NAME.fullmatch(name):
             return "not of the form vendor/class=name"
         case "annotation", _ if not name or name.startswith(RESERVED_ANNOTATIONS):
@@ -145,15 +146,15 @@ def _problem(kind: str, name: str, value: object, stage: Stage) -> str:
         case "label", _ if not name or name.startswith(RESERVED_LABELS):
             return f"no hook may set {', '.join(f'{p}*' for p in RESERVED_LABELS)}"
         case "unified", _ if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)+", name, re.IGNORECASE):
-            return "not the name of a cgroup v2 file, as memory.high"
+            return "not the name of a cgroup v2 file, for example memory.high"
         case "capability", _ if not _CAPABILITY.fullmatch(name):
-            return "not a capability's name without 'CAP_', as IPC_LOCK"
+            return "not the name of a capability without 'CAP_', for example IPC_LOCK"
         case _:
             return ""
 
 
 def _clean(path: str) -> bool:
-    doubled = path.startswith("//")  # which normpath keeps, as POSIX lets it mean something of its own
+    doubled = path.startswith("//")  # normpath keeps it, because POSIX allows '//' a meaning of its own
     return path.startswith("/") and path != "/" and path == posixpath.normpath(path) and not doubled and "\0" not in path
 
 

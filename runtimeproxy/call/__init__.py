@@ -1,1 +1,1 @@
-"""What a held CRI call is: its method and stage, whose pod and container it is about, and whom it concerns."""
+"""Say what a held CRI call is: its method and stage, its pod and container, and the hooks that it concerns."""

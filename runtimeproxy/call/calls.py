@@ -1,8 +1,8 @@
-"""What a held call is: which CRI methods the proxy holds, which stage each is, and what its message is about at first sight.
+"""Define which CRI methods the proxy holds, which stage each is, and what can be read of a message without parsing it.
 
 Enters: a `:path` and the bytes of one request message, decompressed, without the gRPC length prefix. Leaves: its method, the
-message parsed, or only its id. CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes
-and unknown fields are kept. `RestorePod` is not in our copy of the API: it makes containers past every stage, and is refused
+parsed message, or only its id. CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes
+and unknown fields are kept. `RestorePod` is not in our copy of the API: it creates containers without any stage, and is refused
 for guarded pods.
 
 Source: runtime.v1 RuntimeService (protos/cri/runtime/v1/api.proto); the protobuf wire format for `read_id`.
@@ -22,7 +22,7 @@ from runtimeproxy.protobuf.wire import LENGTH, BrokenWireError, fields, parse_in
 
 
 class Stage(Enum):
-    """The CRI calls that a hook can ask for. The name is the hook API's, the value CRI's."""
+    """A CRI call that a hook can ask for. The name is the hook API's, the value CRI's."""
 
     RUN_POD_SANDBOX = "RunPodSandbox"
     STOP_POD_SANDBOX = "StopPodSandbox"
@@ -35,12 +35,12 @@ class Stage(Enum):
 
     @property
     def pre(self) -> str:
-        """The hook point, in Koordinator's words, that is asked before the call goes on."""
+        """Return the hook point, in Koordinator's words, that is asked before the call is forwarded."""
         return f"Pre{self.value}"
 
     @property
     def post(self) -> str:
-        """The hook point that is told after the runtime answered."""
+        """Return the hook point that is notified after the runtime answered."""
         return f"Post{self.value}"
 
 
@@ -57,19 +57,19 @@ _REQUESTS: Final[Mapping[Stage, type[Message]]] = {
     Stage.UPDATE_CONTAINER_RESOURCES: cri.UpdateContainerResourcesRequest,
 }
 
-# Refused, these would keep a pod's devices and its sandbox for ever: kubelet retries them without end.
+# If these were refused, a pod would keep its devices and its sandbox for ever: kubelet retries them without end.
 _TEARDOWN: Final = frozenset({Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX, Stage.STOP_CONTAINER, Stage.REMOVE_CONTAINER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     name: str
-    stage: Stage | None  # None: makes containers in a way that no stage covers
+    stage: Stage | None  # None: creates containers in a way that no stage covers
     request: type[Message]
     teardown: bool = False
 
     def parse(self, message: bytes) -> Message:
-        """Raises google.protobuf's DecodeError."""
+        """Parse the request. Raises google.protobuf's DecodeError."""
         return parse_in_parts(self.request, message)
 
 
@@ -88,7 +88,7 @@ METHODS: Final[Mapping[bytes, Method]] = _methods()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCall:
-    """One call whose message is whole and waits for its outcome."""
+    """A call whose message is complete and which waits for its outcome."""
 
     method: Method
     message: bytes
@@ -97,20 +97,20 @@ class HeldCall:
 
 
 class AsksStages(Protocol):
-    """What `held_paths` needs of a registration."""
+    """A registration, as `held_paths` needs it."""
 
     @property
     def hooks(self) -> frozenset[str]: ...
 
 
-# CRI requests have four at most; a message of a million one-byte fields must not hold the loop.
+# CRI requests have four at most; a message of a million one-byte fields must not block the loop.
 _MAX_FIELDS: Final = 1000
 
 
 def held_paths(registrations: Iterable[AsksStages], *, guarded: bool) -> frozenset[bytes]:
-    """The paths to hold: what makes sandboxes and containers, what forgets them, and what a registration asked for.
+    """Return the paths to hold: calls that create or remove sandboxes and containers, and calls that a registration asks for.
 
-    Guarding needs no registration. With neither, nothing is held.
+    Guarding needs no registration. With neither guarding nor registrations, nothing is held.
     """
     hooks = frozenset(point for registration in registrations for point in registration.hooks)
     if not hooks and not guarded:
@@ -124,7 +124,7 @@ def held_paths(registrations: Iterable[AsksStages], *, guarded: bool) -> frozens
 
 
 def read_id(message: bytes) -> str:
-    """The id that a CRI request starts with (field 1, a string), without parsing the rest; empty if there is none.
+    """Return the id that a CRI request starts with (field 1, a string), without parsing the rest; empty if there is none.
 
     The last occurrence counts, as in every protobuf parser. All stages but RunPodSandbox have such an id.
     """

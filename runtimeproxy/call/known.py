@@ -1,8 +1,8 @@
-"""Which sandboxes and containers exist, by id, with what later calls on them need: teardown calls carry only an id.
+"""Remember sandboxes and containers by id, with what later calls on them need: teardown calls carry only an id.
 
 Enters: projections from observed RunPodSandbox and CreateContainer replies, and the runtime's lists. Leaves: the same by id.
-Forgets on an observed Remove, and whatever a list no longer has. Bounded: the oldest sandbox goes first, with its containers;
-what is lost so is learned again from the next list. In memory only, since the runtime's lists are the durable copy.
+Forgets on an observed Remove, and what a list no longer has. Bounded: the oldest sandbox is dropped first, with its containers,
+and is learned again from the next list. In memory only, since the runtime's lists are the durable copy.
 
 Source: runtime.v1 ListPodSandbox, ListContainers; koord-runtime-proxy leaks here (docs/hook-api.md).
 """
@@ -35,8 +35,8 @@ class Known:
         self._max_sandboxes = max_sandboxes
         self._max_bytes = max_bytes
         self._bytes = 0
-        self.listed = False  # the runtime's lists were read once: an unknown sandbox is a new one
-        self._clock = 0  # counts what was learned, so that a list can not prune what is newer than it
+        self.listed = False  # the runtime's lists were read at least once: an unknown sandbox is a new one
+        self._clock = 0  # counts what was learned, so that a list cannot remove what is newer than it
 
     def __len__(self) -> int:
         return len(self._sandboxes)
@@ -57,14 +57,14 @@ class Known:
         return entry.shown, entry.containers[ContainerId(container_id)]
 
     def annotations(self, sandbox_id: str) -> frozenset[str]:
-        """The keys that its pod ever had, as far as known, and those of its containers: a grant outlives its annotation."""
+        """Return all known keys that the pod ever had, and those of its containers: a grant outlives its annotation."""
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return frozenset()
         return frozenset(entry.shown.annotations).union(*(shown.annotations for shown in entry.containers.values()))
 
     def learn_sandbox(self, shown: hook.PodSandbox) -> None:
-        """A sandbox that is known already is updated, and keeps its containers and the annotations that `shown` lacks."""
+        """Add or update a sandbox. A known one keeps its containers and the annotations that `shown` lacks."""
         self._clock += 1
         before = self._sandboxes.get(SandboxId(shown.id))
         if before:
@@ -81,7 +81,7 @@ class Known:
         self._bound()
 
     def learn_container(self, sandbox_id: str, shown: hook.Container) -> None:
-        """Learned only with its sandbox known."""
+        """Add a container if its sandbox is known."""
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return
@@ -95,7 +95,7 @@ class Known:
         self._bound()
 
     def forget_sandbox(self, sandbox_id: str) -> None:
-        """With its containers: the runtime removes them in the same call."""
+        """Remove a sandbox with its containers: the runtime removes them in the same call."""
         entry = self._sandboxes.pop(SandboxId(sandbox_id), None)
         if entry is None:
             return
@@ -113,13 +113,13 @@ class Known:
         self._bytes -= size
 
     def mark(self) -> int:
-        """Taken before the runtime is asked for its lists, and given back to `relist` with them."""
+        """Return a mark, to be taken before the runtime is asked for its lists, and to be passed to `relist` with them."""
         return self._clock
 
     def relist(self, mark: int, sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> None:
-        """Learns what the lists have and is not known; forgets what they lack, unless it was learned after `mark`.
+        """Add what the lists have and is not known; forget what they lack, unless it was learned after `mark`.
 
-        What is known already stays as it is: a list says less than the call that made the sandbox.
+        What is known already is not changed: a list has less than the call that created the sandbox.
         """
         self.listed = True
         listed = {SandboxId(item.id): item for item in sandboxes}

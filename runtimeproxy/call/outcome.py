@@ -1,7 +1,7 @@
-"""The one way in which a held call ends: it goes on, changed or not, or its caller is refused.
+"""Define how a held call ends: it is forwarded, changed or not, or refused.
 
-Enters: a reason and what it is about, or the bytes that go on in the message's place. Leaves: `Forward`, or `Refuse` with the
-gRPC status that says what a caller may expect of a retry.
+Enters: a reason and its subject, or the bytes that replace the message. Leaves: `Forward`, or `Refuse` with the gRPC status
+that says what a caller may expect of a retry.
 """
 
 from collections.abc import Mapping
@@ -17,27 +17,27 @@ from runtimeproxy.call.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Send these bytes on, or the original ones (None). `observe`: tell the gate how the runtime answered."""
+    """Send these bytes to the runtime, or the original ones (None). `observe`: tell the gate how the runtime answered."""
 
     message: bytes | None
     observe: bool
-    # Whom it is about, where reading the message once more for that would take long.
+    # The pod and container, where parsing the message again would take long.
     subject: Subject | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer the caller with this gRPC status; nothing reaches the runtime."""
+    """Answer the caller with this gRPC status; the runtime gets nothing."""
 
     status: int
     message: str
-    reason: str = ""  # what it is counted under
+    reason: str = ""  # the label of its metric
 
 
 Outcome = Forward | Refuse
 
 
-# By default FAILED_PRECONDITION: somebody must change something before a retry can succeed.
+# By default FAILED_PRECONDITION: a person must change something before a retry can succeed.
 _STATUS_OF: Final[Mapping[str, Status]] = {
     Reason.HOOK_UNAVAILABLE: Status.UNAVAILABLE,
     Reason.HOOK_TIMEOUT: Status.UNAVAILABLE,
@@ -51,7 +51,7 @@ _STATUS_OF: Final[Mapping[str, Status]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An expected no, from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
+    """An expected "no", from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
 
     reason: str
     message: str
@@ -65,7 +65,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What the hooks of a stage answered."""
+    """The answers of the hooks of a stage."""
 
     adjustments: tuple[tuple[str, hook.Adjustment], ...] = ()  # (name of the registration, its answer), in hook order
     forgiven: Mapping[str, Refusal] = field(default_factory=dict)  # what failed and did not end the chain, by name

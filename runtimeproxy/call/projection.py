@@ -1,7 +1,7 @@
-"""What a hook is shown of a pod sandbox and a container: identity, annotations, names; never a value that may be secret.
+"""Select what a hook is shown of a pod sandbox and a container: identity, annotations, names; never a value that may be secret.
 
 Enters: CRI messages (a request's configuration, an entry of the runtime's lists). Leaves: the hook API's PodSandbox and
-Container. Values of environment variables leave only where a registration names the variable.
+Container. Values of environment variables are included only where a registration names the variable.
 
 Source: runtime.v1 PodSandboxConfig, ContainerConfig, PodSandbox, Container; protos/hook/v1/hook.proto.
 """
@@ -17,7 +17,8 @@ _PLAIN_RESOURCES: Final = frozenset(f.name for f in hook.LinuxResources.DESCRIPT
 
 
 def sandbox_of_config(config: cri.PodSandboxConfig, *, sandbox_id: str = "", runtime_handler: str = "") -> hook.PodSandbox:
-    """CreateContainer's configuration carries neither the sandbox's id nor its runtime handler: the caller says them."""
+    """Convert a configuration. CreateContainer's has neither the sandbox's id nor its runtime handler: the caller passes
+    them."""
     context = config.linux.security_context
     namespaces = context.namespace_options
     return hook.PodSandbox(
@@ -31,14 +32,14 @@ def sandbox_of_config(config: cri.PodSandboxConfig, *, sandbox_id: str = "", run
         runtime_handler=runtime_handler,
         cgroup_parent=config.linux.cgroup_parent,
         host_network=namespaces.network == cri.NODE,
-        # POD is 0, so that only the presence of the options tells "asked for" from "never heard of"
+        # POD is 0, so only the presence of the options tells "requested" from "not known to the caller"
         user_namespace=namespaces.HasField("userns_options") and namespaces.userns_options.mode == cri.POD,
         privileged=context.privileged,
     )
 
 
 def sandbox_of_list(item: cri.PodSandbox | cri.PodSandboxStatus) -> hook.PodSandbox:
-    """The runtime's lists do not say cgroup parent, namespaces and privileges."""
+    """Convert an entry of a list. The runtime's lists do not have the cgroup parent, namespaces and privileges."""
     return hook.PodSandbox(
         id=item.id,
         name=item.metadata.name,
@@ -63,7 +64,8 @@ def container_of_list(item: cri.Container) -> hook.Container:
 
 
 def container_identity(config: cri.ContainerConfig, *, container_id: str = "") -> hook.Container:
-    """As much as the runtime's lists say, so that what is known of a container does not depend on how it was learned."""
+    """Convert only what the runtime's lists have, so that what is known of a container does not depend on how it was
+    learned."""
     return hook.Container(
         id=container_id,
         name=config.metadata.name,
@@ -75,7 +77,8 @@ def container_identity(config: cri.ContainerConfig, *, container_id: str = "") -
 
 
 def container_of_config(config: cri.ContainerConfig, *, env_values: Collection[str] = ()) -> hook.Container:
-    """`env_values` names the variables whose values go along; a value that is no UTF-8 stays behind."""
+    """Convert a configuration. `env_values` names the variables whose values are included; a value that is not UTF-8 is left
+    out."""
     container = container_identity(config)
     container.mount_paths.extend(mount.container_path for mount in config.mounts)
     container.cdi_devices.extend(device.name for device in config.CDI_devices)
@@ -94,7 +97,7 @@ def container_of_config(config: cri.ContainerConfig, *, env_values: Collection[s
 
 
 def resources_of(resources: cri.LinuxContainerResources) -> hook.LinuxResources:
-    """CRI has no presence here: 0 and empty are what it uses for "not said", and so they are absent."""
+    """Convert resources. CRI has no presence here: 0 and empty are what it uses for "not set", and so they are absent."""
     plain: dict[str, Any] = {field.name: value for field, value in resources.ListFields() if field.name in _PLAIN_RESOURCES}
     return hook.LinuxResources(**plain, unified=resources.unified)
 

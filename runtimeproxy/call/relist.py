@@ -1,6 +1,6 @@
-"""Compares what the proxy knows of pods with the runtime's lists: at the start, and now and then for what went past the proxy.
+"""Compare what the proxy knows of pods with the runtime's lists: at the start, and regularly for calls that bypassed the proxy.
 
-Enters: the runtime's lists. Leaves: guarded pods in `known`; `problem` says why the last comparison failed, or nothing.
+Enters: the runtime's lists. Leaves: guarded pods in `known`; `problem` says why the last comparison failed, or is empty.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from lading.log import Event, Log
 from lading.runtime import RuntimeClient
 from runtimeproxy.call.known import Known
 
-# Calls that went past us are learnt so often.
+# How often calls that bypassed the proxy are looked for.
 RELIST_S: Final = 60.0
-# While the runtime does not answer.
+# The interval while the runtime does not answer.
 RELIST_RETRY_S: Final = 1.0
 
 
 class Relist:
     def __init__(self, known: Known, runtime: RuntimeClient, log: Log) -> None:
-        self.tried = asyncio.Event()  # for the first time, whatever came of it
-        self.done = asyncio.Event()  # for the first time
+        self.tried = asyncio.Event()  # set after the first attempt, successful or not
+        self.done = asyncio.Event()  # set after the first success
         self.problem = "not asked yet"
         self._known = known
         self._runtime = runtime
         self._log = log
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Compare again and again. Never returns."""
         while True:
             mark = self._known.mark()
             try:

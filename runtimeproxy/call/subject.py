@@ -1,7 +1,7 @@
-"""Whom a call is about: the pod sandbox, and the container where the stage has one, from its request and from what is known.
+"""Find the pod sandbox of a call, and its container where the stage has one, from the request and from `Known`.
 
-Enters: a parsed CRI request, or its reply with it, and `Known`. Leaves: a `Subject`. Refuses nothing: what neither says is
-empty. A pod's annotation keys are those of the request and those that it was made with: removing one un-guards nothing.
+Enters: a parsed CRI request, or its reply with it, and `Known`. Leaves: a `Subject`. Refuses nothing: what neither contains is
+empty. A pod's annotation keys are those of the request and those that it was created with: removing one un-guards nothing.
 
 Source: runtime.v1 RuntimeService requests (protos/cri/runtime/v1/api.proto).
 """
@@ -33,7 +33,7 @@ class Subject:
     create: cri.CreateContainerRequest | None = None
 
     def shown_container(self, env_values: Collection[str]) -> hook.Container | None:
-        """The container as a hook is shown it that may see those variables' values."""
+        """Return the container as it is shown to a hook that may see the values of these variables."""
         if self.create is None:
             return self.container
         return container_of_config(self.create.config, env_values=env_values)
@@ -60,7 +60,8 @@ def subject_of(request: Message, known: Known) -> Subject:
 
 
 def subject_by_id(stage: Stage, an_id: str, known: Known) -> Subject:
-    """`an_id` is the sandbox's or the container's, as the stage has it. What is not known has its id and nothing else."""
+    """Return the subject. `an_id` is the sandbox's or the container's, as the stage has it. An unknown one has its id and
+    nothing else."""
     if stage in SANDBOX_STAGES:
         sandbox = known.sandbox(an_id) or hook.PodSandbox(id=an_id)
         return Subject(sandbox=sandbox, keys=known.annotations(sandbox.id))
@@ -69,7 +70,7 @@ def subject_by_id(stage: Stage, an_id: str, known: Known) -> Subject:
 
 
 def known_keys(stage: Stage | None, message: bytes, known: Known) -> frozenset[str]:
-    """The annotation keys with which the pod of an unparsed request was made, as far as its id is known."""
+    """Return the annotation keys with which the pod of an unparsed request was created, as far as its id is known."""
     match stage:
         case None | Stage.RUN_POD_SANDBOX:
             return frozenset()
@@ -81,7 +82,7 @@ def known_keys(stage: Stage | None, message: bytes, known: Known) -> frozenset[s
 
 
 def subject_made(subject: Subject, stage: Stage, reply: bytes) -> Subject:
-    """The same with the id that the runtime's reply gives to what it made."""
+    """Return the subject with the id from the runtime's reply."""
     if stage is Stage.RUN_POD_SANDBOX:
         subject.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
     elif stage is Stage.CREATE_CONTAINER and subject.container is not None:

@@ -1,1 +1,1 @@
-"""Hook servers: their registrations, the folder that holds them, and how they are asked."""
+"""Hook servers: their registrations, the folder that holds them, and the calls to them."""

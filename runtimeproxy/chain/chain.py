@@ -1,8 +1,8 @@
-"""Asks hook servers, one after the other, each with its deadline and failure policy.
+"""Ask hook servers, one after the other, each with its deadline and failure policy.
 
-Enters: questions (a registration and what it is asked) and when the caller gives up. Leaves: the adjustments in order, with the
-failures that a policy forgave, or the refusal that ended the chain. Never takes more than half of what the caller has left.
-Refuses answers that say nothing, and whatever `endpoint` refuses.
+Enters: questions (a registration and its request) and the caller's deadline. Leaves: the adjustments in order, with the
+failures that a policy ignored, or the refusal that ended the chain. Never takes more than half of the caller's remaining time.
+Refuses answers without a result, and what `endpoint` refuses.
 
 Source: protos/hook/v1/hook.proto.
 """
@@ -25,7 +25,7 @@ from runtimeproxy.chain.endpoint import RESTART_WAIT_S, Endpoint, Failure
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 SHARE_OF_CALLER: Final = 0.5  # the other half is the runtime's
-MESSAGE_MAX: Final = 1024  # characters of a hook's refusal; kubelet's events hold as many
+MESSAGE_MAX: Final = 1024  # characters of a hook's refusal; the limit of kubelet's events
 
 _REASON_CODE: Final = re.compile(r"[a-z0-9]{1,32}(-[a-z0-9]{1,32}){0,8}")
 _EVENT_OF: Final = {Reason.HOOK_TIMEOUT: Event.HOOK_TIMEOUT, Reason.HOOK_INVALID: Event.HOOK_INVALID}
@@ -45,8 +45,8 @@ class Chain:
         owner_uid: int | None = None,
         answered: Callable[[str, float, Failure | None], None] = lambda *_: None,
     ) -> None:
-        """`owner_uid`: whose sockets are trusted besides root's; this process's user by default. `answered` is told of each
-        question: the registration, seconds, and the failure, if it was one."""
+        """Create a chain. `owner_uid`: the user whose sockets are trusted besides root's; this process's user by default.
+        `answered` is called after each question, with the registration, seconds, and the failure, if it was one."""
         self._log = log
         self._answered = answered
         self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
@@ -57,7 +57,8 @@ class Chain:
     async def ask(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
     ) -> Answers | Refusal:
-        """Each in turn; `deadline` in loop.time(). `keep_going` (teardown) asks all of them, whatever one of them says."""
+        """Ask each in turn; `deadline` in loop.time(). `keep_going` (teardown) asks all of them, even after a refusal or
+        failure."""
         loop = asyncio.get_running_loop()
         until = None if deadline is None else loop.time() + max(0.0, deadline - loop.time()) * SHARE_OF_CALLER
         adjustments: list[tuple[str, hook.Adjustment]] = []
@@ -81,12 +82,12 @@ class Chain:
         return Answers(adjustments=tuple(adjustments), forgiven=forgiven)
 
     def observe(self, registration: Registration, stage: Stage, request: hook.ObserveRequest) -> None:
-        """Fire and forget: told in order for each endpoint, best effort."""
+        """Queue a notification and return: delivery is in order for each endpoint, best effort."""
         deadline_s = registration.deadline_s(stage.post)
         self._endpoint(registration).observe(request, name=registration.name, deadline_s=deadline_s)
 
     def retain(self, endpoints: Collection[str]) -> None:
-        """Lets go of every other endpoint, after a moment in which what is being asked there may still be answered."""
+        """Close every other endpoint, after a short time in which open questions may still be answered."""
         for path in [p for p in self._endpoints if p not in endpoints]:
             self._failing.discard(path)
             closing = self._endpoints.pop(path).close(grace_s=RESTART_WAIT_S)
@@ -95,7 +96,7 @@ class Chain:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Drops what is queued and leaves no task. Idempotent."""
+        """Drop what is queued and leave no task. Idempotent."""
         endpoints, self._endpoints = list(self._endpoints.values()), {}
         await asyncio.gather(*self._closing, *(endpoint.close(grace_s=None) for endpoint in endpoints))
 
@@ -129,7 +130,7 @@ def _parse_answer(answer: bytes, registration: Registration) -> hook.Adjustment 
     try:
         response = hook.AdjustResponse.FromString(answer)
     except DecodeError:
-        return Failure(reason=Reason.HOOK_INVALID, message=f"{registration.endpoint} answered what is no AdjustResponse")
+        return Failure(reason=Reason.HOOK_INVALID, message=f"{registration.endpoint}: the answer is not an AdjustResponse")
     match response.WhichOneof("result"):
         case "adjustment":
             return response.adjustment

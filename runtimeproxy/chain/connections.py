@@ -1,8 +1,8 @@
-"""The connections to one hook server: dialled when a call finds none idle, one call at a time on each.
+"""Hold the connections to one hook server: dialled when a call finds none idle, one call at a time on each.
 
-Enters: a call and its time. Leaves: its answer; an OSError where the server is not there, went away or speaks no gRPC;
-TimeoutError. A call that is given up ends its connection, by which its server learns of it. What is idle and is closed by its
-server is forgotten, and never waited for.
+Enters: a call and its timeout. Leaves: its answer; an OSError where the server is not there, closed the connection or does not
+speak gRPC; TimeoutError. A call that times out closes its connection, so that its server learns of it. An idle connection that
+its server closes is forgotten at once.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from typing import Final, cast
 from lading.http2.frames import MalformedError
 from runtimeproxy.chain.exchange import Answer, Exchange
 
-# As many calls at once; kubelet makes a few. The listener's queue of a server takes about as many.
+# Concurrent calls; kubelet makes a few. The accept queue of a server is about as long.
 MAX_OPEN: Final = 64
 MAX_IDLE: Final = 4
 
 
 class ClosedError(Exception):
-    """By us: nobody wants answers of this server any more."""
+    """The proxy closed the connections: the server is not registered any more."""
 
 
 class Connections:
     def __init__(self, path: str, *, limit: int) -> None:
-        """`limit`: bytes of the largest answer that is taken."""
+        """Create an empty pool. `limit`: bytes of the largest accepted answer."""
         self._path = path
         self._limit = limit
         self._idle: list[_Connection] = []
@@ -51,7 +51,7 @@ class Connections:
                 self._keep(connection)
 
     async def close(self, *, grace_s: float | None) -> None:
-        """Ends calls after `grace_s` (None: at once). May be called twice."""
+        """End calls after `grace_s` seconds (None: at once). May be called twice."""
         self._closed = True
         for connection in self._idle:
             connection.abort()
@@ -59,12 +59,12 @@ class Connections:
             await asyncio.wait([connection.settled for connection in self._busy], timeout=grace_s)
         for connection in list(self._busy):
             connection.abort()
-        await asyncio.sleep(0)  # they are told, and forgotten
+        await asyncio.sleep(0)  # so that connection_lost runs for each
 
     async def _dial(self) -> "_Connection":
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_unix_connection(lambda: _Connection(self._limit, self._lost), self._path)
-        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a connection that comes
+        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a pending connection
             transport.abort()
             raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
         return connection
@@ -90,7 +90,8 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """A call that was given up is still open to its server, which hears of it by the end of the connection."""
+        """Return whether another call can be made. A call that timed out is still open at its server, which sees the end of the
+        connection."""
         return self._exchange.answer is not None and not self._exchange.ended and self._open
 
     @property
@@ -116,7 +117,7 @@ class _Connection(asyncio.Protocol):
         try:
             reply = exchange.receive(data)
         except MalformedError as e:
-            self._fail(ConnectionError(errno.EPROTO, f"no gRPC: {e}"))
+            self._fail(ConnectionError(errno.EPROTO, f"not gRPC: {e}"))
             return
         if reply and self._open and self._transport is not None:
             self._transport.write(reply)

@@ -1,8 +1,8 @@
-"""One hook server's socket: whether it can be trusted, calls on it, and the queue of what it is to be told.
+"""One hook server's socket: whether it can be trusted, calls on it, and the queue of its observations.
 
-Enters: a request and the time by which an answer is of use. Leaves: the answer's bytes, or a failure with its Reason. A server
-that is away is tried again for a moment, because a restart takes less than a second and asking twice is allowed. Refuses
-sockets that another user could have put there, and answers over 4 MiB.
+Enters: a request and the time until which an answer is useful. Leaves: the answer's bytes, or a failure with its Reason. A
+server that is unavailable is tried again for a short time, because a restart takes less than a second and asking twice is
+allowed. Refuses sockets that another user could have created, and answers over 4 MiB.
 
 Source: gRPC status codes; unix(7).
 """
@@ -24,19 +24,19 @@ from runtimeproxy.chain.exchange import Answer
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
-RESTART_WAIT_S: Final = 1.5  # how long a server that is away is waited for
+RESTART_WAIT_S: Final = 1.5  # how long to wait for a server that is unavailable
 RETRY_PAUSE_S: Final = 0.05
 
 _ADJUST: Final = b"/lading.hook.v1.Hook/Adjust"
 _OBSERVE: Final = b"/lading.hook.v1.Hook/Observe"
 _STATUS_NAMES: Final[dict[int, str]] = {status: status.name for status in Status}
-# A server that ends cancels what it was answering; we cancelled nothing that we still wait for.
+# A server that stops cancels its open calls; the proxy cancels no call that it still waits for.
 _OF_A_RESTART: Final = frozenset({Status.UNAVAILABLE, Status.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """No usable answer. `passing`: may be gone in a moment."""
+    """No usable answer. `passing`: may be over in a moment."""
 
     reason: Reason
     message: str
@@ -52,19 +52,19 @@ class _Observation:
 
 class Endpoint:
     def __init__(self, path: str, log: Log, *, owner_uid: int) -> None:
-        """`owner_uid`: whose socket is trusted besides root's."""
+        """Create an endpoint. `owner_uid`: the user whose socket is trusted besides root's."""
         self.path = path
         self._folder = str(Path(path).parent)
-        self.dropped = 0  # observations that the server was not told of
+        self.dropped = 0  # observations that were not sent to the server
         self._trusted = {0, owner_uid}
         self._log = log
         self._connections = Connections(path, limit=MAX_ANSWER_BYTES)
         self._queue: deque[_Observation] = deque()
         self._teller: asyncio.Task[None] | None = None
-        self._deaf = False  # the last observation did not arrive: said once, and no longer waited for
+        self._deaf = False  # the last observation did not arrive: log it once, and do not wait for the server
 
     async def adjust(self, request: hook.AdjustRequest, *, until: float, patient: bool) -> bytes | Failure:
-        """`until` in loop.time(); `patient` waits for a server that restarts. Fills in `deadline_ms`."""
+        """Ask the server. `until` in loop.time(); `patient` waits for a server that restarts. Sets `deadline_ms`."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + (RESTART_WAIT_S if patient else 0)
         away: Failure | None = None  # why the server could not be asked so far
@@ -74,14 +74,14 @@ class Endpoint:
             if isinstance(answer, bytes):
                 return answer
             if not answer.passing or loop.time() + RETRY_PAUSE_S >= min(until, patience):
-                # What is left after the waiting may be too short for an answer: that tells nothing of the server.
+                # The time left after waiting may be too short for an answer: that says nothing about the server.
                 return away if away is not None and answer.reason is Reason.HOOK_TIMEOUT else answer
             away = answer
-            await asyncio.sleep(RETRY_PAUSE_S)  # on a busy machine, past `until`
+            await asyncio.sleep(RETRY_PAUSE_S)  # on a busy machine, this may end after `until`
         return away or _late(self.path, 0.0)
 
     def observe(self, request: hook.ObserveRequest, *, name: str, deadline_s: float) -> None:
-        """Queued, told in order; the oldest goes when the queue is full. `name` is the registration's, for the log."""
+        """Queue an observation, sent in order; a full queue drops the oldest one. `name` is the registration's, for the log."""
         if len(self._queue) == MAX_QUEUED:
             self._queue.popleft()
             self._drop(name, f"more than {MAX_QUEUED} observations wait for {self.path}")
@@ -90,7 +90,7 @@ class Endpoint:
             self._teller = asyncio.get_running_loop().create_task(self._tell())
 
     async def close(self, *, grace_s: float | None) -> None:
-        """Ends calls after `grace_s` (None: at once), and drops what is queued."""
+        """End calls after `grace_s` seconds (None: at once), and drop what is queued."""
         if self._teller is not None:
             self._teller.cancel()
             await asyncio.gather(self._teller, return_exceptions=True)
@@ -130,13 +130,13 @@ class Endpoint:
         return answer.content if answer.status == Status.OK else _failure(self.path, answer, timeout_s)
 
     def _distrust(self) -> Failure | None:
-        """Why the socket must not be spoken to now: not there, or possibly another user's."""
+        """Return why the socket must not be used now: it is missing, or may belong to another user."""
         try:
-            socket, parent = os.lstat(self.path), os.stat(self._folder)  # noqa: PTH116  a container waits; Path takes its time
+            socket, parent = os.lstat(self.path), os.stat(self._folder)  # noqa: PTH116  a container waits, and Path is slow
         except OSError as e:
             return _unreachable(self.path, e)
         if not stat.S_ISSOCK(socket.st_mode):
-            return _untrusted(self.path, "is no socket")
+            return _untrusted(self.path, "is not a socket")
         if socket.st_uid not in self._trusted:
             return _untrusted(self.path, f"belongs to uid {socket.st_uid}, not to root")
         if parent.st_uid not in self._trusted or (parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX):
@@ -156,11 +156,11 @@ def _failure(path: str, answer: Answer, timeout_s: float) -> Failure:
         case Status.UNIMPLEMENTED:
             message = (
                 f"{path} does not serve lading.hook.v1.Hook; "
-                "koordlet's protocol, runtime.v1alpha1.RuntimeHookService, is not spoken yet"
+                "koordlet's protocol, runtime.v1alpha1.RuntimeHookService, is not supported yet"
             )
             return Failure(reason=Reason.HOOK_INVALID, message=message)
         case Status.RESOURCE_EXHAUSTED:
-            return Failure(reason=Reason.HOOK_INVALID, message=f"{path} answered too much: {details}")
+            return Failure(reason=Reason.HOOK_INVALID, message=f"{path} sent too large an answer: {details}")
         case status:
             return Failure(
                 reason=Reason.HOOK_UNAVAILABLE,

@@ -1,9 +1,9 @@
-"""gRPC's unary calls as their client speaks them, one after the other on one HTTP/2 connection.
+"""The client side of unary gRPC calls, one after the other on one HTTP/2 connection.
 
-Enters: a call's path, message and time; bytes as the server sent them. Leaves: bytes for the server, and the call's `Answer`.
-Refuses: frames and header blocks that are none (MalformedError ends the connection), and a message over its limit, before it
-is there. Only one call is open at a time, so there is no stream to look up, and a call that is given up takes its connection
-with it. Written because a hook is asked while a container waits: grpcio's client takes half a millisecond more for a question.
+Enters: a call's path, message and timeout; bytes as the server sent them. Leaves: bytes for the server, and the call's
+`Answer`. Refuses: malformed frames and header blocks (MalformedError ends the connection), and a message over its limit, before
+all of it has arrived. Only one call is open at a time, so no stream has to be looked up, and a call that times out closes its
+connection. Written because a container waits while a hook is asked: grpcio's client takes half a millisecond more per question.
 
 Source: RFC 9113; gRPC's PROTOCOL-HTTP2.md.
 """
@@ -26,7 +26,7 @@ _TWO_SETTINGS: Final = Struct(">HLHL")
 _LONGEST_TIMEOUT_MS: Final = 99_999_999  # eight digits
 _PSEUDO_FIELDS: Final[Fields] = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"))
 _FIELDS: Final[Fields] = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
-# What a stream that was reset says of its call (PROTOCOL-HTTP2.md, "Errors").
+# The status of a call whose stream was reset (PROTOCOL-HTTP2.md, "Errors").
 _STATUS_OF_RESET: Final[dict[int, int]] = {
     ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
     ErrorCode.CANCEL: Status.CANCELLED,
@@ -37,15 +37,15 @@ _STATUS_OF_RESET: Final[dict[int, int]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     status: int  # google.rpc.Code
-    message: str = ""  # what an error says
+    message: str = ""  # of an error
     content: bytes = b""
 
 
 class Exchange:
     def __init__(self, *, limit: int) -> None:
-        """`limit`: bytes of the largest message that is taken."""
+        """Create the state of a new connection. `limit`: bytes of the largest accepted message."""
         self.answer: Answer | None = None  # of the call that was begun last
-        self.ended = False  # no other call can be made here
+        self.ended = False  # no other call can be made on this connection
         self._limit = limit
         self._out: list[bytes] = []
         self._sender = Sender()
@@ -54,10 +54,10 @@ class Exchange:
         self._reader = FrameReader()
         self._blocks = BlockReader(cached_block=CACHED_BLOCK)
         self._content = bytearray()
-        self._uncredited = 0  # bytes of DATA, padding too, since the connection's window was whole
+        self._uncredited = 0  # bytes of DATA, with padding, since the connection's window was full
 
     def begin(self, path: bytes, message: bytes, *, timeout_s: float) -> bytes:
-        """Allowed once the call before has its answer. What is to be sent."""
+        """Begin a call and return the bytes to send. Allowed once the previous call has its answer."""
         if self._question.stream < 0:
             self._greet()
         elif self._uncredited:
@@ -72,7 +72,8 @@ class Exchange:
         return self._taken()
 
     def receive(self, data: bytes) -> bytes:
-        """What is to be sent in turn. MalformedError: the connection is of no use any more."""
+        """Read bytes of the server and return the bytes to send in turn. MalformedError: the connection cannot be used any
+        more."""
         buffer = self._reader.feed(data)
         for kind, flags, stream, start, end in self._reader.frames(buffer):
             self._frame(buffer, kind, flags, stream, start + frames.HEADER_LENGTH, end)
@@ -84,7 +85,7 @@ class Exchange:
         return data
 
     def _greet(self) -> None:
-        """Windows as large as an answer may be, so that they are never updated while it comes."""
+        """Send windows as large as an answer may be, so that they need no update during an answer."""
         window = self._limit + (1 << 16)
         settings = _TWO_SETTINGS.pack(_ENABLE_PUSH, 0, frames.INITIAL_WINDOW_SIZE, window)
         self._out += (frames.PREFACE, frames.frame(frames.SETTINGS, 0, 0, settings), frames.window_update(0, window))
@@ -112,7 +113,7 @@ class Exchange:
                 self.ended = True
                 stream = self._question.stream
                 if end - start >= 8 and self._is_open(stream) and frames.unsigned(buffer, start) < stream:
-                    self._fail(Status.UNAVAILABLE, "it is going away")
+                    self._fail(Status.UNAVAILABLE, "the server is going away")
             case frames.WINDOW_UPDATE:
                 question = self._question if stream == self._question.stream else None
                 self._sender.credited(stream, question, frames.unsigned(buffer, start))
@@ -136,14 +137,14 @@ class Exchange:
             if len(self._content) > messages.PREFIX_LENGTH + length:
                 return self._fail(Status.INTERNAL, "more than one message")
         if flags & frames.END_STREAM:
-            return self._fail(Status.INTERNAL, "no status came")
+            return self._fail(Status.INTERNAL, "the answer has no status")
         return None
 
     def _answered(self, named: dict[bytes, bytes], fields: Fields) -> None:
         over = self._blocks.ends_stream
         http = named.get(b":status", b"200")
         if http != b"200" and b"grpc-status" not in named:
-            if over or not http.startswith(b"1"):  # else a better one follows
+            if over or not http.startswith(b"1"):  # a 1xx status is followed by the final one
                 self._fail(Status.UNKNOWN, f"HTTP status {http[:3]!r}", over=over)
         elif over:
             status = messages.parse_status(fields)
@@ -155,24 +156,24 @@ class Exchange:
     def _complete(self) -> None:
         content = self._content
         if len(content) < messages.PREFIX_LENGTH:
-            return self._fail(Status.INTERNAL, "no message came", over=True)
+            return self._fail(Status.INTERNAL, "the answer has no message", over=True)
         _, length = messages.parse_prefix(content)
         if content[0] or len(content) < messages.PREFIX_LENGTH + length:
-            return self._fail(Status.INTERNAL, "the message is compressed, or not whole", over=True)
+            return self._fail(Status.INTERNAL, "the message is compressed or incomplete", over=True)
         return self._end(Answer(status=Status.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True)
 
     def _fail(self, status: int, message: str, *, over: bool = False) -> None:
         self._end(Answer(status=status, message=message), over=over)
 
     def _end(self, answer: Answer, *, over: bool) -> None:
-        """`over`: the server ended the stream. One that answers, or gives up, before it has heard the whole question, and one
-        that still talks, would have to be told: the connection ends instead."""
+        """End the call. `over`: the server ended the stream. A server that answers, or gives up, before it has read the whole
+        question, or that still sends, would need a reset of the stream: the connection is closed instead."""
         self.answer = answer
         self.ended = self.ended or bool(self._question.left) or not over
 
 
 @lru_cache(maxsize=64)
 def _block(path: bytes, timeout_ms: int) -> bytes:
-    """A call's header block: literals, which no table is needed to read. A hook is mostly asked with the same time left."""
+    """Return a call's header block, as literals that need no table. Cached, because most questions have the same time left."""
     fields = (*_PSEUDO_FIELDS, (b":path", path), *_FIELDS, (b"grpc-timeout", b"%dm" % timeout_ms))
     return HeaderLane().render(fields)

@@ -1,8 +1,9 @@
-"""The folder of registrations: read ten times a second, published as one ordered tuple; the last good of a bad file is kept.
+"""Read the folder of registrations ten times a second, and publish them as one ordered tuple; keep the last good version of a
+bad file.
 
 Enters: a folder that may be absent, be deleted and come back. Leaves: registrations in order of file name, through a callback
-on the loop's thread, whenever they differ. A removed file is gone at once; a bad one is said once. Refuses (with an error in
-the log) files that someone else than root can write, and a folder that is so.
+on the loop's thread, whenever they differ. A removed file is dropped at once; a bad one is logged once. Refuses (with an error
+in the log) files and folders that users other than root can write.
 
 The folder is polled, not watched: inotify follows inodes, and every part of the path can be replaced (a folder that is removed
 and created again, a parent, the target of a link, a mount). Reading it takes some 70 µs.
@@ -20,7 +21,7 @@ from lading.log import Event, Log
 from runtimeproxy.chain.registrations import Registration, clash, parse_registration
 
 POLL_S: Final = 0.1
-MAX_SHARE: Final = 0.05  # of the loop's time, however many files there are
+MAX_SHARE: Final = 0.05  # of the loop's time, for any number of files
 MAX_FILE_BYTES: Final = 64 << 10
 
 Publish = Callable[[tuple[Registration, ...]], None]
@@ -28,13 +29,13 @@ Publish = Callable[[tuple[Registration, ...]], None]
 
 class HooksDir:
     def __init__(self, folder: Path, publish: Publish, log: Log, *, owner_uid: int | None = None) -> None:
-        """`owner_uid`: whose files are trusted besides root's; this process's user by default."""
+        """Create a reader. `owner_uid`: the user whose files are trusted besides root's; this process's user by default."""
         self._folder = folder.absolute()
         self._publish = publish
         self._log = log
         self._trusted = {0, os.geteuid() if owner_uid is None else owner_uid}
         self._good: dict[str, Registration] = {}
-        self._said: dict[str, str] = {}  # the last complaint about each file, so that it is said once
+        self._said: dict[str, str] = {}  # the last problem of each file, so that it is logged once
         self._published: tuple[Registration, ...] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -48,13 +49,13 @@ class HooksDir:
             self._timer = loop.call_later(max(POLL_S, (loop.time() - began) / MAX_SHARE), self.start)
 
     def close(self) -> None:
-        """Publishes nothing more. Idempotent."""
+        """Stop publishing. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def read(self) -> None:
-        """Reads the folder now, and publishes if the registrations differ from those published before."""
+        """Read the folder now, and publish if the registrations differ from those published before."""
         names = self._names()
         if names is not None:
             self._good = self._accept(names)
@@ -65,16 +66,17 @@ class HooksDir:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was complained of and is still so: of the folder, and of files in it, each by its name."""
+        """Return the current problems of the folder and of files in it, each with its name."""
         return tuple(self._said.values())
 
     @property
     def complaints(self) -> Mapping[str, str]:
-        """The same by the file's name, empty for the folder."""
+        """Return the problems by file name, empty for the folder."""
         return dict(self._said)
 
     def _names(self) -> list[str] | None:
-        """Registration files in order, or None where the folder can not be judged: what is known then stays."""
+        """Return the registration files in order, or None where the folder cannot be trusted or read: what is known is then
+        kept."""
         try:
             folder = self._folder.stat()
             names = sorted(path.name for path in self._folder.iterdir())
@@ -116,9 +118,9 @@ class HooksDir:
         return accepted
 
     def _read_trusted(self, name: str) -> bytes:
-        """The file's content, judged by the descriptor that it is read from. Raises ConfigError."""
+        """Return the file's content, checked by the descriptor that it is read from. Raises ConfigError."""
         try:
-            fd = os.open(self._folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang us
+            fd = os.open(self._folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block the proxy
             with open(fd, "rb") as file:
                 status = os.fstat(fd)
                 content = file.read(MAX_FILE_BYTES + 1) if stat.S_ISREG(status.st_mode) else None

@@ -1,8 +1,8 @@
-"""Whether each registered hook server answers: by its last question, and by a look every few seconds while nobody asks it.
+"""Track whether each registered hook server answers: by its last question, and by a probe every few seconds between questions.
 
-Enters: registrations, and how questions went. Leaves: for each registration why it does not answer, or nothing. A look is an
-HTTP/2 greeting: a server that hangs still lets connect, so only its own greeting counts. A question that failed in the last
-minute outweighs it, for a server that greets and then answers garbage does not work.
+Enters: registrations, and the results of questions. Leaves: for each registration why it does not answer, or an empty text. A
+probe is an HTTP/2 greeting: a server that hangs still accepts connections, so only its own greeting counts. A question that
+failed in the last minute outweighs it, because a server that greets and then answers garbage does not work.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ REMEMBER_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Seen:
-    silence: str = "not looked at yet"
+    silence: str = "not probed yet"
     failure: str = ""  # of the last question
     failed_at: float = 0.0
 
@@ -45,12 +45,12 @@ class HookWatch:
                 seen.silence = ""
 
     def silences(self) -> dict[str, str]:
-        """Why each does not answer; empty for one that does."""
+        """Return why each server does not answer; empty for one that does."""
         since = asyncio.get_running_loop().time() - REMEMBER_S
         return {name: seen.silence or (seen.failure if seen.failed_at > since else "") for name, seen in self._seen.items()}
 
     async def keep_looking(self) -> None:
-        """Never returns."""
+        """Probe the servers again and again. Never returns."""
         while True:
             self._changed.clear()
             await asyncio.gather(*(self._look(name, path) for name, path in self._endpoints.items()))

@@ -1,4 +1,4 @@
-"""A hook registration: one JSON file that says which server is asked, for which pods, at which stages, and what if it fails.
+"""Parse a hook registration: one JSON file with the server to ask, the pods and stages, and the policy if the server fails.
 
 Enters: the file's bytes and name. Leaves: a `Registration`, or a ConfigError that names file, key and value. Three fields are
 Koordinator's (`remote-endpoint`, `failure-policy`, `runtime-hooks`); docs/hook-api.md lists ours and the differences. An
@@ -30,11 +30,11 @@ class FailurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HideUnassigned:
-    """Environment that keeps cards from containers of pods that the registration's hook is not asked about."""
+    """The environment that hides cards from containers of pods that the registration's hook is not asked about."""
 
     env: tuple[tuple[str, str], ...]
     exempt_namespaces: frozenset[str] = frozenset()
-    keep_kubelet_devices: bool = False  # what a device plugin supplied is left alone
+    keep_kubelet_devices: bool = False  # devices from a device plugin stay visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,12 @@ class Registration:
         return stage.post in self.hooks
 
     def wants(self, annotations: Iterable[str]) -> bool:
-        """Whether this server is asked about a pod with these annotation keys."""
+        """Return whether this server is asked about a pod with these annotation keys."""
         return self.prefixes is None or any(key.startswith(self.prefixes) for key in annotations)
 
     def claims(self, annotation: str) -> bool:
-        """Whether this server answers for that annotation: it named a prefix of it. One that sees every pod claims none."""
+        """Return whether this server answers for that annotation: it named a prefix of it. A server that sees every pod claims
+        none."""
         return self.prefixes is not None and annotation.startswith(self.prefixes)
 
     def deadline_s(self, point: str) -> float:
@@ -91,7 +92,7 @@ class _File(_Table, frozen=True):
 
 
 def parse_registration(content: bytes, name: str) -> Registration:
-    """`name` is the file's. Raises ConfigError."""
+    """Parse a file named `name`. Raises ConfigError."""
     try:
         file = msgspec.json.decode(content, type=_File)
     except msgspec.ValidationError as e:
@@ -105,7 +106,7 @@ def parse_registration(content: bytes, name: str) -> Registration:
         raise _error(
             name,
             "static-adjustments.hide-unassigned",
-            "applies to pods that carry none of annotation-prefixes, and without those every pod is asked about",
+            "applies to pods that carry none of annotation-prefixes; without prefixes the hook is asked about every pod",
             hint="add annotation-prefixes",
         )
     return Registration(
@@ -121,7 +122,8 @@ def parse_registration(content: bytes, name: str) -> Registration:
 
 
 def clash(registration: Registration, others: Iterable[Registration]) -> ConfigError | None:
-    """One endpoint is asked once a stage: whichever of `others` (earlier by name) already asks it there is named."""
+    """Return an error if one of `others` (earlier by name) asks the same endpoint at the same stage: an endpoint is asked
+    once."""
     for other in others:
         twice = sorted(registration.hooks & other.hooks)
         if registration.endpoint == other.endpoint and twice:
@@ -136,7 +138,7 @@ def _error(name: str, key: str, problem: str, *, hint: str = "") -> ConfigError:
 def _endpoint(text: str, name: str) -> str:
     path = text.removeprefix("unix://").removeprefix("unix:")
     if not path.startswith("/") or path != posixpath.normpath(path) or path.startswith("//") or "\0" in path:
-        raise _error(name, "remote-endpoint", f"{text!r} is no absolute path of a socket", hint="/run/lading/hooks.sock")
+        raise _error(name, "remote-endpoint", f"{text!r} is not an absolute path of a socket", hint="/run/lading/hooks.sock")
     if len(path.encode("utf-8", "surrogatepass")) > SOCKET_PATH_MAX:
         raise _error(name, "remote-endpoint", f"{text!r} is longer than a socket's path can be ({SOCKET_PATH_MAX} bytes)")
     return path
@@ -189,5 +191,5 @@ def _hide(hide: _HideUnassigned, name: str) -> HideUnassigned:
 
 def _env_name(variable: str, name: str, key: str) -> str:
     if not re.fullmatch(r"[^=\0]+", variable):
-        raise _error(name, key, f"{variable!r} is no name of an environment variable")
+        raise _error(name, key, f"{variable!r} is not the name of an environment variable")
     return variable

@@ -1,8 +1,9 @@
-"""`hide-unassigned`: what the proxy itself sets on containers whose pod asks no hook for devices. Needs no call.
+"""Apply `hide-unassigned`: what the proxy itself sets on containers whose pod requests no devices from a hook. Needs no call.
 
-Enters: the static adjustment of a registration and a container's request. Leaves: an adjustment, or nothing for a container
-that is exempt: by the namespace that an operator configured (never by what a pod says of itself), or, where a device plugin
-serves the node too, because kubelet already supplied a card. Told from a user's own env by its form only: a list of UUIDs.
+Enters: the static adjustment of a registration and a container's request. Leaves: an adjustment, or None for a container that
+is exempt: by the namespace that an operator configured (never by what a pod declares), or, where a device plugin serves the
+node too, because kubelet already supplied a card. That card is told from a user's own environment by its form only: a list of
+UUIDs.
 
 Source: NVIDIA k8s-device-plugin's device-list strategies (envvar, volume-mounts, cdi-annotations, cdi-cri).
 """
@@ -19,7 +20,7 @@ _PLUGIN_MOUNTS: Final = "/var/run/nvidia-container-devices/"  # strategy volume-
 
 
 def decide_hidden(hide: HideUnassigned, request: cri.CreateContainerRequest) -> hook.Adjustment | None:
-    """What to set on this container, whose pod carries none of the registration's prefixes; None leaves it as it is."""
+    """Return what to set on this container, whose pod has none of the registration's prefixes; None leaves it unchanged."""
     if request.sandbox_config.metadata.namespace in hide.exempt_namespaces:
         return None
     if hide.keep_kubelet_devices and _supplied(hide, request.config):

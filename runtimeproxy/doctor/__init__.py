@@ -1,1 +1,1 @@
-"""`lading-runtimeproxy doctor`: is kubelet's way to its runtime, and to the hooks, all right?"""
+"""`lading-runtimeproxy doctor`: check kubelet's way to its runtime, and to the hooks."""

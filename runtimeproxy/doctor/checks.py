@@ -1,4 +1,4 @@
-"""The checks of `lading-runtimeproxy doctor`: a row each, and in docs/doctor.md a row with the same words."""
+"""The checks of `lading-runtimeproxy doctor`: one row each, with the same words as in docs/doctor.md."""
 
 from typing import Final
 
@@ -41,59 +41,59 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
     Check(
         name="ready",
         group=_OURS,
-        what="what lading-runtimeproxy says of itself at /readyz",
-        why="it knows best what it can not do now: runtime away, registrations unusable, a hook server silent",
+        what="what lading-runtimeproxy reports at /readyz",
+        why="it knows best what it cannot do now: no runtime, unusable registrations, a hook server that does not answer",
         look=then(Host.said, decide_ready),
     ),
     Check(
         name="connections",
         group=_OURS,
         what="connections in use, of max_connections, and those that were rejected",
-        why="kubelet's next connection is turned away when all are in use",
+        why="kubelet's next connection is rejected when all are in use",
         look=then(Host.load, decide_connections),
     ),
     Check(
         name="units",
         group=_OURS,
         what="systemd's units: installed, enabled, running",
-        why="what is not enabled is gone after the next boot, and kubelet with it",
+        why="what is not enabled does not start at the next boot, and then kubelet reaches no runtime",
         look=then(Host.units, decide_units),
     ),
     Check(
         name="versions",
         group=_OURS,
-        what="the versions of both daemons that run, and of this command",
-        why="neighbours go together when they are at most one minor version apart; an upgrade ends with a restart",
+        what="the versions of both running daemons, and of this command",
+        why="the daemons may be at most one minor version apart; an upgrade ends with a restart",
         look=then(Host.versions, decide_versions),
     ),
     Check(
         name="kubelet-endpoint",
         group=_KUBELET,
         what="the socket that kubelet talks to now and after its next start, and the file that says so",
-        why="past the proxy, pods start without the devices that they were given",
+        why="if kubelet bypasses the proxy, pods start without the devices that they were given",
         look=then(Host.route, decide_endpoint),
     ),
     Check(
         name="runtime",
         group=_RUNTIME,
         what="the container runtime answers, its version, its own conditions",
-        why="every call of kubelet's is its to answer",
+        why="it answers every call of kubelet",
         look=then(Host.runtime, decide_runtime),
         inside=reaches(lambda host: needs.runtime_needs(host.settings)),
     ),
     Check(
         name="hooks-dir",
         group=_HOOKS,
-        what="the folder of registrations: readable, root's only, each file valid, a hook for every guarded prefix",
-        why="a registration that can not be trusted is ignored, and guarded pods without one are refused",
+        what="the folder of registrations: readable, writable by root only, each file valid, a hook for every guarded prefix",
+        why="a registration that cannot be trusted is ignored, and guarded pods without one are refused",
         look=then(Host.folder, decide_folder),
         inside=then(Host.folder_inside, decide_sandbox),
     ),
     Check(
         name="hooks",
         group=_HOOKS,
-        what="each registered hook server: its socket is root's, somebody listens, and greets",
-        why="a pod that a silent server is asked about is refused, or starts without it where its policy is Ignore",
+        what="each registered hook server: its socket is root's, a process listens, and greets",
+        why="if a server does not answer, its pods are refused, or start without it where its policy is Ignore",
         look=then(Host.servers, decide_servers),
         inside=then(Host.servers_inside, decide_sandbox),
     ),

@@ -17,16 +17,16 @@ HOOKS_CONFIG: Final = Path("/etc/lading/hooks.toml")
 
 
 def doctor(argv: Sequence[str], check: Callable[[Settings], None]) -> None:
-    """`check` is the daemon's own, of what several settings together can show."""
+    """Run the doctor. `check` is the daemon's own, for what only several settings together can show."""
     parser = argparse.ArgumentParser(
         prog="lading-runtimeproxy doctor",
-        description="Is kubelet's way to its runtime all right? Looks at what lading-runtimeproxy depends on, says what is "
-        "wrong, why it matters and what mends it. Changes nothing; reads what it may, and says what it skipped.",
+        description="Check kubelet's way to its runtime: what lading-runtimeproxy depends on. Shows what is "
+        "wrong, why it matters and how to fix it. Changes nothing; reads what it may, and lists what it skipped.",
         epilog=EPILOG,
     )
     add_doctor_flags(parser)
     parser.add_argument(
-        "--hooks-config", type=Path, default=HOOKS_CONFIG, metavar="FILE", help=f"of lading-hooks [{HOOKS_CONFIG}]"
+        "--hooks-config", type=Path, default=HOOKS_CONFIG, metavar="FILE", help=f"the file of lading-hooks [{HOOKS_CONFIG}]"
     )
     parser.add_argument(
         "--host-root",

@@ -1,4 +1,4 @@
-"""What is wrong with the registrations of hook servers, and with the servers; and how near the proxy is to its limits.
+"""Decide what is wrong with the registrations of hook servers, and with the servers; and how near the proxy is to its limits.
 
 Enters: the folder as the proxy itself reads it, and each socket that a registration names. Leaves: verdicts.
 """
@@ -31,7 +31,7 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
         yield failed(f"{seen.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(seen.folder, name))
     unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
     if unclaimed:
-        at = ", at the latest when the proxy starts anew" if seen.complaints else ""  # till then the last good one is in force
+        at = ", at the latest after a restart of the proxy" if seen.complaints else ""  # until then the last good one
         whose = ", ".join(unclaimed)
         what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
         yield failed(what, mend=f"{_WRITE} {seen.folder / _OURS}")
@@ -40,13 +40,13 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
 
 
 def _mend_of(folder: Path, name: str) -> str:
-    """Of one file; of one that another program wrote, whatever it did not get wrong with its rights is that program's."""
+    """Return how to fix one file. Lading can fix owner and mode of another program's file, but not its content."""
     path = folder / name
     if not name:
         return f"chown root:root {folder}; chmod 0755 {folder}"
     if name == _OURS:
         return f"{_WRITE} {path}"  # owner and mode come with it
-    return f"chown root:root {path}; chmod 0644 {path}; what is wrong in it is for who wrote it, or: mv {path} {path}.off"
+    return f"chown root:root {path}; chmod 0644 {path}; the owner of the file must fix its content, or: mv {path} {path}.off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Verdict]:
             yield ok(f"{name}: {seen.path} answers; {seen.holder} holds it")
             continue
         ours = "systemctl restart lading-hooks.socket lading-hooks; lading-hooks doctor"
-        others = f"start its server, or take {name} out of hooks_dir where that is gone for good; ss -xlp src {seen.path}"
+        others = f"start its server, or remove {name} from hooks_dir if the server is gone for good; ss -xlp src {seen.path}"
         mend = ours if name == _OURS else others
         if server.registration.policy is FailurePolicy.IGNORE:
             yield warning(f"{name}: {problem}; failure-policy Ignore lets pods start without it", mend=mend)
@@ -77,10 +77,10 @@ def _problem(seen: SocketSeen) -> str:
     if seen.found is None:
         return f"{seen.path} is not there"
     if not seen.is_socket:
-        return f"{seen.path} is no socket"
+        return f"{seen.path} is not a socket"
     if seen.found.uid != seen.wanted.uid:
-        return f"{seen.path} belongs to uid {seen.found.uid}, not to root: the proxy does not speak to it"
-    return f"nobody listens at {seen.path}" if seen.holder is None else seen.silence
+        return f"{seen.path} belongs to uid {seen.found.uid}, not to root: the proxy does not use it"
+    return f"no process listens at {seen.path}" if seen.holder is None else seen.silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +94,10 @@ def decide_connections(seen: LoadSeen) -> Iterator[Verdict]:
     used = seen.said.gauge("lading_proxy_connections")
     rejected = seen.said.gauge("lading_proxy_connections_rejected_total") or 0
     if used is None:
-        yield skipped("the proxy does not tell: `ready` says why")
+        yield skipped("the proxy does not report its connections: see `ready`")
         return
     mend = (
-        f"who are they? ss -xp src {seen.socket}; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
+        f"list clients: ss -xp src {seen.socket}; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
     )
     if used >= seen.most:
         yield failed(f"all of {seen.most} connections are in use", mend=mend)

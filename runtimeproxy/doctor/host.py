@@ -1,4 +1,4 @@
-"""What the checks of `lading-runtimeproxy doctor` are decided of, read from a node: each thing once. Nothing is changed."""
+"""Read from a node what the checks of `lading-runtimeproxy doctor` need: each thing once. Nothing is changed."""
 
 import asyncio
 import os
@@ -34,16 +34,16 @@ UNITS: Final = (f"{DAEMON}.socket", f"{DAEMON}.service")
 
 
 class _Nowhere:
-    """What the proxy would log is found by its value."""
+    """A log sink that drops everything: what the proxy would log is also in the returned value."""
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         pass
 
 
 def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
-    """Blocks. As the proxy reads it, but for what it still knows of a file that turned bad."""
+    """Read the folder as the proxy does, but without its memory of earlier versions of a bad file. Blocks."""
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
-        raise PermissionError(f"{folder} may not be read")
+        raise PermissionError(f"no permission to read {folder}")
     found: list[Registration] = []
     reader = HooksDir(folder, found.extend, Log(_Nowhere()), owner_uid=0)
     reader.read()
@@ -53,7 +53,7 @@ def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
 
 
 class Host(DaemonView):
-    """One node, as this configuration sees it."""
+    """One node, with this configuration."""
 
     def __init__(self, settings: Settings, *, root: Path, config: ConfigSeen, hooks_config: Path) -> None:
         super().__init__(DAEMON, root)

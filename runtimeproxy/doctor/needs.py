@@ -1,4 +1,4 @@
-"""What lading-runtimeproxy uses of its node's files, check by check, and how each is had where its unit does not hide it.
+"""List the node's files that lading-runtimeproxy uses, check by check, and where each may be so that its unit does not hide it.
 
 Enters: settings and registrations. Leaves: paths with what they are for.
 """
@@ -17,19 +17,19 @@ _RESTART: Final = "systemctl restart lading-runtimeproxy"
 
 
 def config_need(config: Path) -> Needed:
-    elsewhere = f"install -D -m 0600 {config} {_ETC}/runtimeproxy.toml; no --config in its unit; {_RESTART}"
+    elsewhere = f"install -D -m 0600 {config} {_ETC}/runtimeproxy.toml; remove --config from its unit; {_RESTART}"
     return Needed(path=config, use=Use.READ, what="its configuration", elsewhere=elsewhere)
 
 
 def socket_needs(settings: Settings) -> tuple[Needed, ...]:
     folder = parse_endpoint(settings.listen).parent
-    elsewhere = f"listen below /run/lading, and ListenStream= too; {_RESTART}"
+    elsewhere = f"set listen to a path below /run/lading, and ListenStream= too; {_RESTART}"
     return (Needed(path=folder, use=Use.WRITE, what="the folder of its socket", elsewhere=elsewhere),)
 
 
 def runtime_needs(settings: Settings) -> tuple[Needed, ...]:
     endpoint = parse_endpoint(settings.runtime_endpoint)
-    elsewhere = f"the runtime's socket below /run, in its configuration; {_RESTART}"
+    elsewhere = f"put the runtime's socket below /run, in the runtime's configuration; {_RESTART}"
     return (Needed(path=endpoint, use=Use.CONNECT, what="runtime_endpoint", elsewhere=elsewhere),)
 
 
@@ -53,7 +53,7 @@ def server_needs(registrations: Iterable[Registration]) -> tuple[Needed, ...]:
             path=Path(one.endpoint),
             use=Use.CONNECT,
             what=f"remote-endpoint of {one.name}",
-            elsewhere="its server's socket below /run, and remote-endpoint in its registration",
+            elsewhere="put the server's socket below /run, and change remote-endpoint in its registration",
         )
         for one in registrations
     )

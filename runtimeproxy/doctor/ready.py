@@ -1,4 +1,4 @@
-"""What mends each condition of /readyz that does not hold (runtimeproxy.readiness has them)."""
+"""Map each condition of /readyz (runtimeproxy.readiness) to what fixes it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,11 +8,11 @@ from lading.doctor.http import decide_ready as decide_conditions
 from lading.doctor.model import Verdict
 
 MENDS: Final = {
-    "runtime": "lading-runtimeproxy doctor --only runtime; systemctl restart containerd where it hangs (containers go on)",
+    "runtime": "lading-runtimeproxy doctor --only runtime; systemctl restart containerd if it hangs (containers keep running)",
     "socket": "systemctl restart lading-runtimeproxy.socket lading-runtimeproxy",
-    "hooks-dir": "lading-runtimeproxy doctor --only hooks-dir has what mends each file; "
-    "without any: lading-hooks registration --write",
-    "hook": "lading-runtimeproxy doctor --only hooks; where it is 50-lading.json: "
+    "hooks-dir": "lading-runtimeproxy doctor --only hooks-dir shows how to fix each file; "
+    "if there is none: lading-hooks registration --write",
+    "hook": "lading-runtimeproxy doctor --only hooks; if it is 50-lading.json: "
     "systemctl restart lading-hooks.socket lading-hooks",
 }
 

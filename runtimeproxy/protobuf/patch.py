@@ -1,11 +1,11 @@
-"""A serialised message with some of its fields changed, and everything else as it was, byte for byte.
+"""Change some fields of a serialised message, and leave everything else as it is, byte for byte.
 
-Enters: a message's bytes, which parse, and an edit for each field that changes. Leaves: the changed bytes. Nothing is parsed
-but entries of the fields that have an edit, so a message of megabytes costs little more than a copy, and a field that our copy
-of the API does not know stays where it is. An embedded message that comes in parts is joined, which is what it means.
+Enters: a message's bytes, which parse, and an edit for each field that changes. Leaves: the changed bytes. Only entries of the
+fields that have an edit are parsed, so a message of megabytes costs little more than a copy, and a field that our copy of the
+API does not know stays where it is. An embedded message that comes in parts is joined, which has the same meaning.
 
-An edit serves once. `meet` is shown each occurrence of its field, in order: what stands there instead, as a whole field, or
-None to leave it. `rest` is what is missing at the end. Editing what was edited changes nothing.
+An edit is used once. `meet` gets each occurrence of its field, in order, and returns what replaces it, as a whole field, or
+None to leave it. `rest` returns what is missing at the end. Editing an edited message changes nothing.
 
 Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
 """
@@ -49,7 +49,7 @@ def edited(message: bytes, edits: Edits) -> bytes:
 
 
 def _pieces(message: bytes, spans: Iterable[tuple[int, int]], edits: Edits) -> list[bytes | memoryview]:
-    """`spans`: where in `message` the parts of what is edited lie."""
+    """Return the pieces of the edited message. `spans`: where in `message` its parts are."""
     view = memoryview(message)
     pieces: list[bytes | memoryview] = []
     parts: dict[int, list[tuple[int, int]]] = {}  # of embedded messages, by tag
@@ -93,8 +93,9 @@ def _varint(value: int) -> bytes:
 
 
 class Upserted:
-    """Key and value pairs: `wanted` take the place of the first of their key, or come last; others of their key go, and all of
-    those in `removed`: runtimes differ on which of two counts. `replaced`: keys that were there and are not as they were."""
+    """An edit of key and value pairs: `wanted` replace the first entry with their key, or come last; other entries with their
+    key are dropped, and all with a key in `removed`, because runtimes differ on which of two counts. `replaced`: keys that were
+    there and have changed."""
 
     def __init__(
         self, wanted: Mapping[str, bytes], render: Callable[[Iterable[cri.KeyValue]], bytes], removed: Iterable[str] = ()
@@ -126,7 +127,7 @@ class Upserted:
 
 
 def upserted_map(kind: type[Message], name: str, wanted: Mapping[str, str]) -> Upserted:
-    """A map's entries have the fields of a CRI KeyValue."""
+    """Return an edit of a map field, whose entries have the fields of a CRI KeyValue."""
 
     def render(entries: Iterable[cri.KeyValue]) -> bytes:
         return _rendered(kind, name, {entry.key: entry.value.decode() for entry in entries})
@@ -135,7 +136,8 @@ def upserted_map(kind: type[Message], name: str, wanted: Mapping[str, str]) -> U
 
 
 class AtPaths:
-    """Mounts, devices: ours take the place of whatever stands at their path of the container, however its path is written."""
+    """An edit of mounts or devices: ours replace each entry with the same container path, independent of how its path is
+    written."""
 
     def __init__(self, name: str, ours: Iterable[cri.Mount | cri.Device]) -> None:
         self._name = name
@@ -162,7 +164,7 @@ def _cleaned(path: str) -> str:
 
 
 class Named:
-    """Appended, each name unless it is there."""
+    """An edit that appends each name unless it is there."""
 
     def __init__(self, names: Iterable[str], read: Callable[[bytes], str], render: Callable[[list[str]], bytes]) -> None:
         self._missing = dict.fromkeys(names)
@@ -178,7 +180,7 @@ class Named:
 
 
 class Replaced:
-    """A field with one value."""
+    """An edit of a field with one value."""
 
     def __init__(self, kind: type[Message], name: str, value: str | int) -> None:
         self._ours = _rendered(kind, name, value)
@@ -192,5 +194,5 @@ class Replaced:
 
 
 def _rendered(kind: type[Message], name: str, value: Any) -> bytes:
-    """That field alone; nothing where its value is the default one."""
+    """Return this field alone, serialised; nothing where its value is the default."""
     return kind(**{name: value}).SerializeToString(deterministic=True)

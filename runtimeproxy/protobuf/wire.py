@@ -1,8 +1,8 @@
-"""The protobuf wire format, as far as it takes to handle a large message a part at a time.
+"""Read the protobuf wire format, as far as needed to process a large message a part at a time.
 
-Enters: a message's bytes, which may be anything. Leaves: where its fields lie, or the message parsed: field by field the same
-as parsed in one go, because protobuf merges what it is given one after the other. A C call holds the interpreter until it
-returns, in whichever thread; so none of these takes more than a part. Refuses what protobuf refuses, with its DecodeError.
+Enters: a message's bytes, which may be anything. Leaves: where its fields are, or the parsed message: parsing field by field
+gives the same as parsing at once, because protobuf merges what it is given one after the other. A C call holds the GIL until it
+returns, in any thread; so none of these processes more than a part. Refuses what protobuf refuses, with its DecodeError.
 
 Source: protobuf.dev/programming-guides/encoding.
 """
@@ -15,33 +15,33 @@ from google.protobuf.message import Message
 # Wire types: 0 varint, 1 fixed64, 2 length-delimited, 3 and 4 begin and end of a group, 5 fixed32.
 LENGTH: Final = 2
 
-# Bytes that are searched or parsed at a time: well under a millisecond, of fields of any size.
+# Bytes that are searched or parsed at a time: well under a millisecond, for fields of any size.
 PART: Final = 64 << 10
-# Deeper than protobuf goes.
+# Deeper than protobuf's own limit.
 _MAX_DEPTH: Final = 100
 
 Field = tuple[int, int, int, int]  # its tag (number << 3 | wire type), where it starts, where its content starts and ends
 
 
 class BrokenWireError(Exception):
-    """What comes next is no field, as far as seen here; protobuf has the last word on it."""
+    """The next bytes are not a field, as far as this module reads; protobuf decides."""
 
 
 def contains(message: bytes, needle: bytes) -> bool:
-    """`needle in message`, a part at a time."""
+    """Return `needle in message`, searching a part at a time."""
     overlap = len(needle) - 1
     return any(message.find(needle, at, at + PART + overlap) >= 0 for at in range(0, max(1, len(message)), PART))
 
 
 def parse_in_parts(kind: type[Message], message: bytes) -> Message:
-    """`kind.FromString(message)`."""
+    """Return `kind.FromString(message)`. Raises google.protobuf's DecodeError."""
     parsed = kind()
     _merge(parsed, message, 0, len(message))
     return parsed
 
 
 def fields(message: bytes, start: int, end: int) -> Iterator[Field]:
-    """The fields between `start` and `end`, each of which must end there at the latest. A group is one field."""
+    """Yield the fields between `start` and `end`, each of which must end there at the latest. A group is one field."""
     at = start
     while at < end:
         begin = at
@@ -74,7 +74,7 @@ def fields(message: bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def _merge(into: Message, message: bytes, start: int, end: int) -> None:
-    """Runs of fields as they are; a field that is large itself and a message, in parts of its own."""
+    """Merge runs of fields as they are; merge a field that is large and a message in parts of its own."""
     if end - start <= PART:
         _take(into, message, start, end)
         return
@@ -89,7 +89,7 @@ def _merge(into: Message, message: bytes, start: int, end: int) -> None:
                 _merge(inner, message, content, stop)
                 run = stop
     except BrokenWireError:
-        pass  # what is left is protobuf's to refuse, which it does where it meets this
+        pass  # protobuf refuses the rest
     _take(into, message, run, end)
 
 
@@ -98,7 +98,7 @@ def _take(into: Message, message: bytes, start: int, end: int) -> None:
 
 
 def _inner(into: Message, name: str) -> Message | None:
-    """Where one more occurrence of this field goes; None for a map's, which is an entry and no message of its own."""
+    """Return where one more occurrence of this field goes; None for a map's, which is an entry and not a message of its own."""
     held: Any = getattr(into, name)
     if isinstance(held, Message):
         held.SetInParent()
@@ -120,7 +120,7 @@ def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _group_end(message: bytes, at: int, end: int, number: int) -> int:
-    """Behind the end of the group whose content begins at `at`."""
+    """Return the position behind the end of the group whose content begins at `at`."""
     opened = [number]
     while opened:
         tag, at = _varint(message, at, end)

@@ -1,9 +1,9 @@
-"""How many bytes of held messages there may be in all, over every connection of the process.
+"""Limit the bytes of held messages over all connections of the process.
 
-A call reserves memory for its whole message before its client gets credit for more than the stream's first window. So whatever
-was reserved can be received to its end: two half messages never wait for each other. The runtime chooses that first window, and
-it may be as large as a message. Bytes that arrive before their memory is reserved are *early*: all calls together may have a
-quarter of the budget of them, and each call a default window besides.
+A call reserves memory for its whole message before its client gets credit for more than the stream's first window. So a message
+with a reservation can be received completely: two half messages never wait for each other. The runtime chooses that first
+window, and it may be as large as a message. Bytes that arrive before their memory is reserved are *early*: all calls together
+may have a quarter of the budget of them, and each call a default window besides.
 """
 
 from collections import deque
@@ -36,7 +36,8 @@ class HoldBudget:
         self._early += size
 
     def reserve(self, size: int, granted: Callable[[], None]) -> bool:
-        """True: reserved. False: `granted` is called once it is. `size` is at most the limit."""
+        """Reserve memory. Return True if it is reserved now; otherwise `granted` is called later. `size` is at most the
+        limit."""
         if not self._waiting and size <= self._room:
             self._room -= size
             return True
@@ -44,7 +45,7 @@ class HoldBudget:
         return False
 
     def withdraw(self, granted: Callable[[], None]) -> None:
-        """The call ended before its turn came."""
+        """Cancel a reservation that was not granted yet: its call ended."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] is not granted)
         self._serve()
 

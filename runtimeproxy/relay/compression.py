@@ -1,4 +1,4 @@
-"""The content of a message that may be compressed: gzip and deflate, of a bounded size unpacked.
+"""Decompress the content of a message that may be compressed with gzip or deflate, up to a size limit.
 
 Source: gRPC's PROTOCOL-HTTP2.md and its compression document.
 """
@@ -10,12 +10,12 @@ from typing import Final
 from lading.http2.messages import PREFIX_LENGTH, Status, parse_prefix, too_large
 from runtimeproxy.relay.received import joined
 
-# Of one compressed message. Clients write one; each more costs a copy of what is behind it.
+# Of one compressed message. Clients write one; each further member costs a copy of what follows it.
 _MAX_MEMBERS: Final = 64
 
 
 class UnreadableMessageError(Exception):
-    """A message whose content can not be had: an unknown compression, damaged, or larger than allowed when unpacked."""
+    """A message whose content cannot be read: an unknown compression, damaged, or larger than allowed when decompressed."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,8 @@ class UnreadableMessageError(Exception):
 
 
 def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
-    """The content of the first message in `buffer`, decompressed, at most `limit` bytes (a compression bomb ends there)."""
+    """Return the content of the first message in `buffer`, decompressed, at most `limit` bytes (a compression bomb ends
+    there)."""
     if len(buffer) < PREFIX_LENGTH:
         raise UnreadableMessageError(Status.INTERNAL, "there is no message")
     length = parse_prefix(buffer)[1]
@@ -31,7 +32,7 @@ def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
 
 
 def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int) -> bytes:
-    """The same of one whole message in parts, of which the first has its prefix whole."""
+    """Return the content of one whole message in parts, of which the first contains the whole prefix."""
     compressed, _ = parse_prefix(parts[0])
     content = joined([memoryview(parts[0])[PREFIX_LENGTH:], *parts[1:]])
     if not compressed:
@@ -43,7 +44,8 @@ def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int
 
 
 def _inflated(content: bytes, window_bits: int, limit: int) -> bytes:
-    """Every member of the stream, because Go's gzip reads on behind the first: what hides there must be seen here too."""
+    """Decompress every member of the stream, because Go's gzip reads on behind the first: what hides there must be seen here
+    too."""
     message = b""
     for _ in range(_MAX_MEMBERS):
         if not content:

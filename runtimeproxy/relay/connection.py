@@ -5,21 +5,21 @@
                                     └───────┘ ──events──▶ CallHeld, CallEnded, CallCancelled
                                         ▲──────── forward(stream), refuse(stream)
 
-Enters: bytes of both sides, in the order in which they came. Leaves: bytes for both sides, and events. Every frame goes on as
-it came unless one of these holds:
+Enters: bytes of both sides, in the order in which they came. Leaves: bytes for both sides, and events. Every frame is forwarded
+unchanged unless one of these holds:
 
-* a call whose `:path` is in `held_paths`: its HEADERS go on at once (so the runtime's deadline runs and its HPACK table stays
-  the client's), its DATA are taken until the message is whole (holding.py), then `CallHeld` says so. `forward` sends it on,
-  changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or the runtime answers
-  first, the hold is cancelled and `CallCancelled` says so. There is no fourth way.
-* DATA for which the runtime's window is short, which can only happen after the relay sent bytes of its own: queued (flow.py).
+* a call whose `:path` is in `held_paths`: its HEADERS are forwarded at once (so the runtime's deadline runs and its HPACK table
+  stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` is raised. `forward` sends
+  it, changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or the runtime
+  answers first, the hold is cancelled and `CallCancelled` is raised. A hold ends in no other way.
+* DATA for which the runtime's window is too small, which can only happen after the relay sent bytes of its own: queued (flow.py).
 * WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
-* whatever either side still sends on a refused call: dropped, its credit given back (refused.py).
+* everything that either side still sends on a refused call: dropped, its credit given back (refused.py).
 * header blocks, once one had to be dropped: re-encoded (headers.py).
-* what the relay itself has to say to the client before the runtime's SETTINGS came: it waits for them.
+* the relay's own frames for the client before the runtime's SETTINGS came: they wait for them.
 
-Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. What a well-formed frame *means* is
-its receiver's to judge.
+Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. Whether the *content* of a well-formed
+frame is valid is for its receiver to check.
 """
 
 from collections.abc import Callable, Collection
@@ -37,16 +37,16 @@ from runtimeproxy.relay.holding import Holding
 from runtimeproxy.relay.refused import Refused
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 
-# containerd's own limit for a request; a larger one could not be forwarded either.
+# containerd's own limit for a request: containerd refuses a larger one.
 MAX_MESSAGE: Final = 16 << 20
 # Replies that are observed carry one id.
 MAX_OBSERVED: Final = 64 << 10
-# Our PING behind a GOAWAY: once it is answered, the client opens no more calls.
+# The relay's PING after a GOAWAY: once it is answered, the client opens no more calls.
 _END_KNOWN: Final = b"lading\x00\x01"
 
 
 class Relay:
-    """Not thread-safe. `changed` is called when output appears outside a call of this relay's own methods."""
+    """A relay. Not thread-safe. `changed` is called when output appears outside a call of this relay's own methods."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Relay:
         changed: Callable[[], None] = lambda: None,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        self.held_paths = held_paths  # replaced when registrations change; open calls keep what they were
+        self.held_paths = held_paths  # replaced when registrations change; open calls are not affected
         self.events: list[RelayEvent] = []
         self.broken: Broken | None = None
         self._preface = frames.PREFACE
@@ -97,7 +97,7 @@ class Relay:
 
     @property
     def begun(self) -> bool:
-        """The client's preface came whole: its 24 bytes and its SETTINGS (3.4)."""
+        """Return whether the client's preface is complete: its 24 bytes and its SETTINGS (3.4)."""
         return self._begun
 
     @property
@@ -125,19 +125,19 @@ class Relay:
             self._break(Side.RUNTIME, e)
 
     def to_client(self) -> bytes:
-        """The bytes for the client since the last time."""
+        """Return the bytes for the client since the last call."""
         if not self._greeted:
             return b""
         return self._replies.take()
 
     def to_runtime(self) -> bytes:
-        """The bytes for the runtime since the last time, or the next part of what waits (`more_to_runtime`)."""
+        """Return the bytes for the runtime since the last call, or the next part of what waits (`more_to_runtime`)."""
         self._flow.next_burst()
         return self._requests.take()
 
     @property
     def more_to_runtime(self) -> bool:
-        """Something waits for the next `to_runtime`, not for the runtime."""
+        """Return whether bytes wait for the next `to_runtime`, and not for the runtime."""
         return self._flow.more
 
     def take_events(self) -> list[RelayEvent]:
@@ -145,7 +145,7 @@ class Relay:
         return events
 
     def forward(self, stream_id: int, message: bytes | None = None, *, observe: bool = False) -> bool:
-        """Sends a held message on: as it came, or `message` (without prefix) in its place. False: the call is over."""
+        """Forward a held message unchanged, or `message` (without prefix) in its place. Return False if the call is over."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.hold is not Hold.HELD or self.broken:
             return False
@@ -155,7 +155,7 @@ class Relay:
         return True
 
     def refuse(self, stream_id: int, status: int, message: str) -> bool:
-        """Ends a held call with an error for its caller. False: the call is over."""
+        """End a held call with an error for its caller. Return False if the call is over."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.hold not in (Hold.RECEIVING, Hold.HELD) or self.broken:
             return False
@@ -166,17 +166,17 @@ class Relay:
         return True
 
     def announce_end(self) -> None:
-        """Tells the client to open no more calls here. Those that are open go on, and those that it opened before it knew."""
+        """Tell the client to open no more calls here. Open calls continue, as do those that it opened before it knew."""
         self._say_goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR)
         self._replies.inject(frames.frame(frames.PING, 0, 0, _END_KNOWN))
 
     @property
     def ended(self) -> bool:
-        """After `announce_end`: the client knows, and no call is open."""
+        """Return whether the client knows of the end and no call is open, after `announce_end`."""
         return self._end_known and not self._open
 
     def end(self, message: str) -> None:
-        """Ends every open call with UNAVAILABLE, and the connection."""
+        """End every open call with UNAVAILABLE, and the connection."""
         if self.broken:
             return
         for stream_id, answered in list(self._open.items()):
@@ -195,7 +195,7 @@ class Relay:
         self._streams.clear()
         self._flow.end()
         self._open.clear()
-        # What the runtime sent wrong is no fault of the client's.
+        # An error of the runtime is not reported as an error of the client.
         code = error.code if by is Side.CLIENT or error.code is ErrorCode.NO_ERROR else ErrorCode.INTERNAL_ERROR
         if not self._greeted:
             self._greeted = True
@@ -209,7 +209,7 @@ class Relay:
     # ---- client → runtime
 
     def _meet_request(self, stream_id: int, fields: Fields, end_stream: bool) -> bytes | None:
-        """A request's header block: None if it goes on now, or what goes on in its place."""
+        """Process a request's header block. Return None if it is forwarded now, or what is sent in its place."""
         if stream_id > self._last_stream:
             self._last_stream = stream_id
             self._open[stream_id] = False
@@ -266,7 +266,7 @@ class Relay:
         if stream.whole:
             self.events.append(self._holding.hold(stream))
         elif end_stream:
-            return self._holding.send_on(stream, stream.received.parts)  # cut short: the runtime says what is wrong with it
+            return self._holding.send_on(stream, stream.received.parts)  # incomplete: the runtime refuses it
         return b""
 
     def _refuse(self, stream: Stream, status: int, message: str) -> bytes:
@@ -312,7 +312,7 @@ class Relay:
         return None
 
     def _announced(self, by: Direction, about: Direction, changed: dict[int, int]) -> None:
-        """SETTINGS sent in direction `by` say what their sender accepts in the other one, `about`."""
+        """Apply SETTINGS sent in direction `by`: they say what their sender accepts in the other direction, `about`."""
         if frames.HEADER_TABLE_SIZE in changed:
             about.lane.announce_table_size(changed[frames.HEADER_TABLE_SIZE])
         by.unacknowledged.append(changed)
@@ -342,7 +342,7 @@ class Relay:
             return None
         if stream.hold is Hold.REFUSED:
             length = end - start - frames.HEADER_LENGTH
-            if length:  # the client will never see these bytes, so it can not give the credit for them
+            if length:  # the client never sees these bytes, so it cannot give the credit for them
                 self._requests.out.append(frames.window_update(0, length))
             return b""
         if stream.observe and len(stream.reply) < MAX_OBSERVED:
@@ -395,16 +395,16 @@ class Relay:
     # ---- the end of a call
 
     def _answered(self, stream_id: int) -> None:
-        """The runtime said its last. A call that is still held ends so: the runtime answered first, and its answer wins. What
-        of the request waits here does not go on, and the runtime is told so: it would wait for the end for ever, or see one
-        behind a hole."""
+        """End a call that the runtime has answered completely. If it is still held, the runtime's answer wins. What waits here
+        of the request is not sent, and the stream is reset at the runtime: otherwise it would wait for the end for ever, or see
+        an end behind a gap."""
         stream = self._streams.get(stream_id)
         if stream and (stream.queue or stream.received):
             self._requests.out.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
         self._cancel(stream_id, Side.RUNTIME)
 
     def _cancel(self, stream_id: int, by: Side) -> None:
-        """The call is over without an answer of the runtime's that was observed."""
+        """End a call without an observed answer of the runtime."""
         stream = self._streams.get(stream_id)
         if stream:
             self._give_up(stream, by)

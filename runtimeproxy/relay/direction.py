@@ -1,9 +1,9 @@
-"""One direction of the relay: its frames as they come in, its header blocks, and the bytes that go out at its far end.
+"""One direction of the relay: its incoming frames, its header blocks, and the bytes that it sends.
 
-Enters: bytes. Leaves: the same bytes in `out`, except where a handler puts something in a frame's place. A header block that
-comes in pieces (CONTINUATION) is kept until it is whole, because nothing may come between them. DATA that nobody looks into is
-not kept: C-core writes frames of megabytes, and their end need not have come before their beginning goes on. What the relay
-itself says meanwhile (`inject`) waits for that end. Refuses: what breaks framing or compression (RFC 9113 4.3, 6.10).
+Enters: bytes. Leaves: the same bytes in `out`, except where a handler replaces a frame. A header block that comes in pieces
+(CONTINUATION) is kept until it is complete, because nothing may come between them. DATA that no handler reads is not kept:
+C-core writes frames of megabytes, and their beginning is forwarded before their end has come. What the relay itself sends
+meanwhile (`inject`) waits for that end. Refuses: bytes that break framing or compression (RFC 9113 4.3, 6.10).
 """
 
 from collections import deque
@@ -16,18 +16,18 @@ from lading.http2.headers import Fields, HeaderLane
 
 # All pieces of a header block together.
 MAX_BLOCK: Final = 1 << 20
-# From here on a slice is not copied: a view keeps the buffer, of one read, until it is written.
+# Slices from this size on are not copied: a view keeps the buffer, of one read, until it is written.
 LARGE_SLICE: Final = 32 << 10
 
 Bytes = bytes | memoryview
-# (buffer, flags, stream, start, end) of a frame → None: it goes on as it is, or what goes on in its place.
+# (buffer, flags, stream, start, end) of a frame → None: forward it unchanged, or what is sent in its place.
 Handler = Callable[[bytes, int, int, int, int], bytes | None]
 # (stream, fields, ends the stream) of a header block → the same.
 Meet = Callable[[int, Fields, bool], bytes | None]
 
 
 class Direction:
-    """`meet` is shown each header block, `handlers` are for the other types of frames that somebody looks at."""
+    """A direction. `meet` gets each header block; `handlers` are for the other types of frames that the relay reads."""
 
     __slots__ = (
         *("_behind", "_block", "_cut", "_frames", "_handlers", "_left", "_meet", "_opening"),
@@ -37,13 +37,14 @@ class Direction:
     def __init__(
         self, meet: Meet, handlers: Mapping[int, Handler], *, cuts_through: Callable[[int], bool] = lambda stream: False
     ) -> None:
-        """`cuts_through`: whether DATA of this stream goes on before it is whole; the handler sees it as empty, at its end."""
+        """Create a direction. `cuts_through`: whether DATA of this stream is forwarded before it is complete; the handler gets
+        it as empty, at its end."""
         self.reader = FrameReader(cuts_through)
         self.lane = HeaderLane()
         self.out: list[Bytes] = []
-        self._left = 0  # bytes still to come of the frame whose beginning went on
+        self._left = 0  # bytes still to come of the frame whose beginning was forwarded
         self._cut = 0, 0  # its flags and stream
-        self._behind: list[Bytes] = []  # what was injected meanwhile
+        self._behind: list[Bytes] = []  # what was injected before its end
         # Each SETTINGS sent in this direction and not acknowledged yet; None is a barrier of the relay's own.
         self.unacknowledged: deque[dict[int, int] | None] = deque()
         self._meet = meet
@@ -58,7 +59,7 @@ class Direction:
         self._frames = bytearray()
 
     def pump(self, data: bytes) -> None:
-        """Takes bytes in, and puts what may go on into `out`."""
+        """Read bytes, and put what may be forwarded into `out`."""
         if self._left:
             data = self._pass_on(data)
         buffer = self.reader.feed(data)
@@ -89,7 +90,7 @@ class Direction:
                 out.append(buffer[passing:end])
 
     def _pass_on(self, data: bytes) -> bytes:
-        """More of the frame that is half out; returns what lies behind it."""
+        """Forward more of the frame whose beginning was forwarded; return what follows it."""
         part = data[: self._left]
         self.out.append(part)
         self._left -= len(part)
@@ -103,11 +104,11 @@ class Direction:
         return data[len(part) :]
 
     def inject(self, data: Bytes) -> None:
-        """Something of the relay's own, never inside a frame of somebody else's."""
+        """Send bytes of the relay's own, never inside a frame of the sender."""
         (self._behind if self._left else self.out).append(data)
 
     def take(self) -> bytes:
-        """What went into `out` since the last time, in at most one copy."""
+        """Return what went into `out` since the last call, in at most one copy."""
         only = self.out[0] if len(self.out) == 1 else None
         data = only if isinstance(only, bytes) else b"".join(self.out)
         self.out.clear()
@@ -152,7 +153,7 @@ class Direction:
         return self.render_block(stream, fields, end_stream=end_stream)
 
     def render_block(self, stream: int, fields: Fields, *, end_stream: bool) -> bytes:
-        """A block of the relay's own, or one that can not go on as it came."""
+        """Encode a block of the relay's own, or one that cannot be forwarded verbatim."""
         return frames.header_block(stream, self.lane.render(fields), end_stream=end_stream)
 
     def _push_promise(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What the relay tells its shell: a call is held, has ended, or is over before its end; and how a connection broke."""
+"""The events of the relay: a call is held, has ended, or was cancelled; and how a connection broke."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallHeld:
-    """The message of a held call is whole. Answer with `forward` or `refuse`, now or later."""
+    """The message of a held call is complete. Answer with `forward` or `refuse`, now or later."""
 
     stream: int
     path: bytes
@@ -35,7 +35,7 @@ class CallHeld:
 
     @property
     def message(self) -> bytes:
-        """With its prefix, perhaps compressed: compression.unpack. A copy."""
+        """Return a copy with its prefix, perhaps compressed: see compression.unpack."""
         return joined(self.parts)
 
 
@@ -50,7 +50,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallCancelled:
-    """A held or observed call is over before its end: `by` whom. Nothing may be answered any more."""
+    """A held or observed call is over before its end, because of `by`. Nothing may be answered any more."""
 
     stream: int
     by: Side

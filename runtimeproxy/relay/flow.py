@@ -1,8 +1,8 @@
-"""Flow control of requests: what the client may send, what of it the runtime has room for now, and what waits (RFC 9113 5.2).
+"""Flow control of requests: what the client may send, what the runtime has window for now, and what waits (RFC 9113 5.2).
 
-Enters: sizes of DATA that came, credit that the runtime gave, windows that it announced. Leaves: DATA for the runtime as it
-has room, and credit for the client: the runtime's own where frames merely pass, ours for what was taken from them (windows.py).
-Refuses: DATA beyond a window, where the runtime would judge it but does not see it.
+Enters: sizes of received DATA, credit and windows from the runtime. Leaves: DATA for the runtime as its windows allow, and
+credit for the client: the runtime's own where frames merely pass, the relay's for what it took (windows.py). Refuses: DATA
+beyond a window, where the runtime would judge it but does not see it.
 """
 
 from typing import Final
@@ -14,13 +14,13 @@ from runtimeproxy.relay.direction import Bytes, Direction
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 from runtimeproxy.relay.windows import Window
 
-# What of waiting DATA goes to the runtime at a time: other connections have their turn before the next.
+# Bytes of waiting DATA that go to the runtime at a time: other connections have their turn before the next.
 MAX_BURST: Final = 256 << 10
 
 
 class Flow:
     def __init__(self, requests: Direction, replies: Direction, streams: dict[int, Stream], budget: HoldBudget) -> None:
-        """`streams` are the relay's: one that the relay has nothing more to do with is taken out."""
+        """Create flow control. `streams` are the relay's: one that the relay has nothing more to do with is removed."""
         self._budget = budget
         self.more = False  # something waits for the next burst, not for the runtime
         self._requests = requests
@@ -30,7 +30,7 @@ class Flow:
         self._burst = MAX_BURST  # what is left of it
         self._connection = Window(frames.DEFAULT_WINDOW)
         self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
-        self._unsaid_room: int | None = 0  # credit for it that could not go out yet; None once it can
+        self._unsaid_room: int | None = 0  # credit for it that could not be sent yet; None once it can
         self._acknowledged_window = frames.DEFAULT_WINDOW
         self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
         self._client_stream_window = frames.DEFAULT_WINDOW  # what the client may count on for it
@@ -38,7 +38,7 @@ class Flow:
     # ---- the client's DATA
 
     def open_windows(self, stream: Stream) -> None:
-        """Of a new call whose DATA the relay takes."""
+        """Set the windows of a new call whose DATA the relay takes."""
         stream.window = Window(self._stream_window)
         stream.client_room = self._client_stream_window
 
@@ -48,13 +48,14 @@ class Flow:
             raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
 
     def came_held(self, stream: Stream, length: int) -> None:
-        """This also bounds what a held call can pile up."""
+        """Count DATA of a held call. Raises MalformedError beyond its window, which bounds what a held call can accumulate."""
         stream.client_room -= length
         if stream.client_room < 0:
             raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
 
     def passes(self, length: int, window: Window | None = None) -> bool:
-        """Whether DATA of this length goes on as it came; `window` is the stream's, where it is not the client's own."""
+        """Return whether DATA of this length is forwarded unchanged; `window` is the stream's, where it is not the client's
+        own."""
         if length > self._connection.room or (window and length > window.room):
             return False
         self._connection.room -= length
@@ -71,20 +72,20 @@ class Flow:
                 self._unsaid_room = (self._unsaid_room or 0) + size
 
     def credit_received(self, stream: Stream) -> None:
-        """The stream's credit for what was taken of a message that is to be held."""
+        """Give the stream's credit for what was taken of a message that is to be held."""
         self.credit_client(stream.id, stream.uncredited)
         stream.client_room += stream.uncredited
         stream.uncredited = 0
 
     def greeted(self) -> None:
-        """From now on what is said to the client goes out."""
+        """Count credit as given from now on: what is sent to the client goes out."""
         self._client_room += self._unsaid_room or 0
         self._unsaid_room = None
 
     # ---- the runtime's room
 
     def send(self, stream: Stream) -> bytes:
-        """What of the stream's queue the runtime has room for now."""
+        """Return what the runtime has window for now of the stream's queue."""
         out: list[Bytes] = []
         while stream.queue:
             item = stream.queue[0]
@@ -114,7 +115,7 @@ class Flow:
         self._queued.pop(stream.id, None)
         self.keep_reserved(stream, 0)
         if stream.window is None and not stream.observe:
-            del self._streams[stream.id]  # nothing of the relay's own on it: it passes again like any other
+            del self._streams[stream.id]  # no bytes of the relay's own on it: it passes again like any other
         return b"".join(out)
 
     def keep_reserved(self, stream: Stream, size: int) -> None:
@@ -137,7 +138,8 @@ class Flow:
             self._requests.out.append(self.send(stream))
 
     def credited(self, stream_id: int, increment: int) -> bytes | None:
-        """A WINDOW_UPDATE of the runtime's: None if it goes on to the client, or what goes on in its place."""
+        """Process a WINDOW_UPDATE of the runtime. Return None if it is forwarded to the client, or what is sent in its
+        place."""
         if stream_id == 0:
             passed = self._connection.credited(increment)
             self._client_room += passed
@@ -157,16 +159,18 @@ class Flow:
         return frames.window_update(stream_id, passed) if passed else b""
 
     def acknowledged(self, settings: dict[int, int]) -> bytes:
-        """By the client; what can go to the runtime behind that."""
+        """Process the client's acknowledgement of settings; return what can be sent to the runtime after it."""
         self._acknowledged_window = settings.get(frames.INITIAL_WINDOW_SIZE, self._acknowledged_window)
         if not (self.count_on_stream_window() and self._queued):
             return b""
         return b"".join([self.send(stream) for stream in list(self._queued.values())])
 
     def count_on_stream_window(self) -> bool:
-        """The runtime's INITIAL_WINDOW_SIZE, as far as the relay's own bytes may count on it: less from the moment the runtime
-        says so, more only once the client's acknowledgement goes on, because until then it holds the sender to the old value.
-        For the client, whose bytes of held calls the relay judges, it is the other way round. True: there is more room.
+        """Apply the runtime's INITIAL_WINDOW_SIZE. Return whether there is more window.
+
+        For the relay's own bytes, a smaller one counts from the moment the runtime sends it, a larger one only once the
+        client's acknowledgement is forwarded, because until then the runtime holds the sender to the old value. For the client,
+        whose bytes of held calls the relay judges, it is the other way round.
         """
         sizes = [changed[frames.INITIAL_WINDOW_SIZE] for changed in self._replies.unacknowledged
                  if changed and frames.INITIAL_WINDOW_SIZE in changed]  # fmt: skip
@@ -183,7 +187,7 @@ class Flow:
     # ---- the end of a call
 
     def drop(self, stream: Stream) -> None:
-        """What waits of it does not go on: the client sent it, and the runtime will never give credit for it."""
+        """Drop what waits of this stream: the client sent it, and the runtime will never give credit for it."""
         self._queued.pop(stream.id, None)
         self.credit_client(0, sum(waiting.left for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own))
 

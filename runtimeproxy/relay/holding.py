@@ -1,8 +1,10 @@
-"""The message of a held call: taken from the client until it is whole, kept while somebody decides, then sent on or dropped.
+"""Hold the message of a call: receive it from the client until it is complete, keep it until the call is decided, then forward
+or drop it.
 
-Enters: the DATA of a call that is to be held, as it comes. Leaves: its message whole, as `CallHeld`; DATA for the runtime once
-it goes on, and credit for the client. The connection's goes back at once, so that no other call waits for this one; the
-stream's once the message's room is reserved (budget.py). Refuses: a message that is larger than any that may be held.
+Enters: the DATA of a call that is to be held, as it comes. Leaves: its complete message, as `CallHeld`; DATA for the runtime
+once it is forwarded, and credit for the client. The connection's credit is given back at once, so that no other call waits for
+this one; the stream's once memory for the message is reserved (budget.py). Refuses: a message that is larger than any that may
+be held.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +32,7 @@ class Holding:
         changed: Callable[[], None],
         max_message: int,
     ) -> None:
-        """`changed` is called when room for a message was found, and with it credit for its client."""
+        """Create the holder. `changed` is called when memory for a message was reserved, and credit was given to its client."""
         self._flow = flow
         self._budget = budget
         self._clock = clock
@@ -38,13 +40,14 @@ class Holding:
         self._max_message = max_message
 
     def begin(self, stream_id: int, path: bytes, headers: Fields) -> Stream:
-        """A call whose DATA are taken."""
+        """Begin a call whose DATA are taken."""
         stream = Stream(stream_id, Hold.RECEIVING, path=path, headers=headers, opened_at=self._clock())
         self._flow.open_windows(stream)
         return stream
 
     def receive(self, stream: Stream, payload: bytes, length: int, *, end_stream: bool) -> str:
-        """Takes bytes of a message that is not whole yet; `length` is theirs with padding. Why it can not be held, if so."""
+        """Receive bytes of an incomplete message; `length` is theirs with padding. Return why it cannot be held, or an empty
+        text."""
         self._flow.came_held(stream, length)
         stream.received.add(payload)
         stream.client_ended = stream.client_ended or end_stream
@@ -60,19 +63,19 @@ class Holding:
             stream.early += length
             if not self._budget.came_early(length, stream.early):
                 return NO_ROOM
-        if stream.reserved or not stream.expected:  # a window may be smaller than the prefix
+        if stream.reserved or not stream.expected:  # a stream window may be smaller than the prefix
             self._flow.credit_received(stream)
         return ""
 
     def receive_behind(self, stream: Stream, payload: bytes, length: int, *, end_stream: bool) -> None:
-        """Behind a whole message: no credit on the stream for what nobody asked for."""
+        """Receive bytes after a complete message: the stream gets no credit for bytes that belong to no message."""
         self._flow.came_held(stream, length)
         self._flow.credit_client(0, length)
         stream.queue.append(Waiting(payload, own=True, end_stream=end_stream))
         stream.client_ended = stream.client_ended or end_stream
 
     def hold(self, stream: Stream) -> CallHeld:
-        """Once its message is whole."""
+        """Hold the call, whose message is complete."""
         behind = stream.received.cut(stream.expected)
         if behind or stream.client_ended:
             stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
@@ -80,11 +83,12 @@ class Holding:
         return stream.call()
 
     def send_on(self, stream: Stream, held: Sequence[bytes | bytearray]) -> bytes:
-        """`held`: the parts of the message, which may be another by now. What the runtime has room for at once."""
+        """Forward the message. `held`: its parts, which may have been replaced. Return what the runtime has window for at
+        once."""
         first = stream.queue[0] if stream.queue else None
         end_stream = stream.hold is Hold.RECEIVING and stream.client_ended
         if isinstance(first, Waiting) and not first.left and first.end_stream:
-            stream.queue.popleft()  # END_STREAM rides on the message
+            stream.queue.popleft()  # END_STREAM is sent with the message
             end_stream = True
         going = Waiting(*held, own=True, end_stream=end_stream)
         stream.queue.appendleft(going)
@@ -94,7 +98,7 @@ class Holding:
         return self._flow.send(stream)
 
     def drop(self, stream: Stream) -> None:
-        """Nothing of it is held any more, or waits to be. Again is fine."""
+        """Release what is held or reserved. May be called again."""
         self._let_go(stream)
         self._flow.keep_reserved(stream, 0)
 

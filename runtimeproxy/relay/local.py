@@ -1,7 +1,7 @@
-"""What a client hears when no runtime is there: a relay has nothing to relay to, so the proxy answers by itself.
+"""Answer a client by the proxy itself, when no runtime is available.
 
 The client gets a proper HTTP/2 server (SETTINGS, so that it does not fall into dial back-off) that ends each call with
-UNAVAILABLE and then says GOAWAY. A local connection can not be joined to a runtime later; the client dials again.
+UNAVAILABLE and then sends GOAWAY. A local connection cannot be joined to a runtime later; the client dials again.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _MAX_BLOCK: Final = 1 << 20
 class LocalAnswer:
     def __init__(self, message: str) -> None:
         self.begun = False  # the client's preface came whole, its SETTINGS too
-        self.done = False  # GOAWAY was said: close once it is sent
+        self.done = False  # GOAWAY is queued: close once it is sent
         self._message = message
         self._reader = FrameReader()
         self._preface = frames.PREFACE
@@ -40,7 +40,7 @@ class LocalAnswer:
             self.end(e.code)
 
     def end(self, code: ErrorCode = ErrorCode.NO_ERROR) -> None:
-        """Sends the client away: to dial again, since the runtime is back, or because of what it sent."""
+        """Close the client's connection: because the runtime is back, or because of what the client sent."""
         self._out.append(frames.goaway(self._last_stream, code))
         self.done = True
 
@@ -50,7 +50,8 @@ class LocalAnswer:
         return data
 
     def _frame(self, buffer: bytes, kind: int, flags: int, stream: int, start: int, end: int) -> bool:
-        """True when a call was answered. Header blocks are not decoded: nothing in one changes the answer."""
+        """Process a frame. Return True when a call was answered. Header blocks are not decoded: their content does not change
+        the answer."""
         content = buffer[start + frames.HEADER_LENGTH : end]
         if self._block_stream and (kind != frames.CONTINUATION or stream != self._block_stream):
             raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")

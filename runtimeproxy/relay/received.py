@@ -1,7 +1,7 @@
-"""The bytes of a held message as they came, in parts of a bounded size: megabytes are neither copied nor moved at once.
+"""Hold the bytes of a message as they came, in parts of a bounded size, so that megabytes are neither copied nor moved at once.
 
-Enters: DATA payloads. Leaves: the parts, which may go on as they are. A part takes payloads until it has `PART` bytes, so that
-a message in one-byte frames is not a million parts.
+Enters: DATA payloads. Leaves: the parts, which may be forwarded as they are. A part takes payloads until it has `PART` bytes,
+so that a message in one-byte frames is not a million parts.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from typing import Final
 
 from lading.http2.messages import PREFIX_LENGTH, parse_prefix
 
-# Bytes of a large message that are copied at a time: a C call holds the interpreter until it returns.
+# Bytes of a large message that are copied at a time: a C call holds the GIL until it returns.
 PART: Final = 64 << 10
 
 
 def joined(pieces: Sequence[bytes | bytearray | memoryview]) -> bytes:
-    """`b"".join`, which lets other threads run while it copies a megabyte or more, if all that it is given is `bytes`."""
+    """Return `b"".join(pieces)`. For a megabyte or more it copies in parts, so that other threads run meanwhile."""
     if sum(map(len, pieces)) < 1 << 20:
         return b"".join(pieces)
     views = (memoryview(piece) for piece in pieces)
@@ -38,11 +38,12 @@ class Received:
         self._size += len(payload)
 
     def prefix(self) -> tuple[bool, int] | None:
-        """(compressed, length of the message behind the prefix), once that is there: it is never cut by a part's end."""
+        """Return (compressed, length of the message after the prefix), once the prefix is there: it is never split between
+        parts."""
         return parse_prefix(self.parts[0]) if self._size >= PREFIX_LENGTH else None
 
     def cut(self, size: int) -> bytes:
-        """What lies behind `size` bytes, and lets go of it. It came with the last payload."""
+        """Remove and return what follows the first `size` bytes. It came with the last payload."""
         behind = bytearray()
         while self.parts and self._size - len(self.parts[-1]) >= size:
             last = self.parts.pop()

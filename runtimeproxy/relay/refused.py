@@ -1,8 +1,9 @@
-"""Calls that the relay refused, until neither side says anything more on them.
+"""Track calls that the relay refused, until neither side sends anything more on them.
 
-A refused call is reset at the runtime, which may have answered before it knew. What tells when it has seen the reset is a
-*barrier*: a SETTINGS frame of ours, whose ACK comes behind whatever it still said. (No PING: grpc-go ends a connection after a
-few.) One at a time is out; it covers what was refused before it. Refuses: more calls than any client leaves open.
+A refused call is reset at the runtime, which may have answered before it knew. To know when the runtime has seen the reset, the
+relay sends a *barrier*: a SETTINGS frame of its own, whose ACK comes after everything that the runtime still sent. (Not a PING:
+grpc-go ends a connection after a few.) One barrier at a time is open; it covers what was refused before it. Refuses: more calls
+than any client leaves open.
 """
 
 from typing import Final
@@ -12,20 +13,20 @@ from lading.http2.frames import ErrorCode, MalformedError
 from runtimeproxy.relay.direction import Direction
 from runtimeproxy.relay.stream import Stream
 
-# Refused calls whose client does not end its half. Real clients end it with the message.
+# Refused calls whose client does not end its side. Real clients end it with the message.
 MAX_REFUSED: Final = 1000
 
 
 class Refused:
     def __init__(self, requests: Direction, streams: dict[int, Stream]) -> None:
-        """`streams` are the relay's: a call that both sides are done with is taken out."""
+        """Create the list. `streams` are the relay's: a call that both sides have finished is removed."""
         self.calls: set[int] = set()
         self._requests = requests
         self._streams = streams
-        self._barrier: set[int] = set()  # what the outstanding barrier covers
+        self._barrier: set[int] = set()  # the calls that the open barrier covers
 
     def add(self, stream: Stream) -> bytes:
-        """What the runtime is told."""
+        """Add a call. Return the frames for the runtime."""
         self.calls.add(stream.id)
         if len(self.calls) > MAX_REFUSED:
             raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")

@@ -1,4 +1,4 @@
-"""What the relay remembers of a stream on which it does more than pass frames on: a held, refused, observed or queued call."""
+"""The relay's state of a stream on which it does more than forward frames: a held, refused, observed or queued call."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from runtimeproxy.relay.windows import Window
 
 
 class Hold(Enum):
-    """Where a call stands. It leaves RECEIVING and HELD in exactly one way: forwarded, refused, or cancelled."""
+    """The state of a call. It leaves RECEIVING and HELD in exactly one way: forwarded, refused, or cancelled."""
 
-    RECEIVING = "receiving"  # its message is not whole yet
-    HELD = "held"  # somebody decides about it
+    RECEIVING = "receiving"  # its message is not complete yet
+    HELD = "held"  # its outcome is being decided
     PASSING = "passing"  # decided, or never held: bytes may still wait for the runtime's window
     REFUSED = "refused"  # the relay answered; what either side still sends is dropped
 
@@ -33,7 +33,8 @@ class Waiting:
         self._parts = deque(memoryview(part) for part in parts)
 
     def take(self, size: int) -> list[memoryview]:
-        """The next `size` bytes. A frame may be of several parts: else credit for small ones would make ever smaller ones."""
+        """Remove and return the next `size` bytes. A frame may consist of several parts: otherwise small credits would make
+        ever smaller frames."""
         taken = []
         self.left -= size
         while size:
@@ -86,7 +87,7 @@ class Stream:
         return next((value for key, value in self.headers if key == name), b"")
 
     def call(self) -> CallHeld:
-        """Once its message is whole."""
+        """Return the event, once the message is complete."""
         timeout = parse_timeout(self.header(b"grpc-timeout"))
         return CallHeld(
             stream=self.id,

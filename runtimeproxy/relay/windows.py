@@ -1,16 +1,16 @@
 """Flow control of requests where the relay sends bytes of its own (RFC 9113 5.2 and 6.9).
 
 For frames that merely pass, the client's window *is* the runtime's: WINDOW_UPDATEs pass too, and there is nothing to do. Two
-things break that. Bytes of a held message are taken from the client (and credited to it at once, by the relay), and the
-message goes on later, perhaps larger or smaller, as bytes that the client never sent. So a `Window` keeps what the runtime
-really has room for, and how much of the runtime's credit is for the relay's own bytes and must not reach the client.
+things break that. Bytes of a held message are taken from the client (and credited to it at once, by the relay), and the message
+is forwarded later, perhaps larger or smaller, as bytes that the client never sent. So a `Window` keeps how much window the
+runtime really has, and how much of the runtime's credit is for the relay's own bytes and must not reach the client.
 """
 
 from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedError
 
 
 class Window:
-    """The runtime's window for a connection or a stream, seen from the relay. In bytes of DATA payload with padding."""
+    """The runtime's window for a connection or a stream, as the relay sees it. In bytes of DATA payload with padding."""
 
     __slots__ = ("owed", "room")
 
@@ -19,16 +19,16 @@ class Window:
         self.owed = 0  # credit still to come for bytes that the relay, not the client, sent
 
     def passed(self, size: int) -> None:
-        """Bytes that the client sent have gone on to the runtime."""
+        """Count bytes of the client that were sent to the runtime."""
         self.room -= size
 
     def sent(self, size: int) -> None:
-        """Bytes of the relay's own have gone to the runtime."""
+        """Count bytes of the relay's own that were sent to the runtime."""
         self.room -= size
         self.owed += size
 
     def credited(self, increment: int) -> int:
-        """The runtime gave credit; returns what of it is the client's."""
+        """Add credit from the runtime; return how much of it is the client's."""
         if increment == 0:
             raise MalformedError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
         if self.room + increment > LARGEST_WINDOW:
