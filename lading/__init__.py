@@ -1,8 +1,8 @@
-"""What the daemons share: names, settings, logs, sockets, and the runtime's lists. Nothing here decides anything."""
+"""Code that the daemons share: names, settings, logs, sockets, and the runtime's lists. Nothing here makes decisions."""
 
 import os
 
 __version__ = "0.1.0"
 
-# grpc's core writes lines of its own to stderr, past our log; it reads this once, when it is imported.
+# grpc's core writes its own lines to stderr, without our log; it reads this once, when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

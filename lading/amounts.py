@@ -1,18 +1,18 @@
-"""Amounts as people read them, rounded by one rule: half goes up, as the page's JavaScript rounds."""
+"""Format amounts for people, rounded by one rule: half is rounded up, as the page's JavaScript rounds."""
 
 
 def format_mib(mib: int) -> str:
-    """Write an amount exactly, as a pod's author does: 200Gi, or 8138Mi where that is no whole number of Gi."""
+    """Format an amount exactly, as a pod's author does: 200Gi, or 8138Mi where it is not a whole number of Gi."""
     gib, rest = divmod(mib, 1024)
     return f"{mib}Mi" if rest else f"{gib}Gi"
 
 
 def format_gib(mib: int) -> str:
-    """Write a sum, rounded: 79.1Gi, and without a decimal from 100 on: 633Gi."""
+    """Format a sum, rounded: 79.1Gi, and without a decimal from 100 on: 633Gi."""
     tenths = divide(10 * mib, 1024)
     return f"{tenths / 10:.1f}".removesuffix(".0") + "Gi" if mib < 100 * 1024 else f"{divide(mib, 1024)}Gi"
 
 
 def divide(number: int, by: int) -> int:
-    """Divide, to the nearest whole number."""
+    """Divide, and round to the nearest whole number."""
     return (2 * number + by) // (2 * by)

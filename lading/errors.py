@@ -1,6 +1,6 @@
-"""The one root of our exceptions, and how a command ends with one.
+"""The common base of Lading's exceptions, and how a command ends with one.
 
-Exceptions mean broken input, environment or code; an expected "no" (a refusal) is a value. Children say who is to blame.
+Exceptions mean broken input, environment or code; an expected "no" (a refusal) is a value. Subclasses say where the cause is.
 """
 
 import sys
@@ -10,7 +10,7 @@ from lading.log import printable
 
 
 class LadingError(Exception):
-    """`cannot <verb> <object>: <cause>`, and a hint where a person can act."""
+    """An error with the text `cannot <verb> <object>: <cause>`, and a hint where a person can act."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -22,15 +22,15 @@ class LadingError(Exception):
 
 
 class ConfigError(LadingError):
-    """A file, flag or environment variable that a person wrote."""
+    """A file, flag or environment variable that a person wrote is wrong."""
 
 
 class HostError(LadingError):
-    """The machine: a socket in use, a folder that can not be written, a driver that does not answer."""
+    """The machine does not allow it: a socket in use, a folder that cannot be written, a driver that does not answer."""
 
 
 class RuntimeUnavailableError(LadingError):
-    """The container runtime does not answer, or not with what CRI says."""
+    """The container runtime does not answer, or its answer does not follow CRI."""
 
 
 class StateError(LadingError):
@@ -38,10 +38,10 @@ class StateError(LadingError):
 
 
 def die(error: LadingError | str, *, hint: str = "") -> NoReturn:
-    """Ends a command with a message on stderr: exit status 2 for unusable arguments or configuration, 1 for other failures."""
+    """End a command with a message on stderr: exit status 2 for unusable arguments or configuration, 1 for other failures."""
     message = error.message if isinstance(error, LadingError) else error
     hint = hint or (error.hint if isinstance(error, LadingError) else "")
-    print(f"error: {printable(message)}", file=sys.stderr)  # may quote an annotation or a file that somebody wrote
+    print(f"error: {printable(message)}", file=sys.stderr)  # may quote an annotation or a file of a user
     if hint:
         print(f"hint:  {printable(hint)}", file=sys.stderr)
     raise SystemExit(2 if isinstance(error, ConfigError) else 1)

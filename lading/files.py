@@ -22,7 +22,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 def _write_new(path: Path, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask is
+        os.fchmod(descriptor, mode)  # independent of the umask
         file.write(content)
         file.flush()
-        os.fsync(descriptor)  # else a power loss may leave the new name with no content
+        os.fsync(descriptor)  # otherwise a power loss may leave the new name without content

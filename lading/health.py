@@ -1,13 +1,12 @@
-"""`/metrics`, `/healthz` and `/readyz` of a daemon, over HTTP/1.1 on an address of the node.
+"""Serve `/metrics`, `/healthz` and `/readyz` of a daemon, over HTTP/1.1 on an address of the node.
 
 Enters: a registry of metrics, a probe ("" or why the daemon does not answer), conditions. Leaves: text for Prometheus, JSON for
-the other two, 503 where something is not as it should be. Refuses: all methods but GET and HEAD, a request head over 8 KiB or
-later than 5 s. Of more than 16 connections it closes the one that has waited longest, and serves the new one: clients that say
-nothing must not keep out a probe. An address that cannot be bound is reported and tried again: it must not keep a node's daemon
-from starting.
+the other two, 503 where something is wrong. Refuses: all methods but GET and HEAD, a request head that is over 8 KiB or takes
+over 5 s. Beyond 16 connections it closes the one that has waited longest, and serves the new one: clients that send nothing
+must not block a probe. An address that cannot be bound is reported and tried again: it must not stop a node's daemon.
 
-Not prometheus_client's own server: it answers from threads without a bound, so that `/healthz` would go on saying yes beside a
-loop that hangs. Not an HTTP framework: with one request a connection and no body, a page of HTTP/1.1 is left (RFC 9112).
+Not prometheus_client's own server: it answers from any number of threads, so `/healthz` would still succeed while the loop
+hangs. Not an HTTP framework: with one request per connection and no body, a page of HTTP/1.1 is enough (RFC 9112).
 """
 
 import asyncio
@@ -27,9 +26,9 @@ MAX_HEAD: Final = 8 << 10
 MAX_CONNECTIONS: Final = 16  # a few scrapers, a kubelet probe, a person
 REQUEST_TIMEOUT_S: Final = 5.0
 BIND_RETRY_S: Final = 10.0
-NO_SUCH_PAGE: Final = b"/metrics /healthz /readyz\n"  # what there is instead; by it whoever took the wrong port is told so
+NO_SUCH_PAGE: Final = b"/metrics /healthz /readyz\n"  # the available paths, which show a client that it has the wrong port
 
-# Else each counter has a second series, which Prometheus does not read.
+# Otherwise each counter has a second series, which Prometheus does not read.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -40,16 +39,16 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One thing that has to be so for the daemon to do its work."""
+    """One condition for the daemon to do its work."""
 
     name: str
     ok: bool
     why: str = ""  # what is wrong
-    required: bool = True  # False: where it fails, the daemon is ready all the same, and degraded
+    required: bool = True  # False: if it fails, the daemon is still ready, but degraded
 
     @classmethod
     def unless(cls, problem: str, *, name: str, required: bool = True) -> Self:
-        """One that holds where there is no problem. The text may quote what a pod or a file said."""
+        """Create a condition that holds where there is no problem. The text may quote what a pod or a file contains."""
         return cls(name=name, ok=not problem, why=printable(problem), required=required)
 
 
@@ -64,23 +63,24 @@ class _Health(msgspec.Struct):
 
 
 def parse_address(text: str) -> Address | None:
-    """`127.0.0.1:9440` or `[::1]:9440`; None for an empty text, which means off. ConfigError for anything else."""
+    """Parse `127.0.0.1:9440` or `[::1]:9440`; return None for an empty text, which means off. Raises ConfigError for anything
+    else."""
     if not text:
         return None
     host, _, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    hint = "write it as 127.0.0.1:9440 or [::1]:9440, or leave it empty for none"
+    hint = "write it as 127.0.0.1:9440 or [::1]:9440, or leave it empty to turn it off"
     try:
         ipaddress.ip_address(host)
     except ValueError as e:
-        raise ConfigError(f"metrics: {text!r} is no IP address and port", hint=hint) from e
+        raise ConfigError(f"metrics: {text!r} is not an IP address and port", hint=hint) from e
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16):
-        raise ConfigError(f"metrics: {port!r} is no port", hint=hint)
+        raise ConfigError(f"metrics: {port!r} is not a port", hint=hint)
     return Address(host, int(port))
 
 
 class HealthServer:
-    """Answers on the loop that it tells about."""
+    """A server that runs on the loop that it reports about."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HealthServer:
         conditions: Callable[[], Sequence[Condition]],
         log: Log,
     ) -> None:
-        """Without a registry there is no `/metrics`: such a listener is for probes alone."""
+        """Create a server. Without a registry there is no `/metrics`: such a listener is for probes only."""
         self._address = address
         self._registry = registry
         self._silence = silence
@@ -102,7 +102,7 @@ class HealthServer:
         self._binding: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns once it listens, or once the first attempt failed."""
+        """Start the server. Returns once it listens, or once the first attempt failed."""
         if self._address is not None and not await self._listens(self._address):
             self._binding = asyncio.create_task(self._listen(self._address))
 
@@ -110,7 +110,7 @@ class HealthServer:
         if self._binding is not None:
             self._binding.cancel()
         if self._server is not None:
-            self._server.close()  # connections that are open end by their time limit, or with the loop
+            self._server.close()  # open connections end by their time limit, or with the loop
 
     async def _listen(self, address: Address) -> None:
         while True:
@@ -125,7 +125,7 @@ class HealthServer:
             if not again:
                 self._log.error(
                     Event.METRICS_FAILED,
-                    f"cannot listen: {e.strerror}; tried again every {BIND_RETRY_S:g} s",
+                    f"cannot listen: {e.strerror}; retrying every {BIND_RETRY_S:g} s",
                     address=address.host,
                     port=address.port,
                 )
@@ -142,14 +142,15 @@ class HealthServer:
                 writer.write(await self._answer_head(reader))
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, EOFError):  # it went away, or let us wait
+        except (OSError, EOFError):  # the client closed, or was too slow
             pass
         finally:
             writer.transport.abort()
             self._open.pop(writer, None)
 
     def _close_longest_waiting(self) -> None:
-        """A complete request is answered in one turn of the loop, or soon after: an old connection waits for its client."""
+        """Close the oldest connection: a complete request is answered at once or soon after, so an old connection waits for its
+        client."""
         if len(self._open) >= MAX_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]
@@ -168,7 +169,7 @@ class HealthServer:
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         try:
             response = await self._answer(target.partition(b"?")[0])
-        except Exception as e:  # noqa: BLE001  what a metric or a condition is read from may break; the daemon goes on
+        except Exception as e:  # noqa: BLE001  the source of a metric or a condition may fail; the daemon continues
             self._log.error(Event.METRICS_FAILED, f"cannot answer {target[:80]!r}: {type(e).__name__}")
             return _response(HTTPStatus.INTERNAL_SERVER_ERROR)
         return response if method == b"GET" else response.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"

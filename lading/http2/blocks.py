@@ -1,7 +1,7 @@
-"""Header blocks whole: HEADERS and the CONTINUATIONs behind it (RFC 9113 6.2, 6.10), decoded.
+"""Decode complete header blocks: HEADERS and the CONTINUATIONs after it (RFC 9113 6.2, 6.10).
 
-For an end of a connection, which needs nothing of a block but its fields; the relay, which sends it on, keeps its frames
-(runtimeproxy/relay/direction.py). Refuses: whatever comes between the frames of a block, and blocks that are too large.
+For an end of a connection, which needs only the fields of a block; the relay, which forwards it, keeps its frames
+(runtimeproxy/relay/direction.py). Refuses: any other frame between the frames of a block, and blocks that are too large.
 """
 
 from typing import Final
@@ -16,19 +16,20 @@ MAX_BLOCK: Final = 64 << 10
 
 class BlockReader:
     def __init__(self, *, cached_block: int) -> None:
-        """`cached_block`: see HeaderLane."""
+        """Create a reader. `cached_block`: see HeaderLane."""
         self.ends_stream = False  # the block that was begun last
         self._lane = HeaderLane(cached_block=cached_block)
-        self._block: bytearray | None = None  # what there is of one that is not whole
+        self._block: bytearray | None = None  # the beginning of an incomplete block
         self._stream = 0
 
     def meet(self, kind: int, stream: int) -> None:
-        """To be told of every frame, first."""
+        """Check the order of frames. Call it for every frame, first."""
         if kind == frames.CONTINUATION if self._block is None else (kind != frames.CONTINUATION or stream != self._stream):
             raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted, or continued without one")
 
     def read(self, buffer: bytes, kind: int, flags: int, stream: int, start: int, end: int) -> Fields | None:
-        """Of HEADERS or CONTINUATION, whose content lies between `start` and `end`: the fields, once the block is whole."""
+        """Read HEADERS or CONTINUATION, whose content is between `start` and `end`. Return the fields, once the block is
+        complete."""
         if kind == frames.HEADERS:
             self._stream, self.ends_stream = stream, bool(flags & frames.END_STREAM)
             fragment = frames.block_fragment(buffer, flags, start, end)

@@ -1,8 +1,8 @@
-"""HTTP/2 frames: cut a byte stream into them, and write the few kinds that we send ourselves (RFC 9113 sections 4 and 6).
+"""Cut a byte stream into HTTP/2 frames, and write the few kinds that we send ourselves (RFC 9113 sections 4 and 6).
 
-Enters: bytes as the socket gave them. Leaves: whole frames, as offsets into one buffer, so that a run of frames that nobody
-looks at is forwarded as one slice. Refuses: a frame larger than its receiver announced, and lengths that the RFC fixes.
-Everything else about a frame is its receiver's to judge.
+Enters: bytes as the socket gave them. Leaves: whole frames, as offsets into one buffer, so that a run of frames that no handler
+reads is forwarded as one slice. Refuses: a frame larger than its receiver announced, and lengths other than those that the RFC
+fixes. Everything else about a frame is for its receiver to check.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ _FIXED_LENGTH: Final = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 
 
 class ErrorCode(IntEnum):
-    """Section 7."""
+    """Error codes of RFC 9113, section 7."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -60,7 +60,7 @@ class ErrorCode(IntEnum):
 
 
 class MalformedError(Exception):
-    """What came breaks framing or compression; that connection ends with `code`."""
+    """The received bytes break framing or compression; the connection ends with `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -73,23 +73,23 @@ _SETTING: Final = Struct(">HL")
 
 
 class FrameReader:
-    """Cuts one direction's byte stream into frames. Holds at most one unfinished frame."""
+    """A reader that cuts one direction's byte stream into frames. Holds at most one unfinished frame."""
 
     __slots__ = ("_missing", "_rest", "_shown_early", "max_frame_size")
 
     def __init__(self, shown_early: Callable[[int], bool] = lambda stream: False) -> None:
-        """`shown_early`: whether DATA of this stream is shown before it is whole."""
+        """Create a reader. `shown_early`: whether DATA of this stream is returned before it is complete."""
         self.max_frame_size = DEFAULT_MAX_FRAME_SIZE  # what the receiver of these frames announced
         self._shown_early = shown_early
         self._rest = bytearray()
-        self._missing = 0  # bytes without which looking at `_rest` again is no use
+        self._missing = 0  # the number of bytes that `_rest` needs before it is read again
 
     @property
     def buffered(self) -> int:
         return len(self._rest)
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes to look at now: whole frames first, then perhaps a part of one, which `keep` takes back."""
+        """Return the bytes to read now: whole frames first, then perhaps a part of one, which `frames` keeps."""
         if not self._rest:
             return data
         if len(self._rest) + len(data) < self._missing:
@@ -100,8 +100,8 @@ class FrameReader:
         return whole
 
     def frames(self, buffer: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-        """(type, flags, stream, start, end) of each whole frame, `start` at its header; what follows them is kept. A frame that
-        is shown early comes last, its `end` lies behind the buffer's, and nothing of it is kept: what is still to come of it
+        """Yield (type, flags, stream, start, end) of each whole frame, `start` at its header; the bytes after them are kept. A
+        frame that is shown early comes last, its `end` is behind the buffer's, and nothing of it is kept: its remaining bytes
         must not be fed."""
         unpack, position, size = _HEADER.unpack_from, 0, len(buffer)
         while size - position >= HEADER_LENGTH:
@@ -128,7 +128,8 @@ class FrameReader:
 
 
 def read_preface(missing: bytes, data: bytes) -> tuple[bytes, int]:
-    """Takes what is still missing of the client preface from `data`: what is missing now, and how much of `data` it was."""
+    """Read the missing part of the client preface from `data`; return what is missing now, and how many bytes of `data` it
+    was."""
     given = data[: len(missing)]
     if not missing.startswith(given):
         raise MalformedError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
@@ -156,7 +157,7 @@ def goaway(last_stream: int, code: ErrorCode, text: str = "") -> bytes:
 
 
 def header_block(stream: int, block: bytes, *, end_stream: bool) -> bytes:
-    """HEADERS, and CONTINUATION where the block does not fit a frame of the size that every receiver takes."""
+    """Return HEADERS, and CONTINUATION where the block does not fit a frame of the size that every receiver accepts."""
     flags = END_STREAM if end_stream else 0
     size = DEFAULT_MAX_FRAME_SIZE
     if len(block) <= size:
@@ -169,13 +170,14 @@ def header_block(stream: int, block: bytes, *, end_stream: bool) -> bytes:
 
 
 def unsigned(buffer: bytes, position: int) -> int:
-    """The 31-bit number at `position`: a window increment, a stream id, or (32 bits of which one is reserved) an error code."""
+    """Return the 31-bit number at `position`: a window increment, a stream id, or (32 bits of which one is reserved) an error
+    code."""
     value: int = _U32.unpack_from(buffer, position)[0]
     return value & 0x7FFF_FFFF
 
 
 def settings(payload: bytes) -> dict[int, int]:
-    """Section 6.5.1; for a setting given twice the last one counts (6.5.3)."""
+    """Parse SETTINGS (section 6.5.1); for a setting given twice the last one counts (6.5.3)."""
     if len(payload) % _SETTING.size:
         raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of 6")
     found = dict(_SETTING.iter_unpack(payload))
@@ -188,7 +190,7 @@ def settings(payload: bytes) -> dict[int, int]:
 
 
 def unpadded(buffer: bytes, flags: int, start: int, end: int) -> tuple[int, int]:
-    """Where a frame's content lies without padding (section 6.1): `start` is behind the frame header."""
+    """Return start and end of a frame's content without padding (section 6.1): `start` is behind the frame header."""
     if not flags & PADDED:
         return start, end
     if start == end or buffer[start] > end - start - 1:
@@ -197,7 +199,7 @@ def unpadded(buffer: bytes, flags: int, start: int, end: int) -> tuple[int, int]
 
 
 def block_fragment(buffer: bytes, flags: int, start: int, end: int) -> bytes:
-    """The header block fragment of a HEADERS frame, without padding and priority fields (section 6.2)."""
+    """Return the header block fragment of a HEADERS frame, without padding and priority fields (section 6.2)."""
     start, end = unpadded(buffer, flags, start, end)
     if flags & PRIORITY_FIELDS:
         start += 5

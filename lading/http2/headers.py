@@ -1,13 +1,13 @@
-"""One direction's header blocks: decoded always, written without a table, in the relay forwarded verbatim as long as none has
-to be dropped (RFC 7541, RFC 9113 4.3).
+"""One direction's header blocks: always decoded, written without a table, and in the relay forwarded verbatim as long as none
+has to be dropped (RFC 7541, RFC 9113 4.3).
 
-Both ends keep one dynamic table per direction, and every block may change it. So every block is decoded, in order, and what we
-say ourselves is written as literals *without indexing*, which moves no table. A block that must be dropped (a late answer
-on a call that the relay refused) would leave its receiver's table behind: from then on the direction is *re-encoded*, every
-block as literals, and the receiver's table stands still for good.
+Both ends keep one dynamic table per direction, and every block may change it. So every block is decoded, in order, and our own
+blocks are written as literals *without indexing*, which change no table. A block that must be dropped (a late answer on a call
+that the relay refused) would leave its receiver's table behind: from then on the direction is *re-encoded*, every block as
+literals, and the receiver's table never changes again.
 
-After a receiver shrank its table, the next block that reaches it must begin with the size update (RFC 7541 4.2), also when
-the relay is the one who writes it.
+After a receiver shrank its table, the next block that reaches it must begin with the size update (RFC 7541 4.2), also when the
+relay writes that block.
 """
 
 from collections.abc import Iterable
@@ -21,8 +21,8 @@ from lading.http2.frames import ErrorCode, MalformedError
 Fields = tuple[tuple[bytes, bytes], ...]
 
 _DEFAULT_TABLE_SIZE: Final = 4096  # RFC 9113 6.5.2
-# Of a block, unpacked; packed it has at most 1 MiB. One byte of it can be a field that costs a hundred in memory, so less than
-# the 16 MiB that grpc-go takes by default, which no caller comes near: C-core takes 16 KiB.
+# Of a decoded block; encoded it has at most 1 MiB. One byte of it can be a field that costs a hundred in memory, so less than
+# the 16 MiB that grpc-go accepts by default, which no caller needs: C-core accepts 16 KiB.
 MAX_FIELDS_SIZE: Final = 4 << 20
 _CACHED_BLOCKS: Final = 64
 # Bytes of one; a block that names table entries has one or two for each field, and a large one is not worth its memory.
@@ -30,21 +30,21 @@ CACHED_BLOCK: Final = 64
 
 
 class HeaderLane:
-    """Not thread-safe, one for each direction of each connection."""
+    """The header blocks of one direction of one connection. Not thread-safe."""
 
     def __init__(self, *, cached_block: int = CACHED_BLOCK) -> None:
-        """`cached_block`: bytes; more where the blocks of a trusted peer are literals that it repeats."""
+        """Create a lane. `cached_block`: bytes; more where the blocks of a trusted peer are literals that it repeats."""
         self.verbatim = True
         self._cached_block = cached_block
         self._decoder = hpack.Decoder(max_header_list_size=MAX_FIELDS_SIZE)
-        # A block that names table entries only means the same as long as the table stands still, and replies are such
+        # A block of table references has the same fields until the table changes, and replies are such
         # blocks nearly always; this saves most of the time that decoding takes.
         self._known: dict[bytes, Fields] = {}
         self._owed_size_update: int | None = None
-        self._receivers_size = _DEFAULT_TABLE_SIZE  # not the sender's, once its size updates no longer go on
+        self._receivers_size = _DEFAULT_TABLE_SIZE  # not the sender's, once its size updates are no longer forwarded
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of the next block of this direction, which must all come by here, in order."""
+        """Return the fields of the next block of this direction. Every block must be decoded, in order."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -65,12 +65,12 @@ class HeaderLane:
         return fields
 
     def passed(self) -> None:
-        """A block went on verbatim; if it had to begin with a size update, it did (the decoder insists)."""
+        """Note that a block was forwarded verbatim; if it had to begin with a size update, it did (the decoder insists)."""
         self._owed_size_update = None
         self._receivers_size = self._decoder.header_table_size
 
     def render(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """A block that changes no table, to be sent in this direction."""
+        """Encode a block that changes no table, to be sent in this direction."""
         out = bytearray()
         if self._owed_size_update is not None:
             out += _integer(self._owed_size_update, 5, 0x20)
@@ -84,19 +84,19 @@ class HeaderLane:
         return bytes(out)
 
     def announce_table_size(self, size: int) -> None:
-        """The receiver of this direction sent SETTINGS_HEADER_TABLE_SIZE: a larger table may be used from its arrival on."""
+        """Note SETTINGS_HEADER_TABLE_SIZE of this direction's receiver: a larger table may be used from its arrival on."""
         self._decoder.max_allowed_table_size = max(size, self._decoder.max_allowed_table_size)
 
     def acknowledge_table_size(self, size: int) -> None:
-        """The sender of this direction acknowledged it: its next block obeys."""
+        """Note that this direction's sender acknowledged the size: its next block obeys it."""
         self._decoder.max_allowed_table_size = size
-        self._known.clear()  # the next block is one that must obey, not one that is known
+        self._known.clear()  # the next block must be decoded, to check that it obeys
         if size < self._receivers_size:
             self._owed_size_update = size if self._owed_size_update is None else min(size, self._owed_size_update)
 
 
 def _integer(value: int, prefix_bits: int, pattern: int) -> bytes:
-    """RFC 7541 5.1."""
+    """Encode an integer (RFC 7541 5.1)."""
     limit = (1 << prefix_bits) - 1
     if value < limit:
         return bytes((pattern | value,))

@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2: the length-prefixed message, timeouts, and the fields with which a call ends.
+"""gRPC over HTTP/2: the length-prefixed message, timeouts, and the fields that end a call.
 
 Source: gRPC's PROTOCOL-HTTP2.md (Length-Prefixed-Message, Timeout, Status-Message).
 """
@@ -16,12 +16,12 @@ MAX_STATUS_MESSAGE: Final = 4096
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
-# What a reply that is no error begins with.
+# The first fields of a reply that is not an error.
 REPLY_BEGINS: Final[Fields] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 
 
 class Status(IntEnum):
-    """google.rpc.Code."""
+    """Status codes of gRPC (google.rpc.Code)."""
 
     OK = 0
     CANCELLED = 1
@@ -43,13 +43,13 @@ class Status(IntEnum):
 
 
 def parse_prefix(buffer: bytes | bytearray) -> tuple[bool, int]:
-    """(compressed, length of the message behind the prefix)."""
+    """Return (compressed, length of the message after the prefix)."""
     flag, length = _PREFIX.unpack_from(buffer)
     return flag == 1, length
 
 
 def prefixed(message: bytes) -> bytes:
-    """The message uncompressed with its prefix; allowed whatever grpc-encoding the call announced."""
+    """Return the message uncompressed with its prefix, which is allowed for each grpc-encoding that the call announced."""
     return prefix_of(message) + message
 
 
@@ -58,12 +58,12 @@ def prefix_of(message: bytes) -> bytes:
 
 
 def too_large(length: int, limit: int) -> str:
-    # The words of grpc-go, which says the same of the same message when nothing is in between.
+    # The text of grpc-go, which a client gets for the same message without the proxy.
     return f"grpc: received message larger than max ({length} vs. {limit})"
 
 
 def parse_timeout(text: bytes) -> float | None:
-    """grpc-timeout in seconds; None for what is not one, which is the runtime's to refuse."""
+    """Return grpc-timeout in seconds; None for a malformed one, which the runtime refuses."""
     unit = _TIMEOUT_UNITS.get(chr(text[-1])) if text else None
     digits = text[:-1]
     if unit is None or not digits.isdigit() or len(digits) > 8:
@@ -72,7 +72,7 @@ def parse_timeout(text: bytes) -> float | None:
 
 
 def trailers_only(status: int, message: str) -> Fields:
-    """The fields of an answer that is an error and nothing else."""
+    """Return the fields of an answer that is only an error."""
     return (
         *REPLY_BEGINS,
         (b"grpc-status", str(int(status)).encode()),
@@ -81,12 +81,12 @@ def trailers_only(status: int, message: str) -> Fields:
 
 
 def trailers(status: int, message: str) -> Fields:
-    """The fields that end a call whose reply had begun."""
+    """Return the fields that end a call whose reply had begun."""
     return trailers_only(status, message)[2:]
 
 
 def parse_status(fields: Fields) -> int:
-    """grpc-status of a reply's last block; UNKNOWN where there is none that is a number."""
+    """Return grpc-status of a reply's last block; UNKNOWN where it is missing or not a number."""
     for name, value in fields:
         if name == b"grpc-status":
             return int(value) if value.isdigit() and len(value) < 4 else Status.UNKNOWN

@@ -1,7 +1,7 @@
-"""What an end of a connection sends: header blocks and messages, as its peer has room for them (RFC 9113 5.2, 6.5.2, 6.9).
+"""Send header blocks and messages from one end of a connection, as its peer's windows allow (RFC 9113 5.2, 6.5.2, 6.9).
 
-Enters: what the peer announced and credited, and messages. Leaves: HEADERS, and DATA that fits. Nothing that is sent is put
-into the peer's header table. Refuses: credit of 0, and windows over 2^31-1.
+Enters: what the peer announced and credited, and messages. Leaves: HEADERS, and DATA that fits. Nothing that is sent changes
+the peer's header table. Refuses: credit of 0, and windows over 2^31-1.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from lading.http2.headers import HeaderLane
 
 
 class Outgoing:
-    """One stream: bytes of `room` that the peer has there, and what is still to be sent."""
+    """One stream: the peer's window there, `room` in bytes, and what is still to be sent."""
 
     __slots__ = ("left", "room", "stream")
 
@@ -32,11 +32,11 @@ class Sender:
         return Outgoing(stream, self._initial_room)
 
     def headers(self, stream: int, block: bytes, *, end_stream: bool) -> bytes:
-        """`block`: rendered by a HeaderLane, so that any table will do."""
+        """Return HEADERS. `block`: rendered by a HeaderLane, so it depends on no table."""
         return frames.header_block(stream, self._lane.render(()) + block, end_stream=end_stream)
 
     def data(self, outgoing: Outgoing, *, end_stream: bool) -> list[bytes]:
-        """As much of what is left as there is room for; `end_stream` is said with the last of it."""
+        """Return DATA of what is left, as the windows allow; `end_stream` is set on the last of it."""
         out = []
         while outgoing.left:
             size = min(len(outgoing.left), outgoing.room, self._room, self._max_frame)
@@ -50,7 +50,7 @@ class Sender:
         return out
 
     def announced(self, payload: bytes, streams: Iterable[Outgoing]) -> bytes:
-        """The peer's SETTINGS, for the open `streams` too. Their acknowledgement."""
+        """Apply the peer's SETTINGS, for the open `streams` too. Return their acknowledgement."""
         settings = frames.settings(payload)
         if frames.INITIAL_WINDOW_SIZE in settings:
             more = settings[frames.INITIAL_WINDOW_SIZE] - self._initial_room
@@ -64,7 +64,7 @@ class Sender:
         return frames.frame(frames.SETTINGS, frames.ACK, 0)
 
     def credited(self, stream: int, outgoing: Outgoing | None, increment: int) -> None:
-        """`outgoing`: the stream's, if it is open."""
+        """Add credit. `outgoing`: the stream's, if it is open."""
         room = increment
         if stream == 0:
             self._room = room = self._room + increment

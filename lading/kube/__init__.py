@@ -1,1 +1,2 @@
-"""The Kubernetes API server as central and the node's reporter speak to it: credentials, calls, errors that say what is so."""
+"""A client for the Kubernetes API server, for central and the node's reporter: credentials, calls, errors that name the
+cause."""

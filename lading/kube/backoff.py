@@ -1,15 +1,17 @@
-"""How long to wait after a failure: twice as long each time, up to a limit, and never the same as others who failed with us."""
+"""Compute how long to wait after a failure: twice as long each time, up to a limit, with jitter so that clients do not retry at
+once.
+"""
 
 import random
 from collections.abc import Callable
 from typing import Final
 
 FIRST_S: Final = 0.5  # a server that restarts is back in seconds
-LIMIT_S: Final = 15.0  # two replicas and a reporter a node; what waits here is a view of the cluster that grows old
+LIMIT_S: Final = 15.0  # two replicas, and a reporter on each node; meanwhile a view of the cluster gets stale
 
 
 class Backoff:
-    """`chance` answers 0 to 1."""
+    """A backoff. `chance` returns 0 to 1."""
 
     def __init__(
         self, *, first_s: float = FIRST_S, limit_s: float = LIMIT_S, chance: Callable[[], float] = random.random
@@ -20,7 +22,8 @@ class Backoff:
         self.failures = 0  # since the last success
 
     def failed(self, *, at_least_s: float = 0.0) -> float:
-        """Counts one failure; seconds to wait now: half to all of the doubled time, and not less than the server asked for."""
+        """Count one failure. Return the seconds to wait: half to all of the doubled time, and not less than the server asked
+        for."""
         whole = min(self._limit_s, self._first_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
         return max(at_least_s, whole * (1 + self._chance()) / 2)

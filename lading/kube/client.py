@@ -1,13 +1,15 @@
-"""Calls to the API server: raw JSON in and out, one bounded pool of connections, and errors that say whether it happened.
+"""Call the API server: raw JSON in and out, one bounded pool of connections, and errors that say whether the call was carried
+out.
 
 Enters: paths (`lading.kube.resource`) and bodies that msgspec can encode. Leaves: the answer's bytes, undecoded, so that a
-caller decodes the few fields that it reads; `lading.kube.depth` limits how deep they are nested. Nothing here retries a write,
-and nothing paces: the caller knows what may be repeated. aiohttp itself sends a GET or DELETE again where a kept-alive
-connection turns out to be dead; updates are PATCHes, which it does not, so a conflict is never our own first attempt. Bodies
-and tokens are never logged.
+caller decodes the few fields that it reads; `lading.kube.depth` limits how deep they are nested. Nothing here retries a write
+or limits the rate: the caller knows what may be repeated. aiohttp itself sends a GET or DELETE again where a kept-alive
+connection turns out to be dead; updates are PATCHes, which it does not repeat, so a conflict is never caused by our own first
+attempt. Bodies and tokens are never logged.
 
-Each call has a time limit, which the server is told too (`timeout=`), so that it does not carry out later what we gave up.
-A watch has none in between its lines: TCP probes connections, so that one whose other end vanished ends in half a minute.
+Each call has a time limit, which is sent to the server too (`timeout=`), so that it does not carry out later a call that we
+gave up. A watch has no limit between its lines: TCP probes connections, so that one whose other end vanished ends in half a
+minute.
 
 Source: Kubernetes "API concepts" (chunked lists, watches, bookmarks, patches), `kube-apiserver`'s request deadline filter,
 k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1.DeleteOptions.
@@ -43,13 +45,13 @@ from lading.kube.errors import (
 from lading.kube.lines import Lines
 from lading.kube.resource import PODS
 
-TIMEOUT_S: Final = 10.0  # of a call, where nothing else is said
+TIMEOUT_S: Final = 10.0  # of a call, by default
 CONNECT_S: Final = 3.0  # waiting for a free connection of the pool included
-MAX_CONNECTIONS: Final = 64  # each is a file here and a goroutine there; one bind takes some 5 ms of one
+MAX_CONNECTIONS: Final = 64  # each is a file here and a goroutine at the server; one bind uses one for some 5 ms
 PAGE: Final = 1000  # objects; 3 to 4 MB of pods, some 20 ms of the loop to decode
 PAGE_TIMEOUT_S: Final = 60.0
-WATCH_S: Final = 300  # and up to as much again, so that watches do not all end at once; client-go's numbers
-_WATCH_LATE_S: Final = 30  # that a server may be late in ending a watch
+WATCH_S: Final = 300  # up to twice as long, so that watches do not all end at once; client-go's numbers
+_WATCH_LATE_S: Final = 30  # by which a server may end a watch too late
 _LIST_RESTARTS: Final = 3
 _CLOSE_S: Final = 1.0  # a few turns of the loop, once the sockets are shut down
 
@@ -70,7 +72,7 @@ class _List(msgspec.Struct):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised."""
+    """An event of a watch. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised."""
 
     type: str
     object: msgspec.Raw
@@ -80,7 +82,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
 class Page:
     items: list[msgspec.Raw]
     resource_version: str  # the same for all pages of one list
-    first: bool  # of a list that began: what came before does not count
+    first: bool  # of a list: pages before it must be discarded
 
 
 _EVENTS: Final = msgspec.json.Decoder(WatchEvent)
@@ -88,7 +90,8 @@ _LISTS: Final = msgspec.json.Decoder(_List)
 
 
 class KubeClient:
-    """Used as an `async with` block, on one event loop. One that must not wait for others' calls has a client of its own."""
+    """A client, used as an `async with` block, on one event loop. Code that must not wait for others' calls needs its own
+    client."""
 
     def __init__(
         self,
@@ -99,7 +102,8 @@ class KubeClient:
         page_timeout_s: float = PAGE_TIMEOUT_S,
         around: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """`around` is entered for as long as each call takes, with what it is: for who tells a person what is waited for."""
+        """Create a client. `around` is entered for the duration of each call, with the call's text, for example to show what is
+        waited for."""
         self._access = access
         self._user_agent = user_agent
         self._timeout_s = timeout_s
@@ -128,23 +132,26 @@ class KubeClient:
         return opened
 
     async def _close_sockets(self) -> None:
-        """aiohttp does not wait for TLS connections that it closed in the middle of an answer: they would outlive the loop."""
+        """Wait for TLS connections that aiohttp closed in the middle of an answer, because aiohttp does not: they would outlive
+        the loop."""
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
-                while any(one.fileno() != -1 for one in self._sockets):  # noqa: ASYNC110  their transports tell nobody
+                while any(one.fileno() != -1 for one in self._sockets):  # noqa: ASYNC110  their transports have no callback
                     await asyncio.sleep(0)
 
     # ---- reading
 
     async def get(self, path: str, *, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> bytes:
-        """One object, consistently: from the store, not from a server's cache. Or what its subresource answers, as a log."""
+        """Return one object, consistently: from the store, not from a server's cache. Or the content of its subresource, as a
+        log."""
         return await self._call("GET", path, query=query, timeout_s=timeout_s)
 
     async def list_pages(self, path: str, *, limit: int = PAGE) -> AsyncGenerator[Page, None]:
-        """A consistent list of now. A continuation that the server forgot (410) begins the list anew, with a `first` page."""
+        """Yield a consistent list of now. A continuation that the server forgot (410) begins the list again, with a `first`
+        page."""
         for _ in range(_LIST_RESTARTS):
             token = ""
             try:
@@ -161,11 +168,11 @@ class KubeClient:
             except GoneError:
                 if not token:
                     raise
-        raise UnclearError(f"cannot list {path}: it changes faster than it is read")
+        raise UnclearError(f"cannot list {path}: the list expires faster than it can be read")
 
     async def watch(self, path: str, *, resource_version: str, watch_s: int | None = None) -> AsyncGenerator[WatchEvent, None]:
-        """Everything after the resource version, until the server ends it, which it does after some minutes: go on with the
-        newest version that was seen. GoneError: list again. The caller closes it (`contextlib.aclosing`)."""
+        """Yield everything after the resource version, until the server ends it, which it does after some minutes: continue
+        with the newest version that was seen. GoneError: list again. The caller closes it (`contextlib.aclosing`)."""
         watch_s = watch_s or int(WATCH_S * (1 + random.random()))  # noqa: S311  spreads load, hides nothing
         query = _query(watch="1", allowWatchBookmarks="true", timeoutSeconds=str(watch_s), resourceVersion=resource_version)
         call = f"watch {path}"
@@ -183,28 +190,30 @@ class KubeClient:
     # ---- writing
 
     async def create(self, path: str, body: object, *, timeout_s: float | None = None) -> bytes:
-        """ConflictError where it is there already."""
+        """Create an object. Raises ConflictError where it exists already."""
         return await self._call("POST", path, body=body, timeout_s=timeout_s)
 
     async def merge(self, path: str, change: object, *, timeout_s: float | None = None) -> bytes:
-        """A JSON merge patch (RFC 7396). With `metadata.resourceVersion` in it: ConflictError where the object is another."""
+        """Apply a JSON merge patch (RFC 7396). If `metadata.resourceVersion` is in it and differs from the object's, raises
+        ConflictError."""
         return await self._call("PATCH", path, body=change, content_type=_MERGE, timeout_s=timeout_s)
 
     async def merge_lists(self, path: str, change: object, *, timeout_s: float | None = None) -> bytes:
-        """A strategic merge patch: a list is merged by its key, as conditions by their type, not replaced. Built-in kinds only.
-        ConflictError where `metadata.uid` is another's."""
+        """Apply a strategic merge patch: a list is merged by its key, as conditions by their type, not replaced. Built-in kinds
+        only. Raises ConflictError where `metadata.uid` differs from the object's."""
         return await self._call("PATCH", path, body=change, content_type=_STRATEGIC, timeout_s=timeout_s)
 
     async def apply(
         self, path: str, body: object, *, manager: str, force: bool = False, timeout_s: float | None = None
     ) -> bytes:
-        """Server-side apply: the fields of the body become the manager's; made where it is not there. ConflictError where
-        another manager owns one, unless `force`."""
+        """Apply server-side: the manager then owns the fields of the body; the object is created where it is missing. Raises
+        ConflictError where another manager owns a field, unless `force`."""
         query = _query(fieldManager=manager, force="true" if force else "")
         return await self._call("PATCH", path, body=body, query=query, content_type=_APPLY, timeout_s=timeout_s)
 
     async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None, timeout_s: float | None = None) -> bytes:
-        """With a uid: ConflictError where another object has the name. NotFoundError may be our own success, sent twice."""
+        """Delete an object. With a uid: ConflictError where another object has the name. NotFoundError may be our own success,
+        sent twice."""
         return await self._call("DELETE", path, body=_delete_options(uid, grace_s), timeout_s=timeout_s)
 
     async def bind(
@@ -218,8 +227,9 @@ class KubeClient:
         annotations: Mapping[str, str],
         timeout_s: float | None = None,
     ) -> bytes:
-        """The annotations are merged into the pod in the update that sets its node. ConflictError: it is bound, being deleted,
-        another pod has the name, or it changed since that version (so that a change keeps a lost Binding from succeeding)."""
+        """Bind a pod. The annotations are merged into the pod in the update that sets its node. Raises ConflictError: it is
+        bound, being deleted, another pod has the name, or it changed since that version (so that a change keeps a lost Binding
+        from succeeding)."""
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -300,7 +310,7 @@ class KubeClient:
             async with asyncio.timeout(timeout_s):
                 return await self._access.credentials()
         except (ConfigError, TimeoutError) as e:
-            raise UnreachableError(f"cannot {call}: no credentials: {e or 'they did not come in time'}") from e
+            raise UnreachableError(f"cannot {call}: no credentials: {e or 'timed out'}") from e
 
     def _request(self, credentials: Credentials, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -324,7 +334,8 @@ class KubeClient:
     def _translated(
         self, call: str, credentials: Credentials, limit: aiohttp.ClientTimeout, *, resent: bool = False
     ) -> Iterator[None]:
-        """aiohttp's exceptions as ours. What may have been sent, be it by aiohttp's first attempt of two, is unclear."""
+        """Translate aiohttp's exceptions. If the request may have been sent, also by aiohttp's first attempt of two, the error
+        is unclear."""
         try:
             yield
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as e:
@@ -373,7 +384,7 @@ def _query(**words: str) -> dict[str, str]:
 
 
 def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Connections are probed when idle, and given up when what was sent is not acknowledged (tcp(7))."""
+    """Create a socket whose connection is probed when idle, and closed when sent data is not acknowledged (tcp(7))."""
     family, kind, protocol, *_ = address
     probed = socket.socket(family, kind, protocol)
     probed.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,13 +1,13 @@
-"""Where the API server is and who we are to it: from a kubeconfig, or from what every pod finds in its own file system.
+"""Load the API server's address and our credentials: from a kubeconfig, or from the files that every pod has.
 
 Enters: a kubeconfig's path and context, or nothing (in-cluster). Leaves: `Credentials` for each call, renewed in the
-background: a service account's token is read again, an exec plugin is run again when its token nears its end (both by the
-`kubernetes` library's refresh hook). After a 401 or an untrusted certificate everything is read anew, which finds tokens,
-client certificates and authorities that were replaced on disk. Reading happens in a thread: an exec plugin may take seconds.
+background: a service account's token is read again, an exec plugin is run again when its token is about to expire (both by the
+`kubernetes` library's refresh hook). After a 401 or an untrusted certificate everything is read again, which finds tokens,
+client certificates and authorities that were replaced on disk. Reading is done in a thread: an exec plugin may take seconds.
 
-Refuses, as ConfigError: what can not be read, no credentials, `insecure-skip-tls-verify`, plain HTTP to another machine.
-Secrets stand in no message, `repr` or log, and a key that the kubeconfig carries inline is on disk for the moment that
-Python's ssl takes to load it. Proxies of the environment are not used, a kubeconfig's `proxy-url` is.
+Refuses, as ConfigError: files that cannot be read, no credentials, `insecure-skip-tls-verify`, plain HTTP to another machine.
+Secrets are in no message, `repr` or log, and a key that the kubeconfig carries inline is on disk only while Python's ssl loads
+it. Proxies of the environment are not used, a kubeconfig's `proxy-url` is.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ _BROKEN: Final = (ConfigException, OSError, ValueError, LookupError, TypeError, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """`tls` is None for plain HTTP."""
+    """Credentials of one call. `tls` is None for plain HTTP."""
 
-    server: str  # URL without a path's end
+    server: str  # URL without a slash at its end
     tls: ssl.SSLContext | None
     authorization: str = field(default="", repr=False)  # the header's value
-    server_name: str | None = None  # that the server's certificate is for, where not the host's
+    server_name: str | None = None  # the name in the server's certificate, where it is not the host's
     proxy: str | None = field(default=None, repr=False)
 
 
@@ -54,7 +54,7 @@ class _Loaded:
     tls: ssl.SSLContext | None
 
     def credentials(self) -> Credentials:
-        """With the token of now: this runs the library's hook. Blocks."""
+        """Return credentials with the current token: this runs the library's hook. Blocks."""
         token = self.configuration.get_api_key_with_prefix("BearerToken") or ""
         return Credentials(
             server=self.configuration.host.rstrip("/"),
@@ -69,7 +69,7 @@ class Access:
     """Credentials that stay valid. Used on one event loop."""
 
     def __init__(self, load: Callable[[], _Loaded], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Loads at once. `load` and the hook raise ConfigError, in a thread later."""
+        """Load at once. `load` and the hook raise ConfigError; later they run in a thread."""
         self._load = load
         self._clock = clock
         self._loaded = load()
@@ -78,7 +78,8 @@ class Access:
         self._renewal: asyncio.Future[Credentials] | None = None
 
     async def credentials(self) -> Credentials:
-        """Of now; waits only where the last ones were refused. ConfigError where no new ones are found."""
+        """Return current credentials; wait only where the last ones were refused. Raises ConfigError where no new ones are
+        found."""
         if self._current is None:
             return await asyncio.shield(self._start_renewal())  # others wait for it too
         if self._clock() >= self._due:
@@ -86,7 +87,8 @@ class Access:
         return self._current
 
     def refused(self, credentials: Credentials) -> None:
-        """The server does not take them, or we do not trust it: the next call reads everything anew."""
+        """Note that the server refused the credentials, or that its certificate is not trusted: the next call reads everything
+        again."""
         if self._current is credentials:
             self._current = None
 
@@ -105,19 +107,22 @@ class Access:
     def _renewed(self, renewal: asyncio.Future[Credentials]) -> None:
         self._renewal = None
         self._due = self._clock() + REFRESH_S
-        if not renewal.cancelled() and renewal.exception() is None:  # else the last ones are used as long as they are taken
+        if (
+            not renewal.cancelled() and renewal.exception() is None
+        ):  # otherwise the last ones are used as long as the server accepts them
             self._current = renewal.result()
 
 
 def open_access(kubeconfig: Path | None, *, context: str = "") -> Access:
-    """Of the kubeconfig (its current context where none is named), or of the pod that this runs in. Blocks; ConfigError."""
+    """Load the kubeconfig (its current context where none is named), or the service account of this pod. Blocks. Raises
+    ConfigError."""
     if kubeconfig is None:
         return Access(_load_in_cluster)
     return Access(lambda: _load_kubeconfig(kubeconfig, context))
 
 
 def read_namespace(kubeconfig: Path, context: str = "") -> str:
-    """That the context names (the current one where none is named); empty where it names none. ConfigError."""
+    """Return the namespace of the context (the current one where none is named), or an empty text. Raises ConfigError."""
     with _reading(kubeconfig):
         merged = KubeConfigMerger(str(kubeconfig)).config  # type: ignore[no-untyped-call]
         if merged is None:
@@ -129,12 +134,12 @@ def read_namespace(kubeconfig: Path, context: str = "") -> str:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
-        if not any(Path(one).exists() for one in str(path).split(os.pathsep)):  # several, as $KUBECONFIG names them
+        if not any(Path(one).exists() for one in str(path).split(os.pathsep)):  # $KUBECONFIG may name several
             raise ConfigError(f"cannot read {path}: no such file")
         yield
-    except yaml.MarkedYAMLError as e:  # its text would quote the line
+    except yaml.MarkedYAMLError as e:  # its own text would quote the line
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
-        raise ConfigError(f"cannot read {path}: no YAML{line}: {e.problem}") from None
+        raise ConfigError(f"cannot read {path}: not YAML{line}: {e.problem}") from None
     except _BROKEN as e:
         raise ConfigError(f"cannot use {path}: {_why(e)}") from e
 
@@ -180,13 +185,15 @@ def _checked(configuration: Any, source: str) -> _Loaded:
         raise ConfigError(f"cannot use {source}: it names no server")
     if server.scheme == "http":
         if not _is_loopback(server.hostname):
-            raise ConfigError(f"cannot use {source}: plain HTTP shows the credentials to the network", hint="use https")
+            raise ConfigError(f"cannot use {source}: plain HTTP would expose the credentials to the network", hint="use https")
         return _Loaded(configuration, None)
     if not configuration.verify_ssl:
         hint = "name the server's certificate-authority instead"
-        raise ConfigError(f"cannot use {source}: insecure-skip-tls-verify gives our rights to whoever answers", hint=hint)
+        raise ConfigError(
+            f"cannot use {source}: insecure-skip-tls-verify would send the credentials to any server that answers", hint=hint
+        )
     if not configuration.api_key and not configuration.cert_file:
-        raise ConfigError(f"cannot use {source}: its user has no credentials, or its exec plugin gave none")
+        raise ConfigError(f"cannot use {source}: its user has no credentials, or its exec plugin returned none")
     tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         tls.load_cert_chain(configuration.cert_file, configuration.key_file)
@@ -201,5 +208,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def _why(error: BaseException) -> str:
-    """ConfigError has its own text already, and is no ValueError."""
+    """Describe the error: ConfigException and OSError with their own text, others with their type."""
     return str(error) if isinstance(error, (ConfigException, OSError)) else f"{type(error).__name__}: {error}"[:200]

@@ -13,7 +13,7 @@ import re
 from itertools import accumulate
 from typing import Final
 
-# Two Python frames a level stay below the interpreter's limit of 1,000 frames.
+# With two Python frames per level, this is below the interpreter's limit of 1,000 frames.
 MAX_DEPTH: Final = 300
 
 _INLINE: Final = 64 << 10  # bytes; up to 3 ms

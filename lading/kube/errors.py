@@ -1,7 +1,7 @@
-"""How a call to the API server failed: refused, never sent, or nobody knows.
+"""How a call to the API server failed: refused, never sent, or unknown.
 
-The difference is what a caller of a write lives by. A *refusal* is an answer: nothing was changed. *Unreachable* never left
-this machine. *Unclear* may have been carried out: a timeout, a connection that broke, a 5xx. Only a read settles that.
+The caller of a write needs the difference. A *refusal* is an answer: nothing was changed. *Unreachable*: the request never left
+this machine. *Unclear*: it may have been carried out: a timeout, a connection that broke, a 5xx. Only a read settles that.
 
 Source: metav1.Status (k8s.io/apimachinery), Kubernetes "API concepts"; 429 and Retry-After: "API Priority and Fairness",
 "API-initiated Eviction".
@@ -13,11 +13,11 @@ import msgspec
 
 from lading.errors import LadingError
 
-_MAX_TEXT: Final = 500  # of the server's own words: an Invalid lists every field that is wrong
+_MAX_TEXT: Final = 500  # of the server's text: an Invalid lists every field that is wrong
 
 
 class KubeError(LadingError):
-    """`retry_after_s` is what the server asked for, 0 where it did not."""
+    """A call failed. `retry_after_s` is what the server asked for, 0 where it did not."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -29,15 +29,15 @@ class UnreachableError(KubeError):
 
 
 class UnclearError(KubeError):
-    """The request may have been carried out, or may be yet."""
+    """The request may have been carried out, or may be carried out later."""
 
 
 class TimedOutError(UnclearError):
-    """Nothing came back in the time that the call has."""
+    """No answer came within the time limit of the call."""
 
 
 class MalformedError(KubeError):
-    """An answer that is not what Kubernetes says it is."""
+    """The answer does not have the form that Kubernetes defines."""
 
 
 class RefusedError(KubeError):
@@ -58,15 +58,15 @@ class UnauthorizedError(RefusedError):
 
 
 class ForbiddenError(RefusedError):
-    """403: we may not, or the namespace is ending."""
+    """403: we have no permission, or the namespace is terminating."""
 
 
 class NotFoundError(RefusedError):
-    """404."""
+    """404: the object does not exist."""
 
 
 class ConflictError(RefusedError):
-    """409: the object changed since, is there already, is bound already, or another manager owns the field."""
+    """409: the object changed, exists already, is bound already, or another manager owns the field."""
 
 
 class GoneError(RefusedError):
@@ -74,7 +74,7 @@ class GoneError(RefusedError):
 
 
 class TooManyRequestsError(RefusedError):
-    """429: later, please; or a disruption budget does not allow this eviction now."""
+    """429: the server asks to try later, or a disruption budget does not allow this eviction now."""
 
 
 _BY_STATUS: Final[dict[int, type[RefusedError]]] = {
@@ -104,11 +104,12 @@ class _Status(msgspec.Struct):
 
 
 def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_after: str = "") -> RefusedError | UnclearError:
-    """`call` is what was tried, as "get /api/v1/nodes"; status 0: as the body says; `retry_after` is that header."""
+    """Return the error. `call` is the attempted call, as "get /api/v1/nodes"; status 0: use the body's; `retry_after` is that
+    header."""
     try:
         said = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
-        said = _Status(message="an answer without a Status")  # of something between us and the server
+        said = _Status(message="an answer without a Status")  # from a proxy between us and the server
     status = status or said.code
     message = f"cannot {call}: {f'{status} {said.reason}'.rstrip()}: {said.message[:_MAX_TEXT]}"
     wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
@@ -119,7 +120,7 @@ def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_af
 
 
 def parse_failed_status(call: str, body: bytes) -> RefusedError | UnclearError | None:
-    """Return the failure that the body of a successful answer tells of; None where it tells of none."""
+    """Return the failure that the body of a successful answer contains; None where it contains none."""
     try:
         failed = msgspec.json.decode(body, type=_Status).status == "Failure"
     except msgspec.DecodeError:

@@ -1,11 +1,11 @@
-"""A watch's bytes into its lines, however the network cut them. Pure. Refuses a line that no object can be."""
+"""Split a watch's bytes into lines. Pure. Refuses a line that is longer than any object."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from lading.kube.errors import MalformedError
 
-# etcd takes requests of 1.5 MiB; the same object as JSON is a few times as long at most.
+# etcd accepts requests of 1.5 MiB; the same object as JSON is a few times as long at most.
 MAX_LINE: Final = 16 << 20
 
 
@@ -16,7 +16,7 @@ class Lines:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that these bytes complete, without their ends, empty ones left out."""
+        """Yield the lines that these bytes complete, without their ends, empty ones left out."""
         first, *rest = data.split(b"\n")
         self._parts.append(first)
         self._size += len(first)

@@ -1,4 +1,4 @@
-"""Kinds of objects as paths of the API server: `PODS.path("default", "train", "binding")`. Source: "API concepts"."""
+"""Build the API server's paths of kinds of objects: `PODS.path("default", "train", "binding")`. Source: "API concepts"."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +14,7 @@ class Resource:
     plural: str
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Without a namespace: of a cluster-scoped kind, or objects of all namespaces. Names are quoted."""
+        """Return the path. Without a namespace: of a cluster-scoped kind, or objects of all namespaces. Names are quoted."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace:
             parts += ["namespaces", namespace]

@@ -9,16 +9,16 @@ Enters: bytes of both sides, in the order in which they came. Leaves: bytes for 
 unchanged unless one of these holds:
 
 * a call whose `:path` is in `held_paths`: its HEADERS are forwarded at once (so the runtime's deadline runs and its HPACK table
-  stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` is raised. `forward` sends
+  stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` says so. `forward` sends
   it, changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or the runtime
-  answers first, the hold is cancelled and `CallCancelled` is raised. A hold ends in no other way.
-* DATA for which the runtime's window is too small, which can only happen after the relay sent bytes of its own: queued (flow.py).
+  answers first, the hold is cancelled and `CallCancelled` says so. A hold ends in no other way.
+* DATA that the runtime's window does not allow, which can only happen after the relay sent bytes of its own: queued (flow.py).
 * WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
 * everything that either side still sends on a refused call: dropped, its credit given back (refused.py).
 * header blocks, once one had to be dropped: re-encoded (headers.py).
 * the relay's own frames for the client before the runtime's SETTINGS came: they wait for them.
 
-Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. Whether the *content* of a well-formed
+Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. Whether the *meaning* of a complete
 frame is valid is for its receiver to check.
 """
 
