@@ -1,12 +1,11 @@
-"""Logs: one record an event, for journald (native protocol, with fields) where stderr is its stream, else logfmt on stderr.
+r"""Log one record per event, to journald (native protocol, with fields) where stderr is its stream, else as logfmt to stderr.
 
-`journalctl -t lading-hooks LADING_EVENT=grant.refused LADING_POD_UID=…` finds what it says. Values come from pods and images:
+`journalctl -t lading-hooks LADING_EVENT=grant.refused LADING_POD_UID=…` finds a record. Values come from pods and images:
 control characters, line breaks, bidirectional overrides and invalid UTF-8 are escaped, so that a record is one line and a
-terminal shows what is there. Values of environment variables, mount sources and whole messages are never logged.
+terminal shows what is there. Values of environment variables, mount sources and whole messages are never logged. A log without
+a reader blocks no daemon: what cannot be written at once is dropped, counted, and the number logged later.
 
-A log that nobody reads holds nobody up: what can not be written at once is dropped, counted, and the number logged later.
-
-Source: systemd's Native Journal Protocol (fields `NAME=value\\n`, or `NAME\\n<u64 LE length><bytes>\\n`), sd_journal_send(3);
+Source: systemd's Native Journal Protocol (fields `NAME=value\n`, or `NAME\n<u64 LE length><bytes>\n`), sd_journal_send(3);
 unix(7): a datagram socket whose receiver's queue is full (net.unix.max_dgram_qlen, 512 where systemd booted) says EAGAIN.
 """
 
@@ -37,23 +36,23 @@ _RANK: Final = {level: rank for rank, level in enumerate(Level)}
 
 
 class Event(StrEnum):
-    """What can be logged. Append only: recipes and alerts are written against these names."""
+    """The events that can be logged. Append only: recipes and alerts are written against these names."""
 
     DAEMON_STARTED = "daemon.started"
     DAEMON_STOPPING = "daemon.stopping"
     DAEMON_STOPPED = "daemon.stopped"
     CONFIG_LOADED = "config.loaded"
-    SOCKET_ACCESS = "socket.access"  # owner or mode of our socket are not what they should be
+    SOCKET_ACCESS = "socket.access"  # owner or mode of our socket are wrong
     METRICS_LISTENING = "metrics.listening"
     METRICS_FAILED = "metrics.failed"
     PROBE_FAILED = "probe.failed"  # our own socket does not answer: systemd's watchdog is not fed
     LOG_DROPPED = "log.dropped"  # records that the journal did not take
-    TRACES_FAILED = "traces.failed"  # the collector of otlp_endpoint does not take them; said once a minute
+    TRACES_FAILED = "traces.failed"  # the collector of otlp_endpoint does not accept them; logged once a minute
     # proxy
     CONNECTION_OPENED = "connection.opened"
     CONNECTION_CLOSED = "connection.closed"
     CONNECTION_REJECTED = "connection.rejected"
-    CONNECTION_BROKEN = "connection.broken"  # malformed HTTP/2, by whom
+    CONNECTION_BROKEN = "connection.broken"  # malformed HTTP/2, and which side sent it
     RUNTIME_UNREACHABLE = "runtime.unreachable"
     RUNTIME_REACHABLE = "runtime.reachable"
     CALL_FORWARDED = "call.forwarded"
@@ -66,7 +65,7 @@ class Event(StrEnum):
     HOOK_INVALID = "hook.invalid"
     HOOK_FAILED = "hook.failed"
     HOOK_TIMEOUT = "hook.timeout"
-    HOOK_IGNORED = "hook.ignored"  # failed, and its policy says to go on
+    HOOK_IGNORED = "hook.ignored"  # failed, and its policy is Ignore
     HOOK_BACK = "hook.back"
     PODS_KNOWN = "pods.known"
     # hooks
@@ -87,10 +86,10 @@ class Event(StrEnum):
     VF_ATTACHED = "vf.attached"
     VF_RELEASED = "vf.released"
     VF_ATTACH_FAILED = "vf.attach-failed"
-    VF_RELEASE_FAILED = "vf.release-failed"  # it is journaled and tried again
-    VF_UNKNOWN_HOLDER = "vf.unknown-holder"  # its network device is in a namespace into which we did not put it
+    VF_RELEASE_FAILED = "vf.release-failed"  # it is in the journal and tried again
+    VF_UNKNOWN_HOLDER = "vf.unknown-holder"  # its network device is in a namespace that Lading did not choose
     DEVICE_INFO_FAILED = "device-info.failed"  # attach = "cni": files about VFs, for the cluster's own CNI
-    RELEASE_FORCED = "release.forced"  # a person's `lading-hooks release --force`, with the user and process that asked
+    RELEASE_FORCED = "release.forced"  # `lading-hooks release --force`, with the user and process that ran it
     REPORT_APPLIED = "report.applied"  # central's view of this node is up to date; INFO the first time and after a failure
     REPORT_FAILED = "report.failed"
     # central
@@ -99,30 +98,30 @@ class Event(StrEnum):
     LEADER_STOPPED = "leader.stopped"
     WATCH_SYNCED = "watch.synced"
     WATCH_FAILED = "watch.failed"
-    ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the leader before
-    POD_WOKEN = "pod.woken"  # room appeared for it
+    ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the previous leader
+    POD_WOKEN = "pod.woken"  # it is requeued, because capacity became free
     BIND_CONFIRMED = "bind.confirmed"
     BIND_REFUSED = "bind.refused"
-    BIND_UNCLEAR = "bind.unclear"  # the devices stay reserved until it is known
+    BIND_UNCLEAR = "bind.unclear"  # the devices stay reserved until the result is known
     BIND_CONFLICT = "bind.conflict"  # two pods hold one device
     POD_EVICTED = "pod.evicted"  # for a pod of higher priority, or because of a conflict
-    ASSIGNMENT_UNREADABLE = "assignment.unreadable"  # on a bound pod; what its node grants it counts all the same
-    TELL_FAILED = "tell.failed"  # Kubernetes Events on pods were dropped; said once, until one is taken again
-    POD_UNASSIGNED = "pod.unassigned"  # asks for devices and was bound without an assignment
-    OBJECT_UNREADABLE = "object.unreadable"  # an object of the API server that is there and can not be understood
+    ASSIGNMENT_UNREADABLE = "assignment.unreadable"  # on a bound pod; the grants of its node still count
+    TELL_FAILED = "tell.failed"  # Kubernetes Events on pods were dropped; logged once, until one is accepted again
+    POD_UNASSIGNED = "pod.unassigned"  # requests devices and was bound without an assignment
+    OBJECT_UNREADABLE = "object.unreadable"  # an object of the API server that cannot be parsed
     LEASE_ACQUIRED = "lease.acquired"
     LEASE_LOST = "lease.lost"
     LEASE_RELEASED = "lease.released"
-    LEASE_FAILED = "lease.failed"  # one call about it; a lease that is held lasts until its deadline
+    LEASE_FAILED = "lease.failed"  # one call failed; a lease that is held lasts until its deadline
 
 
 class Sink(Protocol):
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
-        """Raises BlockingIOError where it would have to wait."""
+        """Write a record. Raises BlockingIOError where it would have to wait."""
 
 
 def printable(text: str) -> str:
-    """The text on one line, with everything that is no graphic character, mark, or plain space as an escape."""
+    """Return the text on one line; everything but graphic characters, marks and plain spaces is escaped."""
     if text.isascii() and text.isprintable():
         return text
     out = []
@@ -141,12 +140,12 @@ def _escape(code: int) -> str:
 
 
 class LogfmtSink:
-    """`level event key=value … message` lines on a file descriptor."""
+    """A sink that writes `level event key=value … message` lines to a file descriptor."""
 
     def __init__(self, fd: int = 2) -> None:
         self._fd = fd
         self._room = select.poll()
-        self._torn = False  # the last line was dropped in its middle
+        self._torn = False  # the last line was cut off
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         parts = [f"level={level}", f"event={event}"]
@@ -159,12 +158,12 @@ class LogfmtSink:
         except BlockingIOError:
             raise
         except OSError:
-            pass  # a log that can not be written must not stop a node
+            pass  # a log that cannot be written must not stop a node
 
     def _write(self, line: bytes) -> None:
-        """Not by O_NONBLOCK: that would be shared with whoever else has this terminal or pipe open."""
+        """Write without waiting. Not by O_NONBLOCK: other processes with this terminal or pipe share that flag."""
         self._room.register(self._fd, select.POLLOUT)
-        for start in range(0, len(line), select.PIPE_BUF):  # so much a pipe takes when it says that it has room
+        for start in range(0, len(line), select.PIPE_BUF):  # a pipe that is ready takes that many bytes
             if not self._room.poll(0):
                 self._torn = self._torn or start > 0
                 raise BlockingIOError
@@ -180,7 +179,7 @@ def _logfmt_value(text: str) -> str:
 
 
 class JournalSink:
-    """journald's native datagram protocol. Over the datagram limit: a sealed memfd, as sd_journal_send does."""
+    """A sink for journald's native datagram protocol. Over the datagram limit: a sealed memfd, as sd_journal_send does."""
 
     def __init__(self, identifier: str, path: str = JOURNAL_SOCKET) -> None:
         self._identifier = identifier
@@ -201,7 +200,7 @@ class JournalSink:
         try:
             self._send(datagram)
         except BlockingIOError:
-            raise  # not to stderr: that is journald's too, and writing to it would wait
+            raise  # not to stderr: journald reads that too, and writing to it would block
         except OSError:
             self._fallback.write(level, event, message, fields)
 
@@ -233,7 +232,7 @@ def _journal_field(name: str, value: str) -> bytes:
 
 
 class Log:
-    """What the daemons call. `fields` are names of this project: pod_uid, container, hook, method, reason, device…"""
+    """A log for the daemons. `fields` are names of this project: pod_uid, container, hook, method, reason, device…"""
 
     def __init__(self, sink: Sink, level: Level = Level.INFO) -> None:
         self._sink = sink
@@ -269,8 +268,8 @@ class Log:
 
 
 def open_log(identifier: str, level: Level) -> Log:
-    """The journal where stderr is connected to it (JOURNAL_STREAM names its device and inode), else logfmt."""
-    # watchdog's thread says on stderr that it was stopped while it looked; nobody who reads records could make sense of it.
+    """Open the journal where stderr is connected to it (JOURNAL_STREAM names its device and inode), else logfmt."""
+    # watchdog's thread writes to stderr when it is stopped while it reads a folder; that line helps no reader of the log.
     logging.getLogger("watchdog").addHandler(logging.NullHandler())
     return Log(JournalSink(identifier) if stderr_is_journal() else LogfmtSink(), level)
 

@@ -1,12 +1,12 @@
-"""`NodeDevices`: what a node has and who holds it, as the node's reporter writes it and central reads it.
+"""`NodeDevices`: the devices of a node and their holders, as the node's reporter writes them and central reads them.
 
-One cluster-scoped object a node (`devices.lading.dev/v1alpha1`, name = node). Everything that the node says stands in `status`,
-which is a subresource: the right to report is not the right to label, annotate or delete. A person's words stand in
+One cluster-scoped object per node (`devices.lading.dev/v1alpha1`, name = node). Everything from the node is in `status`, which
+is a subresource: the right to report is not the right to label, annotate or delete. What a person sets is in
 `metadata.annotations` (cordons). Keys are camelCase on the wire; absent and default mean the same; unknown keys are ignored, so
 that an older reader reads what a newer node writes.
 
-Identity is the GPU's UUID and the function's PCI address. Facts, not conclusions: `path` lists the bridges above a device, and
-which devices share a switch is the reader's to find out. Sizes are MiB, shares of compute percent.
+Identity is the GPU's UUID and the function's PCI address. The object has facts, not conclusions: `path` lists the bridges above
+a device, and the reader finds out which devices share a switch. Sizes are MiB, shares of compute percent.
 """
 
 from typing import Final
@@ -23,11 +23,11 @@ _NO_MEMORY: Final = "no memory that could be given"
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What all parts of the object have in common."""
+    """The base of all parts of the object."""
 
 
 class Place(_Wire, frozen=True):
-    """Where a PCI function sits. What the node does not know is absent: unknown NUMA is unknown, not node 0."""
+    """The place of a PCI function. What the node does not know is absent: unknown NUMA is unknown, not node 0."""
 
     path: tuple[str, ...] = ()  # from the host bridge down: "pci0000:17", then each bridge's PCI address, without the function
     numa: int | None = None
@@ -39,7 +39,7 @@ class MigInstance(_Wire, frozen=True):
     gpu_instance: int
     compute_instance: int
     memory_mib: int = msgspec.field(name="memoryMiB")
-    profile: str = ""  # 1g.10gb; absent where the driver does not tell
+    profile: str = ""  # 1g.10gb; absent where the driver does not report it
 
 
 class NvLink(_Wire, frozen=True):
@@ -49,7 +49,7 @@ class NvLink(_Wire, frozen=True):
     to: GpuUuid = GpuUuid("")
 
 
-SHARES_PER_GPU: Final = 48  # where a node does not say: clients of one MPS server (NVIDIA, MPS, "Limitations")
+SHARES_PER_GPU: Final = 48  # where a node does not report it: clients of one MPS server (NVIDIA, MPS, "Limitations")
 
 
 class Gpu(_Wire, frozen=True):
@@ -60,7 +60,7 @@ class Gpu(_Wire, frozen=True):
     reserved_mib: int = msgspec.field(name="reservedMiB", default=0)  # the driver's own part
     module_id: int | None = None  # on an NVSwitch board, 1-based, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
-    max_shares: int = SHARES_PER_GPU  # containers that may have a share of it at a time
+    max_shares: int = SHARES_PER_GPU  # containers that may have a share of it at the same time
     place: Place = Place()
     mig_enabled: bool = False
     mig: tuple[MigInstance, ...] = ()
@@ -68,7 +68,7 @@ class Gpu(_Wire, frozen=True):
     used_by: str = ""  # a process or pod that uses it without a grant, in words
 
     def __post_init__(self) -> None:
-        """A card of which nothing is left beside the driver's own part serves nobody, also where its node calls it well."""
+        """Mark a card as unhealthy if the driver's own part leaves no memory, also where its node reports it as healthy."""
         if self.usable_mib <= 0 and not self.unhealthy:
             msgspec.structs.force_setattr(self, "unhealthy", _NO_MEMORY)
 
@@ -78,7 +78,7 @@ class Gpu(_Wire, frozen=True):
 
 
 class Partition(_Wire, frozen=True):
-    """GPUs that NVSwitches can connect apart from all others. All of them are on the node."""
+    """GPUs that NVSwitches can connect separately from all others. All of them are on the node."""
 
     id: int  # Fabric Manager's
     modules: tuple[int, ...]  # module ids
@@ -106,8 +106,8 @@ class GrantedGpu(_Wire, frozen=True):
     mig_uuid: str = ""
     memory_mib: int | None = msgspec.field(name="memoryMiB", default=None)
     core_percent: int | None = None
-    pod_wide: bool = False  # an equal share of the same pod is this one, counted once
-    pod_memory_mib: int | None = msgspec.field(name="podMemoryMiB", default=None)  # what the whole pod takes, instead
+    pod_wide: bool = False  # equal shares of the same pod are one share, counted once
+    pod_memory_mib: int | None = msgspec.field(name="podMemoryMiB", default=None)  # of the whole pod, instead
     pod_core_percent: int | None = None
 
     @property
@@ -116,7 +116,7 @@ class GrantedGpu(_Wire, frozen=True):
 
 
 class Grant(_Wire, frozen=True):
-    """What the node's ledger says one container holds."""
+    """The devices that one container holds by the node's ledger."""
 
     pod: PodUid
     container: str
@@ -129,7 +129,7 @@ class Grant(_Wire, frozen=True):
 
 
 class Past(_Wire, frozen=True):
-    """Who held a device before."""
+    """A previous holder of a device."""
 
     device: str  # UUID of a GPU or MIG instance, PCI address of a VF
     pod: PodUid
@@ -142,7 +142,8 @@ class Past(_Wire, frozen=True):
 
 
 class Use(_Wire, frozen=True):
-    """What NVML saw in use of one GPU, coarsened so that it is seldom news. What a card does not tell is absent."""
+    """The use of one GPU as NVML reports it, rounded coarsely so that it seldom changes. What a card does not report is
+    absent."""
 
     uuid: GpuUuid
     memory_used_mib: int | None = msgspec.field(name="memoryUsedMiB", default=None)
@@ -150,12 +151,12 @@ class Use(_Wire, frozen=True):
 
 
 class Summary(_Wire, frozen=True):
-    """For the columns of `kubectl get nodedevices`."""
+    """The columns of `kubectl get nodedevices`."""
 
     gpus: str = ""  # healthy/all
     models: str = ""
     vfs: str = ""  # usable/all
-    held: str = ""  # GPUs and VFs that somebody holds, in words: "3 GPUs, 2 VFs"
+    held: str = ""  # GPUs and VFs that are held, in words: "3 GPUs, 2 VFs"
     problems: str = ""
 
 
@@ -170,7 +171,7 @@ class Status(_Wire, frozen=True):
     grants: tuple[Grant, ...] = ()
     past: tuple[Past, ...] = ()  # newest first: the last few of each device
     use: tuple[Use, ...] = ()
-    used_at: int = 0  # when NVML saw that, Unix seconds; 0 where `use` is not reported
+    used_at: int = 0  # when NVML was read, Unix seconds; 0 where `use` is not reported
     problems: tuple[str, ...] = ()  # what could not be read, in words
     summary: Summary = Summary()
 

@@ -1,4 +1,4 @@
-"""The closed list of reasons why a device is refused. The same code stands in a pod's events, the log and docs/reasons.md."""
+"""The closed list of reasons why a device is refused. The same code is in a pod's events, the log and docs/reasons.md."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ class Reason(StrEnum):
     ANNOTATION_MALFORMED = "annotation-malformed"
     ANNOTATION_CONFLICT = "annotation-conflict"  # manual and central forms on one pod, or two that contradict
     ANNOTATION_RESERVED = "annotation-reserved"  # a key that only the node writes
-    ASSIGNMENT_MISSING = "assignment-missing"  # the pod asks for placement and was bound without one
+    ASSIGNMENT_MISSING = "assignment-missing"  # the pod requests placement and was bound without an assignment
     ASSIGNMENT_VERSION = "assignment-version"
     ASSIGNMENT_OTHER_POD = "assignment-other-pod"
     ASSIGNMENT_OTHER_NODE = "assignment-other-node"
@@ -34,8 +34,8 @@ class Reason(StrEnum):
     DEVICE_PLUGIN_CONFLICT = "device-plugin-conflict"
     CDI_UNAVAILABLE = "cdi-unavailable"
     SANDBOX_STOPPED = "sandbox-stopped"
-    HOST_NETWORK = "host-network"  # a VF's network device can not go into the host's own namespace
-    ATTACH_FAILED = "attach-failed"  # the VF's network device could not be brought into the pod
+    HOST_NETWORK = "host-network"  # a VF's network device cannot be moved into the host's own namespace
+    ATTACH_FAILED = "attach-failed"  # the VF's network device could not be moved into the pod
     # The node
     NOT_RECONCILED = "not-reconciled"
     LEDGER_UNAVAILABLE = "ledger-unavailable"
@@ -43,7 +43,7 @@ class Reason(StrEnum):
     # The proxy
     HOOK_UNAVAILABLE = "hook-unavailable"
     HOOK_TIMEOUT = "hook-timeout"
-    HOOK_INVALID = "hook-invalid"  # answered what can not be used
+    HOOK_INVALID = "hook-invalid"  # its answer cannot be used
     HOOK_CONFLICT = "hook-conflict"  # two hook servers claim one field
     NO_REGISTRATION = "no-registration"
     REQUEST_UNREADABLE = "request-unreadable"

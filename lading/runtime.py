@@ -1,9 +1,8 @@
-"""The container runtime's own answers: version, configuration, and the lists that a ledger is compared with.
+"""Call the container runtime: version, configuration, and the lists that a ledger is compared with.
 
-CRI `runtime.v1` over its Unix socket. A runtime that does not answer, or with an error, or with what can not be read, is a
-RuntimeUnavailableError that names the socket, never an empty list. An id that it does not know is None. `decide_cdi_support`
-says whether a CDI device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts
-without its device.
+CRI `runtime.v1` over its Unix socket. No answer, an error, or an answer that cannot be parsed is a RuntimeUnavailableError that
+names the socket, never an empty list. An id that the runtime does not know is None. `decide_cdi_support` says whether a CDI
+device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts without its device.
 """
 
 import json
@@ -22,7 +21,7 @@ from google.protobuf.message import DecodeError
 from lading.errors import RuntimeUnavailableError
 from protos.cri.runtime.v1 import api_pb2 as cri
 
-_LARGEST_ANSWER: Final = 64 * 1024 * 1024  # kubelet takes 16 MiB; a node with more containers must not lose its ledger
+_LARGEST_ANSWER: Final = 64 * 1024 * 1024  # kubelet accepts 16 MiB; a node with more containers must not lose its ledger
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _LARGEST_ANSWER),
     ("grpc.max_reconnect_backoff_ms", 500),  # a restarted runtime is found within a second; C-core waits up to two minutes
@@ -40,7 +39,7 @@ _Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class RuntimeClient:
-    """One connection to the runtime, re-made as needed. Made inside a running event loop; `timeout_s` is for each call."""
+    """A connection to the runtime, re-opened as needed. Created inside a running event loop; `timeout_s` is for each call."""
 
     def __init__(self, endpoint: Path, *, timeout_s: float = 10.0) -> None:
         self.endpoint = endpoint
@@ -73,7 +72,7 @@ class RuntimeClient:
         return tuple((await self._ask("ListContainers", request, cri.ListContainersResponse.FromString)).containers)
 
     async def sandbox_status(self, sandbox_id: str, *, verbose: bool = False) -> cri.PodSandboxStatusResponse | None:
-        """The whole response: with `verbose`, its `info` carries the runtime's own JSON (network namespace, pid)."""
+        """Return the whole response: with `verbose`, its `info` has the runtime's own JSON (network namespace, pid)."""
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)
         return await self._ask_known("PodSandboxStatus", request, cri.PodSandboxStatusResponse.FromString)
 
@@ -96,10 +95,10 @@ class RuntimeClient:
         answer = await call(request.SerializeToString(), timeout=self._timeout_s)
         try:
             return parse(answer)
-        except DecodeError as e:  # containerd 1.6 keeps, and lists, names that are no UTF-8
+        except DecodeError as e:  # containerd 1.6 keeps, and lists, names that are not UTF-8
             raise RuntimeUnavailableError(
-                f"cannot read what the runtime at {self.endpoint} answers to {method}: it is not as runtime.v1 has it",
-                hint="a name, annotation or image that is no UTF-8? crictl shows which pod's",
+                f"cannot parse the answer of the runtime at {self.endpoint} to {method} as a runtime.v1 message",
+                hint="does a pod have a name, annotation or image that is not UTF-8? see crictl",
             ) from e
 
     def _unavailable(self, method: str, error: grpc.aio.AioRpcError) -> RuntimeUnavailableError:
@@ -125,7 +124,7 @@ _ON_BY_DEFAULT: Final = (2, 0, 0)
 
 
 def decide_cdi_support(version: cri.VersionResponse, status: cri.StatusResponse) -> CdiSupport:
-    """Whether `CDI_devices` of a CreateContainer request is honoured, from Version and a verbose Status."""
+    """Decide whether `CDI_devices` of a CreateContainer request is honoured, from Version and a verbose Status."""
     name = f"{version.runtime_name} {version.runtime_version}"
     numbers = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version.runtime_version)
     if version.runtime_name != "containerd" or numbers is None:
@@ -144,7 +143,7 @@ def decide_cdi_support(version: cri.VersionResponse, status: cri.StatusResponse)
 
 
 def _runtime_config(status: cri.StatusResponse) -> dict[str, Any]:
-    """containerd's configuration, which it shows as JSON in the verbose Status; empty where it is not there."""
+    """Return the configuration that containerd shows as JSON in the verbose Status; empty where it is not there."""
     try:
         config = json.loads(status.info.get("config", "{}"))
     except ValueError:

@@ -34,7 +34,7 @@ class Setting:
 
 
 def declared(schema: type[msgspec.Struct]) -> list[tuple[str, Any, Setting, Any]]:
-    """(key, type, setting, default) of each setting, in order of declaration."""
+    """Return (key, type, setting, default) of each setting, in order of declaration."""
     hints = get_type_hints(schema, include_extras=True)
     out = []
     for field in msgspec.structs.fields(schema):
@@ -46,13 +46,13 @@ def declared(schema: type[msgspec.Struct]) -> list[tuple[str, Any, Setting, Any]
 
 
 def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, config: Path) -> None:
-    """`--config`, `--check-config`, `--print-config` and one flag a setting."""
+    """Add `--config`, `--check-config`, `--print-config` and one flag for each setting."""
     parser.add_argument("--config", type=Path, default=None, metavar="FILE", help=f"TOML file [{config}]")
-    parser.add_argument("--check-config", action="store_true", help="check the configuration, say what is wrong, exit")
+    parser.add_argument("--check-config", action="store_true", help="check the configuration, print what is wrong, exit")
     parser.add_argument(
         "--print-config",
         action="store_true",
-        help="print the configuration in force as TOML, exit; what it lacks is said on stderr",
+        help="print the configuration in force as TOML, exit; errors go to stderr",
     )
     parser.set_defaults(default_config=config)
     for key, kind, setting, default in declared(schema):
@@ -68,7 +68,8 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
 
 
 def load(schema: type[S], args: argparse.Namespace) -> S:
-    """The settings in force. A `--config` that was named must exist; the default one may be absent."""
+    """Return the settings in force. A `--config` that was named must exist; the default one may be absent. Raises
+    ConfigError."""
     text, flags = _read_file(args), _read_flags(schema, args)
     values, where = _parse(text, _path(args)), str(_path(args))
     source = dict.fromkeys(values, where) | {key: "--" + key.replace("_", "-") for key in flags}
@@ -76,8 +77,8 @@ def load(schema: type[S], args: argparse.Namespace) -> S:
 
 
 def load_usable(schema: type[S], args: argparse.Namespace) -> S:
-    """As `load`, without each value that it would refuse: for who has to go on, and says elsewhere what was wrong. Every key
-    has a default here."""
+    """Load without each value that `load` would refuse, for callers that must continue and report the errors elsewhere. Every
+    key has a default here."""
     try:
         values = _parse(_read_file(args), _path(args))
     except ConfigError:
@@ -139,7 +140,7 @@ def _locate(key: str, text: str) -> str:
 
 
 def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
-    """Of those that were given, as the file would have them."""
+    """Return the flags that were given, as values of the file."""
     flags = {}
     for key, kind, setting, _ in declared(schema):
         given = getattr(args, f"set_{key}", None) if setting.flag else None
@@ -149,8 +150,8 @@ def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[
 
 
 def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str, text: str = "") -> S:
-    """`source` says for each key whether the file or a flag set it, `where` what to name for a key that neither did, `text` is
-    the file's."""
+    """Convert the values. `source` says for each key whether the file or a flag set it, `where` is named for a key that neither
+    set, `text` is the file's. Raises ConfigError."""
     kinds = {key: kind for key, kind, *_ in declared(schema)}
     if unknown := [key for key in values if key not in kinds]:
         named = ", ".join(f"{key!r}{_locate(key, text)}" for key in unknown)
@@ -173,14 +174,14 @@ def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], whe
 
 
 def _split(error: str) -> tuple[str, str]:
-    """msgspec's "Expected `int`, got `str` - at `$.keys[...].path`" as what is wrong, and where."""
+    """Split "Expected `int`, got `str` - at `$.keys[...].path`" of msgspec into what is wrong, and where."""
     problem, _, at = error.partition(" - at ")
     found = re.search(r"\$\.?([^`]*)", at)
     return problem[:1].lower() + problem[1:], found[1] if found else ""
 
 
 def _choices(kind: Any) -> Iterator[str]:
-    """The values that an enum or Literal inside this type allows."""
+    """Yield the values that an enum or Literal inside this type allows."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         yield from (str(member.value) for member in kind)
     elif get_origin(kind) is Literal:
@@ -191,7 +192,7 @@ def _choices(kind: Any) -> Iterator[str]:
 
 
 def render_toml(settings: msgspec.Struct) -> str:
-    """The settings as a TOML file that `load` reads back, each with its help as a comment."""
+    """Return the settings as a TOML file that `load` reads back, each with its help as a comment."""
     lines = []
     for key, _, setting, _ in declared(type(settings)):
         value = msgspec.to_builtins(getattr(settings, key))
@@ -203,7 +204,7 @@ def render_toml(settings: msgspec.Struct) -> str:
 
 
 def _from_flag(kind: Any, text: str) -> Any:
-    """The flag's text as the file would have it; what does not fit stays text, and msgspec says what was expected."""
+    """Convert the flag's text to a value of the file; text that does not fit stays text, and msgspec says what was expected."""
     if get_origin(kind) in (Union, UnionType):
         kind = next(k for k in get_args(kind) if k is not type(None))
     if get_origin(kind) is Annotated:
@@ -239,13 +240,13 @@ def _key(text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")  # so a JSON string is a TOML basic string
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")  # this makes a JSON string a TOML basic string
 
 
 def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], None]) -> S:
-    """Answers `--check-config` and `--print-config` by exiting, and returns the settings otherwise. `check` raises ConfigError
-    for what only several settings together, or the files that they name, can show. What it finds does not keep them from being
-    printed: whoever writes a configuration wants to see it before it is complete. With both flags it is an error."""
+    """Return the settings, or answer `--check-config` and `--print-config` and exit. `check` raises ConfigError for what only
+    several settings together, or the files that they name, can show. The configuration is printed also where `check` finds an
+    error, so that a person can see it before it is complete. With both flags it is an error."""
     settings = load(schema, args)
     problem = _find_problem(settings, args, check)
     if args.print_config:
@@ -255,7 +256,7 @@ def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], N
     if problem and (args.check_config or not args.print_config):
         raise problem
     if problem:
-        print(f"not to be started with: {printable(problem.message)}", file=sys.stderr)
+        print(f"invalid configuration: {printable(problem.message)}", file=sys.stderr)
         if problem.hint:
             print(f"hint:  {printable(problem.hint)}", file=sys.stderr)
     if args.print_config or args.check_config:

@@ -1,11 +1,11 @@
-"""The signature of an assignment: what is signed, how it is written, how it is checked.
+"""The signature of an assignment: what is signed, its format, and its verification.
 
 Signed is a domain prefix and the exact bytes of the annotation `lading.dev/assignment`, never a re-serialised object: two JSON
-texts that mean the same are two messages. The prefix keeps a signature made for an assignment from being one for anything else
-that the same key may sign. Written as `ed25519:<key id>:<base64>`, so that keys can rotate: a node knows several by id.
+texts that mean the same are two messages. The prefix prevents that a signature made for an assignment is valid for anything
+else that the same key may sign. Written as `ed25519:<key id>:<base64>`, so that keys can rotate: a node knows several by id.
 
-Here stands only the mechanism, shared by central (signs) and the node (checks); what a node accepts is decided in
-hooks/assignment. Source: RFC 8032 (Ed25519), RFC 4648 §4 (base64), RFC 7468 (PEM).
+This module has only the mechanism, shared by central (signs) and the node (verifies); hooks/assignment decides what a node
+accepts. Source: RFC 8032 (Ed25519), RFC 4648 §4 (base64), RFC 7468 (PEM).
 """
 
 import base64
@@ -25,7 +25,7 @@ from lading.errors import ConfigError
 DOMAIN: Final = b"lading.dev/assignment/v1\n"
 FORM: Final = "ed25519:<key id>:<base64>"
 
-# 64 bytes are 88 characters of base64. A key id is short: it stands in annotations, logs and file names.
+# 64 bytes are 88 characters of base64. A key id is short: it is in annotations, logs and file names.
 _WRITTEN: Final = re.compile(r"ed25519:([A-Za-z0-9][A-Za-z0-9._-]{0,63}):([A-Za-z0-9+/]{86}==)")
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -39,19 +39,21 @@ class Signature:
 
 
 def signed_bytes(text: str) -> bytes:
-    """What the key signs for this annotation text. A lone surrogate, which no text from the wire can hold, does not raise."""
+    """Return the bytes that the key signs for this annotation text. A lone surrogate, which no text from the wire can hold,
+    does not raise."""
     return DOMAIN + text.encode("utf-8", "surrogatepass")
 
 
 def sign(private_key: Ed25519PrivateKey, key_id: str, text: str) -> str:
-    """The value of the annotation `lading.dev/assignment-signature`. The same key and text always give the same value."""
+    """Return the value of the annotation `lading.dev/assignment-signature`. The same key and text always give the same
+    value."""
     if not _KEY_ID.fullmatch(key_id):
         raise ConfigError(f"cannot sign with key {key_id!r}: {_KEY_ID_IS}")
     return f"ed25519:{key_id}:{base64.b64encode(private_key.sign(signed_bytes(text))).decode()}"
 
 
 def parse_signature(written: str) -> Signature | None:
-    """None if the text is not of the form `ed25519:<key id>:<base64>`."""
+    """Parse `ed25519:<key id>:<base64>`; return None for any other text."""
     match = _WRITTEN.fullmatch(written)
     if match is None:
         return None
@@ -62,7 +64,7 @@ def parse_signature(written: str) -> Signature | None:
 
 
 def verifies(signature: Signature, text: str, key: Ed25519PublicKey) -> bool:
-    """Whether this key signed this annotation text."""
+    """Return whether this key signed this annotation text."""
     try:
         key.verify(signature.value, signed_bytes(text))
     except InvalidSignature:
@@ -82,7 +84,7 @@ def read_public_keys(files: Mapping[str, str]) -> dict[str, Ed25519PublicKey]:
 
 
 def load_public_keys(pems: Mapping[str, bytes]) -> dict[str, Ed25519PublicKey]:
-    """The keys by id, from the content of their PEM files. Raises ConfigError naming the key id that can not be used."""
+    """Return the keys by id, from the content of their PEM files. Raises ConfigError naming the key id that cannot be used."""
     return {key_id: _load_public_key(key_id, pem) for key_id, pem in pems.items()}
 
 

@@ -1,8 +1,9 @@
-"""The Unix sockets of a node's daemons: found or made so that only who should can connect, and that one daemon has them.
+"""The Unix sockets of a node's daemons: taken over or created so that only permitted peers can connect, and only one daemon has
+them.
 
-`listen` takes the socket that systemd bound (LISTEN_FDS) or binds one: the directory is ours alone, at no moment has the file
-a wider mode than asked, a file left by a dead daemon is replaced. It refuses a path on which someone listens, a path where
-something lies that is no socket (a link is not followed, nothing is removed), a directory that others can write, and a second
+`listen` takes the socket that systemd bound (LISTEN_FDS) or binds one: only we can write the directory, the file never has a
+wider mode than requested, a file left by a dead daemon is replaced. It refuses a path on which a process listens, a path of a
+file that is not a socket (a link is not followed, nothing is removed), a directory that others can write, and a second
 instance. The file stays when the listener is closed: removing it could remove the successor's.
 
 Source: unix(7), sd_listen_fds(3). Linux gives a bound file the mode of the socket's descriptor (less the umask).
@@ -35,7 +36,7 @@ class Peer(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Who may connect: Linux checks write permission on the socket's file."""
+    """Owner and mode of a socket, which decide who may connect: Linux checks write permission on the socket's file."""
 
     uid: int
     gid: int
@@ -43,8 +44,8 @@ class Access(NamedTuple):
 
 
 class Listener(socket.socket):
-    """A listening socket and the lock that keeps a second instance away; closing it gives both back. It accepts root and the
-    user of this process; anybody else who gets as far is cut off, and `rejected` is told."""
+    """A listening socket, with the lock that prevents a second instance; closing it releases both. It accepts root and the user
+    of this process; other peers are disconnected, and `rejected` is called."""
 
     __slots__ = ("lock", "rejected")
     lock: io.FileIO
@@ -66,7 +67,7 @@ class Listener(socket.socket):
 
 
 def parse_endpoint(text: str) -> Path:
-    """`/run/x.sock` or `unix:///run/x.sock` as a path; ConfigError for anything else."""
+    """Parse `/run/x.sock` or `unix:///run/x.sock` as a path. Raises ConfigError for anything else."""
     scheme, separator, rest = text.partition("://")
     path = rest if separator else text.removeprefix("unix:")
     hint = "write it as unix:///run/lading/cri.sock or /run/lading/cri.sock"
@@ -80,7 +81,8 @@ def parse_endpoint(text: str) -> Path:
 
 
 def peer_credentials(connection: socket.socket) -> Peer:
-    """Who connected, as the kernel saw it at connect(); of a socket that we dialled: who called listen()."""
+    """Return the process that connected, as the kernel saw it at connect(); for a socket that we dialled, the one that called
+    listen()."""
     return Peer(*struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))))
 
 
@@ -92,10 +94,11 @@ def listen(
     like: Path | None = None,
     rejected: Callable[[Peer], None] = lambda _: None,
 ) -> Listener:
-    """A non-blocking listening socket at `path`, from systemd or made here; HostError says who or what is in the way.
+    """Return a non-blocking listening socket at `path`, from systemd or created here. Raises HostError with the reason if it
+    cannot.
 
-    `like` is a socket whose owner and mode ours takes, where it exists. What systemd bound is taken as it is:
-    `access_problems` says how it differs.
+    `like` is a socket whose owner and mode ours takes, where it exists. A socket from systemd is not changed: `access_problems`
+    says how it differs.
     """
     _prepare_directory(path.parent, directory_mode)
     lock = _lock(path)
@@ -120,7 +123,7 @@ def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:
 
 
 def access_problems(path: Path, *, mode: int = 0o600, like: Path | None = None) -> tuple[str, ...]:
-    """How owner and mode of the socket at `path` differ from what was asked, in words; empty where they do not."""
+    """Return how owner and mode of the socket at `path` differ from what was requested, in words; empty where they do not."""
     wanted = wanted_access(mode=mode, like=like)
     try:
         found = path.lstat()
@@ -137,13 +140,13 @@ def access_problems(path: Path, *, mode: int = 0o600, like: Path | None = None) 
 def _prepare_directory(directory: Path, mode: int) -> None:
     try:
         directory.mkdir(mode)
-        directory.chmod(mode)  # a umask may have taken some of it
+        directory.chmod(mode)  # a umask may have removed bits
     except FileExistsError:
         pass
     except OSError as e:
         raise HostError(f"cannot create {directory}: {e.strerror}") from e
     found = directory.stat()
-    for owner in (directory.lstat().st_uid, found.st_uid):  # of a link too: it can be led elsewhere once we listen
+    for owner in (directory.lstat().st_uid, found.st_uid):  # also the owner of a link: it could point elsewhere once we listen
         if owner not in (0, os.geteuid()):
             raise HostError(f"cannot listen in {directory}: it belongs to uid {owner}, who could replace the socket")
     if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
@@ -154,7 +157,7 @@ def _prepare_directory(directory: Path, mode: int) -> None:
 
 
 def _lock(path: Path) -> io.FileIO:
-    """Held until the listener is closed or the process ends; the file itself stays, so that all lock the same one."""
+    """Lock until the listener is closed or the process ends; the file itself stays, so that all instances lock the same one."""
     name = path.with_name(path.name + ".lock")
     try:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -181,7 +184,8 @@ def _lock(path: Path) -> io.FileIO:
 
 
 def _activated(path: Path) -> Listener | None:
-    """The socket that systemd bound at `path`; None where it passed us none. The variables name the process they are for."""
+    """Return the socket that systemd bound at `path`; None where it passed none. The variables name the process they are
+    for."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     given = []
@@ -196,7 +200,7 @@ def _activated(path: Path) -> Listener | None:
             candidate.set_inheritable(False)
             return candidate
         given.append(f"descriptor {fd} {problem}")
-        candidate.detach()  # perhaps another listener's
+        candidate.detach()  # it may belong to another listener
     raise HostError(
         f"cannot listen on {path}: systemd passed {'; '.join(given) or 'nothing'}",
         hint="ListenStream= of the socket unit and --listen must name the same path",
@@ -225,8 +229,8 @@ def _created(path: Path, access: Access) -> Listener:
     _clear(path)
     listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # bind() makes the file with the descriptor's mode: nobody else gets in before owner and mode are set below,
-        # whatever the umask is, and without changing the umask under another thread.
+        # bind() creates the file with the descriptor's mode: no other user can connect before owner and mode are set below,
+        # with any umask, and without changing the umask under another thread.
         os.fchmod(listener.fileno(), access.mode & 0o600)
         listener.bind(os.fspath(path))
         os.chown(path, access.uid, access.gid, follow_symlinks=False)
@@ -239,7 +243,7 @@ def _created(path: Path, access: Access) -> Listener:
 
 
 def _clear(path: Path) -> None:
-    """Removes a socket on which nobody listens. The lock is held, so no instance of ours is between bind and listen."""
+    """Remove a socket on which no process listens. The lock is held, so no instance of Lading is between bind and listen."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""How a daemon hears that it is to stop: SIGTERM from systemd or kubelet, SIGINT from a terminal (systemd.kill(5))."""
+"""Handle the signals that stop a daemon: SIGTERM from systemd or kubelet, SIGINT from a terminal (systemd.kill(5))."""
 
 import asyncio
 import signal
 
 
 def stop_asked() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on; for the main thread, on a running loop."""
+    """Return an event that SIGTERM and SIGINT set from now on; for the main thread, on a running loop."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)

@@ -1,7 +1,7 @@
-"""Work that blocks, each piece in a fresh daemon thread, awaited on the loop.
+"""Run work that blocks, each piece in a new daemon thread, awaited on the loop.
 
-Not `asyncio.to_thread`: a thread of an executor that hangs in a driver would hold the end of the process up, and a thread that
-entered a pod's network namespace would be used again for something else.
+Not `asyncio.to_thread`: an executor's thread that hangs in a driver would delay the end of the process, and a thread that
+entered a pod's network namespace would be used again for other work.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """What `do` returns or raises. Whoever awaits may be cancelled; the thread then ends by itself, and nobody is told."""
+    """Return or raise what `do` does. The awaiting task may be cancelled; the thread then ends by itself, and its result is
+    dropped."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -26,7 +27,7 @@ async def in_thread(do: Callable[[], T]) -> T:
     def work() -> None:
         try:
             result = do()
-        except BaseException as e:  # noqa: BLE001 - goes to whoever awaits
+        except BaseException as e:  # noqa: BLE001 - passed to the awaiting task
             deliver = partial(done.set_exception, e)
         else:
             deliver = partial(done.set_result, result)

@@ -1,11 +1,12 @@
-"""Traces: a span for each call that somebody waits for, sent to an OpenTelemetry collector; nothing without `otlp_endpoint`.
+"""Traces: a span for each call that a caller waits for, sent to an OpenTelemetry collector; nothing without `otlp_endpoint`.
 
-A trace begins with whoever calls. kubelet sends `traceparent` with its CRI calls where its own tracing is on, and the proxy
-passes that of its span on to the hooks. Whether a trace is kept is decided where it begins: for those that begin here by
-`OTEL_TRACES_SAMPLER`. Attributes are names of methods, pods, containers and nodes, and reason codes. Spans leave in batches, on
-a thread of the library's; a collector that does not answer costs spans, and is said in the log once a minute.
+A trace begins at the caller. kubelet sends `traceparent` with its CRI calls where its own tracing is on, and the proxy passes
+that of its span on to the hooks. Sampling is decided where the trace begins: for traces that begin here by
+`OTEL_TRACES_SAMPLER`. Attributes are names of methods, pods, containers and nodes, and reason codes. Spans are sent in batches,
+by a thread of the library; if a collector does not answer, spans are lost, which is logged once a minute.
 
-Refuses, as ConfigError: an endpoint that is no URL, OpenTelemetry's packages missing (they are an extra, `lading[otlp]`).
+Refuses, as ConfigError: an endpoint that is not a URL, OpenTelemetry's packages missing (they are an extra, `lading[otlp]`).
+
 Source: W3C Trace Context; OpenTelemetry's semantic conventions for `k8s.*` attributes; kubelet's TracingConfiguration.
 """
 
@@ -26,35 +27,35 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span as OtelSpan
 
-CLOSE_S: Final = 2.0  # for what is not sent yet, at a stop
+CLOSE_S: Final = 2.0  # to send the remaining spans at a stop
 SAY_EVERY_S: Final = 60.0
 
 _TRACEPARENT: Final = "traceparent"
 
 
 class Span:
-    """Of nobody's: what is noted is forgotten, and who is asked next gets the caller's own `traceparent`."""
+    """A span that is not recorded: attributes are dropped, and the next service gets the caller's own `traceparent`."""
 
     def __init__(self, traceparent: str) -> None:
-        self.traceparent = traceparent  # for whoever is asked next
+        self.traceparent = traceparent  # for the next service
 
     def note(self, **attributes: str) -> None:
-        """`k8s_pod_name` is `k8s.pod.name`, two underscores are one; nothing is noted of what is empty."""
+        """Add attributes. `k8s_pod_name` is `k8s.pod.name`, two underscores are one; empty values are left out."""
 
     def end(self) -> None:
-        """May be called twice."""
+        """End the span. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
-            self.note(error_type=type(error).__name__)  # its text may quote what a pod says
+            self.note(error_type=type(error).__name__)  # its text may quote a pod
         self.end()
 
 
 class Tracing:
-    """Off: every span is nobody's."""
+    """Tracing that is off: no span is recorded."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,23 +66,23 @@ class Tracing:
         await self.close()
 
     def begin(self, name: str, *, parent: str = "") -> Span:
-        """`parent`: the caller's `traceparent`, or empty."""
+        """Begin a span. `parent`: the caller's `traceparent`, or empty."""
         return Span(parent)
 
     async def close(self) -> None:
-        """What is not sent within CLOSE_S is lost."""
+        """Send what is left. What is not sent within CLOSE_S seconds is lost."""
 
 
 OFF: Final = Tracing()
 
 
 def open_tracing(service: str, endpoint: str, log: Log, *, node: str = "") -> Tracing:
-    """To a collector's OTLP/HTTP address, like http://127.0.0.1:4318/v1/traces; off where it is empty."""
+    """Open tracing to a collector's OTLP/HTTP address, like http://127.0.0.1:4318/v1/traces; off where it is empty."""
     if not endpoint:
         return OFF
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise ConfigError(f"otlp_endpoint: {endpoint!r} is no URL", hint="like http://127.0.0.1:4318/v1/traces")
+        raise ConfigError(f"otlp_endpoint: {endpoint!r} is not a URL", hint="like http://127.0.0.1:4318/v1/traces")
     try:
         return _open(service, endpoint, log, node)
     except ImportError as e:
@@ -144,7 +145,7 @@ def _attribute(name: str) -> str:
 
 
 class _ToLog(logging.Handler):
-    """The library's complaints as events of ours."""
+    """A handler that logs the library's errors as Lading's events."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)

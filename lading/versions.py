@@ -1,11 +1,13 @@
-"""Which versions go together: Lading's parts with one another, and with the Kubernetes and the container runtime under them.
+"""Decide which versions are compatible: Lading's parts with each other, and with the Kubernetes and the container runtime under
+them.
 
-Enters: versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). Leaves: what does not go together,
-and why. Pure. A text that is no version goes with itself only, and is said to be unknown, never taken for well.
+Enters: versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). Leaves: what is not compatible, and
+why. Pure. A text that is not a version is compatible only with itself, and is reported as unknown, never as compatible.
 
-The rule for Lading: proxy, hooks and central, and the command line that looks at them, are at most MINORS_APART minor versions
-apart and of one major version; tests run neighbours together. So an upgrade goes one minor version at a time, part by part: the
-resource (deploy/crds) before the nodes that report by it, else in any order. Each limit on others stands beside its source.
+The rule for Lading: proxy, hooks and central, and the command line that reads them, are at most MINORS_APART minor versions
+apart and of one major version; tests run adjacent versions together. So an upgrade goes one minor version at a time, part by
+part: the resource (deploy/crds) before the nodes that report by it, else in any order. Each limit on others is next to its
+source.
 """
 
 import re
@@ -42,21 +44,21 @@ class Version(NamedTuple):
 
 class Support(StrEnum):
     FULL = "full"
-    LIMITED = "limited"  # it runs, without something that is said
+    LIMITED = "limited"  # it runs, without a function that is named
     NONE = "none"
-    UNKNOWN = "unknown"  # nobody tried, or it can not be read
+    UNKNOWN = "unknown"  # not tested, or not a readable version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     support: Support
     why: str = ""  # where it is not full
-    via: str = ""  # of a step that is too long: the minor version to go to first
+    via: str = ""  # the minor version to go to first, if the step is too long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """Two parts that do not go together."""
+    """Two parts whose versions are not compatible."""
 
     parts: tuple[str, str]
     versions: tuple[str, str]
@@ -68,13 +70,13 @@ class Skew:
 
 
 def parse_version(text: str) -> Version | None:
-    """What stands behind the numbers is a build's name and does not count."""
+    """Parse a version; None if it is none. What follows the numbers is a build's name and does not count."""
     found = _SHAPE.match(text)
     return Version(*(int(number or 0) for number in found.groups())) if found else None
 
 
 def go_together(one: str, other: str) -> bool:
-    """Of two parts of Lading."""
+    """Return whether two versions of Lading's parts are compatible."""
     a, b = parse_version(one), parse_version(other)
     if a is None or b is None:
         return one == other
@@ -82,7 +84,7 @@ def go_together(one: str, other: str) -> bool:
 
 
 def find_skews(running: Mapping[str, str]) -> tuple[Skew, ...]:
-    """Of parts of Lading by their names. A part whose version is not known ("") is left out."""
+    """Return the incompatible parts of Lading, by their names. A part whose version is not known ("") is left out."""
     known = [(part, version) for part, version in running.items() if version]
     return tuple(_skews(known))
 
@@ -94,10 +96,10 @@ def _skews(known: list[tuple[str, str]]) -> Iterator[Skew]:
 
 
 def judge_step(running: str, target: str) -> Judgement:
-    """Whether a part that runs may be replaced by that version, with its neighbours still as they are."""
+    """Judge whether a running part may be replaced by that version, while the other parts are not changed."""
     now, then = parse_version(running), parse_version(target)
     if now is None or then is None:
-        return Judgement(support=Support.UNKNOWN, why=f"{target if now else running} is no version that can be compared")
+        return Judgement(support=Support.UNKNOWN, why=f"{target if now else running} is not a version that can be compared")
     if now.major != then.major or abs(then.minor - now.minor) > MINORS_APART:
         via = f"{now.major}.{now.minor + (1 if then > now else -1)}.0" if now.major == then.major else ""
         why = f"{running} to {target} is more than {MINORS_APART} minor version"
@@ -127,11 +129,11 @@ def judge_scheduler(text: str, *, api_server: str) -> Judgement:
 
 
 def judge_runtime(text: str) -> Judgement:
-    """As a Node's status writes it: `containerd://1.7.28`."""
+    """Judge a runtime, as a Node's status writes it: `containerd://1.7.28`."""
     name, _, version_text = text.partition("://")
     version = parse_version(version_text)
     if name != "containerd":
-        return Judgement(support=Support.UNKNOWN, why=f"{text or 'a runtime without a name'} was never tried; containerd was")
+        return Judgement(support=Support.UNKNOWN, why=f"{text or 'a runtime without a name'} was not tested; containerd was")
     if version is None:
         return _unreadable("containerd", text)
     if version < OLDEST_CONTAINERD:
@@ -157,4 +159,4 @@ def _judge_behind(part: str, text: str, api_server: str, behind: int) -> Judgeme
 
 
 def _unreadable(part: str, text: str) -> Judgement:
-    return Judgement(support=Support.UNKNOWN, why=f"the version of {part} can not be read: {text!r}")
+    return Judgement(support=Support.UNKNOWN, why=f"the version of {part} cannot be read: {text!r}")

@@ -22,7 +22,7 @@ ASSIGNMENT_SIGNATURE: Final = "lading.dev/assignment-signature"
 MANUAL_GPUS: Final = "lading.dev/gpus"
 MANUAL_VFS: Final = "lading.dev/vfs"
 
-# What refines a request to central. On the node they say that the pod expects an assignment.
+# Options of a request to central. On the node they say that the pod expects an assignment.
 RDMA_POLICY: Final = "lading.dev/rdma-policy"
 TOPOLOGY: Final = "lading.dev/topology"
 GPU_MODEL: Final = "lading.dev/gpu-model"
@@ -51,10 +51,10 @@ GRANT: Final = "lading.dev/grant"
 NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device
 ATTACHMENTS: Final = "lading.dev/attachments"
 
-# Multus': which networks a pod has beside the cluster's. Central adds a pod's VFs where CNI brings them into pods.
+# Multus' annotation: a pod's networks besides the cluster's. Central adds a pod's VFs where CNI moves them into pods.
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
 
-# What a pod asks central for, in resources.limits.
+# What a pod requests from central, in resources.limits.
 RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards
 RESOURCE_GPU_MEMORY: Final = "lading.dev/gpu-memory"  # a share of one card, bytes
 RESOURCE_GPU_CORE: Final = "lading.dev/gpu-core"  # a share of one card's compute, percent
@@ -66,9 +66,9 @@ _OPENS_DEVICES: Final = frozenset({"ALL", "SYS_ADMIN"})
 
 
 def adds_sys_admin(capabilities: Iterable[str]) -> bool:
-    """Whether a list of added capabilities, as Kubernetes and runtimes accept them, has CAP_SYS_ADMIN."""
+    """Return whether a list of added capabilities, as Kubernetes and runtimes accept them, has CAP_SYS_ADMIN."""
     return any(name.upper().removeprefix("CAP_") in _OPENS_DEVICES for name in capabilities)
 
 
-# On a NodeDevices object, by a person: devices that get no new pods. UUIDs and PCI addresses with commas between, or "all".
+# On a NodeDevices object, by a person: devices that get no new pods. UUIDs and PCI addresses separated by commas, or "all".
 CORDON: Final = "lading.dev/cordon"

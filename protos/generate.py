@@ -1,4 +1,4 @@
-"""Generates the Python code of the protos, or with `--check` says whether what is committed is fresh."""
+"""Generate the Python code of the protos, or with `--check` report generated code that is out of date."""
 
 import sys
 import tempfile
@@ -17,7 +17,7 @@ def generate(out: Path) -> None:
 
 
 def stale() -> list[str]:
-    """Generated files that differ from what the protos say now."""
+    """Return the generated files that differ from what the protos generate now."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = [p for p in Path(folder).rglob("*") if p.is_file()]

@@ -107,9 +107,8 @@ class Access:
     def _renewed(self, renewal: asyncio.Future[Credentials]) -> None:
         self._renewal = None
         self._due = self._clock() + REFRESH_S
-        if (
-            not renewal.cancelled() and renewal.exception() is None
-        ):  # otherwise the last ones are used as long as the server accepts them
+        # After a failure the last ones are used as long as the server accepts them.
+        if not renewal.cancelled() and renewal.exception() is None:
             self._current = renewal.result()
 
 
