@@ -1,1 +1,1 @@
-"""`doctor`: a node is looked at, check by check, and nothing is changed. What both daemons' doctors are made of."""
+"""The common parts of the daemons' `doctor` commands, which check a node and change nothing."""

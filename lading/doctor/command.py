@@ -1,4 +1,4 @@
-"""The command line that both doctors have: which checks, how they are shown, and the exit status.
+"""The command line of both doctors: which checks to run, how to show them, and the exit status.
 
 Exit status 0: nothing failed; with `--strict`, no warning either. 1: something did. 2: wrong arguments.
 """
@@ -23,7 +23,7 @@ from lading.log import printable
 
 H = TypeVar("H")
 
-# A cold NVML takes some 2 s on a board of eight cards without persistence mode.
+# NVML's first call takes some 2 s on a board of eight cards without persistence mode.
 DEADLINE_S: Final = 10.0
 LONGEST_S: Final = 600.0
 _COMMANDS: Final = ("doctor", "registration", "ledger", "audit", "release", "render")  # that take a daemon's settings
@@ -35,10 +35,8 @@ EPILOG: Final = (
 
 def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="CHECK", help="these checks only; more with commas between"
-    )
-    parser.add_argument("--list", action="store_true", help="name the checks, look at nothing")
+    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="only these checks, separated by commas")
+    parser.add_argument("--list", action="store_true", help="list the checks, run none")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
     parser.add_argument(
         "--deadline", type=_seconds, default=DEADLINE_S, metavar="SECONDS", help=f"for each check [{DEADLINE_S:g}]"
@@ -53,7 +51,7 @@ def _seconds(text: str) -> float:
 
 
 def repeat_flags(mend: str, argv: Sequence[str], *, program: str, neighbour: str) -> str:
-    """Return the commands with the flags that told this doctor which node and configuration to look at.
+    """Return the commands with the flags that select this doctor's node and configuration.
 
     `neighbour` is the flag that only the doctor has: the other daemon's configuration.
     """
@@ -78,7 +76,7 @@ def run_doctor(
     program: str,
     repeated: Callable[[str], str] = str,
 ) -> None:
-    """Ends the process, with the exit status. `open_host` is called on the loop; `repeated` completes the commands."""
+    """End the process, with the exit status. `open_host` is called on the loop; `repeated` completes the commands."""
     console = Console()
     if args.list:
         print_list(checks, console)
@@ -100,7 +98,7 @@ async def _look(checks: Sequence[Check[H]], open_host: Callable[[], H], deadline
 
 
 def select(checks: Sequence[Check[H]], only: Sequence[str]) -> tuple[Check[H], ...]:
-    """All, where none is named. ConfigError for a name that there is not."""
+    """Return the named checks, or all where none is named. Raises ConfigError for an unknown name."""
     wanted = {name.strip() for names in only for name in names.split(",")} - {""}
     for name in sorted(wanted - {check.name for check in checks}):
         known = ", ".join(check.name for check in checks)

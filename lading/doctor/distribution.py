@@ -1,9 +1,9 @@
-"""kubelet as K3s and RKE2 start it: what of their own configuration becomes its command line, and what to change there.
+"""kubelet as K3s and RKE2 start it: which of their own configuration becomes its command line, and what to change there.
 
 K3s runs kubelet inside its own process, whose command line it overwrites; RKE2 runs it as a child with the same flags. Both
 read `config.yaml`, then `config.yaml.d/*.yaml` by name (a later value replaces an earlier one, `key+` adds to it), then the
-flags of their command. `kubelet-arg` goes to kubelet as it is, and wins over all else. Their own `container-runtime-endpoint`
-is another thing: it turns their own containerd off.
+flags of their command. `kubelet-arg` is passed to kubelet unchanged, and wins over all else. Their own
+`container-runtime-endpoint` is something else: it turns their own containerd off.
 
 Enters: those files and flags. Leaves: kubelet's words, each with its file. Source: K3s' pkg/configfilearg, pkg/agent/config,
 pkg/daemons; RKE2's pkg/podexecutor; docs.k3s.io "Configuration Options", docs.rke2.io "Agent Configuration Reference".
@@ -30,7 +30,7 @@ class Distribution(StrEnum):
 
 
 class Option(NamedTuple):
-    """A setting of the distribution's own."""
+    """A setting of the distribution itself."""
 
     key: str
     value: str
@@ -39,12 +39,12 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A distribution on a node: the unit that runs it, and what it is set to."""
+    """A distribution on a node: the unit that runs it, and its settings."""
 
     distribution: Distribution
     unit: str  # k3s-agent
     options: tuple[Option, ...] = ()
-    changed: str = ""  # a file that was written after it began: what runs may be set to something else
+    changed: str = ""  # a file that was written after it started: the running process may have other settings
 
     @property
     def config(self) -> str:
@@ -52,7 +52,7 @@ class Service:
 
     @property
     def own_endpoint(self) -> Option:
-        """Where kubelet talks to unless kubelet's own settings say otherwise."""
+        """Return the endpoint that kubelet uses unless kubelet's own settings say otherwise."""
         if found := _last(self.options, _ENDPOINT):
             return found
         if found := _last(self.options, "docker", "true"):
@@ -65,7 +65,7 @@ class Service:
 
     @property
     def kubelet_folder(self) -> str:
-        """Of kubelet's configuration, written by the distribution when it starts."""
+        """Return the folder of kubelet's configuration, which the distribution writes when it starts."""
         return f"{option(self.options, 'data-dir') or f'/var/lib/rancher/{self.distribution}'}/agent/etc/kubelet.conf.d"
 
 
@@ -79,7 +79,7 @@ def _last(options: Sequence[Option], key: str, value: str = "") -> Option | None
 
 
 def merge(files: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Option, ...]:
-    """Of configuration files, in the order that they are read."""
+    """Merge the options of configuration files, in the order that they are read."""
     merged: dict[str, list[Option]] = {}
     for path, content in files:
         for key, value in content.items():
@@ -95,7 +95,7 @@ def _text(value: object) -> str:
 
 
 def flags(words: Sequence[Word]) -> tuple[Option, ...]:
-    """Of a command line: `k3s agent --kubelet-arg=v=2 --docker`."""
+    """Parse the options of a command line: `k3s agent --kubelet-arg=v=2 --docker`."""
     return tuple(_flags(words))
 
 
@@ -109,7 +109,7 @@ def _flags(words: Sequence[Word]) -> Iterator[Option]:
 
 
 def kubelet_words(options: Sequence[Option]) -> tuple[Word, ...]:
-    """What of them is kubelet's command line. Of `arg+=` and `arg-=` only the place among the others differs."""
+    """Return kubelet's command line from these options. `arg+=` and `arg-=` differ only in the position among the others."""
     named = [Word(f"--hostname-override={o.value}", o.file) for o in options if o.key == "node-name" and o.value]
     return (*named, *(Word(_kubelet_flag(o.value), o.file) for o in options if o.key == _ARG))
 
@@ -123,7 +123,7 @@ def _kubelet_flag(text: str) -> str:
 
 
 def redirect(service: Service, socket: str) -> str:
-    """The commands by which the next kubelet talks to this socket (unix://…), and containerd is run as before."""
+    """Return the commands that make the next kubelet use this socket (unix://…), and leave containerd as it is."""
     arg = f"{_ENDPOINT}={socket}"
     winner = next(
         (o for o in reversed(service.options) if o.key == _ARG and _kubelet_flag(o.value).startswith(f"--{_ENDPOINT}=")), None

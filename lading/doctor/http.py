@@ -1,4 +1,4 @@
-"""What a daemon says of itself over HTTP on this node: its conditions, its version.
+"""Check what a daemon reports over HTTP on this node: its conditions, its version.
 
 Enters: the bodies of /readyz and /metrics (lading.health). Leaves: conditions that do not hold, a version, a gauge.
 """
@@ -28,16 +28,16 @@ class _Readiness(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """None: nobody answers at this address."""
+    """The answers of a daemon. None: no process answers at this address."""
 
     daemon: str
-    address: str  # empty: it is configured to say nothing
+    address: str  # empty: metrics are turned off
     readyz: bytes | None = None
     metrics: str | None = None
 
     @property
     def version(self) -> str:
-        """Of the daemon that runs; empty where it is not known."""
+        """Return the version of the running daemon; empty where it is not known."""
         found = _VERSION.search(self.metrics or "")
         return found[1] if found else ""
 
@@ -47,19 +47,19 @@ class Said:
 
 
 def decide_ready(said: Said, mends: Mapping[str, str]) -> Iterator[Verdict]:
-    """A condition that does not hold is what the daemon itself found. `mends` has what mends each, by its name's first word;
-    a daemon newer than this command may have more."""
+    """Report each condition that does not hold, as the daemon found it. `mends` has the fix of each, by the first word of its
+    name; a daemon newer than this command may have more conditions."""
     if not said.address:
         yield skipped(f"{said.daemon} serves no /readyz: metrics is empty in its configuration")
         return
     if said.readyz is None:
         mend = f"systemctl status {said.daemon}; journalctl -t {said.daemon} LADING_EVENT=metrics.failed"
-        yield warning(f"nobody answers at http://{said.address}/readyz", mend=mend)
+        yield warning(f"no process answers at http://{said.address}/readyz", mend=mend)
         return
     try:
         conditions = msgspec.json.decode(said.readyz, type=_Readiness).conditions
     except msgspec.DecodeError:
-        yield warning(f"something else than {said.daemon} answers at {said.address}", mend=f"ss -tlnp | grep {said.address}")
+        yield warning(f"another program than {said.daemon} answers at {said.address}", mend=f"ss -tlnp | grep {said.address}")
         return
     for condition in conditions:
         if not condition.ok:
@@ -71,4 +71,4 @@ def decide_ready(said: Said, mends: Mapping[str, str]) -> Iterator[Verdict]:
                 else warning(f"ready, but {condition.name}: {condition.why}", mend=mend)
             )
     if all(condition.ok for condition in conditions):
-        yield ok(f"{said.daemon} says so itself: {len(conditions)} conditions hold")
+        yield ok(f"{said.daemon} reports that all {len(conditions)} conditions hold")

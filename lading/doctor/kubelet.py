@@ -1,9 +1,9 @@
-"""Which runtime socket kubelet talks to, which one it will after its next start, and which file says so.
+"""Find which runtime socket kubelet uses, which one it will use after its next start, and which file says so.
 
-Enters: the kubelet that runs, its unit's files, its configuration. Leaves: endpoints with where each is from, and whether pods
-start past the proxy. A flag wins over the configuration file, the last of several flags over the others, and the drop-ins of
-`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of
-K3s or RKE2 has the settings of those (lading.doctor.distribution).
+Enters: the running kubelet, its unit's files, its configuration. Leaves: endpoints with their source, and whether pods start
+without the proxy. A flag wins over the configuration file, the last of several flags over the others, and the drop-ins of
+`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of K3s
+or RKE2 has the settings of those (lading.doctor.distribution).
 
 Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
 files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.
@@ -41,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A kubelet's command line, and what the configuration files that it names say, by key."""
+    """A kubelet's command line, and the settings of the configuration files that it names, by key."""
 
     words: tuple[Word, ...] = ()
     config: Mapping[str, Setting] = field(default_factory=dict)
@@ -83,13 +83,13 @@ class KubeletSeen:
 
 
 def traced(argv: Sequence[str], planned: Sequence[Word]) -> tuple[Word, ...]:
-    """Words of a process have no file: each is from where the unit has the same one, if it does."""
+    """Add files to the words of a process: the file where the unit has the same word, if it does."""
     files = {word.text: word.file for word in planned}
     return tuple(Word(text, files.get(text, COMMAND_LINE)) for text in argv)
 
 
 def last_flag(words: Sequence[Word], name: str) -> Word | None:
-    """`--name=value` or `--name value`, of several the last."""
+    """Return the value of `--name=value` or `--name value`, the last of several."""
     found = None
     for word, after in pairwise([*words, Word("", "")]):
         flag, equals, value = word.text.partition("=")
@@ -113,7 +113,7 @@ def _socket_path(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """kubelet, the socket of the proxy that it should talk to, and the one of the runtime behind the proxy."""
+    """kubelet, the proxy's socket that it should use, and the socket of the runtime behind the proxy."""
 
     kubelet: KubeletSeen
     proxy: str
@@ -167,7 +167,7 @@ def _bypass(route: Route, now: Command, later: Command | None) -> Verdict:
 
 
 def _redirect(route: Route, command: Command) -> str:
-    """What to change so that the next kubelet talks to the proxy: where the flag is given, or could be."""
+    """Return what to change so that the next kubelet uses the proxy: where the flag is set, or could be set."""
     unit, source, service = route.kubelet.unit, command.endpoint.source, route.kubelet.service
     socket = _url(route.proxy)
     if service:
@@ -176,7 +176,7 @@ def _redirect(route: Route, command: Command) -> str:
     flag = f"--{_FLAG}={socket}"
     if winner := extra_args_file(unit):
         return f"give {_EXTRA_ARGS} in {winner}, which wins over drop-ins, {flag}; systemctl restart kubelet"
-    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # behind the others, where kubeadm writes its own
+    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # after the other drop-ins, such as kubeadm's
         line = f'[Service]\\nEnvironment="{_EXTRA_ARGS}={flag}"\\n'
         return f"mkdir -p {_DROP_INS}; printf '{line}' > {_DROP_INS}/10-lading.conf; {_RESTART}"
     if command.config.get(KEY) == command.endpoint:
@@ -185,7 +185,8 @@ def _redirect(route: Route, command: Command) -> str:
 
 
 def extra_args_file(unit: Unit) -> str:
-    """The environment file that sets KUBELET_EXTRA_ARGS: a drop-in that sets it too is not followed. Empty where none does."""
+    """Return the environment file that sets KUBELET_EXTRA_ARGS, empty where none does. A drop-in that sets it too has no
+    effect."""
     setting = [path for path, text in unit.environment.items() if _sets_extra_args(text)]
     return setting[-1] if setting else ""
 

@@ -1,8 +1,8 @@
-"""Checks carried out: all at a time, each within a deadline, whatever becomes of the others.
+"""Run checks: all at the same time, each with a deadline, each independent of the others.
 
 Enters: checks, and the node that they read. Leaves: their findings, in the checks' order. A check that is not done in time has
-failed: a driver or a runtime that hangs is what a person has to know. One that may not read what it needs is skipped, and says
-so. An error of ours in one check is a failed finding, not the end of the others.
+failed: a person has to know of a driver or a runtime that hangs. A check without permission to read what it needs is skipped,
+and says so. An internal error in one check is a failed finding, not the end of the others.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ H = TypeVar("H")
 
 
 async def look(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tuple[Finding, ...]:
-    """`deadline_s` is for each check."""
+    """Run the checks. `deadline_s` is for each check."""
     found = await asyncio.gather(*(_look_at(check, host, deadline_s) for check in checks))
     return tuple(
         Finding(check=check.name, group=check.group, state=v.state, what=v.what, why=check.why, mend=v.mend)
@@ -27,7 +27,7 @@ async def look(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tup
 
 
 async def _look_at(check: Check[H], host: H, deadline_s: float) -> Iterable[Verdict]:
-    """What is well from here, and not for the daemon, is not well."""
+    """Run a check from here, and as the daemon sees it. A finding of the daemon's view replaces "ok"."""
     looks = [check.look] + ([check.inside] if check.inside else [])
     found, *inside = await asyncio.gather(*(_verdicts(check, look, host, deadline_s) for look in looks))
     kept_from_it = [verdict for verdicts in inside for verdict in verdicts if verdict not in found]
@@ -41,22 +41,23 @@ async def _verdicts(check: Check[H], look: Look[H], host: H, deadline_s: float) 
     except TimeoutError:
         return (
             failed(
-                f"no answer within {deadline_s:g} s", mend="what hangs? dmesg | tail; ps -eo pid,stat,wchan,args | grep ' D'"
+                f"no answer within {deadline_s:g} s",
+                mend="find what hangs: dmesg | tail; ps -eo pid,stat,wchan,args | grep ' D'",
             ),
         )
     except ElsewhereError as e:
-        return (skipped(f"what it takes could not be read: `{e}` says why"),)
+        return (skipped(f"what it needs could not be read: see `{e}`"),)
     except (LadingError, OSError) as e:
         if denied := _denied(e):
             return (skipped(f"not allowed: {denied}", mend="run this as root"),)
         message, hint = (e.message, e.hint) if isinstance(e, LadingError) else (_in_words(e), "")
         return (failed(message, mend=hint or f"docs/doctor.md, {check.name}"),)
-    except Exception as e:  # noqa: BLE001  one check that we got wrong must not cost the others
-        return (failed(f"could not be looked at: {type(e).__name__}: {e}", mend="report this as a bug"),)
+    except Exception as e:  # noqa: BLE001  a bug in one check must not stop the others
+        return (failed(f"the check failed: {type(e).__name__}: {e}", mend="report this as a bug"),)
 
 
 def _denied(error: BaseException | None) -> str:
-    """The permission that was missing, somewhere behind this error."""
+    """Return the missing permission behind this error, or an empty text."""
     while error is not None:
         if isinstance(error, PermissionError):
             return _in_words(error)

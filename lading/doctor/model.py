@@ -1,7 +1,7 @@
-"""A check and what it finds, as values.
+"""The values of the doctor: a check and its findings.
 
-A check looks at one thing of a node and answers verdicts: what there is, how that is, and the command that mends it. Why it
-matters is the check's own, and the same whatever was found. docs/doctor.md has a row for each.
+A check reads one thing of a node and returns verdicts: what was found, how it is judged, and the command that fixes it. Why it
+matters belongs to the check, and is the same for all findings. docs/doctor.md has a row for each.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 class State(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # it works, and will not for ever, or not for everybody
+    WARNING = "warning"  # it works, but not permanently, or not for all
     FAILED = "failed"
-    SKIPPED = "skipped"  # could not be looked at, or there is nothing to look at
+    SKIPPED = "skipped"  # could not be checked, or there is nothing to check
 
 
 WORST_FIRST: Final = (State.FAILED, State.WARNING, State.SKIPPED, State.OK)
@@ -27,7 +27,7 @@ WORST_FIRST: Final = (State.FAILED, State.WARNING, State.SKIPPED, State.OK)
 class Verdict:
     state: State
     what: str  # was found
-    mend: str = ""  # a command or a line of configuration; empty where there is nothing to mend
+    mend: str = ""  # a command or a line of configuration; empty where there is nothing to fix
 
 
 def ok(what: str) -> Verdict:
@@ -51,8 +51,8 @@ Look = Callable[[H], Awaitable[Iterable[Verdict]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Generic[H]):
-    """`look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one. `inside`
-    says what the daemon itself can not reach of that: where it finds something, nothing is well."""
+    """A check. `look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one.
+    `inside` finds what the daemon itself cannot reach of that: if it finds something, the check is not ok."""
 
     name: str
     group: str
@@ -73,7 +73,7 @@ class Finding:
 
 
 def then(read: Callable[[H], Awaitable[T]], decide: Callable[[T], Iterable[Verdict]]) -> Look[H]:
-    """A check as what is read and what is decided of it."""
+    """Combine reading and deciding into a look."""
 
     async def look(host: H) -> Iterable[Verdict]:
         return decide(await read(host))

@@ -1,11 +1,11 @@
-"""Of the other daemon's configuration what this one has to agree with. Its own doctor says what is wrong with that file."""
+"""The part of the other daemon's configuration that this one must agree with. Its own doctor reports errors in that file."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
-    """The defaults are lading-runtimeproxy's own."""
+    """The proxy's configuration. The defaults are lading-runtimeproxy's own."""
 
     listen: str = "/run/lading/cri.sock"
     runtime_endpoint: str = "/run/containerd/containerd.sock"
@@ -15,6 +15,6 @@ class ProxyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HooksConfig:
-    """The defaults are lading-hooks' own."""
+    """The hooks' configuration. The defaults are lading-hooks' own."""
 
     metrics: str = "127.0.0.1:9441"

@@ -1,4 +1,4 @@
-"""Processes of a node, by /proc: what they were started with. One that ends while it is looked at is not there.
+"""Processes of a node, from /proc: their command lines. A process that ends while it is read counts as not there.
 
 Source: proc_pid_cmdline(5).
 """
@@ -17,7 +17,7 @@ class Process:
         return Path(self.argv[0]).name if self.argv else ""
 
     def is_named(self, name: str) -> bool:
-        """Also where an interpreter runs it."""
+        """Return whether it runs this program, also by an interpreter."""
         return any(Path(word).name == name for word in self.argv[:3])
 
     def __str__(self) -> str:

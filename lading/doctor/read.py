@@ -1,8 +1,8 @@
-"""What both doctors read of a node. Nothing is changed, nothing is decided.
+"""Read from a node what both doctors need. Nothing is changed, nothing is decided.
 
-A socket is connected to, greeted and left. Whoever called listen() on it is told by the kernel (SO_PEERCRED, unix(7)): systemd,
-where it made the socket. HTTP is one question a connection, as the daemons serve it (lading.health); proxies of the environment
-are not used. What says that it blocks is for a thread.
+A socket is connected to, greeted and closed. The kernel names the process that called listen() on it (SO_PEERCRED, unix(7)):
+systemd, where it created the socket. HTTP is one request per connection, as the daemons serve it (lading.health); proxies of
+the environment are not used. Functions that block say so, and are run in a thread.
 
 Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Version, Status).
 """
@@ -41,11 +41,11 @@ from lading.threads import in_thread
 S = TypeVar("S", bound=msgspec.Struct)
 N = TypeVar("N", ProxyConfig, HooksConfig)
 
-ANSWER_S: Final = 4.0  # of each question; a check may ask two
-PROC: Final = Path("/proc")  # our own: the kernel names a peer by the pid that it has for us
+ANSWER_S: Final = 4.0  # for each request; a check may make two
+PROC: Final = Path("/proc")  # our own: the kernel names a peer by its pid in our namespace
 LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen at is none to connect to
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen on cannot be connected to
 _BOOTED: Final = Path("run/systemd/system")  # sd_booted(3)
 _PROPERTIES: Final = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
@@ -64,7 +64,7 @@ def read_process(proc: Path, pid: int) -> Process:
 
 
 def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
-    """Those started as this program, by pid."""
+    """Return the processes that were started as this program, by pid."""
     pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
     return tuple(process for process in (read_process(proc, pid) for pid in pids) if process.program == program)
 
@@ -73,7 +73,7 @@ def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
 
 
 async def read_socket(path: Path, *, daemon: str, wanted: Access) -> SocketSeen:
-    """Connects, greets and goes. PermissionError where we may not."""
+    """Connect, greet and close. Raises PermissionError where we may not connect."""
     nothing = SocketSeen(path=path, daemon=daemon, wanted=wanted)
     seen = await in_thread(lambda: _read_file(nothing))
     if seen.holder is None:
@@ -94,7 +94,8 @@ def _read_file(nothing: SocketSeen) -> SocketSeen:
 
 
 def read_listener(path: Path) -> int | None:
-    """The process that called listen() on this socket; None where nobody does any more. May raise PermissionError."""
+    """Return the process that called listen() on this socket; None where no process listens any more. May raise
+    PermissionError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
         dial.settimeout(ANSWER_S)
         try:
@@ -104,7 +105,7 @@ def read_listener(path: Path) -> int | None:
         except PermissionError as e:
             raise PermissionError(e.errno, e.strerror, str(path)) from e
         except (TimeoutError, BlockingIOError) as e:  # its queue is full
-            raise HostError(f"cannot connect to {path}: nobody accepts", hint=f"ss -xlp src {path}") from e
+            raise HostError(f"cannot connect to {path}: no process accepts connections", hint=f"ss -xlp src {path}") from e
         return peer_credentials(dial).pid
 
 
@@ -135,7 +136,7 @@ async def _get(address: Address, path: str) -> bytes | None:
             finally:
                 writer.transport.abort()
     except TimeoutError as e:
-        hint = f"who listens there? ss -tlnp sport = :{address.port}"
+        hint = f"see what listens there: ss -tlnp sport = :{address.port}"
         raise HostError(f"no answer to {path} at {address.host}:{address.port} within {ANSWER_S:g} s", hint=hint) from e
     except OSError:
         return None
@@ -143,7 +144,7 @@ async def _get(address: Address, path: str) -> bytes | None:
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    """LARGEST at most: somebody else may have the port, with no end to what he says."""
+    """Read at most LARGEST bytes: another program may have the port, and send without end."""
     answer = bytearray()
     while len(answer) < LARGEST and (part := await reader.read(LARGEST - len(answer))):
         answer += part
@@ -154,9 +155,10 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_runtime(endpoint: Path) -> RuntimeSeen:
-    """HostError where nobody listens, RuntimeUnavailableError where it does not answer; PermissionError."""
+    """Read version and status. Raises HostError where no process listens, RuntimeUnavailableError where it does not answer,
+    PermissionError."""
     if await in_thread(lambda: read_listener(endpoint)) is None:
-        raise HostError(f"nobody listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
+        raise HostError(f"no process listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
     async with RuntimeClient(endpoint, timeout_s=ANSWER_S) as client:
         return RuntimeSeen(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
 
@@ -172,7 +174,7 @@ def _where_a_runtime_is(endpoint: Path) -> str:
 
 
 def read_units(host_root: Path, units: Sequence[str]) -> UnitsSeen:
-    """Blocks."""
+    """Read systemd's units. Blocks."""
     if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
         return UnitsSeen()
     command = ["systemctl", "show", "--property", _PROPERTIES, *units]
@@ -189,8 +191,8 @@ def read_units(host_root: Path, units: Sequence[str]) -> UnitsSeen:
 
 
 def read_config(schema: type[S], args: argparse.Namespace, check: Callable[[S], None], *, daemon: str) -> tuple[S, ConfigSeen]:
-    """What can not be used of a configuration is a finding, and the checks go on with what can. `check` is the daemon's
-    own, of what one setting at a time can not show."""
+    """Read the settings. An error in them is a finding, and the checks continue with the valid part. `check` is the daemon's
+    own, for what only several settings together can show."""
     path: Path = args.config or args.default_config
     problem = None
     try:
@@ -202,13 +204,13 @@ def read_config(schema: type[S], args: argparse.Namespace, check: Callable[[S], 
 
 
 def read_yaml(path: Path, name: str) -> dict[str, Any]:
-    """Nothing of a file that is not there. ConfigError for one that is none."""
+    """Return the file's content, empty for a missing file. Raises ConfigError for a file that is not YAML."""
     try:
         found = yaml.safe_load(path.read_bytes())
     except FileNotFoundError:
         return {}
     except yaml.YAMLError as e:
-        raise ConfigError(f"cannot read {name}: no YAML") from e
+        raise ConfigError(f"cannot read {name}: not YAML") from e
     return found if isinstance(found, dict) else {}
 
 
@@ -221,7 +223,7 @@ def read_access(path: Path) -> Access | None:
 
 
 def read_neighbour(path: Path, kind: type[N]) -> N:
-    """Blocks. The defaults where there is no file."""
+    """Return the other daemon's configuration, the defaults where there is no file. Blocks."""
     try:
         found: dict[str, Any] = tomllib.loads(path.read_text())
     except FileNotFoundError:

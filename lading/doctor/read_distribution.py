@@ -1,7 +1,7 @@
-"""K3s or RKE2 as a node has it: its process, its unit, its configuration. Blocks; decides nothing.
+"""Read K3s or RKE2 on a node: its process, its unit, its configuration. Blocks; decides nothing.
 
 Both overwrite their command line with "/usr/local/bin/k3s agent", in one word: flags are read from the unit. Files that were
-written since the process began are told by their times.
+written after the process started are found by their times.
 
 Source: K3s' pkg/proctitle, install.sh (k3s.service); RKE2's bundle/lib/systemd/system; proc_pid_stat(5), proc_pid_cgroup(5).
 """
@@ -32,12 +32,13 @@ _STARTED: Final = 19  # of /proc/PID/stat, counted from behind the name: field 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningService:
     service: Service
-    process: Process | None  # None: installed, and not running
+    process: Process | None  # None: installed, but not running
 
 
 def read_service(host_root: Path, *, kubelet: bool, alone: bool) -> RunningService | None:
-    """`kubelet`: one runs as a process of its own, so a K3s is in some container. `alone`: neither that nor a unit of it is
-    here, so a distribution that is only installed counts. PermissionError, ConfigError."""
+    """Read the distribution, None where there is none. `kubelet`: a kubelet runs as its own process, so a K3s is in some
+    container. `alone`: neither a kubelet nor its unit is here, so a distribution that is only installed counts. Raises
+    PermissionError, ConfigError."""
     proc = host_root / "proc"
     for process in _processes(proc):
         found = _distribution(process)
@@ -56,7 +57,7 @@ def _processes(proc: Path) -> Iterator[Process]:
 
 
 def _distribution(process: Process) -> tuple[Distribution, str] | None:
-    """And its role."""
+    """Return the distribution of a process, and its role."""
     words = " ".join(process.argv).split()
     name, role = (Path(words[0]).name, words[1]) if len(words) > 1 else ("", "")
     return (Distribution(name), role) if name in list(Distribution) and role in ROLES else None
@@ -71,7 +72,7 @@ def _unit_of(proc: Path, process: Process) -> str:
 
 
 def _started_at(proc: Path, process: Process) -> float | None:
-    """Seconds since the epoch; None where /proc does not tell."""
+    """Return seconds since the epoch; None where /proc does not have it."""
     try:
         ticks = int((proc / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[_STARTED])
         booted = re.search(r"^btime (\d+)$", (proc / "stat").read_text(), re.MULTILINE)
@@ -105,7 +106,7 @@ def _configuration(host_root: Path, path: str, distribution: Distribution) -> It
 
 
 def _newest(host_root: Path, files: Iterable[str], since: float | None) -> str:
-    """The file that was written last, if that was later."""
+    """Return the file that was written last, if that was later than `since`; else an empty text."""
     written = {name: (host_root / name.lstrip("/")).stat().st_mtime for name in files} if since is not None else {}
     newest = max(written, key=lambda name: written[name], default="")
     return newest if newest and since is not None and written[newest] > since else ""

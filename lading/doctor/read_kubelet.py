@@ -1,4 +1,4 @@
-"""kubelet as this node has it: the process, its unit, the configuration files that either names. Blocks; decides nothing."""
+"""Read kubelet on this node: the process, its unit, the configuration files that either names. Blocks; decides nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _UNIT: Final = "kubelet.service"
 
 
 def read_kubelet(host_root: Path) -> KubeletSeen:
-    """Blocks. PermissionError where a file may not be read, ConfigError for a configuration that is none."""
+    """Read kubelet. Blocks. Raises PermissionError where a file may not be read, ConfigError for a malformed configuration."""
     process = next(iter(find_processes(host_root / "proc", "kubelet")), None)
     unit = read_unit(host_root, _UNIT)
     if service := read_service(host_root, kubelet=process is not None, alone=process is None and not unit.files):
@@ -36,7 +36,8 @@ def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) 
 
 
 def _of_service(host_root: Path, found: RunningService, kubelet: Process | None) -> KubeletSeen:
-    """RKE2's kubelet shows its command line. K3s', which is K3s itself, is taken to have what its files say."""
+    """Read the kubelet of a distribution. RKE2's shows its command line. K3s', which is K3s itself, is assumed to have the
+    settings of its files."""
     service = found.service
     words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
     config = _read_config(host_root, words)
@@ -53,7 +54,7 @@ def _of_service(host_root: Path, found: RunningService, kubelet: Process | None)
 
 
 def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
-    """Later files over earlier. Keys that hold text only: the others are not asked for."""
+    """Read configuration files, later ones over earlier. Only keys with a text: the others are not used."""
     paths = []
     if (main := last_flag(words, "config")) and main.text:
         paths.append(_below(host_root, main.text))
@@ -71,7 +72,7 @@ def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
 
 
 def _drop_ins(folder: Path) -> list[Path]:
-    """PermissionError where we may not look: to a glob there would be none."""
+    """Return the drop-ins. Raises PermissionError where we may not read the folder: a glob would return none."""
     if folder.is_dir():
         next(folder.iterdir(), None)
     return sorted(folder.rglob("*.conf"))

@@ -1,8 +1,8 @@
-"""What a daemon can reach of the node, read from outside: through its root in /proc where it runs, else by its unit. Blocks.
+"""Read what a daemon can reach of the node, from outside: through its root in /proc where it runs, else by its unit. Blocks.
 
-Paths are followed component by component below the daemon's root, because the kernel would take an absolute link for one of
-ours. Who may pass is judged by modes, as the daemon's user with the daemon's capabilities; ACLs and security modules are not
-looked at. Nothing is changed.
+Paths are followed component by component below the daemon's root, because the kernel would resolve an absolute link in our
+root. Permission is judged by modes, as the daemon's user with the daemon's capabilities; ACLs and security modules are not
+read. Nothing is changed.
 
 Source: proc_pid_root(5), proc_pid_status(5), path_resolution(7), capabilities(7), systemctl(1) show.
 """
@@ -31,14 +31,14 @@ _CGROUP_V2: Final = Path("sys/fs/cgroup/cgroup.controllers")  # only there does 
 
 V = TypeVar("V", bound="DaemonView")
 
-# Of the three bits of a mode: what each use takes at the end of its path.
+# The mode bits (of three) that each use needs at the end of its path.
 _BITS: Final = {Use.READ: 4, Use.LIST: 5, Use.WRITE: 3, Use.CONNECT: 2}
 _SEARCH: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Whoever a daemon is to the kernel."""
+    """The user, groups and capabilities of a daemon."""
 
     uid: int = 0
     groups: frozenset[int] = frozenset((0,))
@@ -46,7 +46,7 @@ class Subject:
 
 
 class Step(NamedTuple):
-    """A folder or file on a path, links followed."""
+    """A folder or file on a path, with links followed."""
 
     path: Path
     status: os.stat_result
@@ -61,7 +61,8 @@ class DaemonView(Readings):
         self._daemon = daemon
 
     async def inside(self, *needed: Needed) -> SandboxSeen | None:
-        """None where no systemd here has the daemon as its unit, or can not be asked: `units` says so."""
+        """Return the daemon's view; None where no systemd here has the daemon as its unit, or systemd does not answer, which
+        `units` reports."""
         try:
             properties = await self.once(
                 "unit", lambda: in_thread(lambda: read_properties(self.root, f"{self._daemon}.service"))
@@ -72,7 +73,7 @@ class DaemonView(Readings):
 
 
 def reaches(needed: Callable[[V], Sequence[Needed]]) -> Look[V]:
-    """A check's second look: whether the daemon itself reaches what this says that it needs."""
+    """Return a check's second look: whether the daemon itself reaches the files that `needed` returns."""
 
     async def inside(host: V) -> Iterable[Verdict]:
         return decide_sandbox(await host.inside(*needed(host)))
@@ -81,7 +82,8 @@ def reaches(needed: Callable[[V], Sequence[Needed]]) -> Look[V]:
 
 
 def read_properties(host_root: Path, unit: str) -> dict[str, str] | None:
-    """None where there is no systemd to ask, or that knows no such unit. HostError where it does not answer."""
+    """Return a unit's properties; None where there is no systemd, or systemd knows no such unit. Raises HostError where it does
+    not answer."""
     if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
         return None
     command = ["systemctl", "show", "--property", ",".join(PROPERTIES), unit]
@@ -98,7 +100,7 @@ def read_properties(host_root: Path, unit: str) -> dict[str, str] | None:
 
 
 def look(proc: Path, daemon: str, properties: Mapping[str, str], needed: Sequence[Needed]) -> SandboxSeen:
-    """Through the daemon's own root where it runs and we may; else what is there, as the daemon's user."""
+    """Look through the daemon's own root where it runs and we have permission; else at our own files, as the daemon's user."""
     folder = proc / properties.get("MainPID", "0")
     try:
         (folder / "root").stat()
@@ -112,7 +114,7 @@ def look(proc: Path, daemon: str, properties: Mapping[str, str], needed: Sequenc
 def _see(needed: Needed, root: Path | None, subject: Subject) -> Sight:
     try:
         found = needed.path.stat()
-    except OSError:  # not there, or not for us: the check itself says so
+    except OSError:  # it is missing, or we may not read it: the check itself says so
         here = None
     else:
         here = Identity(found.st_dev, found.st_ino)
@@ -131,12 +133,12 @@ def _see(needed: Needed, root: Path | None, subject: Subject) -> Sight:
 def _is_read_only(path: Path) -> bool:
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-    except OSError:  # only one of both sides has it
+    except OSError:  # it exists only on one side
         return False
 
 
 def walk(root: Path, path: Path) -> tuple[tuple[Step, ...], bool]:
-    """The folders and files that `path` leads through below `root`, and whether it leads to its end."""
+    """Return the folders and files on `path` below `root`, and whether the path exists to its end."""
     steps = [Step(Path("/"), root.stat())]
     pending = list(reversed(path.parts[1:]))
     links = 0
@@ -171,7 +173,7 @@ def _at(root: Path, path: Path) -> Path:
 
 
 def read_subject(status: str) -> Subject:
-    """`status` is /proc/PID/status."""
+    """Parse the subject from `status`, which is /proc/PID/status."""
     fields = {key: value.split() for key, _, value in (line.partition(":") for line in status.splitlines())}
     return Subject(
         uid=int(fields["Uid"][1]),  # the effective ones
@@ -181,13 +183,13 @@ def read_subject(status: str) -> Subject:
 
 
 def planned_subject(properties: Mapping[str, str]) -> Subject:
-    """Who the unit would start."""
+    """Return the subject that the unit would start."""
     bounding = properties.get("CapabilityBoundingSet", "").split()
     named = {"cap_dac_override": _DAC_OVERRIDE, "cap_dac_read_search": _DAC_READ_SEARCH}
     capabilities = sum(bit for name, bit in named.items() if name in bounding)
     try:
         user = pwd.getpwnam(properties["User"]) if properties.get("User", "0") not in ("", "0", "root") else None
-    except KeyError:  # of a unit with DynamicUser=, which has none yet
+    except KeyError:  # with DynamicUser= there is no user yet
         user = None
     if user is None:
         return Subject(capabilities=capabilities)
@@ -195,7 +197,7 @@ def planned_subject(properties: Mapping[str, str]) -> Subject:
 
 
 def find_denial(steps: Sequence[Step], use: Use, subject: Subject) -> Denial | None:
-    """The first that this subject may not pass, or at the end not use so."""
+    """Return the first step that this subject may not pass, or the last one if it may not use it so."""
     for step, bits in [*((step, _SEARCH) for step in steps[:-1]), (steps[-1], _BITS[use])]:
         if not _may(step.status, bits, subject):
             return Denial(step.path, step.status.st_uid, stat.S_IMODE(step.status.st_mode))

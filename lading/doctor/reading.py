@@ -1,4 +1,4 @@
-"""Readings that several checks are decided of: each made once, and a failure said by one check only."""
+"""Share readings between checks: each is made once, and a failure is reported by one check only."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,17 +10,18 @@ T = TypeVar("T")
 
 
 class ElsewhereError(Exception):
-    """What a check needs could not be read, and the check named here says why."""
+    """What a check needs could not be read; the named check reports why."""
 
 
 class Readings:
-    """Made and used on one event loop."""
+    """The readings of one node. Created and used on one event loop."""
 
     def __init__(self) -> None:
         self._begun: dict[str, asyncio.Task[Any]] = {}
 
     async def once(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Goes on where the check that asked first has given up: the others may still be in time."""
+        """Read once, and return the result to every caller. The reading continues where the first check has timed out: the
+        others may still be in time."""
         if name not in self._begun:
             self._begun[name] = asyncio.ensure_future(read())
         found: T = await asyncio.shield(self._begun[name])
@@ -28,7 +29,7 @@ class Readings:
 
 
 async def said_by(check: str, reading: Awaitable[T]) -> T:
-    """For every check but the one that is about this reading."""
+    """Await a reading for every check but `check`, which is about this reading. Raises ElsewhereError."""
     try:
         return await reading
     except (LadingError, OSError) as e:

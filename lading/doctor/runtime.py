@@ -1,6 +1,6 @@
-"""The container runtime as it answers: whether it does, in which version, and whether its settings suit kubelet's.
+"""Check the container runtime: whether it answers, its version, and whether its settings agree with kubelet's.
 
-Enters: Version and verbose Status of CRI. Leaves: verdicts. What a runtime does not tell is not held against it.
+Enters: Version and verbose Status of CRI. Leaves: verdicts. A setting that a runtime does not report is not an error.
 
 Source: runtime.v1 (RuntimeCondition), containerd's docs/cri/config.md (SystemdCgroup), Kubernetes "Container runtimes" (cgroup
 drivers), KEP-4033 (kubelet asks the runtime for its cgroup driver).
@@ -41,7 +41,7 @@ def decide_runtime(seen: RuntimeSeen) -> Iterator[Verdict]:
         case Support.UNKNOWN:
             yield warning(judged.why, mend=mend)
         case Support.LIMITED | Support.FULL:
-            pass  # what it can not do is said where it is needed: `cdi`
+            pass  # the check `cdi` reports what it cannot do
     for condition in seen.status.status.conditions:
         if not condition.status:
             what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
@@ -61,11 +61,13 @@ def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
         yield skipped("no kubelet runs here")
         return
     if seen.kubelet.service and seen.kubelet.running.cgroup_driver.source == DEFAULT:
-        yield skipped(f"{seen.kubelet.service.distribution} sets its kubelet's and its containerd's, and does not tell")
+        yield skipped(
+            f"{seen.kubelet.service.distribution} sets its kubelet's and containerd's cgroup driver, without reporting it"
+        )
         return
     systemd = systemd_cgroups(seen.runtime.status)
     if systemd is None:
-        yield skipped(f"{seen.runtime.name} does not tell its cgroup driver")
+        yield skipped(f"{seen.runtime.name} does not report its cgroup driver")
         return
     mine, theirs = seen.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
     version = parse_version(seen.runtime.version.runtime_version)
@@ -83,7 +85,8 @@ def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
 
 
 def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
-    """Where the one that counts is set: a flag wins over the configuration file, and K3s and RKE2 write both anew."""
+    """Return how to set the driver where it takes effect: a flag wins over the configuration file, and K3s and RKE2 write both
+    again."""
     mine, service = kubelet.command.cgroup_driver, kubelet.service
     if service:
         return f"kubelet-arg: cgroup-driver={driver} in {service.config}; systemctl restart {service.unit}"
@@ -95,7 +98,7 @@ def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
 
 
 def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
-    """`SystemdCgroup` of containerd's default runtime; None where it is not told."""
+    """Return `SystemdCgroup` of containerd's default runtime; None where it is not reported."""
     containerd = _containerd(status)
     handlers = containerd.get("runtimes")
     default = handlers.get(containerd.get("defaultRuntimeName", "runc")) if isinstance(handlers, dict) else None

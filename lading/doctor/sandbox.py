@@ -1,9 +1,9 @@
-"""What a unit keeps from its daemon, of what this command can reach.
+"""Decide which files a unit hides from its daemon although this command can reach them.
 
-A doctor runs outside the sandbox of its daemon: what it reads may be hidden from the daemon, mounted read-only
-for it, or denied to it. Enters: each path as it is here and as the daemon finds it, and the unit's properties. Leaves: verdicts
-that name the setting; none where the daemon has what it needs. Where the daemon does not run, or may not be looked into, its
-properties alone are judged by.
+A doctor runs outside the sandbox of its daemon: what it reads may be hidden from the daemon, mounted read-only for it, or
+denied to it. Enters: each path as it is here and as the daemon finds it, and the unit's properties. Leaves: verdicts that name
+the setting; none where the daemon has what it needs. Where the daemon does not run, or may not be read, only its properties are
+used.
 
 Source: systemd.exec(5) ("Sandboxing", "Paths", "Capabilities"), systemd.resource-control(5) (IPAddressAllow=),
 path_resolution(7), capabilities(7).
@@ -21,7 +21,7 @@ from lading.doctor.model import Verdict, failed, warning
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# systemctl show's, of those that decide what a daemon reaches.
+# The properties of `systemctl show` that decide what a daemon reaches.
 PROPERTIES: Final = (
     "LoadState",
     "MainPID",
@@ -69,23 +69,23 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a daemon uses of the node's files."""
+    """A file of the node that a daemon uses."""
 
     path: Path
     use: Use
     what: str  # it is to the daemon: kubeconfig, keys.k1
-    elsewhere: str  # the commands by which it is had from a place that the unit does not hide
+    elsewhere: str  # the commands that move it to a place that the unit does not hide
 
 
 class Identity(NamedTuple):
-    """Of a file, whichever mount it is reached through."""
+    """The identity of a file, the same through every mount."""
 
     device: int
     inode: int
 
 
 class Denial(NamedTuple):
-    """A folder on the way, or what is at its end, that the daemon's user may not pass."""
+    """A folder on the way, or the file at its end, that the daemon's user may not use."""
 
     path: Path
     uid: int
@@ -94,14 +94,15 @@ class Denial(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """`here` is this command's, None where it has nothing at that path; the others are the daemon's."""
+    """A path, seen from both sides. `here` is this command's, None where it has nothing at that path; the others are the
+    daemon's."""
 
     needed: Needed
     here: Identity | None = None
     there: Identity | None = None
     passed: tuple[Path, ...] = ()  # every folder and file on the way, links followed: the last one is what is used
     denied: Denial | None = None
-    read_only: bool = False  # and it is not for this command
+    read_only: bool = False  # but not for this command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class SandboxSeen:
 
 
 def decide_sandbox(seen: SandboxSeen | None) -> Iterator[Verdict]:
-    """Nothing for a daemon that is no unit of a systemd here."""
+    """Yield verdicts; none for a daemon that is not a unit of a systemd here."""
     if seen is not None:
         for sight in seen.sights:
             yield from _look_at(seen, sight)
@@ -128,7 +129,7 @@ def _look_at(seen: SandboxSeen, sight: Sight) -> Iterator[Verdict]:
     if sight.here is None:  # the check itself says so
         if seen.inside and sight.there is not None:
             yield warning(
-                f"{needed.path} ({needed.what}) is not there for this command, and {seen.daemon} finds something at it",
+                f"{needed.path} ({needed.what}) does not exist for this command, but {seen.daemon} finds a file there",
                 mend=f"systemctl cat {seen.unit} | grep -i -e Bind -e RootDirectory",
             )
         return
@@ -148,10 +149,10 @@ def _not_seen(seen: SandboxSeen, sight: Sight, hidden_by: str) -> Verdict:
         what = f"{needed.path} ({needed.what}) is another file for {seen.daemon} than for this command"
         return warning(what, mend=f"systemctl cat {seen.unit} | grep -i -e Bind -e RootDirectory")
     cause = f"{hidden_by} in {seen.unit}" if hidden_by else "its mount namespace does not have it"
-    what = f"{needed.path} ({needed.what}) is there, and hidden from {seen.daemon}: {cause}"
+    what = f"{needed.path} ({needed.what}) exists, but is hidden from {seen.daemon}: {cause}"
     setting = hidden_by.partition("=")[0]
     if setting in ("InaccessiblePaths", "TemporaryFileSystem"):
-        mend = f"systemctl cat {seen.unit} shows which file says so: take it out there; {_restart(seen)}"
+        mend = f"systemctl cat {seen.unit} shows the file with this line: remove it there; {_restart(seen)}"
     elif hidden_by:
         mend = needed.elsewhere
     else:
@@ -180,11 +181,12 @@ def _restart(seen: SandboxSeen) -> str:
     return f"systemctl daemon-reload && systemctl restart {seen.daemon}"
 
 
-# ---- what the properties of a unit hide, and what they let nobody write
+# ---- what the properties of a unit hide, and what they make read-only
 
 
 def hiding(properties: Mapping[str, str], path: Path) -> str:
-    """The setting by which the unit hides this path, or empty. What a tmpfs covers may be mounted into it again."""
+    """Return the setting by which the unit hides this path, or an empty text. Files under a tmpfs may be mounted into it
+    again."""
     bound = _bound(properties)
     for key in ("RootDirectory", "RootImage"):
         if properties.get(key):
@@ -196,7 +198,7 @@ def hiding(properties: Mapping[str, str], path: Path) -> str:
 
 
 def _coverings(properties: Mapping[str, str]) -> Iterator[tuple[str, str, bool]]:
-    """Setting, folder or file, and whether what is bound below shows."""
+    """Yield setting, folder or file, and whether mounts below it are visible."""
     home = properties.get("ProtectHome", "no")
     if home in ("yes", "tmpfs"):
         yield from ((f"ProtectHome={home}", folder, home == "tmpfs") for folder in _HOMES)
@@ -212,7 +214,7 @@ def _coverings(properties: Mapping[str, str]) -> Iterator[tuple[str, str, bool]]
 
 
 def writing_refused(properties: Mapping[str, str], path: Path) -> str:
-    """The setting by which the unit lets nobody write there, or empty: the one for the nearest folder counts."""
+    """Return the setting that makes the path read-only, or an empty text: the setting for the nearest folder counts."""
     nearest = max(
         (rule for rule in _writing(properties) if _below(path, [rule[0]])), key=lambda rule: len(rule[0]), default=("", "")
     )
@@ -220,7 +222,7 @@ def writing_refused(properties: Mapping[str, str], path: Path) -> str:
 
 
 def _writing(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Folder, and the setting that makes it read-only; empty for one that is writable."""
+    """Yield each folder and the setting that makes it read-only; an empty text for one that is writable."""
     match properties.get("ProtectSystem", "no"):
         case "strict":
             yield "/", "ProtectSystem=strict"
@@ -245,13 +247,13 @@ def _read_only(seen: SandboxSeen, sight: Sight) -> str:
 
 
 def _paths(properties: Mapping[str, str], key: str) -> Iterator[str]:
-    """Without the marks for "may be missing" and "below RootDirectory="."""
+    """Yield paths without the marks for "may be missing" and "below RootDirectory="."""
     for word in shlex.split(properties.get(key, "")):
         yield word.lstrip("-+").rstrip("/") or "/"
 
 
 def _bound(properties: Mapping[str, str]) -> list[str]:
-    """Where something is mounted by the unit."""
+    """Return the paths where the unit mounts something."""
     words = [*_paths(properties, "BindPaths"), *_paths(properties, "BindReadOnlyPaths")]
     return [word.split(":")[1] if ":" in word else word for word in words]
 
@@ -273,15 +275,15 @@ class ServerSeen:
 
     host: str  # as it is configured
     addresses: tuple[Address, ...]
-    resolvers: tuple[Address, ...] = ()  # that are asked for the name; empty where it is an address
+    resolvers: tuple[Address, ...] = ()  # for the name; empty where it is an address
 
 
 def decide_network(seen: SandboxSeen | None, server: ServerSeen) -> Iterator[Verdict]:
     if seen is None or not server.addresses:
         return
     if seen.properties.get("PrivateNetwork") == "yes":
-        what = f"{seen.daemon} can not reach {server.host}: PrivateNetwork=yes in {seen.unit}"
-        yield failed(what, mend=f"systemctl cat {seen.unit} shows which file says so: take it out there; {_restart(seen)}")
+        what = f"{seen.daemon} cannot reach {server.host}: PrivateNetwork=yes in {seen.unit}"
+        yield failed(what, mend=f"systemctl cat {seen.unit} shows the file with this line: remove it there; {_restart(seen)}")
         return
     refused = _refused(seen.properties, server.addresses)
     asked = _refused(seen.properties, server.resolvers)
@@ -292,9 +294,7 @@ def decide_network(seen: SandboxSeen | None, server: ServerSeen) -> Iterator[Ver
     if missing:
         named = " ".join(map(str, missing))
         whose = f" ({named}, its resolver included)" if asked else f" ({named})" if named != server.host else ""
-        what = (
-            f"{seen.daemon} can not reach {server.host}{whose}: {seen.unit} has IPAddressDeny=, and no IPAddressAllow= for it"
-        )
+        what = f"{seen.daemon} cannot reach {server.host}{whose}: {seen.unit} has IPAddressDeny=, and no IPAddressAllow= for it"
         yield failed(what, mend=_drop_in(seen, f"IPAddressAllow={named}"))
 
 

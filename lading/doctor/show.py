@@ -1,7 +1,7 @@
-"""Findings as people and as programs read them, and what they mean for a script.
+"""Print findings for people and for programs, and return an exit status for scripts.
 
-Enters: findings. Leaves: text, the worst said first and the rest by group; JSON; an exit status. What was found may quote a
-file or a process of the node: control characters are escaped.
+Enters: findings. Leaves: text, with the worst state first in the summary and the findings by group; JSON; an exit status. A
+finding may quote a file or a process of the node: control characters are escaped.
 """
 
 import json
@@ -29,14 +29,14 @@ def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """`2 failed, 1 warning, 20 ok`: the worst first."""
+    """Return `2 failed, 1 warning, 20 ok`: the worst first."""
     counts = Counter(finding.state for finding in findings)
     said = (
         f"{counts[state]} {state}{'s' * (state is State.WARNING and counts[state] > 1)}"
         for state in WORST_FIRST
         if counts[state]
     )
-    return ", ".join(said) or "nothing was looked at"
+    return ", ".join(said) or "no check was run"
 
 
 def as_json(findings: Sequence[Finding], *, program: str, version: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def print_json(findings: Sequence[Finding], *, program: str, version: str) -> No
 
 
 def print_text(findings: Sequence[Finding], console: Console) -> None:
-    """Lines are as long as they are: a command stays one that can be copied."""
+    """Print the findings. Lines are not wrapped, so that a command can be copied."""
     worst = next((state for state in WORST_FIRST if any(f.state is state for f in findings)), State.OK)
     _print(console, Text(summary(findings), _STYLES[worst]))
     width = max((len(finding.check) for finding in findings), default=0)

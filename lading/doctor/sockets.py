@@ -1,7 +1,8 @@
-"""A Unix socket as whoever connects finds it: who holds it, whether it is answered, who else could have put it there.
+"""Check a Unix socket as a client finds it: which process holds it, whether it answers, and whether another user could have
+created it.
 
-Enters: what was found at a path. Leaves: what is wrong with that. Where systemd made the socket, it holds it, and only an
-answer shows that somebody serves behind it.
+Enters: what was found at a path. Leaves: what is wrong with it. Where systemd created the socket, systemd holds it, and only an
+answer shows that a process serves it.
 """
 
 import stat
@@ -27,8 +28,8 @@ class SocketSeen:
     found: Access | None = None  # None: nothing is there
     is_socket: bool = False
     folder: Access | None = None
-    holder: Process | None = None  # None: nobody listens
-    silence: str = ""  # why nobody answers, or empty
+    holder: Process | None = None  # None: no process listens
+    silence: str = ""  # why no process answers, or empty
 
 
 def decide_socket(seen: SocketSeen) -> Iterator[Verdict]:
@@ -37,17 +38,17 @@ def decide_socket(seen: SocketSeen) -> Iterator[Verdict]:
         yield failed(f"{seen.path} is not there", mend=restart)
         return
     if not seen.is_socket:
-        yield failed(f"{seen.path} is no socket", mend=f"ls -l {seen.path}, move it away; {restart}")
+        yield failed(f"{seen.path} is not a socket", mend=f"ls -l {seen.path}, move it away; {restart}")
         return
     yield from _trust(seen, seen.found)
     if seen.holder is None:
-        yield failed(f"nobody listens at {seen.path}", mend=f"{restart}; journalctl -t {seen.daemon} -n 50")
+        yield failed(f"no process listens at {seen.path}", mend=f"{restart}; journalctl -t {seen.daemon} -n 50")
     elif seen.silence:
-        yield failed(f"{seen.holder} listens, and {seen.silence}", mend=f"{restart}; journalctl -t {seen.daemon} -n 50")
+        yield failed(f"{seen.holder} listens, but {seen.silence}", mend=f"{restart}; journalctl -t {seen.daemon} -n 50")
     elif seen.holder.pid != _SYSTEMD and not seen.holder.is_named(seen.daemon):
         who = " ".join(seen.holder.argv) or str(seen.holder)
         yield warning(
-            f"{seen.path} is answered by {who} (pid {seen.holder.pid}), no {seen.daemon}", mend=f"ss -xlp src {seen.path}"
+            f"{seen.path} is answered by {who} (pid {seen.holder.pid}), not by {seen.daemon}", mend=f"ss -xlp src {seen.path}"
         )
     else:
         yield ok(f"{seen.path} is answered; {seen.holder} holds it")

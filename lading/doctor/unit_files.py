@@ -1,8 +1,8 @@
-"""The command line that a unit will be started with, and which file each word of it is from.
+"""Find the command line that a unit will be started with, and the file of each word.
 
-Enters: the unit's files (the unit, then its drop-ins in order) and the environment files that they name. Leaves: words. It is
+Enters: the unit's files (the unit, then its drop-ins in order) and the environment files that they name. Leaves: words. Does
 what systemd does with `ExecStart=`, `Environment=` and `EnvironmentFile=`, as far as kubelet's units use it: a later line wins,
-an empty one begins anew, an environment file wins over `Environment=`, `$NAME` is split into words and `${NAME}` is one.
+an empty one resets the list, an environment file wins over `Environment=`, `$NAME` is split into words and `${NAME}` is one.
 
 Source: systemd.unit(5) (drop-ins), systemd.exec(5) (environment), systemd.service(5) (command lines).
 """
@@ -33,7 +33,7 @@ class Unit:
 
 
 def environment_files(files: Sequence[UnitFile]) -> tuple[str, ...]:
-    """In order, as the unit names them."""
+    """Return the environment files in the order in which the unit names them."""
     named: list[str] = []
     for _, value in _assignments(files, "EnvironmentFile"):
         named = [*named, value.removeprefix("-")] if value else []
@@ -41,7 +41,7 @@ def environment_files(files: Sequence[UnitFile]) -> tuple[str, ...]:
 
 
 def plan_command(unit: Unit) -> tuple[Word, ...]:
-    """Empty where the unit starts nothing."""
+    """Return the command line; empty where the unit starts nothing."""
     variables = environment(unit)
     line = Word("", "")
     for file, value in _assignments(unit.files, "ExecStart"):
@@ -50,7 +50,7 @@ def plan_command(unit: Unit) -> tuple[Word, ...]:
 
 
 def environment(unit: Unit) -> dict[str, Word]:
-    """Variables that the unit sets, each with its file."""
+    """Return the variables that the unit sets, each with its file."""
     variables: dict[str, Word] = {}
     for file, value in _assignments(unit.files, "Environment"):
         if not value:
@@ -92,7 +92,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """A quotation mark that is not closed is one of the text, as systemd warns and goes on."""
+    """Split into words. An unclosed quotation mark is part of the text, because systemd warns and continues."""
     try:
         return shlex.split(text)
     except ValueError:

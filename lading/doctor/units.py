@@ -1,4 +1,4 @@
-"""systemd's units of ours: there, enabled, running, not failed.
+"""Check Lading's systemd units: installed, enabled, running, not failed.
 
 Source: systemctl(1) show; org.freedesktop.systemd1(5) has the properties.
 """
@@ -9,26 +9,26 @@ from typing import Final
 
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 
-# lading.errors.die, and systemd.exec(5), "Process exit codes": what failed before the daemon's own program began.
+# lading.errors.die, and systemd.exec(5), "Process exit codes": failures before the daemon's own program began.
 _STATUS: Final = {
-    "2": " (it refuses its configuration)",
-    "203": " (EXEC: its program is not there, or can not be run)",
+    "2": " (its configuration is invalid)",
+    "203": " (EXEC: its program is missing, or cannot be run)",
     "217": " (USER: there is no such user)",
-    "226": " (NAMESPACE: a path that its unit names is not there)",
+    "226": " (NAMESPACE: a path that its unit names is missing)",
 }
 _BY_SIGNAL: Final = {"2", "3"}  # CLD_KILLED, CLD_DUMPED: sigaction(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsSeen:
-    """None: this node is not systemd's, or not the one that we run on."""
+    """The output of systemctl. None: systemd does not run on this node, or it is not the node that we run on."""
 
     shown: str | None = None
 
 
 def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
     if seen.shown is None:
-        yield skipped("no systemd here that we could ask")
+        yield skipped("systemd does not run here")
         return
     well = []
     for block in seen.shown.strip().split("\n\n"):
@@ -43,7 +43,7 @@ def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
 
 
 def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
-    """Ended for good, or is started over and over: with `Restart=always` systemd never gives up."""
+    """Report a unit that failed, or is restarted again and again: with `Restart=always` systemd never gives up."""
     name, restarts = unit.get("Id", ""), unit.get("NRestarts", "0")
     if unit.get("ActiveState") != "failed" and (unit.get("ActiveState") != "activating" or restarts in ("", "0")):
         return None
@@ -56,7 +56,7 @@ def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
 
 
 def _how_it_ended(unit: dict[str, str]) -> Iterator[str]:
-    """systemd's word for it, and what its process left; a socket has none, and has not failed by it."""
+    """Yield systemd's result, and the status of its process; a socket has no process, and yields no status."""
     result, status = unit.get("Result", ""), unit.get("ExecMainStatus", "0")
     if result not in ("", "success"):
         yield result
@@ -77,7 +77,7 @@ def _problem(unit: dict[str, str]) -> Verdict | None:
     if unit.get("ActiveState") not in ("active", "reloading", "activating"):
         return failed(f"{name} is {active}", mend=f"systemctl enable --now {name}")
     if unit.get("UnitFileState") not in ("enabled", "enabled-runtime", "static", "alias", "generated"):
-        return warning(f"{name} runs and is not enabled: it is not started at the next boot", mend=f"systemctl enable {name}")
+        return warning(f"{name} runs, but is not enabled: it is not started at the next boot", mend=f"systemctl enable {name}")
     if unit.get("NeedDaemonReload") == "yes":
         return warning(f"{name} changed on disk since systemd read it", mend="systemctl daemon-reload")
     return None

@@ -1,4 +1,4 @@
-"""Whether the parts of Lading that run on a node, and this command, go together (lading.versions has the rule)."""
+"""Check whether the parts of Lading on a node, and this command, are compatible (lading.versions has the rule)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class VersionsSeen:
 def decide_versions(seen: VersionsSeen) -> Iterator[Verdict]:
     known = {daemon: version for daemon, version in seen.running.items() if version}
     if not known:
-        what = f"no daemon tells its version: is one running, with metrics set? {seen.program} {seen.installed} is installed"
+        what = f"no daemon reports its version: is one running, with metrics set? {seen.program} {seen.installed} is installed"
         yield skipped(what, mend="systemctl status lading-hooks lading-runtimeproxy")
         return
     said = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
