@@ -232,7 +232,7 @@ def _journal_field(name: str, value: str) -> bytes:
 
 
 class Log:
-    """A log for the daemons. `fields` are names of this project: pod_uid, container, hook, method, reason, device…"""
+    """A log for the daemons. `fields` are names of this project: pod_uid, container, hook, method, reason, device, …."""
 
     def __init__(self, sink: Sink, level: Level = Level.INFO) -> None:
         self._sink = sink

@@ -39,8 +39,10 @@ def decide_config(seen: ConfigSeen) -> Iterator[Verdict]:
             return
         yield failed(what, mend=seen.problem.hint or f"{seen.daemon} --check-config --config {seen.path}")
     if seen.access and can_be_changed(seen.access):
-        what = f"{seen.path} belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}: "
+        what = (
+            f"{seen.path} belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}: "
             "other users than root can change it"
+        )
         yield failed(what, mend=f"chown root {seen.path}; chmod go-w {seen.path}")
     elif seen.problem is None:
         yield ok(f"{seen.path} is valid" if seen.access else f"there is no {seen.path}: the defaults apply")

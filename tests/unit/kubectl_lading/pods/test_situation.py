@@ -89,7 +89,7 @@ def test_one_container_runs_and_the_other_one_is_refused() -> None:
 
 
 def test_codes_that_are_not_ours_are_no_refusal() -> None:
-    found = situation(bound(), containerStatuses=[waits("main", "Error", "lading: the runtime can not be reached: x")])
+    found = situation(bound(), containerStatuses=[waits("main", "Error", "lading: the runtime cannot be reached: x")])
     assert (found.stand, found.refusals) == (Stand.STARTING, ())
 
 

@@ -265,7 +265,7 @@ RESOLVER = ipaddress.ip_address("192.0.2.53")
         ),  # one will do
         (LOCAL, ServerSeen(host="localhost", addresses=(ipaddress.ip_address("::1"),)), None),
         ({}, ServerSeen(host="192.0.2.10", addresses=(SERVER,)), None),
-        ({"PrivateNetwork": "yes"}, ServerSeen(host="192.0.2.10", addresses=(SERVER,)), "take it out"),
+        ({"PrivateNetwork": "yes"}, ServerSeen(host="192.0.2.10", addresses=(SERVER,)), "remove it there"),
         (LOCAL, ServerSeen(host="api", addresses=()), None),  # `api` says that there is no such name
     ],
 )

@@ -31,8 +31,8 @@ WELL = SocketSeen(
         ({}, State.OK, "77"),
         ({"holder": Process(pid=1, argv=("/sbin/init",))}, State.OK, "init"),  # systemd's
         ({"found": None}, State.FAILED, "not there"),
-        ({"is_socket": False}, State.FAILED, "no socket"),
-        ({"holder": None}, State.FAILED, "nobody"),
+        ({"is_socket": False}, State.FAILED, "not a socket"),
+        ({"holder": None}, State.FAILED, "no process listens"),
         ({"silence": "no answer"}, State.FAILED, "no answer"),
         ({"holder": Process(pid=77, argv=("/usr/bin/nc", "-lU"))}, State.WARNING, "nc"),
     ],

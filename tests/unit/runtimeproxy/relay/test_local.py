@@ -12,7 +12,7 @@ from lading.http2.messages import prefixed
 from runtimeproxy.relay.local import LocalAnswer
 from tests.fakes.wire import FREE, Peer
 
-MESSAGE = "the runtime at /run/x.sock can not be reached"
+MESSAGE = "the runtime at /run/x.sock cannot be reached"
 HEADERS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", FREE), (b":authority", b"localhost")]
 
 
