@@ -1,4 +1,5 @@
-"""`lading-hooks`: the command line. Without a command it serves; the others are what a person asks of a node's devices."""
+"""`lading-hooks`: the command line. Without a command it runs the daemon; the commands answer questions about a node's
+devices."""
 
 import argparse
 import asyncio
@@ -48,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks",
-        description="The hook server: knows this node's GPUs and RDMA VFs and who holds them, and tells the CRI proxy what a "
-        "container gets.",
+        description="The hook server: knows this node's GPUs and RDMA VFs and their holders, and tells the CRI proxy what "
+        "a container gets.",
         epilog=f"other commands: lading-hooks {' | '.join(_COMMANDS)} (each has --help).  "
         "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused and why",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -57,7 +58,7 @@ def serve(argv: Sequence[str]) -> None:
     parser.add_argument("--version", action="version", version=f"lading-hooks {__version__}")
     add_flags(parser, Settings, config=CONFIG)
     settings = parse_args(Settings, parser.parse_args(argv), check)
-    faulthandler.enable()  # where the loop hung, when systemd's watchdog ends us
+    faulthandler.enable()  # shows where the loop hung when systemd's watchdog ends this process
     asyncio.run(run(settings, open_log("lading-hooks", settings.log_level)))
 
 
@@ -89,7 +90,7 @@ def _render(argv: Sequence[str]) -> None:
 
 
 def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
-    """The node as it is, read without a daemon or a runtime: the ledger is only looked at."""
+    """Return the node as it is now, read without a daemon or a runtime. The ledger is only read."""
     host_root = Path(settings.host_root)
     inventory = asyncio.run(read_in_time(settings))
     grants = read_ledger(ledger_path(settings))
@@ -153,7 +154,7 @@ async def _rebuild(settings: Settings) -> None:
 
 
 def _doctor(argv: Sequence[str]) -> None:
-    from hooks.doctor.command import doctor  # noqa: PLC0415  the daemon has no use for what it is shown with
+    from hooks.doctor.command import doctor  # noqa: PLC0415  the daemon does not need what this command imports
 
     doctor(argv)
 

@@ -1,6 +1,6 @@
 """An act of an attachment as calls to the kernel, in order. What each changes is in `kernel`; nothing is called here.
 
-A call that fails ends the act; done again from its beginning it changes only what is not yet as asked.
+A call that fails ends the act; when it is repeated from the beginning, it changes only what is not yet as requested.
 """
 
 import contextlib
@@ -57,18 +57,20 @@ def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[C
     if not config.empty:
         yield Call("setting it up at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and (config.mac is not None or mtu is not None):
-        # Drivers do not hand a MAC from the PF on to a network device that is there already.
+        # Drivers do not pass a MAC from the PF on to a network device that exists already.
         yield Call("setting its MAC and MTU", partial(kernel.set_link, None, host.name, mac=config.mac, mtu=mtu, up=False))
 
 
 def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
-    """Before anything else that may fail: one of its names may be what another VF waits for."""
+    """Yield the calls that park the device. Before anything else that may fail: another VF may be waiting for one of its
+    names."""
     yield Call("taking its other names from it", partial(kernel.set_altnames, link.name, original.altnames))
     yield Call("naming it out of the way", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
 
 
 def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
-    """The PF first: it lets the device change its MAC only once it does not itself insist on another."""
+    """Yield the calls that restore the VF. The PF comes first: the device may change its MAC only after the PF stops requiring
+    another one."""
     ibdev, host = seen.rdma_host, seen.host
     if ibdev is not None and ibdev.name != row.vf.ibdev:
         yield Call(f"naming {ibdev.name} {row.vf.ibdev} again", partial(_rename_ibdev, kernel, ibdev, row))
@@ -79,7 +81,7 @@ def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
 
 
 def _restore_link(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
-    # InfiniBand's is the kernel's own: it has the number of a queue pair in it, which is another after a reload.
+    # The kernel sets InfiniBand's MAC: it contains the number of a queue pair, which changes with a reload.
     mac = original.mac if len(original.mac) == len(_NO_MAC) and original.mac != link.mac else None
     down = partial(kernel.set_link, None, link.name, mac=mac, mtu=original.mtu, up=False)
     yield Call("restoring its MAC and MTU", down)
@@ -92,7 +94,7 @@ def _restore_link(link: Link, original: Netdev, kernel: Kernel, *, parking: str)
 
 
 def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:
-    """Where that fails, it gives way all the same: two that have each other's name would wait for ever."""
+    """Rename the device. If that fails, move it out of the way: two devices that have each other's name would wait forever."""
     try:
         kernel.rename(name, to)
     except KernelError:
@@ -101,8 +103,9 @@ def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:
 
 
 def _rename_to_one_of(kernel: Kernel, name: str, *names: str) -> None:
-    """The first that is to be had. No other VF's device wants any of them, so that of several which are called as the others
-    want to be one always gets away. Where none is to be had, it is called as before, and named again with the rest."""
+    """Give the device the first of these names that is free. No other VF's device wants any of them, so of several devices that
+    want each other's names one always gets out of the way. If none is free, the device keeps its name and is renamed later with
+    the rest."""
     for to in names:
         with contextlib.suppress(KernelError):
             kernel.rename(name, to)
@@ -110,8 +113,8 @@ def _rename_to_one_of(kernel: Kernel, name: str, *names: str) -> None:
 
 
 def _rename_ibdev(kernel: Kernel, ibdev: RdmaDevice, row: Attachment) -> None:
-    """Its name is nobody's identity, and one a machine: where another pod gave its own device that name, this one goes without,
-    and is not kept from the next pod for it."""
+    """Rename the RDMA device. Its name is not its identity, and is unique on a machine: if another pod gave this name to its
+    own device, the device keeps its parking name, and the next pod can still get it."""
     parking = parking_name(row.bdf)
     try:
         kernel.rdma_rename(ibdev, row.vf.ibdev)

@@ -1,11 +1,13 @@
-"""Brings VFs into sandboxes and back: each step journaled, then looked at, then done.
+"""Move VFs into sandboxes and back. Each step is first written to the journal, then checked, then done.
 
-`plan` decides what is next, `steps` carries it out. An attach and a release of one VF never run at the same time (a lock a VF);
-different VFs go in parallel. Each attach is a task of its own: it outlives the call that began it, and a retry for the same
-sandbox awaits the same one. Where it fails, takes too long, or its sandbox is stopped meanwhile, what it did is undone as by a
-release. A kernel call that hangs holds its VF, a thread and nothing else: the journal says so, and who waits is told.
+`plan` decides what is next, `steps` carries it out. An attach and a release of one VF never run at the same time (one lock per
+VF); different VFs move in parallel. Each attach is a task of its own: it outlives the call that began it, and a retry for the
+same sandbox awaits the same task. If it fails, takes too long, or its sandbox is stopped meanwhile, its changes are undone as
+by a release. A kernel call that hangs blocks only its VF and one thread; the journal records it, and the waiting caller gets a
+refusal.
 
-What can not be released is journaled with the reason, and tried again at each `reconcile`. All methods on the loop's thread.
+A VF that cannot be released is in the journal with the reason, and is tried again at each `reconcile`. Call all methods on the
+loop's thread.
 """
 
 import asyncio
@@ -28,14 +30,14 @@ from lading.reasons import Reason
 from lading.threads import in_thread as fresh_thread
 from lading.vocabulary import PciAddress, SandboxId
 
-# How long `reconcile` waits for what it began: one VF that hangs must not keep the ledger from its next comparison.
+# How long `reconcile` waits for the releases that it began: a VF that hangs must not delay the ledger's next comparison.
 RECONCILE_WAIT_S: Final = 5.0
 
 Outcome = Attachment | Refusal | None
 
 
 class _AbandonedError(LadingError):
-    """An attach that must not go on."""
+    """An attach must not go on."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -56,8 +58,9 @@ class Attacher:
         clock: Callable[[], float] = time.time,
         in_thread: InThread = fresh_thread,
     ) -> None:
-        """`netns_of`: the path of a sandbox's network namespace; empty where it is the host's, None where the runtime does not
-        tell; may raise LadingError. `stopped`: whether a sandbox was stopped, or is about to be."""
+        """Set the dependencies. `netns_of` returns the path of a sandbox's network namespace; empty if it is the host's, None
+        if the runtime does not report it; it may raise LadingError. `stopped` says whether a sandbox was stopped, or is about
+        to be."""
         self._journal = journal
         self._kernel = kernel
         self._steps = Steps(kernel, in_thread, deadline_s=deadline_s, hangs=self._hangs)
@@ -72,11 +75,11 @@ class Attacher:
         self._releasing: dict[int, asyncio.Task[None]] = {}  # by generation
         self._alive: plan.Alive | None = None
 
-    # ---- what is asked
+    # ---- requests
 
     async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal:
-        """Those of which something is brought into the pod, in order. Or the first reason why one is not; the others stay as
-        they are, for the retry. Again is fine."""
+        """Attach these VFs. Return the attachments of those of which a device goes into the pod, in order; or the first reason
+        why one failed: the others stay as they are, for the retry. May be called again."""
         names = [one.ifname for one in wanted]
         begun = []
         for one in wanted:
@@ -87,8 +90,8 @@ class Attacher:
         return refusal or tuple(outcome for outcome in outcomes if isinstance(outcome, Attachment))
 
     async def detach_sandbox(self, sandbox: SandboxId) -> None:
-        """The sandbox is about to be stopped, and `stopped` says so already. Returns when all of its VFs are back, or failed to
-        be and are in the journal with the reason; a caller that does not wait so long leaves it running."""
+        """Return when all VFs of the sandbox are back, or failed to return and are in the journal with the reason. The sandbox
+        is about to be stopped, and `stopped` already says so. If the caller stops waiting, the release goes on."""
         if tasks := [self._begin_releasing(row) for row in self._journal.of_sandbox(sandbox)]:
             await asyncio.wait(tasks)
 
@@ -100,19 +103,20 @@ class Attacher:
         known: frozenset[int] = frozenset(),
         unheld: frozenset[int] = frozenset(),
     ) -> None:
-        """Of the runtime's lists, the sandboxes that are ready and those with a live container; not to be called with lists
-        that failed. `known`: the generations of which they are witness. Releases what has lost its sandbox by them, or is of a
-        generation that its pod gave up (`unheld`), and tries again what failed."""
+        """Release the VFs that lost their sandbox according to the runtime's lists, or are of a generation that its pod gave up
+        (`unheld`), and retry what failed. `ready`: sandboxes that are ready; `live`: those with a live container. Do not call
+        with lists that failed. `known`: the generations that existed before the lists were requested."""
         self._alive = plan.Alive(ready=ready, live=live, at=int(self._clock()), known=known)
         rows = self._journal.rows()
         orphans = plan.find_orphans(rows, self._alive, stopped=self._stopped, unheld=unheld, boot_id=self._boot_id)
-        # An attach that is under way looks itself whether it may go on.
+        # An attach in progress checks itself whether it may go on.
         if tasks := [self._begin_releasing(row) for row in orphans if (row.bdf, row.sandbox) not in self._attaching]:
             await asyncio.wait(tasks, timeout=RECONCILE_WAIT_S)
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
-        """What was done, in words; nothing where it is another's by now. What fails is tried again as any release; but where
-        the pod's namespace is gone and the device with it, the VF is given up: reset at its PF, and forgotten."""
+        """Release this attachment, and return what was done, in words; an empty list if the VF has another attachment by now. A
+        failure is retried like that of any release. But if the pod's namespace is gone and the device with it, give the VF up:
+        reset it at its PF and forget the attachment."""
         async with self._locks[vf]:
             row = self._journal.find(vf)
             if row is None or row.generation != generation:
@@ -124,7 +128,7 @@ class Attacher:
     # ---- attaching
 
     def _begin_attaching(self, one: WantedVf, pod: PodOf, names: Sequence[str]) -> tuple[Attaching, asyncio.Task[Outcome]]:
-        """`names`: those that are asked for together with it."""
+        """Begin to attach a VF. `names`: those requested together with it."""
         rows = self._journal.of_sandbox(pod.sandbox)
         known = next((row.ifname for row in rows if row.bdf == one.vf.bdf), one.ifname)
         begun = [work.ifname for work, _ in self._attaching.values() if work.pod.sandbox == pod.sandbox]
@@ -184,7 +188,7 @@ class Attacher:
         return row
 
     async def _advance(self, work: Attaching, row: Attachment) -> Attachment:
-        """From the step that the row names, which may be done, half done or not begun."""
+        """Bring the VF into the pod, from the step that the row names, which may be done, half done or not begun."""
         while row.step is not Step.ATTACHED:
             self._check(work)
             await self._steps.act(work, row)
@@ -201,7 +205,8 @@ class Attacher:
         return row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id
 
     def _decide_held(self, work: Attaching, row: Attachment) -> Refusal | None:
-        """Whether somebody may keep it from this sandbox. In the same pod's older one nothing may live, by the newest lists."""
+        """Decide whether another holder may keep the VF from this sandbox. In an older sandbox of the same pod nothing may
+        live, according to the newest lists."""
         if row.boot_id != self._boot_id or row.sandbox == work.pod.sandbox:
             return None
         if row.pod != work.pod.pod:
@@ -211,7 +216,7 @@ class Attacher:
         return refuse(work, Reason.DEVICE_HELD, f"the pod's sandbox {row.sandbox} has it, and is not known to have ended")
 
     def _names_of(self, work: Attaching) -> frozenset[str]:
-        """Of its sandbox's other VFs, as far as they are attached or being so."""
+        """Return the names of the sandbox's other VFs that are attached or being attached."""
         sandbox = work.pod.sandbox
         begun = (other.ifname for other, _ in self._attaching.values() if other.pod.sandbox == sandbox and other is not work)
         return frozenset(begun) | {row.ifname for row in self._journal.of_sandbox(sandbox)}
@@ -226,17 +231,18 @@ class Attacher:
         return task
 
     async def _release_own(self, vf: PciAddress, generation: int) -> None:
-        """Nothing where the VF is free by now, or another's."""
+        """Release the VF. Do nothing if it is free by now, or has another attachment."""
         async with self._locks[vf]:
             row = self._journal.find(vf)
             if row is not None and row.generation == generation:
                 await self._release(row)
 
     async def _release(self, row: Attachment) -> str:
-        """With the VF's lock held. Empty, and the VF is free; or why it failed, which is in the journal too."""
+        """Release the VF, with its lock held. Return an empty string if it is free; else why it failed, which is in the journal
+        too."""
         work = Work(vf=row.bdf, generation=row.generation)
         try:
-            step = plan.first_return(row) if row.boot_id == self._boot_id else None  # what was done before a boot, it undid
+            step = plan.first_return(row) if row.boot_id == self._boot_id else None  # a reboot undid what was done before it
             while step is not None:
                 if step is not row.step:
                     row = self._journal.reach(row.bdf, row.generation, step)
@@ -255,7 +261,7 @@ class Attacher:
         if seen.netns:
             return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
         if plan.is_home(row, seen):
-            return ["it is tried again; its device is back, and is not given to anybody as that pod left it"]
+            return ["it is tried again; its device is back, and no pod gets it in the state in which that pod left it"]
         reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_of(row)
         try:
             await self._steps.call(work, reset, partial(self._kernel.set_vf, row.vf.pf, row.vf.index, config))
@@ -264,7 +270,7 @@ class Attacher:
         self._journal.forget(row.bdf, row.generation)
         return [reset, f"forget that it is attached: {row.netns} is gone, and the device did not come back from it"]
 
-    # ---- what went wrong
+    # ---- failures
 
     def _hangs(self, work: Work) -> None:
         event = Event.VF_ATTACH_FAILED if isinstance(work, Attaching) else Event.VF_RELEASE_FAILED
@@ -284,7 +290,7 @@ class Attacher:
         del begun[key]
         if not task.cancelled() and (error := task.exception()) is not None:
             event = Event.VF_RELEASE_FAILED if begun is self._releasing else Event.VF_ATTACH_FAILED
-            self._log.error(event, f"an error of ours: {type(error).__name__}", reason=Reason.INTERNAL)
+            self._log.error(event, f"internal error: {type(error).__name__}", reason=Reason.INTERNAL)
 
 
 def _now() -> float:

@@ -1,11 +1,12 @@
-"""Device-info files: what a VF is, for those who follow that specification, where the cluster's own CNI brings VFs into pods.
+"""Device-info files: they describe a VF to programs that follow that specification, if the cluster's own CNI moves VFs into
+pods.
 
 One file for each VF of the node that has an RDMA device, named by resource and PCI address, from when the VF is seen until it
-is gone or the daemon stops. Not by grant: CNI runs in RunPodSandbox, before any container is created, so a file of a grant
-would come after the one who is to read it; and nothing in it depends on who has the VF. Files of another resource (a device
-plugin's) are left alone. Written whole or not at all; what is as it should be is not written again.
+is gone or the daemon stops. There are no files per grant: CNI runs in RunPodSandbox, before any container is created, so a
+grant's file would come too late; and nothing in the file depends on the holder of the VF. Files of another resource (a device
+plugin's) are left alone. Each file is written whole or not at all; a file that is correct is not written again.
 
-Source: Device Information Specification 1.1.0 of the Network Plumbing Working Group, §3 (form) and §4.1 (name, whose it is).
+Source: Device Information Specification 1.1.0 of the Network Plumbing Working Group, §3 (form) and §4.1 (name, owner).
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from lading.log import Event, Log
 from lading.vocabulary import PciAddress
 
 SPEC_VERSION: Final = "1.1.0"
-# The specification says /var/run, which is a link to this: followed below another root, it would lead out of that root.
+# The specification says /var/run, which is a link to /run: followed below another root, it would lead out of that root.
 FOLDER: Final = Path("run/k8s.cni.cncf.io/devinfo/dp")
 
 # domain/name: what a NetworkAttachmentDefinition can say as its k8s.v1.cni.cncf.io/resourceName.
@@ -47,14 +48,14 @@ class _DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resource_problem(resource: str) -> str:
-    """Why no file can be named after it; empty where one can."""
+    """Return why no file can be named after this resource; empty if one can."""
     if len(resource) > _MAX_RESOURCE:
         return f"is longer than {_MAX_RESOURCE} characters"
     return "" if _RESOURCE.fullmatch(resource) else "is no resource name as lading.dev/rdma"
 
 
 def file_name(resource: str, device: PciAddress) -> str:
-    """`lading.dev/rdma`, `0000:3b:00.2` → `lading.dev-rdma-0000:3b:00.2-device.json`."""
+    """Return the file's name: `lading.dev/rdma`, `0000:3b:00.2` → `lading.dev-rdma-0000:3b:00.2-device.json`."""
     return f"{resource.replace('/', '-')}-{device}{_SUFFIX}"
 
 
@@ -64,13 +65,13 @@ def render_device_info(vf: Vf) -> bytes:
 
 
 def decide_files(inventory: Inventory, resource: str) -> dict[str, bytes]:
-    """By name. A VF without an RDMA device (bound to vfio-pci, say) is nobody's whom we serve; nor is one whose RDMA device has
-    a name that no annotation can have (the kernel takes any bytes, JSON does not)."""
+    """Return the files' contents by name. There is none for a VF without an RDMA device (for example bound to vfio-pci), nor
+    for a VF whose RDMA device has a name that an annotation cannot hold (the kernel takes any bytes, JSON does not)."""
     return {file_name(resource, vf.bdf): render_device_info(vf) for vf in inventory.vfs if is_ibdev(vf.ibdev)}
 
 
 class DeviceInfoFiles:
-    """One resource's files. Its methods block; each raises HostError."""
+    """The files of one resource. Its methods block; each raises HostError."""
 
     def __init__(self, host_root: Path, resource: str) -> None:
         self._folder = host_root / FOLDER
@@ -78,7 +79,7 @@ class DeviceInfoFiles:
         self._ours = re.compile(f"{re.escape(resource.replace('/', '-'))}-{_ADDRESS}{re.escape(_SUFFIX)}")
 
     def write(self, inventory: Inventory) -> None:
-        """Afterwards there are exactly these. Again is fine."""
+        """Write these files and remove all others of this resource. May be called again."""
         wanted = decide_files(inventory, self._resource)
         try:
             if wanted:
@@ -96,7 +97,7 @@ class DeviceInfoFiles:
             raise HostError(f"cannot remove device-info files from {self._folder}: {e.strerror or e}") from e
 
     def _make_folder(self) -> None:
-        """Readable by everybody, whatever our umask; what others made stays as it is."""
+        """Make the folder readable by everyone, whatever this process's umask is. A folder that others made stays as it is."""
         missing = [folder for folder in (self._folder, *self._folder.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
@@ -118,8 +119,8 @@ class DeviceInfoFiles:
 async def keep_device_info(
     files: DeviceInfoFiles, current: Callable[[], Inventory | None], *, interval_s: float, log: Log
 ) -> None:
-    """Until cancelled: what another one removed comes back, and at the end all are gone, as the specification asks. A failure
-    is said once, until it is another one."""
+    """Keep the files current until cancelled: restore a file that another process removed, and remove all at the end, as the
+    specification asks. Log a failure once, until it is another one."""
     said = ""
     try:
         while True:

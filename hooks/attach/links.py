@@ -1,7 +1,7 @@
-"""Network devices of one namespace, by way of one rtnetlink socket in it. Every error says what was asked, and of which device.
+"""Network devices of one namespace, through one rtnetlink socket in it. Every error names the request and the device.
 
-A device is found by its own name: what the kernel finds by an alternative name is another device. But a name that is one
-device's alternative is taken all the same.
+A device is found by its own name: what the kernel finds by an alternative name is another device. But the alternative name of
+one device is not free for another.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _TRIES: Final = 5  # of a list that changes while it is read
 
 @contextlib.contextmanager
 def attempting(doing: str) -> Iterator[None]:
-    """`doing` completes "cannot …". What goes wrong is a KernelError, caused by the kernel's RefusedError where it was that."""
+    """Turn errors into a KernelError, caused by the kernel's RefusedError if it was one. `doing` completes "cannot …"."""
     try:
         yield
     except (RefusedError, ValueError) as e:  # ValueError: an answer that is cut off
@@ -51,7 +51,7 @@ def ask(exchange: Exchange, request: bytes, doing: str) -> list[Message]:
 
 
 def refused(error: KernelError, *codes: int) -> bool:
-    """Whether the kernel said one of these numbers."""
+    """Return whether the kernel answered with one of these error numbers."""
     return isinstance(error.__cause__, RefusedError) and error.__cause__.code in codes
 
 
@@ -67,7 +67,7 @@ class Links:
         return link if link is not None and link.name == name else None
 
     def holder(self, name: str) -> Link | None:
-        """Who has this name, be it as an alternative one."""
+        """Return the device that has this name, also as an alternative name."""
         try:
             (message, *_) = self._ask(render_get_link(name), f"read network device {name} of {self._where}")
         except KernelError as e:
@@ -96,12 +96,12 @@ class Links:
         self._ask(render_rename_link(link.index, to), f"rename network device {link.name} of {self._where} to {to}")
 
     def names(self) -> frozenset[str]:
-        """All that are taken."""
+        """Return all names in use."""
         messages = self._list(render_list_links(), f"list the network devices of {self._where}")
         return frozenset(name for link in map(parse_link, messages) for name in (link.name, *link.altnames))
 
     def free_altname(self, name: str) -> None:
-        """Takes it from who has it as an alternative name. What is a device's own name stays that."""
+        """Take this alternative name from the device that has it. A device's own name stays."""
         holder = self.holder(name)
         if holder is not None and holder.name != name:
             self.drop_altname(holder, name)
@@ -114,7 +114,7 @@ class Links:
         try:
             self._ask(render_drop_altname(link.index, name), doing)
         except KernelError as e:
-            if not refused(e, errno.ENOENT, errno.EINVAL):  # it has it no more
+            if not refused(e, errno.ENOENT, errno.EINVAL):  # it no longer has the name
                 raise
 
     def drop_altnames(self, link: Link) -> None:
@@ -128,14 +128,15 @@ class Links:
         )
 
     def clear(self, link: Link) -> None:
-        """Removes what stands on it: a VLAN or macvlan stays where it is when the device below moves, and goes on using it."""
+        """Remove what is built on the device: a VLAN or macvlan stays where it is when the device below moves, and goes on
+        using it."""
         for message in self._list(render_list_links(), f"list the network devices of {self._where}"):
             upper = parse_link(message)
             if upper.lower == link.index:
                 self._ask(render_delete_link(upper.index), f"delete {upper.name} on {link.name} of {self._where}")
 
     def add_address(self, link: Link, address: str) -> None:
-        """One that the device has stays."""
+        """Add an address. One that the device has stays."""
         try:
             self._ask(render_add_address(link.index, address), f"add address {address} to {link.name} of {self._where}")
         except KernelError as e:
@@ -143,7 +144,8 @@ class Links:
                 raise
 
     def add_route(self, link: Link, route: Route) -> None:
-        """One that is there stays. One to the same network, by another device or gateway, is an error: it would win."""
+        """Add a route. One that exists stays. One to the same network, by another device or gateway, is an error: it would
+        win."""
         doing = f"add route {route.to}{f' via {route.via}' if route.via else ''} by {link.name} of {self._where}"
         try:
             self._ask(render_add_route(link.index, route), doing)

@@ -1,4 +1,4 @@
-"""Netlink messages: their frame, their attributes, and what an answer says. Bytes in, bytes and values out.
+"""Netlink messages: their frame, their attributes, and the meaning of an answer. Bytes in, bytes and values out.
 
 A request is made without a sequence number; the socket that sends it stamps one. An answer is the bytes of all messages of one
 exchange, up to and with its end: an acknowledgement or error (NLMSG_ERROR), or the end of a dump (NLMSG_DONE). An error is a
@@ -23,7 +23,7 @@ NLM_F_APPEND: Final = 0x800
 NLM_F_CAPPED: Final = 0x100  # of an error: only the request's header is repeated
 NLM_F_ACK_TLVS: Final = 0x200
 
-NLA_F_NESTED: Final = 0x8000  # of an attribute's type: there are attributes in it
+NLA_F_NESTED: Final = 0x8000  # of an attribute's type: it contains attributes
 
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
@@ -34,12 +34,12 @@ _ERROR: Final = struct.Struct("=i")  # an errno, negative; 0 is an acknowledgeme
 _TYPE_MASK: Final = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _NLMSGERR_ATTR_MSG: Final = 1
 
-# A request goes in, all that answers it comes out. The one between a PF's VFs and us can be another than the kernel's.
+# Takes a request, returns all of its answer. For the VFs of a PF it can be another one than the kernel's.
 Exchange = Callable[[bytes], bytes]
 
 
 class RefusedError(Exception):
-    """The kernel says no. `code` is an errno, `detail` its own words or empty."""
+    """The kernel refuses. `code` is an errno, `detail` the kernel's own text or empty."""
 
     def __init__(self, code: int, detail: str = "") -> None:
         super().__init__(code, detail)
@@ -51,7 +51,7 @@ class RefusedError(Exception):
 
 
 def errno_name(code: int) -> str:
-    """As the kernel's sources and ip(8) have it: Python calls 95 ENOTSUP."""
+    """Return the name as in the kernel's sources and ip(8): Python calls 95 ENOTSUP."""
     return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, str(code))
 
 
@@ -67,19 +67,19 @@ def render_message(kind: int, flags: int, body: bytes = b"") -> bytes:
 
 
 def stamp(request: bytes, sequence: int) -> bytes:
-    """The same request with this sequence number."""
+    """Return the same request with this sequence number."""
     length, kind, flags, _, port = _HEADER.unpack_from(request)
     return _HEADER.pack(length, kind, flags, sequence, port) + request[_HEADER.size :]
 
 
 def render_attribute(kind: int, payload: bytes) -> bytes:
-    """With the padding to four octets behind it."""
+    """Return the attribute with its padding to four octets."""
     length = _ATTRIBUTE.size + len(payload)
     return _ATTRIBUTE.pack(length, kind) + payload + bytes(-length % 4)
 
 
 def parse_messages(data: bytes) -> Iterator[Message]:
-    """Raises ValueError on what is cut off."""
+    """Yield the messages. Raise ValueError on truncated data."""
     while data:
         if len(data) < _HEADER.size:
             raise ValueError("a netlink message ends within its header")
@@ -91,7 +91,7 @@ def parse_messages(data: bytes) -> Iterator[Message]:
 
 
 def parse_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, payload) of each, in order. Raises ValueError on what is cut off."""
+    """Yield (type, payload) of each attribute, in order. Raise ValueError on truncated data."""
     while data:
         if len(data) < _ATTRIBUTE.size:
             raise ValueError("a netlink attribute ends within its header")
@@ -103,7 +103,7 @@ def parse_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_answer(answer: bytes) -> list[Message]:
-    """The messages before the end. Raises RefusedError where the end is an error, ValueError where there is no end."""
+    """Return the messages before the end. Raise RefusedError if the end is an error, ValueError if there is no end."""
     found: list[Message] = []
     for message in parse_messages(answer):
         if message.flags & NLM_F_DUMP_INTR:
@@ -117,12 +117,12 @@ def parse_answer(answer: bytes) -> list[Message]:
 
 
 def ends(message: Message) -> bool:
-    """Whether nothing of this exchange comes after it."""
+    """Return whether this is the last message of its exchange."""
     return message.kind in {NLMSG_ERROR, NLMSG_DONE}
 
 
 def _parse_error(message: Message) -> RefusedError | None:
-    """struct nlmsgerr, or the number alone at the end of a dump; then, where the flags say so, attributes."""
+    """Parse `struct nlmsgerr`, or the number alone at the end of a dump; then, if the flags say so, attributes."""
     code = -_ERROR.unpack_from(message.body)[0]
     if code == 0:
         return None

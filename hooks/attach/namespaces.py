@@ -1,10 +1,10 @@
-"""Network namespaces: a path is opened, checked, and entered for as long as it takes to make a socket there.
+"""Network namespaces: open a path, check it, and enter it only while a socket is made there.
 
-A socket stays in the namespace in which it was made, so a thread goes there and back in two calls, and nothing that may block
-(a driver) is done while it is away. Nothing is forked: gRPC has threads. A path is first opened as a name only (O_PATH), so
-that what is no file of the kernel's is never opened for real, and what is used is what was checked: the same descriptor.
+A socket stays in the namespace in which it was made, so a thread enters and returns in two calls, and calls nothing that may
+block (a driver) in between. There is no fork: gRPC has threads. A path is first opened as a name only (O_PATH), so that a file
+which is not the kernel's is never really opened, and the descriptor that was checked is the one that is used.
 
-Source: namespaces(7), setns(2), ioctl_ns(2) NS_GET_NSTYPE. `os.setns` is there from Python 3.12.
+Source: namespaces(7), setns(2), ioctl_ns(2) NS_GET_NSTYPE. `os.setns` exists from Python 3.12.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def read_netns_id(netns: str) -> NetnsId | None:
-    """None: no network namespace is at this path (any more). A descriptor of it is not kept. Raises KernelError."""
+    """Return the id of the network namespace at this path; None if there is none (any more). Keep no descriptor of it. Raise
+    KernelError."""
     fd = _open(netns)
     if fd is None:
         return None
@@ -42,8 +43,8 @@ def read_netns_id(netns: str) -> NetnsId | None:
 
 @contextlib.contextmanager
 def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
-    """A descriptor of the namespace, which keeps it alive. Raises NetnsGoneError where none or not the wanted one is there,
-    KernelError where it is the calling thread's own: the host's, into which nothing is moved by mistake."""
+    """Yield a descriptor of the namespace, which keeps it alive. Raise NetnsGoneError if there is none or not the wanted one,
+    KernelError if it is the calling thread's own: nothing may be moved into the host's by mistake."""
     fd = _open(netns)
     if fd is None:
         raise NetnsGoneError(f"cannot enter {netns}: there is no network namespace any more")
@@ -64,7 +65,7 @@ def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def own() -> Iterator[int]:
-    """A descriptor of the namespace that the calling thread is in."""
+    """Yield a descriptor of the namespace of the calling thread."""
     try:
         fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
@@ -77,7 +78,7 @@ def own() -> Iterator[int]:
 
 @contextlib.contextmanager
 def inside(fd: int) -> Iterator[None]:
-    """The calling thread, and no other, is in this namespace meanwhile. Raises OSError."""
+    """Put the calling thread, and no other, into this namespace for this time. Raise OSError."""
     with own() as back:
         _enter(fd)
         try:
@@ -94,7 +95,7 @@ def _open(netns: str) -> int | None:
             return None
         raise KernelError(f"cannot open the network namespace {netns}: {_cause(e)}") from e
     try:
-        # What is left of /run/netns/<name> after an unmount is an empty regular file, as the namespace itself looks like one.
+        # After an unmount, /run/netns/<name> is an empty regular file, and the namespace itself looks like one too.
         if not stat.S_ISREG(os.fstat(name).st_mode):
             return None
         fd = os.open(f"/proc/thread-self/fd/{name}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,16 +1,16 @@
-"""The real kernel, as `kernel.Kernel` asks of it: rtnetlink for network devices and VFs, NETLINK_RDMA for ibdevs.
+"""The real implementation of `kernel.Kernel`: rtnetlink for network devices and VFs, NETLINK_RDMA for ibdevs.
 
 Each call opens the sockets that it needs, each in its namespace, and closes them. A thread is in a pod's namespace only while
 one is opened there (`namespaces`); the host's is the one that the calling thread is in.
 
-A move with a new name is not quite one step in Linux: where the device's old name is free in the namespace that it goes to,
-the kernel moves it first and renames it there (net/core/dev.c, __dev_change_net_namespace), and where the new name is taken
-leaves it there under the old one. So the name is looked up first, and a device that was stranded all the same is taken back. A
-device that changes namespaces is taken down by the kernel.
+A move with a new name is not quite one step in Linux: if the device's old name is free in the target namespace, the kernel
+moves it first and renames it there (net/core/dev.c, __dev_change_net_namespace), and if the new name is in use leaves it there
+under the old one. So the name is looked up first, and a device that still ends up with its old name is moved back. The kernel
+sets a device down that changes namespaces.
 
-Alternative names go with a device from namespace to namespace, and from Linux 6.6 one that is taken there keeps it out. A pod
-may give its device any, another VF's name among them; so a device is moved without them, and what is named anew in the host's
-namespace takes its name from whoever has it besides his own.
+Alternative names go with a device from namespace to namespace, and from Linux 6.6 the move fails if one is in use there. A pod
+may give its device any name, also another VF's; so a device is moved without them, and a device that is renamed in the host's
+namespace takes the name from any device that has it as an alternative name.
 """
 
 import contextlib
@@ -36,20 +36,20 @@ from lading.vocabulary import PciAddress
 _HOST: Final = "the host"
 _NO_RDMA: Final = "EPROTONOSUPPORT: this kernel has no RDMA"
 
-# Some firmware takes a MAC and answers before it has it, or loses it to a reset that is still going on.
+# Some firmware answers before it has set a MAC, or loses the MAC in a reset that is still in progress.
 _MAC_TRIES: Final = 10
 _MAC_PAUSE_S: Final = 0.1
 
 
 def exchange_with_kernel(request: bytes) -> bytes:
-    """One rtnetlink exchange in the namespace of the calling thread. Raises OSError."""
+    """Do one rtnetlink exchange in the namespace of the calling thread. Raise OSError."""
     with NetlinkSocket(NETLINK_ROUTE) as socket:
         return socket.exchange(request)
 
 
 class HostKernel(Kernel):
-    """May be used by many threads at once. `pf_exchange` carries what is asked of PFs about their VFs, and nothing else: where
-    functions are files, a table of VFs can stand behind it."""
+    """The kernel of this host; many threads may use it at once. `pf_exchange` carries requests to PFs about their VFs, and
+    nothing else: where functions are files, a table of VFs can replace it."""
 
     def __init__(self, host_root: Path, *, pf_exchange: Exchange = exchange_with_kernel) -> None:
         self._functions = host_root / "sys/bus/pci/devices"
@@ -96,7 +96,8 @@ class HostKernel(Kernel):
         self.set_vf(pf, index, VfConfig(link_state=VfLinkState.AUTO))
 
     def _find_vf(self, pf: PciAddress, index: int) -> tuple[int, VfConfig]:
-        """(index of the PF's network device, the VF). A PF in switchdev mode has several devices: one of them tells of VFs."""
+        """Return (index of the PF's network device, the VF). A PF in switchdev mode has several devices: one of them reports
+        VFs."""
         names = self._devices_of(pf)
         if not names:
             raise KernelError(f"cannot read VF {index} of PF {pf}: the PF has no network device")
@@ -109,7 +110,7 @@ class HostKernel(Kernel):
         raise KernelError(f"cannot read VF {index} of PF {pf}: {', '.join(names)} tells of no such VF")
 
     def _devices_of(self, function: PciAddress) -> tuple[str, ...]:
-        """Names of its network devices that are in the host's namespace, which is all that sysfs shows."""
+        """Return the names of the function's network devices in the host's namespace, which is all that sysfs shows."""
         with attempting(f"read the network devices of PCI function {function}"):
             return read_names(self._functions / function / "net")
 
@@ -118,7 +119,7 @@ class HostKernel(Kernel):
     def host_link(self, vf: PciAddress) -> Link | None:
         with _links() as host:
             found = [link for name in self._devices_of(vf) if (link := host.find(name)) is not None]
-        # What sysfs showed by that name may have left, and another function's device be called so by now.
+        # The device that sysfs showed may be gone, and another function's device may have its name by now.
         own = [link for link in found if link.parent in {"", vf} and self.stands_alone(link)]
         if len(own) > 1:
             raise KernelError(
@@ -129,7 +130,8 @@ class HostKernel(Kernel):
         return next(iter(own), None)
 
     def stands_alone(self, link: Link) -> bool:
-        """Unlike a child of InfiniBand's device (ib0.8001), which is of the same function, wherever that device is."""
+        """Return whether this is the function's own device, not a child of InfiniBand's device (ib0.8001), which belongs to the
+        same function, wherever that device is."""
         return link.lower in {0, link.index}
 
     def link(self, netns: str | None, name: str) -> Link | None:
@@ -143,7 +145,7 @@ class HostKernel(Kernel):
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
     ) -> None:
-        """A device that is up goes down for another MAC, and where nothing is said of that, up again."""
+        """Set the device. A device that is up goes down for another MAC, and up again if the caller does not set `up`."""
         with _links(netns) as links:
             link = links.need(name)
             mac = None if mac == link.mac else mac
@@ -176,7 +178,7 @@ class HostKernel(Kernel):
                     host.drop_altname(link, other)
             for wanted in altnames:
                 if wanted not in link.altnames:
-                    with contextlib.suppress(KernelError):  # taken by now, or too many
+                    with contextlib.suppress(KernelError):  # in use by now, or too many
                         host.add_altname(link, wanted)
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
@@ -279,7 +281,7 @@ def _set_down(links: Links, link: Link) -> None:
 
 
 def _finish_move_in(pod: Links, name: str, to: str) -> None:
-    """What is no longer the host's was moved before: all the way, or without its new name."""
+    """Finish a move. A device that is no longer the host's was moved before: completely, or without its new name."""
     if pod.find(to) is None:
         stranded = pod.need(name)
         _set_down(pod, stranded)
@@ -325,7 +327,7 @@ def _links_by(netns_fd: int, netns: str) -> Iterator[Links]:
 
 @contextlib.contextmanager
 def _rdma(netns_fd: int | None = None) -> Iterator[Exchange | None]:
-    """None: this kernel has no RDMA."""
+    """Open a NETLINK_RDMA socket. None: this kernel has no RDMA."""
     try:
         socket = _socket(NETLINK_RDMA, netns_fd)
     except KernelError as e:
@@ -338,6 +340,6 @@ def _rdma(netns_fd: int | None = None) -> Iterator[Exchange | None]:
 
 
 def _socket(protocol: int, netns_fd: int | None = None) -> NetlinkSocket:
-    """In the namespace of the descriptor; the calling thread's is the host's."""
+    """Open a socket in the namespace of the descriptor; without one, in the host's, which is the calling thread's."""
     with attempting("open a netlink socket"), contextlib.nullcontext() if netns_fd is None else inside(netns_fd):
         return NetlinkSocket(protocol)

@@ -1,9 +1,9 @@
-"""Where a sandbox's network namespace is, from what its runtime says of it.
+"""Find a sandbox's network namespace in its runtime's answer.
 
-A PodSandboxStatus response that was asked for with `verbose` enters. Its `info` is the runtime's own JSON, of no fixed form:
-containerd (1.6 to 2.x) and CRI-O both have the OCI configuration of the sandbox in it, with the path of the namespace. What has
-another form than expected counts as not said. (The namespace of the sandbox's process is no substitute: who is no more than
-administrator of namespaces and networks, as our unit is, may not look at it.)
+Enters: a PodSandboxStatus response that was requested with `verbose`. Its `info` is the runtime's own JSON, of no fixed form:
+containerd (1.6 to 2.x) and CRI-O both have the OCI configuration of the sandbox in it, with the path of the namespace. Another
+form than expected counts as no answer. (The namespace of the sandbox's process is no substitute: the capabilities of Lading's
+unit, which administers namespaces and networks only, do not allow to look at it.)
 
 Source: containerd internal/cri/server/sandbox_status.go (toCRISandboxInfo), CRI-O server/sandbox_status.go, OCI runtime-spec
 "Namespaces", CRI NamespaceMode.
@@ -19,7 +19,8 @@ HOST: Final = ""  # the sandbox has no network namespace of its own
 
 
 def netns_path(status: cri.PodSandboxStatusResponse) -> str | None:
-    """HOST where the pod uses the host's network; None where the runtime does not say, or has closed the namespace."""
+    """Return the path; HOST if the pod uses the host's network; None if the runtime does not report it, or has closed the
+    namespace."""
     if status.status.linux.namespaces.options.network == cri.NamespaceMode.NODE:
         return HOST
     info = _parse_info(status)

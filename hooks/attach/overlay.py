@@ -1,9 +1,9 @@
-"""The inventory with what is away by our own hand: as sysfs would show it, were it still the host's.
+"""The inventory with the devices that Lading moved into pods, as sysfs would show them if they were still the host's.
 
 A VF whose network device is in a pod has none in the host's sysfs, and in exclusive mode no RDMA device and no port either:
-that is no illness. Enters: an inventory as it was read, the journal's rows, and the VFs whose network device is away with
-nobody of ours knowing (`find_strays`). Leaves: the inventory that decisions, the report and a person are to see. What ails a VF
-all the same stays: no driver or another one than it had; and a row that failed is an illness of its own.
+that is not unhealthy. Enters: an inventory as it was read, the journal's rows, and the VFs whose network device another process
+moved away (`find_strays`). Leaves: the inventory that decisions, the report and a person see. Other problems of a VF stay: no
+driver or another one than it had; and a row that failed makes its VF unhealthy.
 
 Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
 """
@@ -21,7 +21,7 @@ from lading.vocabulary import PciAddress
 def with_attached(
     inventory: Inventory, rows: Iterable[Attachment], *, strays: Collection[PciAddress] = frozenset()
 ) -> Inventory:
-    """The same inventory where there is neither row nor stray."""
+    """Return the inventory with attached VFs shown as at home; the same inventory if there is neither row nor stray."""
     away = {row.bdf: row for row in rows}
     if not away and not strays:
         return inventory
@@ -30,7 +30,7 @@ def with_attached(
 
 
 def holdings_of(rows: Iterable[Attachment]) -> tuple[Holding, ...]:
-    """A VF is its pod's until it is back, whatever grants there are."""
+    """Return the holdings of VFs in pods. A VF is its pod's until it is back, whatever grants exist."""
     return tuple(
         Holding(
             pod=row.pod,
@@ -43,8 +43,8 @@ def holdings_of(rows: Iterable[Attachment]) -> tuple[Holding, ...]:
 
 
 def find_strays(inventory: Inventory, rows: Iterable[Attachment]) -> frozenset[PciAddress]:
-    """Ethernet VFs in use as RDMA devices, whose network device is not here and in no row. An inventory is older than the
-    rows are: who acts on the answer asks again with one that was read since."""
+    """Return Ethernet VFs in use as RDMA devices whose network device is not here and in no row. An inventory is older than the
+    rows: a caller that acts on the answer asks again with an inventory that was read since."""
     ours = {row.bdf for row in rows}
     return frozenset(vf.bdf for vf in inventory.vfs if vf.bdf not in ours and _netdev_is_away(vf))
 
@@ -59,7 +59,7 @@ def _shown(vf: Vf, away: Mapping[PciAddress, Attachment], strays: Collection[Pci
         return replace(vf, unhealthy=STRAY) if vf.bdf in strays and _netdev_is_away(vf) else vf
     before = row.vf
     if vf.driver == before.driver and not vf.ibdev and row.rdma:
-        # Its names and nodes are what they were; where it is on the PCI bus is what is read now.
+        # Its names and nodes are as they were; its place on the PCI bus is read now.
         vf = replace(before, pf=vf.pf, index=vf.index, numa=vf.numa, unhealthy="")
     elif vf.driver == before.driver and vf.uverbs is not None:
         # In shared mode it is seen from everywhere; only its GIDs go with the network device.

@@ -1,8 +1,8 @@
-"""What is next for an attachment, from its row in the journal and what is seen of its devices.
+"""Decide the next act of an attachment, from its row in the journal and the current state of its devices.
 
-The order of steps is here, for both ways; which act brings a step about, given where the devices are now, or why none can;
-where a release begins; what is reset to what; which rows have lost their sandbox. Nothing is remembered between two questions:
-after a crash at any moment the same row and a fresh look lead on.
+This module has the order of steps, for both directions; the act that completes a step, given where the devices are now, or why
+none can; where a release begins; which fields are reset to what; which rows have lost their sandbox. It keeps no state between
+two calls: after a crash at any moment the same row and a fresh reading are enough to go on.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -32,7 +32,7 @@ _NETDEV: Final = frozenset({Step.MOVING, Step.RAISING, Step.RETURNING})  # of a 
 _ABSENT: Final = "its network device is not in the host's network namespace"
 _NOT_BACK: Final = "its network device has not come back"
 
-# What a field is set to that a driver takes and does not tell.
+# The value for a field that a driver accepts and does not report.
 _NEUTRAL: Final = VfConfig(
     mac="00:00:00:00:00:00",  # none from the PF
     vlan=0,
@@ -47,14 +47,14 @@ _NEUTRAL: Final = VfConfig(
 
 
 class Act(StrEnum):
-    NOTHING = auto()  # it is as the step wants it
+    NOTHING = auto()  # the step is complete
     CONFIGURE = auto()
     MOVE_IN = auto()
     RDMA_MOVE_IN = auto()
     RAISE = auto()
     RDMA_MOVE_OUT = auto()
     MOVE_OUT = auto()
-    PARK = auto()  # it came back by itself, called as its pod wanted
+    PARK = auto()  # it came back by itself, with the name that its pod wanted
     RESTORE = auto()
 
 
@@ -76,21 +76,21 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """What the runtime's newest lists said."""
+    """The content of the runtime's newest lists."""
 
     ready: frozenset[SandboxId]
     live: frozenset[SandboxId]  # with a container that is created or running
     at: int  # Unix time, seconds; the lists may be somewhat older
-    known: frozenset[int] = frozenset()  # generations of the rows that were there before the lists were asked for
+    known: frozenset[int] = frozenset()  # generations of the rows that existed before the lists were requested
 
 
 def next_in(row: Attachment) -> Step:
-    """The one after the row's, on the way to ATTACHED."""
+    """Return the step after the row's, on the way to ATTACHED."""
     return next(step for step in _IN[_IN.index(row.step) + 1 :] if _concerns(row, step))
 
 
 def next_out(row: Attachment) -> Step | None:
-    """The one after the row's, on the way back; None after the last."""
+    """Return the step after the row's, on the way back; None after the last."""
     return next((step for step in _OUT[_OUT.index(row.step) + 1 :] if _concerns(row, step)), None)
 
 
@@ -99,7 +99,7 @@ def _concerns(row: Attachment, step: Step) -> bool:
 
 
 def first_return(row: Attachment) -> Step | None:
-    """Where a release of it begins, or goes on. None: nothing was changed yet."""
+    """Return the step at which a release begins, or goes on. None: nothing was changed yet."""
     match row.step:
         case Step.RECORDED:
             return None
@@ -118,7 +118,7 @@ def first_return(row: Attachment) -> Step | None:
 
 
 def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
-    """What brings the row's step about."""
+    """Return the act that completes the row's step, or why none can."""
     attaching = not row.step.releasing and row.step is not Step.RECORDED
     if attaching and not seen.netns:
         return Stuck(why="the pod's network namespace is gone")
@@ -156,7 +156,7 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
 
 
 def is_home(row: Attachment, seen: Seen) -> bool:
-    """All that was taken into the pod is the host's again, if not yet as it was."""
+    """Return whether all that was moved into the pod is the host's again, even if not yet as it was."""
     return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host is not None)
 
 
@@ -168,9 +168,9 @@ def find_orphans(
     unheld: Collection[int] = frozenset(),
     boot_id: str,
 ) -> tuple[Attachment, ...]:
-    """Those to be released: begun to be; of another boot; of a sandbox that was stopped; `unheld`, by generation; and, once
-    GRACE_S old, of a sandbox that is neither ready nor has a live container, or to which nobody came back after a crash. Lists
-    from before it are no witness, whatever a clock that was set says of its age."""
+    """Return the rows to release: those whose release has begun; of another boot; of a sandbox that was stopped; `unheld`, by
+    generation; and, once GRACE_S old, of a sandbox that is neither ready nor has a live container, or that got no retry after a
+    crash. Lists from before a row say nothing about it, whatever age the clock, which may have been set, gives it."""
     found = []
     for row in rows:
         ended = row.step.releasing or row.boot_id != boot_id or stopped(row.sandbox) or row.generation in unheld
@@ -181,21 +181,22 @@ def find_orphans(
 
 
 def has_ended(row: Attachment, alive: Alive | None, *, stopped: bool) -> bool:
-    """Whether nothing of the row's sandbox can be left that uses the VF. Lists from before it are no witness."""
+    """Return whether nothing of the row's sandbox can be left that uses the VF. Lists from before the row say nothing about
+    it."""
     if alive is None or row.generation not in alive.known:
         return False
     return (stopped or row.sandbox not in alive.ready) and row.sandbox not in alive.live
 
 
 def names_in_pod(row: Attachment) -> tuple[str, ...]:
-    """What the VF's network device can be called there: Linux moves a device first and renames it then, so that one which was
-    to have a name that is taken may be there under the host's."""
+    """Return the names that the VF's network device can have in the pod: Linux moves a device first and renames it then, so if
+    its new name is in use there, it may be there under its name in the host."""
     return (row.ifname, row.netdev.name) if row.netdev is not None else ()
 
 
 def is_own(row: Attachment, link: Link) -> bool:
-    """Whether this is the VF's: a pod may rename its devices and make others. Where the kernel does not tell a device's parent
-    (before 5.14), the name has to do; one that is not the row's, only with the MAC."""
+    """Return whether this is the VF's device: a pod may rename its devices and make others. If the kernel does not report a
+    device's parent (before 5.14), the name decides; a name that is not the row's counts only together with the MAC."""
     original = row.netdev
     if original is None or link.parent != original.parent:
         return False
@@ -203,40 +204,43 @@ def is_own(row: Attachment, link: Link) -> bool:
 
 
 def _is_called_as_ours(row: Attachment, link: Link) -> bool:
-    """Whether it takes no name in the host's namespace that is another's. Its other names are as its own."""
+    """Return whether the device takes no name in the host's namespace that belongs to another device. Its alternative names
+    count like its own."""
     original = row.netdev
     own = original is not None and link.name in {original.name, parking_name(row.bdf)}
     return own and set(link.altnames) <= set(original.altnames if original is not None else ())
 
 
 def find_own_ibdev(row: Attachment, devices: Iterable[RdmaDevice]) -> RdmaDevice | None:
-    """In the pod's namespace, by the number that it had when it was recorded: a pod may rename its RDMA devices."""
+    """Return the VF's RDMA device in the pod's namespace, by the number that was recorded: a pod may rename its RDMA
+    devices."""
     if row.ibdev_number is None:
         return next((device for device in devices if device.name == row.vf.ibdev), None)
     return next((device for device in devices if device.number == row.ibdev_number), None)
 
 
 def is_undone(row: Attachment, seen: Seen) -> bool:
-    """Whether an attached VF's network device, or its RDMA device, is the host's again, and its pod lives: a driver was
-    reloaded, or the VF made anew."""
+    """Return whether an attached VF's network device or RDMA device is the host's again while its pod lives: a driver was
+    reloaded, or the VF was created again."""
     netdev = row.netdev is not None and seen.host is not None and seen.pod is None
     rdma = row.rdma and seen.rdma_host is not None and seen.rdma_pod is None
     return seen.netns and (netdev or rdma)
 
 
 def kept_altnames(link: Link) -> tuple[str, ...]:
-    """Of a device's alternative names those that are kept for its way back: what udev gives, a few words of plain text."""
+    """Return the alternative names of a device that are kept for its way back: those of udev, a few words of plain text."""
     return tuple(name for name in link.altnames if is_altname(name))[:MOST_ALTNAMES]
 
 
 def parking_name(vf: PciAddress) -> str:
-    """Of a device that comes back from a pod, until it has its own name again: no other VF's, and no pod's choice. An ibdev too
-    has it, where another has its own name by then."""
+    """Return the name of a device that comes back from a pod, until it has its own name again: no other VF has it, and no pod
+    can choose it. An ibdev gets it too, if another one has its own name by then."""
     return "ld" + vf.replace(":", "").replace(".", "")
 
 
 def reset_of(row: Attachment) -> VfConfig:
-    """The fields that the settings changed at the PF, as they were; what was not told becomes neutral."""
+    """Return the fields that the settings changed at the PF, with their original values; a field that was not reported becomes
+    neutral."""
     changed = (f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is not None)
     values: dict[str, Any] = {}
     for name in changed:
@@ -246,7 +250,7 @@ def reset_of(row: Attachment) -> VfConfig:
 
 
 def choose_ifname(taken: Iterable[str]) -> str:
-    """The lowest `rdma<N>` that is free."""
+    """Return the lowest `rdma<N>` that is free."""
     names = frozenset(taken)
     number = 0
     while f"rdma{number}" in names:
@@ -255,7 +259,7 @@ def choose_ifname(taken: Iterable[str]) -> str:
 
 
 def describe_release(row: Attachment) -> list[str]:
-    """What a release would do, in words, in order."""
+    """Describe what a release would do, in order."""
     words = []
     step = first_return(row)
     if step is None:

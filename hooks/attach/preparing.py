@@ -1,8 +1,8 @@
-"""What an attachment is to be, found out before anything is changed: where it is to go, by what name, and how the VF is now.
+"""Prepare an attachment before anything is changed: find its namespace, its name there, and the current state of the VF.
 
-Enters: a VF that is wanted in a pod. Leaves: the attachment to begin; None where nothing is to be done; a refusal.
-Refused: a pod in the host's namespace, a name that the pod's namespace has already. KernelError where its devices are not to be
-found, or where of several nobody can tell which is meant.
+Enters: a VF that is wanted in a pod. Leaves: the attachment to begin; None if nothing has to be done; a refusal. Refused: a pod
+in the host's namespace, a name that the pod's namespace has already. KernelError if its devices are not found, or if there are
+several and nothing says which is meant.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -34,7 +34,7 @@ from lading.vocabulary import SandboxId
 @dataclass(slots=True, kw_only=True)
 class Attaching(Work):
     wanted: WantedVf
-    ifname: str  # what it is to be called there; another one where that is taken and nobody asked for it
+    ifname: str  # its name there; another one if that is in use and was not requested
     pod: PodOf
     deadline: float  # on the loop's clock
 
@@ -54,7 +54,7 @@ class Preparing:
         boot_id: str,
         clock: Callable[[], float],
     ) -> None:
-        """`names_of`: the names that the sandbox's other VFs have, or are to have."""
+        """Set the dependencies. `names_of`: the names that the sandbox's other VFs have, or will have."""
         self._steps = steps
         self._netns_of = netns_of
         self._names_of = names_of
@@ -122,7 +122,8 @@ class Preparing:
         raise KernelError(STRAY)
 
     async def _settle_name(self, work: Attaching, netns: str) -> Refusal | None:
-        """Other plugins make devices in the pod's namespace before us (Multus), and containers of the pod may."""
+        """Choose the name. Other plugins make devices in the pod's namespace before Lading does (Multus), and containers of the
+        pod may."""
         looking = "looking which names the pod's namespace has"
         taken = await self._steps.call(work, looking, partial(self._steps.kernel.names, netns))
         if work.ifname not in taken:

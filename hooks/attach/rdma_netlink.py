@@ -1,12 +1,12 @@
 """RDMA devices and network namespaces, over NETLINK_RDMA: the mode of the machine, the devices of a namespace, a move.
 
 pyroute2 has no such family. Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them. A device is
-told by its number: whoever may configure its namespace's network may rename it; a driver that is loaded anew makes another
-device, with a number that no device of this boot had. Of PCI nothing is told: that is in sysfs, of the host's alone. A kernel
-without RDMA has no such protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, no fault.
+identified by its number: a process that may configure its namespace's network may rename it; a driver that is loaded again
+makes another device, with a number that no device of this boot had. PCI addresses are not reported: only sysfs has them, for
+devices of the host. A kernel without RDMA has no such protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, not an error.
 
 Source: rdma/rdma_netlink.h (enum rdma_nldev_command, rdma_nldev_attr), drivers/infiniband/core/nldev.c and device.c
-(assign_name: numbers go round only after 2**31 devices; ib_device_rename: one name a machine), rdma-system(8).
+(assign_name: numbers repeat only after 2**31 devices; ib_device_rename: names are unique on a machine), rdma-system(8).
 """
 
 import errno
@@ -64,7 +64,7 @@ def render_rename_device(index: int, name: str) -> bytes:
 
 
 def read_mode(exchange: Exchange) -> RdmaMode:
-    """Raises RefusedError, OSError."""
+    """Return the mode. Raise RefusedError, OSError."""
     try:
         (told, *_) = parse_answer(exchange(render_get_mode()))
     except RefusedError as e:
@@ -75,12 +75,13 @@ def read_mode(exchange: Exchange) -> RdmaMode:
 
 
 def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
-    """Of the namespace that the socket is in. Raises RefusedError, OSError."""
+    """Return the devices of the namespace that the socket is in. Raise RefusedError, OSError."""
     return frozenset(_parse_device(message) for message in parse_answer(exchange(render_list_devices())))
 
 
 def _parse_device(message: Message) -> RdmaDevice:
-    """Octets of its name that are no text are as Python has those of a file's: as sysfs is read."""
+    """Parse a device. Octets of its name that are not text become what Python makes of those in file names, as when sysfs is
+    read."""
     told = dict(parse_attributes(message.body))
     name = told[_ATTR_DEV_NAME].rstrip(b"\0").decode(errors="surrogateescape")
     return RdmaDevice(_U32.unpack(told[_ATTR_DEV_INDEX])[0], name)

@@ -1,4 +1,4 @@
-"""What is asked of network devices over rtnetlink, and what its answers say: links, addresses, routes. Values in and out.
+"""Requests to network devices over rtnetlink, and the meaning of the answers: links, addresses, routes. Values in and out.
 
 Requests are rendered by pyroute2, octet for octet as iproute2 sends them (tests/golden/netlink). Answers are read here:
 pyroute2 cuts the address of an InfiniBand device, twenty octets long, to six.
@@ -78,7 +78,8 @@ _ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
 
 
 def render_get_link(name: str) -> bytes:
-    """Its VFs' settings are told with it. Octets that are no text are in the name as Python has those of a file's."""
+    """Render the request for a link and the settings of its VFs. Octets of the name that are not text are as Python has them in
+    file names."""
     mask = _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS
     return _render(
         ifinfmsg(), RTM_GETLINK, CHANGE, ("IFLA_EXT_MASK", mask), ("IFLA_IFNAME", name.encode(errors="surrogateescape"))
@@ -96,7 +97,7 @@ def render_delete_link(index: int) -> bytes:
 
 
 def render_link_message(index: int, *attributes: tuple[str, object]) -> bytes:
-    """A change of one device, by pyroute2's names of attributes."""
+    """Render a change of one device, with pyroute2's names of attributes."""
     message = ifinfmsg()
     message["index"] = index
     return _render(message, RTM_NEWLINK, CHANGE, *attributes)
@@ -154,7 +155,7 @@ def render_add_address(index: int, address: str) -> bytes:
 
 
 def render_add_route(index: int, route: Route) -> bytes:
-    """Into the main table. Like ip-route(8): a route without a gateway has the scope of the link in IPv4."""
+    """Render a route into the main table. As in ip-route(8), a route without a gateway has link scope in IPv4."""
     to = ipaddress.ip_network(route.to)
     message = rtmsg()
     message["family"], message["dst_len"] = _family(to.version), to.prefixlen
@@ -192,7 +193,7 @@ def parse_link(message: Message) -> Link:
 
 
 def parse_route(message: Message) -> tuple[int, Route] | None:
-    """(index of the device, the route); None for what is no plain route of the main table."""
+    """Return (index of the device, the route); None for anything but a plain route of the main table."""
     family, length, _, _, table, _, _, kind, _ = _ROUTE_HEADER.unpack_from(message.body)
     told = dict(parse_attributes(message.body[_ROUTE_HEADER.size :]))
     if (table, kind) != (_RT_TABLE_MAIN, _RTN_UNICAST) or _RTA_OIF not in told:
@@ -205,7 +206,7 @@ def parse_route(message: Message) -> tuple[int, Route] | None:
 
 
 def same_route(one: Route, other: Route) -> bool:
-    """However they are spelt."""
+    """Return whether two routes are equal, however they are spelled."""
     return ipaddress.ip_network(one.to) == ipaddress.ip_network(other.to) and _gateway(one) == _gateway(other)
 
 

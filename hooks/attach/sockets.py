@@ -20,12 +20,13 @@ _NETLINK_CAP_ACK: Final = 10
 _NETLINK_EXT_ACK: Final = 11
 
 # The kernel carries a request out within send(), so an answer is there when that returns, however long a driver took. If none
-# comes all the same, a thread must not wait for ever.
+# comes, a thread must not wait forever.
 _ANSWER_S: Final = 10
 
 
 class NetlinkSocket:
-    """Belongs to the network namespace that its thread is in when it is made, and stays there. Raises OSError."""
+    """A socket that belongs to the network namespace in which its thread was when it was made, and stays there. Raises
+    OSError."""
 
     def __init__(self, protocol: int) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
@@ -49,7 +50,7 @@ class NetlinkSocket:
         self._socket.close()
 
     def exchange(self, request: bytes) -> bytes:
-        """An `Exchange`. Answers of other exchanges, and messages that are not the kernel's, are dropped."""
+        """Do an `Exchange`. Answers of other exchanges, and messages that are not from the kernel, are dropped."""
         self._sequence += 1
         self._socket.sendto(stamp(request, self._sequence), (0, 0))
         answer = b""
@@ -62,7 +63,7 @@ class NetlinkSocket:
                 return answer
 
     def _receive(self) -> tuple[bytes, list[Message]]:
-        """One datagram of the kernel's, whatever its size: a PF with hundreds of VFs tells of all in one."""
+        """Receive one datagram of the kernel, whatever its size: a PF with hundreds of VFs reports all in one."""
         while True:
             size = self._socket.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)
             data, (port, _) = self._socket.recvfrom(size)

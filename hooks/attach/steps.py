@@ -1,7 +1,7 @@
-"""One step of an attachment, carried out: look where its devices are, let `plan` decide, do that; each kernel call in a thread.
+"""Carry out one step of an attachment: look where its devices are, let `plan` decide, do that; each kernel call in a thread.
 
-A call that does not return is said after a while, and waited for all the same: what it is about to change must not be changed
-beside it. Every failure is a KernelError.
+A call that does not return is reported after a while, and is still waited for: nothing else may change what it is about to
+change. Every failure is a KernelError.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ class InThread(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """One attach or release that is under way."""
+    """One attach or release that is in progress."""
 
     vf: PciAddress
-    doing: str = "waiting for what was begun with it before"  # what it hangs at, if it does
+    doing: str = "waiting for what was begun with it before"  # what it hangs in, if it does
     generation: int | None = None  # of its row, once it has one
 
 
 class Steps:
     def __init__(self, kernel: Kernel, in_thread: InThread, *, deadline_s: float, hangs: Callable[[Work], None]) -> None:
-        """`hangs` is told of a call that takes longer than `deadline_s`, on the loop."""
+        """Set the dependencies. `hangs` is called for a call that takes longer than `deadline_s`, on the loop."""
         self.kernel = kernel
         self._in_thread = in_thread
         self._deadline_s = deadline_s
@@ -56,7 +56,7 @@ class Steps:
             raise KernelError(f"{doing}: {type(e).__name__}: {e}") from e
 
     async def act(self, work: Work, row: Attachment) -> None:
-        """Brings about what the row's step names, or is there already."""
+        """Do what the row's step names, unless it is done already."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
             return
         seen = await self.look(work, row)
@@ -67,7 +67,7 @@ class Steps:
             await self.call(work, doing, do)
 
     async def is_undone(self, work: Work, row: Attachment) -> bool:
-        """Whether an attachment that was whole is none any more, by somebody else's hand."""
+        """Return whether another process undid an attachment that was complete."""
         return row.step is Step.ATTACHED and plan.is_undone(row, await self.look(work, row))
 
     async def look(self, work: Work, row: Attachment) -> Seen:
@@ -84,7 +84,7 @@ class Steps:
 
 
 def _find_in_pod(kernel: Kernel, row: Attachment) -> Link | None:
-    """The VF's network device in the pod's namespace, by one of the names under which it can be there."""
+    """Return the VF's network device in the pod's namespace, by one of the names that it can have there."""
     try:
         links = (kernel.link(row.netns, name) for name in plan.names_in_pod(row))
         return next((link for link in links if link is not None and plan.is_own(row, link)), None)

@@ -1,8 +1,9 @@
-"""A VF's settings at its PF, as rtnetlink carries them: which requests bring about what is wanted, and what a PF tells.
+"""A VF's settings at its PF, as rtnetlink carries them: the requests for the wanted settings, and the settings that a PF
+reports.
 
-One request a field, in the order of `Kernel.set_vf`, for the kernel has an order of its own within one. Some fields travel
-together (VLAN id, priority and protocol; both rates): of those, what nobody asks for is sent as it is now. What is as wanted is
-not sent: some drivers reset a VF for each setting.
+One request per field, in the order of `Kernel.set_vf`, because the kernel has its own order within one. Some fields travel
+together (VLAN id, priority and protocol; both rates): of those, a field that is not requested is sent with its present value. A
+field that already has its value is not sent: some drivers reset a VF for each setting.
 
 Source: linux/if_link.h (struct ifla_vf_*), net/core/rtnetlink.c (do_setvfinfo, rtnl_fill_vfinfo), ip-link(8) "vf".
 """
@@ -51,7 +52,7 @@ _NOT_TOLD: Final = 0xFFFFFFFF  # the kernel puts it in before it asks the driver
 
 
 def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
-    """What is to be sent, in order, each of one kind; complete where fields travel together."""
+    """Return the changes to send, in order, each of one kind; complete if fields travel together."""
     changes = []
     for names in _TOGETHER:
         asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
@@ -66,7 +67,7 @@ def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
 
 
 def render_change(pf_index: int, vf: int, change: VfConfig) -> bytes:
-    """The request of one change that `decide_changes` found."""
+    """Render the request of one change that `decide_changes` returned."""
     match change:
         case VfConfig(vlan=int(vlan), vlan_qos=int(qos), vlan_proto=VlanProtocol.DOT1AD):
             return _render_service_vlan(pf_index, vf, vlan, qos)
@@ -96,7 +97,7 @@ def render_guids(pf_index: int, vf: int, guid: int) -> tuple[bytes, bytes]:
 
 
 def describe_change(change: VfConfig) -> str:
-    """`vlan 100, qos 5, 802.1q`, as somebody would say it to ip-link(8)."""
+    """Describe a change in the words of ip-link(8): `vlan 100, qos 5, 802.1q`."""
     match change:
         case VfConfig(vlan=int(vlan)):
             return f"VLAN {vlan}, priority {change.vlan_qos}, {change.vlan_proto}"
@@ -113,7 +114,7 @@ def describe_change(change: VfConfig) -> str:
 
 
 def parse_vfs(message: Message) -> Mapping[int, VfConfig]:
-    """The VFs that a link message tells of, by index; none where its driver has none, or tells nothing."""
+    """Return the VFs in a link message, by index; none if its driver has none, or reports none."""
     told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
     found = {}
     for _, info in parse_attributes(told.get(_IFLA_VFINFO_LIST, b"")):
@@ -154,7 +155,7 @@ def _render(pf_index: int, kind: str, value: Mapping[str, object]) -> bytes:
 
 
 def _render_service_vlan(pf_index: int, vf: int, vlan: int, qos: int) -> bytes:
-    """802.1ad goes as a list of one, without pyroute2: the kernel takes no struct that is two octets short."""
+    """Render 802.1ad as a list of one, without pyroute2: the kernel takes no struct that is two octets short."""
     octets = next(octets for octets, protocol in _PROTOCOLS.items() if protocol is VlanProtocol.DOT1AD)
     vlan_info = render_attribute(_IFLA_VF_VLAN_INFO, _VLAN_INFO.pack(vf, vlan, qos, octets))
     return _render_vf_info(pf_index, render_attribute(_IFLA_VF_VLAN_LIST, vlan_info))
