@@ -1,4 +1,4 @@
-"""The daemon: everything put together, started, watched and stopped in order."""
+"""The daemon: build all parts, start, watch and stop them in order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import SandboxId
 
-ANSWER_S: Final = 15.0  # a cold NVML takes some 2 s on a board of eight cards
+ANSWER_S: Final = 15.0  # a cold NVML takes about 2 s on a board of eight cards
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
 
 
 async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> None:
-    """Until a signal. `kernel` is the host's, but where other devices stand in for VFs."""
+    """Run until a signal. `kernel` is the host's by default; a simulated node gives another one."""
     host_root = Path(settings.host_root)
     runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
     find_silence = partial(find_own_silence, listen_path, hello=HELLO)
@@ -116,7 +116,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 log,
                 LedgerService(node, attacher, log),
             )
-            stop = stop_asked()  # before the first question can come, so that none is cut off
+            stop = stop_asked()  # before the first request can come, so that none is cut off
             await server.start(listener)
             await health.start()
             for problem in access_problems(listen_path):
@@ -142,13 +142,14 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
 
 
 class RuntimeCdi:
-    """Whether the runtime honours CDI names, as far as it has said."""
+    """Whether the runtime honours CDI names, according to its last answer."""
 
     def __init__(self) -> None:
         self.refusal = "the container runtime has not said yet whether it honours CDI names"
 
     async def keep_asking(self, runtime: RuntimeClient, interval_s: float) -> None:
-        """The runtime may be upgraded, or reconfigured, under a running daemon. Never returns."""
+        """Ask the runtime again and again: it may be upgraded, or configured differently, while the daemon runs. Never
+        returns."""
         while True:
             try:
                 self.refusal = decide_cdi_support(await runtime.version(), await runtime.status_verbose()).problem
@@ -160,7 +161,7 @@ class RuntimeCdi:
 def read_configured(
     settings: Settings, partitions: tuple[Partition, ...] = (), kernel_log: KernelLog | None = None
 ) -> Inventory:
-    """The node's inventory, with what the configured way of injection needs. `partitions` are for the report."""
+    """Read the node's inventory, with what the configured way of injection needs. `partitions` are for the report."""
     devices, cdi = settings.gpu_mode is GpuMode.DEVICES, settings.gpu_mode is GpuMode.CDI
     return read_inventory(
         Path(settings.host_root),
@@ -176,7 +177,7 @@ def read_configured(
 
 
 async def read_in_time(settings: Settings) -> Inventory:
-    """The same for a command, which a person waits for. HostError where the driver hangs."""
+    """Read the inventory for a command, for which a person waits. Raise HostError if the driver hangs."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await in_thread(lambda: read_configured(settings))
@@ -188,8 +189,8 @@ async def read_in_time(settings: Settings) -> Inventory:
 def make_attacher(
     settings: Settings, kernel: Kernel, runtime: RuntimeClient, ledger: Ledger, boot_id: str, log: Log
 ) -> Attacher:
-    """Also where none is to be attached (any more): there may be some to be given back, and a container that is adopted may say
-    so later."""
+    """Return the attacher, also on a node that attaches no VF (any more): some may have to be given back, and a container that
+    is adopted later may have one."""
 
     async def netns_of(sandbox: SandboxId) -> str | None:
         status = await runtime.sandbox_status(sandbox, verbose=True)
@@ -248,7 +249,8 @@ def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: I
 
 
 async def asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
-    """Background work never ends by itself. If it does, its error ends the daemon; one without it is worse."""
+    """Wait for a signal or a failure. Background work never ends by itself: if it does, its error ends the daemon, and so does
+    an end without an error."""
     signalled = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait([signalled, *background], return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

@@ -43,7 +43,7 @@ _LOOK_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one VF. `problem` is empty where it has the GUID now."""
+    """The result for one VF. `problem` is empty if it has the GUID now."""
 
     vf: PciAddress
     pf: PciAddress
@@ -71,7 +71,7 @@ def set_guids(argv: Sequence[str]) -> None:
     for outcome in set_missing(host_root, HostKernel(host_root), granted=granted):
         outcomes.append(outcome)
         if args.output == "text":
-            print(_describe(outcome), flush=True)  # one VF takes the firmware a second: shown as it goes
+            print(_describe(outcome), flush=True)  # the firmware needs a second per VF: show each at once
     if args.output == "json":
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
     elif not outcomes:
@@ -144,7 +144,7 @@ def _read_pfs(host_root: Path) -> tuple[Pf, ...]:
 
 
 def _read_guid(host_root: Path, vf: PciAddress) -> int | None:
-    """Return the node GUID; None for a VF without an RDMA device, which is a moment's state after a bind."""
+    """Return the node GUID; None for a VF without an RDMA device, which is a short state after a bind."""
     for ibdev in read_names(host_root / "sys/bus/pci/devices" / vf / "infiniband"):
         guid = read_attribute(host_root / "sys/class/infiniband" / ibdev / "node_guid")
         return int(guid.replace(":", ""), 16) if guid else None

@@ -1,7 +1,7 @@
-"""`lading-hooks ledger` and `lading-hooks release`: what a person asks of who holds what.
+"""`lading-hooks ledger` and `lading-hooks release`: show the holders of devices, and release devices, on a person's request.
 
-`ledger` only reads, beside a daemon or without one. A release is the daemon's to do, which owns the ledger and what is done to
-VFs; where none runs, this process opens the ledger itself, and its lock keeps a daemon away meanwhile.
+`ledger` only reads, with or without a running daemon. The daemon does a release, because it owns the ledger and changes the
+VFs; if none runs, this process opens the ledger itself, and its lock prevents a daemon from starting meanwhile.
 """
 
 import argparse
@@ -59,7 +59,8 @@ def list_ledger(argv: Sequence[str]) -> None:
 
 
 def _listing(settings: Settings) -> tuple[Entry, ...]:
-    """A VF that was moved while the devices were read is nobody's stray: the journal is read before and after."""
+    """Return the listing. The journal is read before and after the devices, so that a VF which was moved meanwhile is not shown
+    as unmanaged."""
     before = _said(settings)
     inventory = asyncio.run(read_in_time(settings))
     said = _said(settings)
@@ -82,8 +83,8 @@ def _said(settings: Settings) -> Said:
 def release(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks release",
-        description="Gives back what is left of a pod that is gone. Without --force: what would be done, and nothing is. A "
-        "device that somebody alive can still use stays his, also with --force: delete the pod. "
+        description="Release what is left of a pod that is gone. Without --force, only show what would be done. A device "
+        "that a running pod can still use is not released, even with --force: delete the pod. "
         "Exit status 0: done, or it was free; 3: still in use; 1: something failed; 2: no such device.",
     )
     parser.add_argument("device", help="PCI address, GPU UUID or MIG UUID, as lading-hooks ledger shows them")
@@ -177,7 +178,7 @@ def _print(answer: hook_pb2.ReleaseResponse, *, forced: bool) -> None:
     if answer.steps:
         print(f"{answer.device}: {'released' if forced else 'with --force, in this order'}:")
     elif not answer.in_use and not answer.failed:
-        print(f"{answer.device}: nobody holds it")
+        print(f"{answer.device}: no pod holds it")
     for step in answer.steps:
         print(f"  {printable(step)}")
     for failed in answer.failed:

@@ -1,9 +1,9 @@
-"""What the hook server counts as it answers, and the gauges that are read from the node when somebody asks.
+"""Metrics of the hook server: counters of its answers, and gauges that are read from the node at each scrape.
 
-Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons), but
-for what is in use of a card, and for who holds what: kubelet's PodResources, from which others learn that, does not know our
-devices. That is one series for each device of a container, of the ledger as it is at the moment, and never more than
-MOST_HOLDERS. On the loop's thread only.
+Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons),
+except for the use of a card, and for the holders of devices: kubelet's PodResources, where others find the holders, does not
+know Lading's devices. That is one series for each device of a container, from the ledger at this moment, and never more than
+MOST_HOLDERS. Use it on the loop's thread only.
 
 Source: prometheus.io/docs/practices/naming.
 """
@@ -31,7 +31,7 @@ from lading import __version__
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
 _MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RELEASE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-# kubelet runs 110 pods: who comes near this has pods with hundreds of containers, and one scrape is up to 5 MB (names of 253).
+# kubelet runs 110 pods: a node near this limit has pods with hundreds of containers; a scrape is up to 5 MB (names of 253).
 MOST_HOLDERS: Final = 4096
 _HOLDER: Final = ("device", "kind", "namespace", "pod", "container")
 Labels = tuple[str, ...]
@@ -40,7 +40,7 @@ _HELD, _PENDING = "held", "pending"  # a container was created with the grant, o
 
 class Metrics:
     def __init__(self, node: Node, reporter: Reporter | None = None) -> None:
-        """`reporter`: of a node that reports."""
+        """Register the metrics. `reporter`: of a node that reports."""
         self.registry = CollectorRegistry(auto_describe=True)
         self._outcomes = Counter(
             "lading_hooks_containers",
@@ -102,7 +102,7 @@ class _State(Collector):
         self._node = node
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else the registry would collect once to learn the names
+        return ()  # otherwise the registry would collect once to find the names
 
     def collect(self) -> Iterator[Metric]:
         node = self._node
@@ -152,7 +152,8 @@ def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
 
 
 def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
-    """Of a pod that was made again under its name, and holds a share beside its predecessor's, the sum."""
+    """Return the holders' series. If a pod was created again under its name, and both it and its predecessor hold a share, the
+    value is the sum."""
     held = list(islice(_held(grants), MOST_HOLDERS))
     mib: Tally[Labels] = Tally()
     percent: Tally[Labels] = Tally()
@@ -171,7 +172,7 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
 
 
 def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantedGpu | None]]:
-    """A VF has no GPU."""
+    """Yield the labels of each held device, and its GPU; None for a VF."""
     for grant in grants:
         who = (grant.namespace, grant.pod_name, grant.container)
         for gpu in grant.devices.gpus:

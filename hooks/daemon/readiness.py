@@ -1,9 +1,9 @@
-"""When the hook server can do all of its work: what `/readyz` says, condition by condition.
+"""Decide whether the hook server can do all of its work: the conditions of `/readyz`.
 
 Enters: how old inventory and comparison are, how the ledger's last write went, what was bypassed. Leaves: conditions; 200 only
-if all hold that are required. A device that is unhealthy and free is a metric, not a condition: the others are still given out.
-One that fell ill under a container, and a report that central does not get, are conditions and not required: the rest of the
-node is served as before.
+if all required conditions hold. A device that is unhealthy and free is a metric, not a condition: the others are still
+assigned. A device that became unhealthy under a container, and a report that central does not get, are conditions and not
+required: the rest of the node is served as before.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from hooks.node.bypass import Bypassed
 from hooks.vendors.nvidia.inject import GpuMode
 from lading.health import Condition
 
-_NAMED = 3  # of the bypassed containers, of the devices that fell ill
-_STALE_S = 60.0  # an API server that is upgraded is away for less
+_NAMED = 3  # of the bypassed containers, of the devices that became unhealthy
+_STALE_S = 60.0  # an upgrade of the API server interrupts it for less
 
 
 def decide_ready(
@@ -32,8 +32,8 @@ def decide_ready(
     report_stale_s: float | None = None,
     report_failure: str = "",
 ) -> tuple[Condition, ...]:
-    """`ledger`, `socket` and `driver_files` say what is wrong with them, or nothing. `report_stale_s` is None where nothing is
-    reported."""
+    """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `report_stale_s`
+    is None if nothing is reported."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"made past the proxy, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (

@@ -1,4 +1,5 @@
-"""`lading-hooks registration`: the file that makes the CRI proxy ask this hook server, as this node's configuration has it."""
+"""`lading-hooks registration`: the file that makes the CRI proxy call this hook server, according to this node's
+configuration."""
 
 from typing import Any, Final
 
@@ -16,12 +17,12 @@ _HOOKS: Final = (
     "PostStopPodSandbox",
     "PostRemovePodSandbox",
 )
-_MARGIN_S: Final = 2.0  # for what is not waiting; else a refusal in words would come as a timeout
+_MARGIN_S: Final = 2.0  # for the work besides waiting; otherwise a refusal with its reason would arrive as a timeout
 
 
 def render_registration(settings: Settings) -> dict[str, Any]:
-    """The registration as JSON values. `hide_unassigned` is in it, because pods without our annotations are not asked about.
-    Raises ConfigError for a `listen` that is no socket."""
+    """Return the registration as JSON values. It contains `hide_unassigned`, because the hook server is not called for pods
+    without Lading's annotations. Raise ConfigError for a `listen` that is not a socket."""
     registration: dict[str, Any] = {
         "remote-endpoint": str(parse_endpoint(settings.listen)),
         "failure-policy": "Fail",

@@ -1,9 +1,9 @@
-"""`lading-hooks render`: what this node would inject for a pod, container by container, or why not. No runtime is needed.
+"""`lading-hooks render`: show what this node would inject for a pod, container by container, or why not. It needs no runtime.
 
 Enters: a pod manifest (YAML or JSON), the node's configuration, its devices, its ledger. Leaves: the decision that a
-CreateContainer would get, as text or JSON, and warnings. Containers are taken in kubelet's order, and each holds what it was
-given while the next is decided; a pod that the ledger knows by its uid keeps what it has. What only kubelet and the runtime
-know (device plugins, runtime handlers, whether CDI names are honoured) is not in a manifest.
+CreateContainer would get, as text or JSON, and warnings. Containers are taken in kubelet's order, and each holds its devices
+while the next is decided; a pod whose uid is in the ledger keeps its devices. What only kubelet and the runtime know (device
+plugins, runtime handlers, whether CDI names are honoured) is not in a manifest.
 """
 
 import json
@@ -70,14 +70,14 @@ class _Spec(msgspec.Struct):
 
 
 class Pod(msgspec.Struct):
-    """The part of a manifest that a decision sees; Kubernetes checks the rest."""
+    """The part of a manifest that a decision uses; Kubernetes checks the rest."""
 
     metadata: _Metadata
     spec: _Spec
 
     @property
     def containers(self) -> list[_Container]:
-        """In the order in which kubelet makes them."""
+        """Return the containers in the order in which kubelet creates them."""
         spec = self.spec
         return [*(spec.initContainers or []), *spec.containers, *(spec.ephemeralContainers or [])]
 
@@ -92,7 +92,7 @@ class Rendered(NamedTuple):
 
 
 def read_pod(text: str, name: str) -> Pod:
-    """The one pod of a manifest. Raises ConfigError naming the file, the key and what is wrong."""
+    """Return the one pod of a manifest. Raise ConfigError that names the file, the key and the problem."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as e:
@@ -111,13 +111,15 @@ def read_pod(text: str, name: str) -> Pod:
 
 
 def _shown(value: object) -> str:
-    """Short, also where a few lines of YAML, by aliases or as a number, stand for more text than there is memory."""
+    """Show a value briefly, also if a few lines of YAML, by aliases or as a number, expand to more text than fits into
+    memory."""
     plain = isinstance(value, str | float | None) or (isinstance(value, int) and value.bit_length() < 64)
     return str(value)[:100] if plain else type(value).__name__
 
 
 def _wrong(name: str, pod: dict[str, Any], problem: str) -> ConfigError:
-    """msgspec names no key of a mapping ("$.metadata.annotations[...]"), and a person needs to know which annotation it is."""
+    """Name the annotation: msgspec names no key of a mapping ("$.metadata.annotations[...]"), and a person needs to know which
+    one is wrong."""
     cause, _, at = problem.partition(" - at `$")
     key, cause = at.strip("`."), cause[:1].lower() + cause[1:]
     hint = ""
@@ -128,7 +130,8 @@ def _wrong(name: str, pod: dict[str, Any], problem: str) -> ConfigError:
 
 
 def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> list[Rendered]:
-    """`grants` is the ledger; whose they are decides for each container, and `view` says the rest."""
+    """Decide for each container. `grants` is the ledger, from which each decision takes the container's own grant and those of
+    others; `view` has the rest."""
     metadata, spec = pod.metadata, pod.spec
     sandbox = hook_pb2.PodSandbox(
         name=metadata.name or metadata.generateName or "",
@@ -166,7 +169,8 @@ def _projected(container: _Container) -> hook_pb2.Container:
 
 
 def warnings(pod: Pod) -> list[str]:
-    """What is no refusal and still not what its author meant: an annotation for a container that the pod does not have."""
+    """Return warnings about what is not refused but is probably not what the author meant: an annotation for a container that
+    the pod does not have."""
     names = [container.name for container in pod.containers]
     return [
         f"{key} is for container {suffix}, and this pod has {', '.join(names)}"
@@ -220,7 +224,7 @@ def _netdev(wanted: WantedVf) -> str:
 
 
 def _attached(wanted: WantedVf) -> dict[str, Any]:
-    """With the settings that the node adds."""
+    """Show the VF with the settings that the node adds."""
     settings: dict[str, Any] = msgspec.to_builtins(without_defaults(wanted.settings))
     config = settings.pop("config", {})
     return {"vf": wanted.vf.bdf, **({"ifname": wanted.ifname} if wanted.ifname else {}), **config, **settings}

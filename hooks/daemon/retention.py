@@ -1,7 +1,7 @@
-"""What ended long ago goes out of the history, a little at a time, so that no container waits for it.
+"""Delete old periods from the history, a few at a time, so that no container waits for it.
 
-What is long ago is the clock's to say. One that was just set by a day or more may be wrong, and what is forgotten does not come
-back: for REST_S after that, only what is too much goes.
+The clock decides what is old. A clock that was just set by a day or more may be wrong, and deleted rows do not come back: for
+REST_S after that, only rows over the limit are deleted.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def keep_forgetting(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Any] = asyncio.sleep,
 ) -> None:
-    """Never returns. `clock` is Unix time."""
+    """Delete old rows until cancelled; never returns. `clock` is Unix time in seconds."""
     ahead, rests_until = clock() - monotonic(), monotonic()
     while True:
         more, was, ahead = False, ahead, clock() - monotonic()
@@ -39,6 +39,6 @@ async def keep_forgetting(
         try:
             more = history.prune(int(clock()) - days * _DAY_S if monotonic() >= rests_until else 0)
             telling.over(Event.LEDGER_FAILED, _NOT_FORGOTTEN)
-        except StateError as e:  # a full disk: what is worse about it is said elsewhere
+        except StateError as e:  # a full disk: its worse effects are reported elsewhere
             telling.once(Event.LEDGER_FAILED, f"{_NOT_FORGOTTEN}: {e}")
         await sleep(PAUSE_S if more else LOOK_S)

@@ -1,4 +1,4 @@
-"""Every setting of the hook server: configuration key, flag, default, help; and the rules that they make."""
+"""Every setting of the hook server: configuration key, flag, default, help; and the rules made of them."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -32,7 +32,7 @@ from lading.sockets import parse_endpoint
 CONFIG: Final = Path("/etc/lading/hooks.toml")
 REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
 
-# Of a VF, in [vf]. A MAC, an address and what goes by it are one VF's, so an assignment's.
+# Of a VF, in [vf]. A MAC, an address and a route belong to one VF, so they are in its assignment.
 _VF_KEYS: Final = frozenset(
     {"vlan", "vlan_qos", "vlan_proto", "min_tx_rate", "max_tx_rate", "spoofchk", "trust", "link_state", "mtu"}
 )
@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shares_per_gpu: Annotated[
         int, msgspec.Meta(ge=1, le=1000), Setting("containers that may have a share of one card at a time; reported to central")
     ] = SHARES_PER_GPU
-    hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without GPUs of ours")] = True
+    hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
     allow_privileged: Annotated[
@@ -102,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     unhealthy: Annotated[
         Unhealthy,
-        Setting("a container made again whose device fell ill: keep waits for it, give-up takes another free VF"),
+        Setting("a container created again whose device became unhealthy: keep waits for it, give-up takes another free VF"),
     ] = Unhealthy.KEEP
     dirty_tolerance: Annotated[
         int,
@@ -116,10 +116,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
     ] = 60.0
     audit_days: Annotated[
-        int, msgspec.Meta(ge=1, le=3650), Setting("days for which lading-hooks audit knows who held which device")
+        int, msgspec.Meta(ge=1, le=3650), Setting("days for which lading-hooks audit shows which pod held which device")
     ] = 90
     report: Annotated[bool, Setting("report devices and grants to the API server, as NodeDevices, for central")] = False
-    kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: the rights of the pod that this is")] = ""
+    kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: in-cluster service account")] = ""
     report_use_interval: Annotated[
         float,
         msgspec.Meta(ge=0, le=86400),
@@ -133,7 +133,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(settings: Settings) -> None:
-    """What only several settings, or the files that they name, can show. Raises ConfigError."""
+    """Check what concerns several settings together, or the files that they name. Raise ConfigError."""
     for key in ("listen", "runtime_endpoint"):
         try:
             parse_endpoint(getattr(settings, key))
@@ -150,8 +150,8 @@ def check(settings: Settings) -> None:
 
 
 def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
-    """What has no default and is needed by other settings: in words, with how it is written. All at once: whoever writes a
-    configuration should not be told one thing at a time."""
+    """Return the settings without a default that other settings need: in words, with how to write them. All at once, so that a
+    person who writes a configuration does not find them one by one."""
     missing: dict[str, str] = {}
     of_central = sorted(trust.accepted & {Form.SIGNED, Form.UNSIGNED})
     if not settings.node_name and (of_central or settings.report):
@@ -166,7 +166,7 @@ def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
 
 
 def _check_cni(settings: Settings) -> None:
-    """With attach = cni we bring no VF anywhere: a setting of how we do would be one that nobody follows."""
+    """Refuse settings for moving VFs with attach = cni: Lading moves no VF then, so they would have no effect."""
     if settings.attach is not AttachBy.CNI:
         return
     for key in ("vf", "netdev", "attach_deadline"):
@@ -215,12 +215,12 @@ def max_age_s(interval_s: float) -> float:
 
 
 def attaches(settings: Settings) -> bool:
-    """Whether VFs are brought into pods by us: their network devices, and in exclusive mode their RDMA devices."""
+    """Return whether Lading moves VFs into pods: their network devices, and in exclusive mode their RDMA devices."""
     return settings.attach is AttachBy.HOOKS and (Path(settings.host_root) == Path("/") or settings.netdev is True)
 
 
 def read_vf_settings(settings: Settings) -> VfSettings:
-    """`[vf]`. Raises ConfigError."""
+    """Return the settings in `[vf]`. Raise ConfigError."""
     if unknown := [f"vf.{key}" for key in settings.vf if key not in _VF_KEYS]:
         raise ConfigError(f"{', '.join(unknown)}: no setting of every VF", hint=f"known keys: {', '.join(sorted(_VF_KEYS))}")
     try:
@@ -233,7 +233,7 @@ def read_vf_settings(settings: Settings) -> VfSettings:
 
 
 def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
-    """`cdi_refusal`: why the runtime does not honour CDI names, or empty."""
+    """Return the rules for decisions. `cdi_refusal`: why the runtime does not honour CDI names, or empty."""
     return Rules(
         node_name=settings.node_name,
         trust=trust,

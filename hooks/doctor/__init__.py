@@ -1,1 +1,1 @@
-"""`lading-hooks doctor`: is this node all right for handing out its GPUs and VFs?"""
+"""`lading-hooks doctor`: check whether this node is ready to assign its GPUs and VFs."""

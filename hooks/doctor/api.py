@@ -1,4 +1,4 @@
-"""What the API server says of this node and of its reporter's rights. Reviews are created, which nobody keeps; nothing else.
+"""Ask the API server about this node and the rights of its reporter. Creates only reviews, which the server does not store.
 
 Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
 """
@@ -27,7 +27,8 @@ _RIGHTS: Final = (
 
 
 async def read_api(node_name: str, *, report: bool, kubeconfig: str) -> ApiSeen:
-    """Creates reviews only, which nobody keeps. LadingError where the API server is not reached."""
+    """Return the API server's answers. Create only reviews, which the server does not store. Raise LadingError if the API
+    server is not reached."""
     if not report:
         return ApiSeen(node_name=node_name, asked=False)
     if kubeconfig and not await in_thread(lambda: Path(kubeconfig).is_file()):
@@ -77,7 +78,7 @@ async def _is_there(api: Api, path: str) -> bool:
     except NotFoundError:
         return False
     except RefusedError:
-        return True  # not ours to see: what we may not do is said by itself
+        return True  # not visible with these rights: `denied` reports missing rights
     return True
 
 

@@ -1,7 +1,7 @@
-"""The GPUs of a node, asked of NVML in a process of its own: a driver that hangs holds only that process.
+"""The GPUs of a node, read from NVML in a process of its own: a driver that hangs blocks only that process.
 
-`read_cards` starts `python -m hooks.doctor.cards`, which prints what it found as JSON. A process that hangs in the driver can
-not be ended, so after the deadline nobody waits for it; with a thread that hangs there, this process could not end either.
+`read_cards` starts `python -m hooks.doctor.cards`, which prints what it found as JSON. A process that hangs in the driver
+cannot be ended, so it is left alone after the deadline; with a thread that hangs there, this process could not end either.
 
 Source: NVML API reference (nvmlDeviceGetPersistenceMode); the driver's nv-procfs.c (/proc/driver/nvidia/version).
 """
@@ -37,7 +37,7 @@ _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlSeen:
-    """What the process found."""
+    """The findings of the process."""
 
     error: int = 0  # nvmlReturn_t of opening a session
     why: str = ""
@@ -63,7 +63,7 @@ class CardsSeen:
     on_bus: tuple[str, ...] = ()  # PCI addresses of NVIDIA's cards
     loaded: bool = False  # the kernel module
     module_version: str = ""
-    bad_nodes: tuple[BadNode, ...] = ()  # those of the cards only where NVML or the driver's procfs told their minors
+    bad_nodes: tuple[BadNode, ...] = ()  # those of the cards only if NVML or the driver's procfs reports their minors
     nvml: NvmlSeen | None = None  # None: NVML gave no answer in time
 
     @property
@@ -73,7 +73,7 @@ class CardsSeen:
 
 
 def read_cards(host_root: Path, *, library: str, driver_root: str = "") -> CardsSeen:
-    """Blocks, for ANSWER_S at most."""
+    """Read the cards. Block for ANSWER_S at most."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
     text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
     found = _VERSION.search(text)
@@ -122,7 +122,7 @@ def _ask(host_root: Path, library: str, driver_root: str) -> NvmlSeen | None:
 
 
 def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
-    """In this process. Blocks, perhaps for ever."""
+    """Read the cards in this process. May block forever."""
     driver, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # loads the library
     try:
         pynvml.nvmlInit()
@@ -137,7 +137,7 @@ def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
 
 
 def _persistence(bdf: str) -> int | None:
-    """None: the card does not tell."""
+    """Return the persistence mode; None if the card does not report it."""
     try:
         return int(pynvml.nvmlDeviceGetPersistenceMode(pynvml.nvmlDeviceGetHandleByPciBusId(bdf.encode())))
     except pynvml.NVMLError:
@@ -145,7 +145,7 @@ def _persistence(bdf: str) -> int | None:
 
 
 def main(host_root: str, library: str, driver_root: str) -> None:
-    signal.alarm(LEFT_S)  # whoever asked may have gone: what hangs outside the kernel ends by that
+    signal.alarm(LEFT_S)  # the parent may be gone: this ends a process that hangs outside the kernel
     print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 

@@ -1,4 +1,4 @@
-"""The checks of `lading-hooks doctor`: a row each, and in docs/doctor.md a row with the same words."""
+"""The checks of `lading-hooks doctor`: one row each, with the same words as its row in docs/doctor.md."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -54,7 +54,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="keys",
         group=_OURS,
         what="central's public keys can be read; no private key is on this node; what is accepted without one",
-        why="assignments are checked with these keys, and whoever has a private one can assign devices to anybody",
+        why="assignments are checked with these keys, and anyone with a private key can assign devices to any pod",
         look=then(Host.keys, files.decide_keys),
         inside=reaches(lambda host: needs.key_needs(host.settings)),
     ),
@@ -62,7 +62,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="socket",
         group=_OURS,
         what="the hook server's socket: who listens, whether it is answered, its owner and mode",
-        why="the proxy asks there before each container; without an answer pods with devices do not start",
+        why="the proxy calls it before each container; without an answer pods with devices do not start",
         look=then(Host.socket, decide_socket),
         inside=reaches(lambda host: needs.socket_needs(host.settings)),
     ),
@@ -70,21 +70,21 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="registration",
         group=_OURS,
         what="the proxy's folder of registrations has the one that this configuration makes",
-        why="the proxy asks whom a registration names, at the stages and for as long as it says",
+        why="the proxy calls the server in a registration, at its stages and with its timeout",
         look=then(Host.registration, files.decide_registration),
     ),
     Check(
         name="ready",
         group=_OURS,
-        what="what lading-hooks says of itself at /readyz",
-        why="it knows best what it can not do now: devices not read, ledger not compared, containers that went past it",
+        what="the conditions of lading-hooks at /readyz",
+        why="they show what it cannot do now: devices not read, ledger not compared, containers that bypassed it",
         look=then(Host.said, decide_ready),
     ),
     Check(
         name="units",
         group=_OURS,
         what="systemd's units: installed, enabled, running",
-        why="what is not enabled is gone after the next boot, and pods with devices wait",
+        why="a unit that is not enabled does not run after the next boot, and pods with devices wait",
         look=then(Host.units, decide_units),
     ),
     Check(
@@ -98,7 +98,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="ledger",
         group=_OURS,
         what="the ledger opens, is sound, and has this version's schema",
-        why="nothing is given out without it: it says who holds what",
+        why="no device is assigned without it: it records the holders",
         look=then(Host.ledger, state.decide_ledger),
     ),
     Check(
@@ -113,14 +113,14 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="kubelet-endpoint",
         group=_KUBELET,
         what="the socket that kubelet talks to now and after its next start, and the file that says so",
-        why="past the proxy, pods start without the devices that they were given",
+        why="without the proxy, pods start without their assigned devices",
         look=then(Host.route, decide_endpoint),
     ),
     Check(
         name="device-plugins",
         group=_KUBELET,
         what="other device plugins for GPUs or RDMA that serve this node, and coexist",
-        why="two that give out the same device give it out twice",
+        why="two systems that assign the same device assign it twice",
         look=then(Host.plugins, cluster.decide_plugins),
     ),
     Check(
@@ -171,7 +171,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="gpus",
         group=_GPUS,
         what="each card on the bus is known to the driver and answers",
-        why="a card that does not answer is given to nobody",
+        why="a card that does not answer is assigned to no pod",
         look=then(Host.nvidia, gpus.decide_gpus),
     ),
     Check(
@@ -229,7 +229,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="vfs",
         group=_RDMA,
         what="PFs with their ports, their VFs, the driver and the verbs node of each",
-        why="a VF without driver, RDMA device, node or address is given to nobody",
+        why="a VF without driver, RDMA device, node or address is assigned to no pod",
         look=then(Host.vfs, rdma.decide_vfs),
     ),
     Check(
@@ -250,7 +250,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="clock",
         group=_NODE,
         what="the clock is synchronised",
-        why="certificates, leases and the times in the ledger go by it",
+        why="certificates, leases and the times in the ledger depend on it",
         look=then(Host.clock, kernel.decide_clock),
     ),
     Check(
@@ -264,7 +264,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="api",
         group=_CLUSTER,
         what="report: the API server is reached, has this Node and NodeDevices, and allows what the reporter does",
-        why="central gives out what it was told of, and nothing of a node that does not report",
+        why="central assigns the devices in reports, and none of a node that does not report",
         look=then(Host.api, cluster.decide_api),
         inside=then(Host.api_inside, cluster.decide_api_inside),
     ),

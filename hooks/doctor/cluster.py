@@ -23,7 +23,7 @@ _OURS: Final = re.compile(r"nvidia|gpu|rdma|sriov|mlnx|mellanox|hca|vgpu|hami", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginsSeen:
-    sockets: tuple[str, ...]  # names of those that somebody listens at
+    sockets: tuple[str, ...]  # names of those that have a listener
     coexist: bool
 
 
@@ -66,13 +66,13 @@ def decide_name(seen: NameSeen) -> Iterator[Verdict]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSeen:
-    """None where nothing is reported: `report = false`."""
+    """The answers of the API server; None if nothing is reported: `report = false`."""
 
     node_name: str
     asked: bool = True
-    node: bool = False  # the Node is there
+    node: bool = False  # the Node exists
     served: bool = False  # NodeDevices are
-    denied: tuple[str, ...] = ()  # of what the reporter does: verb and resource
+    denied: tuple[str, ...] = ()  # of the reporter's requests: verb and resource
 
 
 def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
@@ -94,7 +94,7 @@ def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiInside:
-    """What the daemon's own reports need: files, and a way to the server."""
+    """What the daemon's own reports need: files, and a connection to the server."""
 
     sandbox: SandboxSeen | None
     server: ServerSeen

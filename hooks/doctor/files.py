@@ -1,4 +1,4 @@
-"""What is wrong with the public keys of a node, and with the registration of its hook server.
+"""Find problems with the public keys of a node, and with the registration of its hook server.
 
 Enters: files as they were read. Leaves: verdicts.
 """
@@ -34,13 +34,13 @@ class FileSeen:
 class KeysSeen:
     assignments: tuple[Form, ...]
     keys: Mapping[str, FileSeen]  # by key id
-    beside: tuple[FileSeen, ...] = ()  # what else lies in the folders of these keys
+    beside: tuple[FileSeen, ...] = ()  # other files in the folders of these keys
 
 
 def decide_keys(seen: KeysSeen) -> Iterator[Verdict]:
     private = sorted({str(file.path) for file in (*seen.keys.values(), *seen.beside) if _PRIVATE in file.content})
     for path in private:
-        what = f"{path} is a private key: who reads it can sign assignments for every node"
+        what = f"{path} is a private key: anyone who can read it can sign assignments for every node"
         yield failed(what, mend=f"shred -u {path}, and have central sign with a new key; a node needs the public one only")
     for key_id, file in seen.keys.items():
         if str(file.path) not in private and (problem := _key_problem(key_id, file)):
@@ -92,8 +92,8 @@ def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
         other = f"python3 -m json.tool {file.path} shows where; or away with it: mv {file.path} {file.path}.off"
         what = f"{file.path} is no registration: {file.problem or 'not a JSON object'}"
         yield failed(what, mend=write if not ours and file.path == path else other)
-    if not ours and path not in {file.path for file in damaged}:  # else that is why
-        what = f"no file in {seen.folder} has remote-endpoint {seen.endpoint}: the proxy does not ask us"
+    if not ours and path not in {file.path for file in damaged}:  # otherwise the damage is the reason
+        what = f"no file in {seen.folder} has remote-endpoint {seen.endpoint}: the proxy does not call lading-hooks"
         yield failed(what, mend=write)
     for path, parsed in ours.items():
         differing = sorted(key for key in {*parsed, *seen.expected} if parsed.get(key) != seen.expected.get(key))

@@ -1,4 +1,4 @@
-"""What is wrong with a node's GPUs, from what its bus, its kernel and NVML say; and with how containers are to get them.
+"""Find problems with a node's GPUs, from its bus, its kernel and NVML; and with how containers get them.
 
 Enters: the readings of `cards`, and of the driver's files and CDI specs. Leaves: verdicts.
 
@@ -48,7 +48,8 @@ def decide_driver(seen: CardsSeen) -> Iterator[Verdict]:
 
 
 def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
-    """Nodes are `decide_gpu_nodes`'s. Cards that are ill for one reason are one finding."""
+    """Check the cards. Their nodes are checked by `decide_gpu_nodes`. Cards that are unhealthy for one reason are one
+    finding."""
     if (nothing := _without_nvml(seen)) or seen.nvml is None:
         yield nothing or skipped("NVML does not answer")
         return
@@ -132,13 +133,13 @@ def _without_nvml(seen: CardsSeen) -> Verdict | None:
 
 
 def _only_its_node(gpu: Gpu) -> bool:
-    """NVML told of the card, and it is its device node that can not be used."""
+    """Return whether NVML reports the card, and only its device node cannot be used."""
     return bool(gpu.unhealthy) and gpu.node is None and gpu.memory_mib > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionSeen:
-    """How containers get their cards, and what of that is there."""
+    """How containers get their cards, and which parts of it are present."""
 
     mode: GpuMode
     cards: CardsSeen
@@ -173,11 +174,12 @@ def decide_driver_files(seen: InjectionSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadSeen:
     mode: GpuMode
-    systemd: bool | None  # runc leaves the device rules to systemd; None: the runtime does not tell
+    systemd: bool | None  # runc leaves the device rules to systemd; None: the runtime does not report it
 
 
 def decide_reload(seen: ReloadSeen) -> Iterator[Verdict]:
-    """systemd writes a container's device rules anew when its units are loaded again, and knows only those of the OCI spec."""
+    """Check whether a daemon-reload takes cards away: systemd writes a container's device rules again when its units are loaded
+    again, and knows only those of the OCI spec."""
     if seen.mode is not GpuMode.NVIDIA_RUNTIME:
         yield ok(f"with gpu_mode = {seen.mode} the container's specification has its cards")
     elif seen.systemd is None:

@@ -1,7 +1,7 @@
-"""What the checks of `lading-hooks doctor` are decided of, read from a node: each thing once, whichever checks ask for it.
+"""Read from a node what the checks of `lading-hooks doctor` need: each thing once, whichever checks use it.
 
 Enters: the daemon's settings, as far as they could be read, and where the proxy's are. Leaves: readings. Files and sockets are
-read in threads, the driver in a process: what hangs keeps nobody but the check that wanted it. Nothing is changed.
+read in threads, the driver in a process: what hangs delays only the check that needs it. Nothing is changed.
 """
 
 import socket
@@ -61,7 +61,7 @@ class NriSeen:
 
 
 class Host(DaemonView):
-    """One node, as this configuration sees it."""
+    """One node, according to this configuration."""
 
     def __init__(self, settings: Settings, *, config: ConfigSeen, proxy_config: Path) -> None:
         super().__init__(DAEMON, Path(settings.host_root))
@@ -93,7 +93,7 @@ class Host(DaemonView):
         return await self.once("functions", lambda: in_thread(self._read_rdma))
 
     def _read_rdma(self) -> Inventory:
-        """With VFs that are in pods as they were: they can not be seen from here."""
+        """Read the inventory with the VFs that are in pods as they were: they cannot be seen from here."""
         pfs, _, problems = read_rdma(self.root)
         try:
             rows = read_journal(ledger_path(self.settings))
@@ -234,7 +234,7 @@ class Host(DaemonView):
 
 
 def _memlock(endpoint: Path) -> str:
-    """By our own /proc: the kernel names the runtime by the pid that it has for us."""
+    """Check memlock in this process's own /proc: the kernel reports the runtime by its pid in this pid namespace."""
     if read_listener(endpoint) is None:
         raise ElsewhereError("runtime")
     return memlock_warning(Path("/"), endpoint)

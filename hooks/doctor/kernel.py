@@ -1,7 +1,7 @@
-"""What of a node's kernel the devices of containers depend on: cgroups, SELinux, the clock.
+"""Check the parts of a node's kernel on which the devices of containers depend: cgroups, SELinux, the clock.
 
-Enters: what a few files below the host root say, and the kernel of its clock. Leaves: verdicts. What can not be seen (a
-simulated node has no cgroups) is skipped.
+Enters: a few files below the host root, and the state of the kernel's clock. Leaves: verdicts. What cannot be seen (a simulated
+node has no cgroups) is skipped.
 
 Source: cgroups(7), kernel's admin-guide/cgroup-v2 ("Device controller": eBPF), adjtimex(2), container_selinux(8).
 """
@@ -65,7 +65,7 @@ def decide_selinux(seen: SelinuxSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSeen:
     synchronised: bool
-    max_error_s: float  # what the kernel says that it may be wrong by
+    max_error_s: float  # the kernel's own limit of its error
 
 
 def decide_clock(seen: ClockSeen) -> Iterator[Verdict]:

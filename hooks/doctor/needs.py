@@ -1,6 +1,6 @@
-"""What lading-hooks uses of its node's files, check by check, and how each is had from a place that its unit does not hide.
+"""The files of the node that lading-hooks uses, check by check, and how to move each to a place that its unit does not hide.
 
-Enters: settings, and the kubeconfig as it was read. Leaves: paths with what they are for. What is configured empty is not used.
+Enters: settings, and the kubeconfig as it was read. Leaves: paths with their purpose. A setting that is empty is not used.
 
 Source: Kubernetes "kubeconfig (v1)" (relative paths are from the file's folder).
 """
@@ -80,21 +80,21 @@ def cdi_needs(settings: Settings) -> tuple[Needed, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubeconfig:
-    """What of a kubeconfig's current context is somewhere else."""
+    """The parts of a kubeconfig's current context that are in other places."""
 
     server: str = ""  # URL of the server, or of the proxy to it
     files: Mapping[str, Path] = field(default_factory=dict)  # by the key that names them
 
 
 def find_elsewhere(content: Any, folder: Path) -> Kubeconfig:
-    """`content` is the YAML; what is not as it should be is left out, for `api` says what is wrong with it."""
+    """Find the server and the files. `content` is the YAML; invalid parts are left out, because `api` reports them."""
     context = _named(content, "contexts", "context", _text(content, "current-context"))
     cluster = _named(content, "clusters", "cluster", _text(context, "cluster"))
     user = _named(content, "users", "user", _text(context, "user"))
     named = {"certificate-authority": cluster, "client-certificate": user, "client-key": user, "tokenFile": user}
     files = {key: folder / path for key, table in named.items() if (path := _text(table, key))}
     plugin = _text(user.get("exec"), "command")
-    if "/" in plugin:  # else it is on the daemon's PATH
+    if "/" in plugin:  # otherwise it is on the daemon's PATH
         files[_PLUGIN] = folder / plugin
     return Kubeconfig(server=_text(cluster, "proxy-url") or _text(cluster, "server"), files=files)
 
@@ -128,7 +128,7 @@ def api_needs(settings: Settings, kubeconfig: Kubeconfig) -> tuple[Needed, ...]:
     return (_setting(settings.kubeconfig, "kubeconfig"), *inside)
 
 
-# ---- how it is had from elsewhere
+# ---- how to move it
 
 
 def _file(path: Path, what: str, target: str, then: str) -> Needed:

@@ -1,7 +1,7 @@
-"""What is wrong with a node's RDMA: mode, modules, VFs, and the memory that containers may lock.
+"""Find problems with a node's RDMA: mode, modules, VFs, and the memory that containers may lock.
 
-Enters: PFs and VFs as the inventory reads them, the kernel's mode and modules. Leaves: verdicts. A module that is built in
-shows by what it makes in sysfs.
+Enters: PFs and VFs as the inventory reads them, the kernel's mode and modules. Leaves: verdicts. A built-in module is visible
+by what it makes in sysfs.
 
 Source: rdma-system(8); Documentation/ABI/testing/sysfs-bus-pci (sriov_numvfs, driver_override); NVIDIA's GPUDirect RDMA guide.
 """
@@ -61,7 +61,7 @@ def decide_mode(seen: RdmaModeSeen) -> Iterator[Verdict]:
     elif seen.mode is RdmaMode.NONE:
         yield failed("RDMA devices are there, and this kernel has no NETLINK_RDMA", mend="modprobe ib_core")
     elif seen.mode is RdmaMode.EXCLUSIVE and not seen.attaches:
-        what = "exclusive, and nobody moves RDMA devices into pods: containers get nodes that they can not use"
+        what = "exclusive, but RDMA devices are not moved into pods: containers get nodes that they cannot use"
         yield failed(what, mend="netdev = true in hooks.toml; or rdma system set netns shared, before any pod has one")
     else:
         yield ok(str(seen.mode))
@@ -102,7 +102,7 @@ def _ill(vf: Vf) -> Verdict:
     pci = "/sys/bus/pci"
     if not vf.driver:
         return failed(what, mend=f"echo {vf.bdf} > {pci}/drivers_probe")
-    if _VFIO in vf.driver:  # may be meant for virtual machines, beside ours
+    if _VFIO in vf.driver:  # may be intended for virtual machines, on the same node
         unbind = f"echo {vf.bdf} > {pci}/drivers/{vf.driver}/unbind"
         return warning(
             what, mend=f"{unbind}; echo > {pci}/devices/{vf.bdf}/driver_override; echo {vf.bdf} > {pci}/drivers_probe"
@@ -118,7 +118,7 @@ def _ill(vf: Vf) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemlockSeen:
-    vfs: bool  # this node has some
+    vfs: bool  # this node has VFs
     ipc_lock: bool  # rdma_ipc_lock
     problem: str  # of hooks.host.memlock, or empty
 

@@ -1,6 +1,6 @@
-"""What `lading-hooks doctor` reads of a node's files and kernel. All of it blocks; nothing is changed, nothing is decided.
+"""Read a node's files and kernel for `lading-hooks doctor`. All functions block; they change nothing and decide nothing.
 
-The ledger is opened for reading, beside its daemon. adjtimex(2) changes nothing when it is asked so (modes = 0).
+The ledger is opened for reading while its daemon runs. adjtimex(2) changes nothing with modes = 0.
 
 Source: adjtimex(2), cgroups(7), admin-guide/cgroup-v2, Kubernetes "Device Plugins".
 """
@@ -49,7 +49,7 @@ _KEY_SUFFIXES: Final = {".pem", ".key"}
 
 
 def read_key_files(keys: Mapping[str, str], assignments: tuple[Form, ...], *, config: Path) -> KeysSeen:
-    """The keys, and what else looks like one beside them, beside the configuration and in `keys` there."""
+    """Return the keys, and other files that look like one beside them, beside the configuration and in `keys` there."""
     named = {key_id: read_file(Path(path)) for key_id, path in keys.items()}
     folders = {*(file.path.parent for file in named.values()), config.parent, config.parent / "keys"}
     others = {path for folder in folders for path in _key_files(folder)} - {file.path for file in named.values()}
@@ -61,7 +61,7 @@ def _key_files(folder: Path) -> Iterable[Path]:
 
 
 def read_registrations(folder: Path) -> tuple[FileSeen, ...]:
-    """PermissionError where we may not look."""
+    """Return the registrations. Raise PermissionError if this process may not look."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".json")
     except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +70,7 @@ def read_registrations(folder: Path) -> tuple[FileSeen, ...]:
 
 
 def read_file(path: Path, *, most: int = 64 << 10) -> FileSeen:
-    """The beginning of a file; what is no regular file is not opened."""
+    """Return the beginning of a file; open only regular files."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -88,12 +88,12 @@ def read_file(path: Path, *, most: int = 64 << 10) -> FileSeen:
 
 
 def read_schema(path: Path) -> LedgerSeen:
-    """StateError where the ledger can not be read, PermissionError where we may not."""
+    """Return the schema. Raise StateError if the ledger cannot be read, PermissionError if this process may not."""
     try:
         path.lstat()
     except FileNotFoundError:
         return LedgerSeen(path=path)
-    with path.open("rb"):  # a PermissionError, where SQLite says no more than that it can not open it
+    with path.open("rb"):  # a PermissionError; SQLite would only say that it cannot open it
         pass
     with file.damage_explained(path), contextlib.closing(file.look_into(path)) as db:
         file.refuse_unsound(path, db)
@@ -124,7 +124,7 @@ def read_disk(folder: Path) -> DiskSeen:
 
 def read_cgroups(host_root: Path) -> CgroupsSeen:
     if read_attribute(host_root / "sys/fs/cgroup/cgroup.controllers") is not None:
-        bpf = read_attribute(host_root / "proc/sys/kernel/unprivileged_bpf_disabled")  # there with CONFIG_BPF_SYSCALL
+        bpf = read_attribute(host_root / "proc/sys/kernel/unprivileged_bpf_disabled")  # exists with CONFIG_BPF_SYSCALL
         return CgroupsSeen(mode=CgroupMode.V2, devices=bpf is not None)
     rows = [line.split() for line in (read_attribute(host_root / "proc/cgroups") or "").splitlines()]
     if not rows:
@@ -142,7 +142,7 @@ def read_selinux(host_root: Path) -> SelinuxSeen:
 
 
 def read_clock() -> ClockSeen:
-    """Asks with modes = 0: nothing is adjusted."""
+    """Return the state of the clock, read with modes = 0: nothing is adjusted."""
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
     if state < 0:
@@ -176,7 +176,8 @@ def _has_dma_buf(host_root: Path) -> bool:
 
 
 def read_plugins(host_root: Path, *, coexist: bool) -> PluginsSeen:
-    """kubelet removes what is left of plugins when it starts, so a socket without a listener is one of yesterday."""
+    """Return the sockets of device plugins that have a listener. Because kubelet removes old sockets of plugins when it starts,
+    a socket without a listener is left from before."""
     folder = host_root / PLUGINS
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != _KUBELETS)
@@ -189,14 +190,14 @@ def _is_served(path: Path) -> bool:
     try:
         return read_listener(path) is not None
     except HostError:
-        return True  # it is there, and does not come to accept
+        return True  # it exists, and is too busy to accept
 
 
 # ---- the API server
 
 
 def read_kubeconfig(path: Path) -> Kubeconfig:
-    """Nothing of one that can not be read: `api` says why."""
+    """Return the kubeconfig's parts; empty for one that cannot be read: `api` reports why."""
     try:
         content = yaml.safe_load(path.read_bytes())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -205,7 +206,7 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
 
 
 def read_server(url: str) -> ServerSeen:
-    """Where this machine finds the server, and whom it asks for its name. Blocks."""
+    """Resolve the server as this machine does, and find the resolver. May block."""
     try:
         host = urlsplit(url).hostname or ""
         found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)} if host else set()

@@ -1,6 +1,6 @@
-"""What mends each condition of /readyz that does not hold (hooks.daemon.readiness has them).
+"""How to fix each condition of /readyz that does not hold (hooks.daemon.readiness has them).
 
-The daemon says what is wrong, its doctor's other checks say why; here is what brings the condition back.
+The daemon reports what is wrong, the doctor's other checks report why; this module says how to restore the condition.
 """
 
 from collections.abc import Iterator

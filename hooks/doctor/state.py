@@ -1,4 +1,4 @@
-"""What is wrong with the ledger and the disk that it is on.
+"""Find problems with the ledger and the disk that it is on.
 
 Enters: the ledger's schema, and the folder as it is. Leaves: verdicts.
 """
