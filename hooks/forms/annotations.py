@@ -1,13 +1,13 @@
-"""A pod's annotations into one typed assignment: which form they have, and whether this node accepts it.
+"""Parse a pod's annotations into one typed assignment: find their form, and check whether this node accepts it.
 
-Enters: every annotation of the pod, who the pod and the node are, what the node trusts. Leaves: an Assignment; None where the
-pod carries none of our keys; or a Refusal. Refused: more keys than a pod may have, both forms on one pod, keys that only the
-node writes, a form that the node's configuration does not accept, a pod that asks for placement and was bound without an
-assignment, a key that is nearly a valid one, and beside devices named by hand every unknown key below `lading.dev/` that the
-node's configuration does not list.
+Enters: every annotation of the pod, who the pod and the node are, what the node trusts. Leaves: an Assignment; None if the pod
+has no key of Lading; or a Refusal. Refused: more keys than a pod may have, both forms on one pod, keys that only the node
+writes, a form that the node's configuration does not accept, a pod that asks for placement and was bound without an assignment,
+a key that is nearly a valid one, and beside devices named by hand every unknown key below `lading.dev/` that the node's
+configuration does not list.
 
 A node accepts assignments made by hand or by central, not both: with both, a pod's author could take a card that central,
-which can not see the annotation by hand before the pod runs, has given to somebody else.
+which cannot see the manual annotation before the pod runs, has assigned to another pod.
 """
 
 import re
@@ -56,7 +56,8 @@ class Trust:
 
 
 def parse_assignment(annotations: Mapping[str, str], *, pod: PodUid, node: str, trust: Trust) -> Assignment | Refusal | None:
-    """The pod's assignment. `gen` is compared with earlier grants by the caller; the same annotations always give the same."""
+    """Return the pod's assignment. The caller compares `gen` with earlier grants; the same annotations always give the same
+    result."""
     every = [key for key in annotations if key.startswith(PREFIX)]
     ours = sorted(key for key in every if key not in trust.foreign)
     refusal = _check_number(every) or _check_keys(ours)
@@ -87,7 +88,7 @@ def _check_number(ours: list[str]) -> Refusal | None:
 
 
 def _check_keys(ours: list[str]) -> Refusal | None:
-    """What the keys alone say, whatever their values."""
+    """Check the keys alone, whatever their values are."""
     if reserved := [key for key in (GRANT, ATTACHMENTS) if key in ours]:
         return Refusal(
             reason=Reason.ANNOTATION_RESERVED,
@@ -122,7 +123,7 @@ def _check_keys(ours: list[str]) -> Refusal | None:
 
 
 def _meant(key: str) -> str:
-    """What the author of a key that does nothing meant; empty where the key works or is none of our business."""
+    """Return the key that the author of an unknown key meant; empty if the key is valid or does not concern Lading."""
     if key in _LIMITS:
         return f"{shown_key(key)} into resources.limits, or lading.dev/gpus or lading.dev/vfs to name devices by hand"
     match = _NEAR_MISS.fullmatch(key.removeprefix(PREFIX))
@@ -134,7 +135,8 @@ def _meant(key: str) -> str:
 
 
 def _parse_central(annotations: Mapping[str, str], *, pod: PodUid, node: str, trust: Trust) -> Assignment | Refusal:
-    """The signature first: a text that nobody vouches for is not even parsed where signatures are asked for."""
+    """Parse central's assignment. The signature comes first: where signatures are required, a text without a valid one is not
+    even parsed."""
     text, written = annotations[ASSIGNMENT], annotations.get(ASSIGNMENT_SIGNATURE)
     if written is not None and Form.SIGNED in trust.accepted:
         key_id = check_signature(written, text, trust.keys)
@@ -142,7 +144,7 @@ def _parse_central(annotations: Mapping[str, str], *, pod: PodUid, node: str, tr
             return key_id
         return parse_central(text, pod=pod, node=node, form=Form.SIGNED, key_id=key_id)
     if Form.UNSIGNED in trust.accepted:
-        # Also with a signature: whoever could forge it could leave it out.
+        # Also with a signature: an attacker who could forge it could leave it out.
         return parse_central(text, pod=pod, node=node, form=Form.UNSIGNED)
     if Form.SIGNED in trust.accepted:
         return Refusal(

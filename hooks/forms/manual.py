@@ -9,7 +9,7 @@ The comma separates both devices and options: what begins with `memory=` or `cor
 else is the next device. Without a suffix a key is for every container and is the pod's: one share, one choice of free VFs, used
 by all of them. With a suffix it is that container's, and it replaces the unsuffixed key of its kind there.
 
-Refused: what has no such shape, host paths first of all, with what would be right. Nothing is looked up here.
+Refused: values of another form, above all host paths, with the correct form in the message. Nothing is looked up here.
 """
 
 import re
@@ -26,7 +26,7 @@ MAX_CHARACTERS: Final = 8192  # 256 MIG UUIDs are less; a person writes a line
 MAX_COUNT: Final = 1024  # VFs; more than any node has
 
 _ALL: Final = "all"
-_EVERY: Final = ""  # the container of a key without a suffix
+_EVERY: Final = ""  # stands for the container of a key without a suffix
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _RANGE: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
 _OPTION: Final = re.compile(r"(memory|core)=(.*)", re.DOTALL)
@@ -46,7 +46,7 @@ def is_manual(key: str) -> bool:
 
 
 def parse_manual(annotations: Mapping[str, str]) -> Assignment | Refusal:
-    """The assignment of the keys for which `is_manual` holds; others are not looked at."""
+    """Return the assignment of the keys for which `is_manual` holds; other keys are ignored."""
     gpus: dict[str, ContainerRequest] = {}
     vfs: dict[str, ContainerRequest] = {}
     for key in sorted(filter(is_manual, annotations)):
@@ -68,7 +68,7 @@ def parse_manual(annotations: Mapping[str, str]) -> Assignment | Refusal:
 
 
 def _parse_value(key: str, value: str, *, pod_wide: bool) -> ContainerRequest | Refusal:
-    """One annotation: a request with GPUs only or VFs only."""
+    """Parse one annotation: a request with GPUs only or VFs only."""
     if len(value) > MAX_CHARACTERS:
         return _refuse(key, f"it has {len(value)} characters, more than {MAX_CHARACTERS}")
     of_gpus = key.startswith(MANUAL_GPUS)
@@ -97,7 +97,7 @@ def _parse_gpus(key: str, value: str, *, pod_wide: bool) -> ContainerRequest | R
 
 
 def _split_gpus(value: str) -> list[tuple[str, list[str]]] | str:
-    """Each device's name with its options, or what is wrong with the commas."""
+    """Return each device's name with its options, or what is wrong with the commas."""
     items: list[tuple[str, list[str]]] = []
     for token in (part.strip() for part in value.split(",")):
         if _OPTION.fullmatch(token):
@@ -113,7 +113,7 @@ def _split_gpus(value: str) -> list[tuple[str, list[str]]] | str:
 
 
 def _parse_gpu(written: str, options: list[str], *, pod_wide: bool) -> GpuRequest | str:
-    """The request, or what is wrong with it."""
+    """Return the request, or what is wrong with it."""
     name = _gpu_name(written)
     if name is None:
         return _wrong_name(written, _GPU_NAMES)
@@ -147,7 +147,8 @@ def _gpu_name(written: str) -> str | None:
 
 
 def parse_memory_mib(text: str) -> int | None:
-    """A Kubernetes quantity in MiB, rounded up; None also without a unit: to Kubernetes that is bytes, to most people MiB."""
+    """Return a Kubernetes quantity in MiB, rounded up; None also without a unit: to Kubernetes that is bytes, to most people
+    MiB."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None
@@ -175,7 +176,7 @@ def _parse_vfs(key: str, value: str, *, pod_wide: bool) -> ContainerRequest | Re
 
 
 def _wrong_name(written: str, names: str) -> str:
-    """Why this is no device's name. The guesses are for the mistakes that people make."""
+    """Describe why this is not a device's name. The guesses are for common mistakes."""
     if not written:
         return f"is empty: a comma too many; {names}"
     if written.startswith("/") or ".." in written:
@@ -194,5 +195,5 @@ def _refuse(key: str, cause: str) -> Refusal:
 
 
 def shown_key(key: str) -> str:
-    """An annotation's key for a message: ours and short as it is, else quoted."""
+    """Return an annotation's key for a message: unchanged if it is short and Lading's, else quoted."""
     return key if len(key) <= 80 and key.isascii() and key.isprintable() else shown(key)

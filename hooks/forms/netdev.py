@@ -1,8 +1,8 @@
-"""How a VF is to be set for its pod: the keys of an assignment's entry, or of the node's `[vf]`, into `VfSettings`.
+"""Parse the settings of a VF for its pod, from an assignment's entry or the node's `[vf]`, into `VfSettings`.
 
-Enters: a JSON object or TOML table as Python has it, of which keys that are not ours are ignored. Leaves: the settings; what is
-not there is None, which nobody writes to the kernel. Refused, by key (WrongSettingError): another type, a number out of range,
-a MAC that no device can have, an address without its prefix, a route whose ends do not go together.
+Enters: a JSON object or TOML table as Python values; unknown keys are ignored. Leaves: the settings; a missing key is None,
+which is never written to the kernel. Refused, by key (WrongSettingError): another type, a number out of range, a MAC that no
+device can have, an address without its prefix, a route whose network and gateway do not fit together.
 
 Source: if_link.h (IFLA_VF_*), RFC 791 (an MTU is at least 68), the annotation's form in docs/reference.md.
 """
@@ -32,14 +32,14 @@ Enumerated = TypeVar("Enumerated", bound=StrEnum)
 
 class WrongSettingError(Exception):
     def __init__(self, key: str, cause: str) -> None:
-        """`key`, with its index: `addresses[1]`; `cause` begins with "is"."""
+        """Set the message. `key`, with its index: `addresses[1]`; `cause` begins with "is"."""
         super().__init__(f"{key} {cause}")
         self.key = key
         self.cause = cause
 
 
 def parse_settings(entry: Mapping[str, Any]) -> VfSettings:
-    """Raises WrongSettingError."""
+    """Parse the settings. Raise WrongSettingError."""
     config = VfConfig(
         mac=_optional(entry, "mac", parse_mac, "a unicast MAC address as 02:00:5e:10:00:01"),
         vlan=_number(entry, "vlan", 0, MAX_VLAN),
@@ -67,7 +67,7 @@ def parse_flag(entry: Mapping[str, Any], key: str) -> bool | None:
 
 
 def parse_mac(text: str) -> str | None:
-    """In lower case; None for what no network device can have as its own: a group's address, or zero."""
+    """Return the MAC in lower case; None if no network device can have it as its own: a group's address, or zero."""
     mac = text.lower()
     if not _MAC.fullmatch(mac) or int(mac[:2], 16) & 1 or not mac.strip("0:"):
         return None
@@ -75,7 +75,7 @@ def parse_mac(text: str) -> str | None:
 
 
 def parse_interface(text: str) -> str | None:
-    """An address with its prefix, in one spelling; None for what no interface can have."""
+    """Return an address with its prefix, in one spelling; None if no interface can have it."""
     if not _PREFIX.fullmatch(text):
         return None
     try:
@@ -169,7 +169,7 @@ def _list(entry: Mapping[str, Any], key: str, most: int) -> list[Any]:
 
 
 def settings_conflict(settings: VfSettings) -> str:
-    """What two settings together, of one entry or of an entry and the node's, can not be; empty where they can."""
+    """Describe why two settings, of one entry or of an entry and the node's, cannot be combined; empty if they can."""
     config = settings.config
     if config.min_tx_rate and config.max_tx_rate and config.min_tx_rate > config.max_tx_rate:
         return f"min_tx_rate is {config.min_tx_rate} Mbit/s and max_tx_rate {config.max_tx_rate}"

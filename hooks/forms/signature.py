@@ -1,7 +1,7 @@
-"""Whether this node believes the signature of an assignment: two annotations and the known keys in, a key id out.
+"""Check the signature of an assignment: two annotations and the known keys in, a key id out.
 
 Refused: a signature of another form, one by a key that this node does not have, one that does not fit the text. The mechanism
-is in lading/signature.py; here it meets what a person has to be told.
+is in lading/signature.py; this module has the messages for people.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE
 
 
 def check_signature(written: str, text: str, keys: Mapping[str, Ed25519PublicKey]) -> str | Refusal:
-    """The id of the key that signed this text."""
+    """Return the id of the key that signed this text."""
     signature = parse_signature(written)
     if signature is None:
         return Refusal(

@@ -1,9 +1,9 @@
 """The assignment that central wrote: strict JSON in, typed assignment out, or a refusal that names the JSON path.
 
-Strict, because two readers that understand one text differently are how a device is granted twice: a key that stands twice,
-NaN, a float where a count belongs, text that is no Unicode are refused. Open, because central may be newer than the node:
-unknown keys are ignored, and what a node could not understand comes under another `v`. Bounded, because a pod's author can
-write the annotation too: size, depth and digits are limited before anything is built from them.
+Strict, because two readers that understand one text differently are how a device is granted twice: duplicate keys, NaN, a float
+in place of a count, and text that is not Unicode are refused. Open, because central may be newer than the node: unknown keys
+are ignored, and incompatible changes come under another `v`. Bounded, because a pod's author can write the annotation too:
+size, depth and digits are limited before anything is built from them.
 
 Source: the annotation's form in docs/reference.md; RFC 8259.
 """
@@ -32,7 +32,7 @@ from lading.vocabulary import ASSIGNMENT, PciAddress, PodUid
 
 VERSION: Final = 1
 MAX_BYTES: Final = 262_144  # Kubernetes' limit for all annotations of an object together
-MAX_DEPTH: Final = 32  # ours is five deep; a newer central may nest unknown keys deeper, an attacker much deeper
+MAX_DEPTH: Final = 32  # this form is five deep; a newer central may nest unknown keys deeper, an attacker much deeper
 MAX_DIGITS: Final = 19  # of a 64-bit integer
 MAX_GEN: Final = 2**63 - 1  # the ledger's integer
 MAX_MEMORY_MIB: Final = 2**31 - 1
@@ -43,7 +43,7 @@ _STRINGS_AND_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}
 
 
 class _WrongError(Exception):
-    """Ends the parse from any depth; `parse_central` makes it a value."""
+    """Ends the parse at any depth; `parse_central` turns it into a value."""
 
     def __init__(self, cause: str, reason: Reason = Reason.ANNOTATION_MALFORMED) -> None:
         super().__init__(cause)
@@ -51,7 +51,8 @@ class _WrongError(Exception):
 
 
 def parse_central(text: str, *, pod: PodUid, node: str, form: Form, key_id: str = "") -> Assignment | Refusal:
-    """The assignment, if it is for this pod on this node. Whether `gen` is stale is for the caller, who knows its grants."""
+    """Return the assignment, if it is for this pod on this node. The caller, which knows the grants, decides whether `gen` is
+    stale."""
     try:
         root = _object(_load(text), "the annotation")
         _check_addressee(root, pod, node)
@@ -162,7 +163,8 @@ def _container(name: str, value: object) -> ContainerRequest:
 
 
 def _check_shared(containers: Mapping[str, ContainerRequest]) -> None:
-    """A pod has one network namespace: a VF is in it once, by one name, set in one way, whichever container is made first."""
+    """Check settings of VFs in several containers. A pod has one network namespace: a VF is in it once, by one name, with one
+    set of settings, whichever container is created first."""
     first: dict[str, tuple[str, VfRequest]] = {}
     named: dict[str, tuple[str, VfRequest]] = {}
     for name, container in containers.items():

@@ -1,4 +1,4 @@
-"""Which devices a container gets: its request, what the node has, who holds what → devices, or the one reason why not.
+"""Choose the devices of a container: its request, the node's devices and their holders → devices, or the one reason why not.
 
 Names are resolved here, at the moment of use: an index, PCI address or ibdev becomes the UUID or PCI address that the grant
 keeps. One bad entry refuses the whole request. The rules of holding:
@@ -8,9 +8,10 @@ keeps. One bad entry refuses the whole request. The rules of holding:
   one; a share that an unsuffixed annotation gives to a pod (`pod_wide`) counts once, however many of its containers use it.
   Where central says what a pod takes of a card at one time (`pod_memory_mib`, `pod_core_percent`: its init containers and the
   containers after them take turns), that counts, once, instead of the pod's shares.
-- A card that a pod uses without a grant of ours (`foreign`) counts as held: nobody knows how much of it.
+- A card that a pod uses without a grant (`foreign`) counts as held, because it is not known how much of it is in use.
 
-Pure, and deterministic: the same arguments give the same devices. An existing grant is not asked again; the caller looks first.
+Pure, and deterministic: the same arguments give the same devices. An existing grant is not decided again; the caller checks for
+one first.
 """
 
 import re
@@ -35,7 +36,7 @@ _ANY: Final = Cleanness()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """One entry of the request, found in the inventory."""
+    """One entry of the request, with what was found in the inventory."""
 
     request: GpuRequest
     gpu: Gpu
@@ -52,12 +53,12 @@ def choose(
     cleanness: Cleanness = _ANY,
     kept: Collection[PciAddress] = frozenset(),
 ) -> Devices | Refusal:
-    """The devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept` are VFs
-    that it had by number, and that are taken again before others."""
+    """Return the devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept`
+    are VFs that it had by number, and that are taken again before others."""
     wanted = _find_gpus(request.gpus, inventory)
     if isinstance(wanted, Refusal):
         return wanted
-    shares = any(not one.request.whole for one in wanted)  # else what this pod holds itself is in nobody's way
+    shares = any(not one.request.whole for one in wanted)  # otherwise this pod's own holdings are no obstacle
     holders = _holders([holding for holding in held if shares or holding.pod != pod])
     for one in wanted:
         holders_of = holders.get(one.gpu.uuid, ())
@@ -104,7 +105,7 @@ def _find_gpus(requests: Sequence[GpuRequest], inventory: Inventory) -> list[_Wa
 
 
 def _find_gpu(request: GpuRequest, inventory: Inventory) -> list[_Wanted] | Refusal:
-    """The card or instance of that name; for "all", every healthy card."""
+    """Return the card or instance with that name; for "all", every healthy card."""
     if request.name == "all":
         healthy = [_Wanted(request=request, gpu=gpu, mig=None) for gpu in inventory.gpus if not gpu.unhealthy]
         return healthy or _unknown_gpu(request.name, inventory, "no healthy GPU")
@@ -125,7 +126,7 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 
 def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
-    """Lists what there is in the way in which the person named it."""
+    """Refuse, with a list of the node's GPUs in the form of name that the person used."""
     if name.startswith("MIG-"):
         has = [f"{instance.uuid} on GPU {gpu.index}" for gpu in inventory.gpus for instance in gpu.mig]
     elif _INDEX.fullmatch(name) or name == "all":
@@ -171,7 +172,7 @@ def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: 
 
 
 def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
-    """Whether another pod's grant on the same card leaves no place for this request."""
+    """Return whether another pod's grant on the same card excludes this request."""
     if one.mig is not None:
         return other.mig_uuid in {"", one.mig.uuid}
     return one.request.whole or other.whole or bool(other.mig_uuid)
@@ -182,7 +183,7 @@ _THIS: Final = ""
 
 
 class _Share(NamedTuple):
-    """A part of one card. In a set, so that the equal shares of one pod's containers are one."""
+    """A part of one card. It is hashable, so that equal shares of one pod's containers are one in a set."""
 
     pod: PodUid
     by: str  # a container, or _POD: held by all of them together
@@ -204,7 +205,8 @@ def _share(pod: PodUid, container: str, gpu: GpuRequest | GrantedGpu) -> _Share:
 
 
 def _add_up(shares: Iterable[tuple[PodUid, int, int | None]]) -> int:
-    """Of (pod, its container's share, what the pod takes at one time): the one amount, memory or compute, that all take."""
+    """Add up (pod, its container's share, what the pod takes at one time): return the amount, memory or compute, that all take
+    together."""
     total = 0
     at_once: dict[PodUid, int] = {}
     for pod, amount, of_pod in shares:

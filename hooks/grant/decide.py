@@ -1,12 +1,13 @@
-"""The one decision of this daemon: what a container gets, from its pod's annotations, the node, and who holds what.
+"""The one decision of this daemon: what a container gets, from its pod's annotations, the node, and the holders of devices.
 
 Enters: the hook's projection of a CreateContainer request, the node's rules (configuration), and a view of the node at this
 moment. Leaves: an adjustment, with the grant that must be in the ledger before it is answered; or a refusal.
 
-An existing grant wins: a restarted container gets the devices it had, an annotation changed since is refused, and an assignment
-older than what the pod was granted is stale. A device that fell ill meanwhile it gets when that is well, or another one, as the
-node's configuration has it. It does not win over another pod's grant of the same device: one of the two was adopted from a
-container's annotations, which a checkpoint can bring along, and nobody knows which is true.
+An existing grant wins: a restarted container gets the devices it had, an annotation that changed since is refused, and an
+assignment older than what the pod was granted is stale. If a device became unhealthy meanwhile, the container gets it when it
+is healthy again, or another one, as the node's configuration says. The grant does not win over another pod's grant of the same
+device: one of the two was adopted from a container's annotations, which a checkpoint can contain, and it is not known which one
+is true.
 """
 
 import math
@@ -35,7 +36,7 @@ from protos.hook.v1 import hook_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the node's configuration says."""
+    """The rules from the node's configuration."""
 
     node_name: str
     trust: Trust
@@ -191,7 +192,7 @@ def _grant(
 
 
 def _again(own: Grant, rules: Rules, view: View) -> Grant | Refusal:
-    """What it holds; or, where the node does not wait for what fell ill, something else."""
+    """Return what the container holds; or other devices, if the node does not wait for unhealthy ones."""
     if rules.unhealthy is Unhealthy.KEEP or not (unwell := find_unwell(own.devices, view.inventory)):
         return own
     devices = choose_again(holding_of(own), own.request, unwell, view.inventory, view.held)

@@ -1,11 +1,11 @@
-"""VFs that a container holds → what has to be brought into its pod's network namespace before it is created.
+"""Decide which of a container's VFs have to be moved into its pod's network namespace before it is created.
 
-Whether a VF's network device goes there, and how it is set, the assignment's entry says; what it leaves open, the node's
-configuration. The answer names every VF of a node that attaches, also one whose network device stays: in exclusive mode its
-RDMA device goes alone, and the mode is the kernel's to know. Nothing is named for a pod in the host's own namespace.
+The assignment's entry says whether a VF's network device goes there, and with which settings; the node's configuration supplies
+what is missing. On a node that attaches, the answer names every VF, also one whose network device stays: in exclusive mode its
+RDMA device goes alone, and only the kernel knows the mode. Nothing is named for a pod in the host's own namespace.
 
-Refused: a network device for such a pod; settings that nobody here would carry out; a MAC, VLAN or the like of an InfiniBand
-VF.
+Refused: a network device for such a pod; settings that nothing on this node would apply; a MAC, VLAN or the like of an
+InfiniBand VF.
 Source: ip-link(8) "vf": InfiniBand's PFs have GUIDs and partitions instead.
 """
 
@@ -20,22 +20,23 @@ from hooks.model.inventory import INFINIBAND, Inventory, Vf
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2
 
-# What a PF can say of an InfiniBand VF.
+# What a PF can set for an InfiniBand VF.
 _OF_BOTH: Final = frozenset({"link_state", "trust"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetdevPolicy:
-    """What the node's configuration says."""
+    """The rules from the node's configuration."""
 
-    attaches: bool = False  # we bring devices into pods; False: nobody does, or a CNI plugin
+    attaches: bool = False  # Lading moves devices into pods; False: nothing does, or a CNI plugin
     by_cni: bool = False  # a CNI plugin does
     by_default: bool = False  # the network device of a VF whose assignment does not say
     settings: VfSettings = field(default_factory=VfSettings)  # where its assignment does not say
 
     @property
     def expected(self) -> bool:
-        """A network device that is not the host's is in a pod by us, or by nobody who would say so."""
+        """Return whether a VF may be in a pod by Lading, or by a plugin that does not report it: its network device is then not
+        the host's."""
         return self.attaches and self.by_default
 
 
@@ -46,7 +47,7 @@ def decide_netdevs(
     inventory: Inventory,
     policy: NetdevPolicy,
 ) -> tuple[WantedVf, ...] | Refusal:
-    """In the order of the VFs. The caller knows that each of them is there, or refuses it itself."""
+    """Return the VFs to attach, in their order. The caller checks that each of them exists, or refuses it itself."""
     by_bdf = {vf.bdf: vf for vf in inventory.vfs}
     wanted = []
     for granted, asked in _with_request(devices.vfs, request):
@@ -62,7 +63,8 @@ def decide_netdevs(
 
 
 def _with_request(vfs: tuple[GrantedVf, ...], request: ContainerRequest) -> Iterator[tuple[GrantedVf, VfRequest]]:
-    """Those asked for by name stand first, in the order in which they were asked for; the rest was asked for by number."""
+    """Yield each VF with its request. VFs requested by name come first, in the order of the request; the others were requested
+    by number."""
     for i, granted in enumerate(vfs):
         yield granted, request.vfs[i] if i < len(request.vfs) else VfRequest(name=granted.bdf)
 
@@ -74,14 +76,15 @@ def _wanted(vf: Vf, granted: GrantedVf, asked: VfRequest, policy: NetdevPolicy) 
 
 
 def _for_link(vf: Vf, settings: VfSettings) -> VfSettings:
-    """The node's settings are for all of its VFs; of an InfiniBand one, what it can have."""
+    """Return the settings that apply to this VF. The node's settings are for all of its VFs; an InfiniBand VF gets those that
+    it can have."""
     if vf.link_layer != INFINIBAND:
         return settings
     return VfSettings(config=VfConfig(link_state=settings.config.link_state, trust=settings.config.trust), mtu=settings.mtu)
 
 
 def merge_settings(own: VfSettings, default: VfSettings) -> VfSettings:
-    """Field by field: what `own` does not say is as `default` says."""
+    """Merge field by field: `default` supplies what `own` does not set."""
     config: dict[str, Any] = {
         f.name: _first(getattr(own.config, f.name), getattr(default.config, f.name)) for f in fields(VfConfig)
     }
@@ -100,7 +103,7 @@ def _first(own: Any, default: Any) -> Any:
 def _check(sandbox: hook_pb2.PodSandbox, one: WantedVf, asked: VfRequest, policy: NetdevPolicy) -> Refusal | None:
     words = f"VF {one.vf.bdf}"
     said = list(_named(asked.settings))
-    ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # without it there is nothing to bring
+    ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # without it there is nothing to move
     if sandbox.host_network and one.netdev and (ipoib or said):
         return Refusal(
             reason=Reason.HOST_NETWORK,
@@ -135,6 +138,6 @@ def _not_here(what: str) -> Refusal:
 
 
 def _named(settings: VfSettings) -> Iterable[str]:
-    """The keys that are said."""
+    """Return the keys that are set."""
     yield from (f.name for f in fields(VfConfig) if getattr(settings.config, f.name) is not None)
     yield from (name for name in ("mtu", "addresses", "routes") if getattr(settings, name))

@@ -1,9 +1,9 @@
-"""Whether a container with an assignment can be served at all, before any device is looked at.
+"""Check whether a container with an assignment can get devices at all, before any device is looked at.
 
 Refused: runtime classes whose containers run in another kernel (device nodes and mounts of the host mean nothing there),
 privileged containers and those with CAP_SYS_ADMIN (they open every device whatever they were given), user namespaces (the nodes
-belong to nobody there), and containers to which kubelet gives devices of the same kind on behalf of a device plugin: two who do
-not know of each other would give one card twice. Containers that get nothing from us are never refused here.
+have no owner there), and containers to which kubelet gives devices of the same kind on behalf of a device plugin: two systems
+that do not know each other would assign one card twice. Containers without devices from Lading are never refused here.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,14 @@
-"""RDMA VFs that a container holds → what has to be added to it: verbs nodes, the names under which programs look for them.
+"""RDMA RDMA VFs that a container holds → what has to be added to it: verbs nodes, and the names under which programs look for
+them.
 
 In the kernel's shared mode (the default) every ibdev is visible in every network namespace, so the device cgroup is what keeps
 containers apart: nodes are given `rw`, never with `m`. A VF is in the grant by PCI address; ibdev and uverbs are looked up in
 the inventory at this moment. Refused: a VF that is gone or can not be used any more, a host without rdma_cm, which librdmacm
 and what is built on it look for first.
 
-Environment: `PCIDEVICE_<resource>` (what SR-IOV device plugins set; ours wins, as it says what was given) and `NCCL_IB_HCA` in
-its exact form, `=mlx5_1,mlx5_10`, because without the `=` NCCL takes names as prefixes. A user's own NCCL_* wins: it is tuning.
+Environment: `PCIDEVICE_<resource>` (what SR-IOV device plugins set; Lading's value wins, because it names the assigned devices)
+and `NCCL_IB_HCA` in its exact form, `=mlx5_1,mlx5_10`, because without the `=` NCCL takes names as prefixes. A user's own
+NCCL_* wins: it is tuning.
 """
 
 import re
@@ -33,7 +35,7 @@ class RdmaInjection:
 def adjust_vfs(
     devices: Devices, inventory: Inventory, injection: RdmaInjection, user_env: AbstractSet[str]
 ) -> hook_pb2.Adjustment | Refusal:
-    """The adjustment for these VFs; empty where there are none. `user_env`: the names that the container sets itself."""
+    """Return the adjustment for these VFs; empty if there are none. `user_env`: the names that the container sets itself."""
     if not devices.vfs:
         return hook_pb2.Adjustment()
     vfs = _find_vfs(devices.vfs, inventory)
@@ -55,7 +57,7 @@ def adjust_vfs(
 
 
 def pcidevice_name(resource: str) -> str:
-    """`lading.dev/rdma` → `PCIDEVICE_LADING_DEV_RDMA`."""
+    """Return the name of the variable: `lading.dev/rdma` → `PCIDEVICE_LADING_DEV_RDMA`."""
     return "PCIDEVICE_" + re.sub(r"[^A-Z0-9]", "_", resource.upper())
 
 

@@ -1,8 +1,8 @@
-"""What becomes of a grant of which a device fell ill, when its container is made again.
+"""Decide about a grant with an unhealthy device, when its container is created again.
 
-By the node's choice. `keep`: the container waits for its device, refused with the reason until it is well. `give-up`: of VFs
-that were chosen by number, others are chosen in place of the ill ones; a device that was named can not become another one, so
-the pod has to be made again, and the refusal says so. Shared with whoever tells of devices that fell ill under a running pod.
+The node's configuration chooses. `keep`: the container waits for its device, refused with the reason until it is healthy.
+`give-up`: unhealthy VFs that were chosen by number are replaced; a device that was named cannot be replaced, so the pod has to
+be created again, and the refusal says so. The code that reports unhealthy devices under a running pod uses this module too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Unhealthy(StrEnum):
 
 
 def find_unwell(devices: Devices, inventory: Inventory) -> Mapping[str, str]:
-    """What of it can not be used now, and why: by UUID or PCI address."""
+    """Return the devices that cannot be used now, by UUID or PCI address, and why."""
     gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
     found = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
     found |= {vf.bdf: _vf_problem(vfs.get(vf.bdf)) for vf in devices.vfs}
@@ -42,7 +42,8 @@ def _vf_problem(vf: Vf | None) -> str:
 def choose_again(
     own: Holding, request: ContainerRequest, unwell: Mapping[str, str], inventory: Inventory, held: Sequence[Holding]
 ) -> Devices | Refusal:
-    """The devices of `own` with others in place of the unwell ones. `request` is what they were chosen by."""
+    """Return the devices of `own` with others in place of the unhealthy ones. `request` is the request that they were chosen
+    by."""
     named, by_number = own.devices.vfs[: len(request.vfs)], own.devices.vfs[len(request.vfs) :]
     may_change = {vf.bdf for vf in by_number}
     for device, why in unwell.items():
@@ -65,7 +66,7 @@ def choose_again(
 
 
 def _in_place(before: tuple[GrantedVf, ...], chosen: tuple[GrantedVf, ...]) -> list[GrantedVf]:
-    """What is kept stays where it was: a program may know its devices by their order."""
+    """Keep the order: a device that stays keeps its place, because a program may know its devices by their order."""
     addresses = {vf.bdf for vf in chosen}
     known = {vf.bdf for vf in before}
     new = iter([vf for vf in chosen if vf.bdf not in known])

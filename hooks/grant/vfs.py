@@ -1,11 +1,11 @@
-"""Which VFs a container gets: its request, what the node has, who holds what → VFs, or the one reason why not.
+"""Choose the VFs of a container: its request, the node's VFs and their holders → VFs, or the one reason why not.
 
 - A VF held by a pod is not given to another pod. Containers of one pod may share.
 - VFs asked for by number are the free ones with the lowest addresses. An unsuffixed number is the pod's: its containers use the
   same VFs. A number with a suffix gives that container VFs of its own, which no other container holds.
-- A VF that was brought into a pod's network namespace is that pod's until it is back, whatever grants there are.
+- A VF that was moved into a pod's network namespace is that pod's until it is back, whatever grants exist.
 
-Pure. A number is answered the same for the same arguments; what a container has already is not asked again.
+Pure. A number gives the same result for the same arguments; the VFs that a container has already are not chosen again.
 """
 
 from collections.abc import Collection, Sequence
@@ -71,7 +71,8 @@ def _check_vf(vf: Vf, name: str, pod: PodUid, held: Sequence[Holding]) -> Refusa
 def _free_vfs(
     request: ContainerRequest, inventory: Inventory, pod: PodUid, held: Sequence[Holding], kept: Collection[PciAddress]
 ) -> list[Vf]:
-    """In the order in which they are given: what this container, and then what the pod chose by number before; by address."""
+    """Return the free VFs in the order in which they are assigned: first those that this container, and then the pod, had by
+    number before; then by address."""
     by_pod: set[PciAddress] = set()
     taken: set[PciAddress] = set()
     for holding in held:
@@ -84,7 +85,7 @@ def _free_vfs(
 
 
 def _pci_order(bdf: PciAddress) -> tuple[int, str]:
-    """Sorts as numbers do: a domain of five digits comes after those of four."""
+    """Return a key that sorts as numbers do: a domain of five digits comes after those of four."""
     return len(bdf), bdf
 
 

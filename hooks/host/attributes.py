@@ -1,4 +1,4 @@
-"""Attributes of sysfs and procfs: one small file a value, and what is not there is None or empty, not an error.
+"""Attributes of sysfs and procfs: one small file per value; a missing one is None or empty, not an error.
 
 A function can be unbound, and its folder vanish, between two reads. That is absence. Anything else that fails (EIO, EACCES) is
 an OSError for the caller to report: a read error must never look like a value.
@@ -19,7 +19,7 @@ _ABSENT: Final = frozenset(
 
 
 def read_attribute(path: Path) -> str | None:
-    """The value without the line end."""
+    """Return the value without the line end."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as e:
@@ -37,7 +37,7 @@ def read_int(path: Path) -> int | None:
 
 
 def read_names(folder: Path) -> tuple[str, ...]:
-    """The entries of a folder, sorted."""
+    """Return the entries of a folder, sorted."""
     try:
         return tuple(sorted(entry.name for entry in folder.iterdir()))
     except OSError as e:
@@ -48,8 +48,9 @@ def read_names(folder: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def pinned(folder: Path) -> Iterator[Path]:
-    """The folder that this path leads to now, under a name that goes on leading there: its number is given to another device
-    while it is read, and attributes read one by one would be of two. One that is not there stays its path, and has none."""
+    """Yield the folder of this path under a name that keeps referring to the same folder: otherwise its number could be given
+    to another device while it is read, and the attributes would be of two devices. A missing folder keeps its path, and has no
+    attributes."""
     try:
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as e:
@@ -64,7 +65,7 @@ def pinned(folder: Path) -> Iterator[Path]:
 
 
 def read_link_name(path: Path) -> str:
-    """The last part of what a link really leads to: the driver's name, a function's address. Empty where it leads nowhere."""
+    """Return the last part of a link's real target: the driver's name, a function's address. Empty if it has no target."""
     try:
         return path.resolve(strict=True).name if path.is_symlink() else ""
     except OSError as e:
@@ -74,7 +75,7 @@ def read_link_name(path: Path) -> str:
 
 
 def read_real_path(path: Path) -> tuple[str, ...]:
-    """The parts of what a link really leads to; none where it leads nowhere."""
+    """Return the parts of a link's real target; none if it has no target."""
     try:
         return path.resolve(strict=True).parts
     except OSError as e:
@@ -84,12 +85,12 @@ def read_real_path(path: Path) -> tuple[str, ...]:
 
 
 def read_numa(host_root: Path, bdf: str) -> int | None:
-    """The NUMA node of a PCI function. The kernel's -1 is None: unknown, never node 0."""
+    """Return the NUMA node of a PCI function. The kernel's -1 is None: unknown, never node 0."""
     node = read_int(host_root / "sys/bus/pci/devices" / bdf / "numa_node")
     return node if node is not None and node >= 0 else None
 
 
 def read_device_number(path: Path) -> tuple[int, int] | None:
-    """major and minor of a `dev` attribute."""
+    """Return major and minor of a `dev` attribute."""
     major, _, minor = (read_attribute(path) or "").partition(":")
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None

@@ -1,4 +1,4 @@
-"""The kernel's boot id: what a grant was made under. A restart of a daemon keeps it, a reboot changes it.
+"""The kernel's boot id: it identifies the boot in which a grant was made. A restart of a daemon keeps it, a reboot changes it.
 
 Source: random(4), /proc/sys/kernel/random/boot_id.
 """

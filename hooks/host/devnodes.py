@@ -1,10 +1,10 @@
-"""A character device node below the host root, checked before anyone is told of it.
+"""Check a character device node below the host root before it is used.
 
 Every part of the path is opened relative to the one before, with O_PATH | O_NOFOLLOW: a link anywhere below the host root, a
 file, a FIFO or a block device where a node is expected is an error, and so is another device number than the kernel's own
 (sysfs, /proc/devices). O_PATH opens no driver, so a FIFO does not block and a GPU does not wake up.
 
-The check says what the node is now. The runtime opens the path again when it creates the container; /dev belongs to root.
+The check is valid for this moment only. The runtime opens the path again when it creates the container; /dev belongs to root.
 
 Source: open(2), O_PATH and O_NOFOLLOW; hostile cases: CVE-2024-0132, CVE-2025-23267.
 """
@@ -38,7 +38,7 @@ class DeviceNodeError(HostError):
 
 
 def read_char_device(host_root: Path, path: str, *, major: int | None, minor: int | None) -> CharDevice:
-    """The node at `path` as a container names it. A number that is None is not compared. Raises DeviceNodeError."""
+    """Return the node at `path`, as a container names it. A number that is None is not compared. Raise DeviceNodeError."""
     parts = path.split("/")
     if parts[0] != "" or len(parts) < 2 or any(part in ("", ".", "..") for part in parts[1:]):
         raise DeviceNodeError(Cause.PATH, path, "not a plain absolute path")
@@ -54,7 +54,7 @@ def read_char_device(host_root: Path, path: str, *, major: int | None, minor: in
 
 
 def read_driver_node(root: Path, path: str, *, majors: Mapping[str, int], driver: str, minor: int | None) -> CharDevice:
-    """The same for a node of a driver, whose major /proc/devices tells."""
+    """Return a node of a driver, whose major is in /proc/devices. Raise DeviceNodeError."""
     major = majors.get(driver)
     if major is None:
         raise DeviceNodeError(Cause.NO_DRIVER, path, f"/proc/devices lists no driver {driver}")
@@ -68,7 +68,7 @@ def find_device_root(host_root: Path, driver_root: str) -> Path:
 
 
 def _stat_below(host_root: Path, path: str, parts: list[str]) -> os.stat_result:
-    """Walks without following a link. The host root itself is what an operator configured: it may be one."""
+    """Stat the path without following a link. The host root itself may be a link: an operator configured it."""
     at = -1
     try:
         at = os.open(host_root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

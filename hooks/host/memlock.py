@@ -1,4 +1,5 @@
-"""Whether containers can register memory for RDMA: the limit of locked memory is their runtime's, and CRI has no field for it.
+"""Check whether containers can register memory for RDMA: they have their runtime's limit of locked memory, and CRI has no field
+for it.
 
 Source: getrlimit(2) RLIMIT_MEMLOCK; containers start with the limits of their runtime.
 """
@@ -13,12 +14,12 @@ from lading.sockets import peer_credentials
 # ibv_reg_mr pins what it registers, and programs register gigabytes: what is not unlimited is rarely enough.
 _ENOUGH: Final = 64 << 30
 _LINE: Final = re.compile(r"^Max locked memory\s+(\d+|unlimited)\s", re.MULTILINE)  # the soft limit
-# Local and answered by the kernel; a runtime whose backlog is full would hold the loop, and is no reason to.
+# Local, and answered by the kernel; a runtime whose backlog is full must not block the loop.
 _CONNECT_S: Final = 0.5
 
 
 def memlock_warning(host_root: Path, runtime: Path) -> str:
-    """What to change, or empty: also where the runtime can not be asked, which others report."""
+    """Return what to change, or an empty string: also if the runtime cannot be asked, which other checks report."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(_CONNECT_S)

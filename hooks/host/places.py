@@ -1,7 +1,7 @@
-"""Where a PCI function sits: the bridges above it, and the processor socket that its NUMA node belongs to.
+"""Find the place of a PCI function: the bridges above it, and the processor socket of its NUMA node.
 
-Enters: a function's address. Leaves: what sysfs shows, as facts; which devices share a switch is for who compares them. What
-sysfs does not tell (no such function, a NUMA node without processors) is absent, never a guess.
+Enters: a function's address. Leaves: the facts that sysfs shows; the caller compares them to find devices that share a switch.
+What sysfs does not show (no such function, a NUMA node without processors) is absent, never a guess.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci (the real path of a device is its place in the tree), sysfs-devices-system-cpu.
 """
@@ -12,19 +12,20 @@ from typing import Final
 
 from hooks.host.attributes import read_attribute, read_int, read_real_path
 
-# A host bridge's folder, `pci<domain>:<bus>`. It need not be the first one: ACPI's and the platform's lie above it on some.
+# A host bridge's folder, `pci<domain>:<bus>`. It need not be the first: on some machines ACPI's or the platform's is above it.
 _HOST_BRIDGE: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def read_path(host_root: Path, bdf: str) -> tuple[str, ...]:
-    """From the host bridge (`pci0000:17`) through each bridge down, without the function; empty where it is not there."""
+    """Return the path from the host bridge (`pci0000:17`) through each bridge down, without the function; empty if it does not
+    exist."""
     parts = read_real_path(host_root / "sys/bus/pci/devices" / bdf)
     first = next((place for place, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
     return parts[first:-1]
 
 
 def read_socket(host_root: Path, numa: int | None) -> int | None:
-    """The physical package of the first processor of this NUMA node."""
+    """Return the physical package of the first processor of this NUMA node."""
     if numa is None:
         return None
     processors = read_attribute(host_root / f"sys/devices/system/node/node{numa}/cpulist") or ""

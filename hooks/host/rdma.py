@@ -1,12 +1,12 @@
 """RDMA functions as sysfs shows them: PFs, their VFs, and the device nodes by which a container uses one.
 
 A VF's identity is its PCI address; everything else (ibdev, netdev, uverbs number) is looked up here, each time. Names are
-compared whole: `mlx5_1` is a prefix of `mlx5_10`, and `uverbs3` need not be `mlx5_3`. What can not be given to a container is
-there with `unhealthy` saying why: no driver, a VFIO driver, no or several ibdevs, no uverbs node, no GUID or GID. In exclusive
-rdma netns mode an ibdev that a pod took is not in the host's sysfs: such a VF shows as one without ibdev.
+compared whole: `mlx5_1` is a prefix of `mlx5_10`, and `uverbs3` need not be `mlx5_3`. A VF that cannot be given to a container
+is listed, and its `unhealthy` says why: no driver, a VFIO driver, no or several ibdevs, no uverbs node, no GUID or GID. In
+exclusive rdma netns mode an ibdev that a pod took is not in the host's sysfs: such a VF shows as one without ibdev.
 
-A PF is a function that has an ibdev, or a VF that has one, and is no VF itself. It is unhealthy where its VFs would reach
-nobody: no driver, or no port that is active. One without an ibdev of its own is well (bonded ports have one between them).
+A PF is a function that has an ibdev, or a VF that has one, and is no VF itself. It is unhealthy if its VFs could reach no peer:
+no driver, or no active port. A PF without an ibdev of its own is healthy (bonded ports share one).
 
 Source: Documentation/ABI/testing/sysfs-bus-pci (physfn, virtfn, sriov_*), sysfs-class-infiniband, sysfs-class-net.
 """
@@ -61,7 +61,8 @@ class _Host:
 
 
 def read_rdma(host_root: Path) -> tuple[tuple[Pf, ...], CharDevice | None, tuple[str, ...]]:
-    """The PFs with their VFs, the host's rdma_cm node, and what could not be read. Raises OSError if sysfs can not be listed.
+    """Return the PFs with their VFs, the host's rdma_cm node, and what could not be read. Raise OSError if sysfs cannot be
+    listed.
 
     A function that vanishes while it is read is left out.
     """
@@ -127,7 +128,7 @@ def _read_pf(host: _Host, bdf: PciAddress, problems: list[str]) -> Pf | None:
 
 
 def _read_vf_addresses(pf: Path) -> list[tuple[int, PciAddress]]:
-    """(index, address) of each `virtfn<index>` link that leads somewhere, by index."""
+    """Return (index, address) of each `virtfn<index>` link that has a target, by index."""
     found = []
     for name in read_names(pf):
         index = name.removeprefix(_VIRTFN)
@@ -137,7 +138,8 @@ def _read_vf_addresses(pf: Path) -> list[tuple[int, PciAddress]]:
 
 
 def _read_netdevs(function: Path) -> tuple[str, ...]:
-    """Its network devices, one for each port (ConnectX-3 has two); not IPoIB's children (ib0.8001), which stand on another."""
+    """Return the function's network devices, one for each port (ConnectX-3 has two); not IPoIB's children (ib0.8001), which are
+    built on another."""
     names = read_names(function / "net")
     return names if len(names) < 2 else tuple(name for name in names if _stands_alone(function / "net" / name))
 
@@ -156,7 +158,7 @@ def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems:
     if not unhealthy:
         uverbs, unhealthy = _read_uverbs(host, ibdev)
     netdevs = _read_netdevs(folder)
-    if len(netdevs) > 1:  # its RDMA device is as good as any
+    if len(netdevs) > 1:  # its RDMA device is as usable as any other
         problems.append(f"VF {bdf} has {' and '.join(netdevs)}, one for each port: none of them can be brought into a pod")
     vf = Vf(
         bdf=bdf,
@@ -171,7 +173,7 @@ def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems:
         umad=_read_umad(host, ibdev, problems) if ibdev else (),
         unhealthy=unhealthy or _nameless(host, ibdev),
     )
-    # Destroyed meanwhile: what was read above is no description of a VF that is there.
+    # Destroyed meanwhile: the values above do not describe an existing VF.
     return vf if folder.exists() else None
 
 
@@ -201,7 +203,8 @@ def _read_uverbs(host: _Host, ibdev: str) -> tuple[CharDevice | None, str]:
 
 
 def _read_umad(host: _Host, ibdev: str, problems: list[str]) -> tuple[CharDevice, ...]:
-    """umad and issm nodes: optional, so one that can not be used is a problem and no ill health."""
+    """Return the umad and issm nodes. They are optional, so one that cannot be used is a problem, but does not make the VF
+    unhealthy."""
     nodes = []
     for entry in (entry for entry in host.mads if entry.ibdev == ibdev):
         try:
@@ -221,7 +224,7 @@ def _read_link_layer(host: _Host, ibdev: str) -> str:
 
 
 def _unreachable(host: _Host, ibdevs: tuple[str, ...]) -> str:
-    """Why nothing gets past a PF's ports. A port that tells no state says nothing against it."""
+    """Describe why nothing passes a PF's ports. A port that reports no state counts as active."""
     states = {port: state for ibdev in ibdevs for port in _ports(host, ibdev) if (state := read_attribute(port / "state"))}
     if not states or _ACTIVE in states.values():
         return ""
@@ -229,7 +232,7 @@ def _unreachable(host: _Host, ibdevs: tuple[str, ...]) -> str:
 
 
 def _nameless(host: _Host, ibdev: str) -> str:
-    """Why no peer could address it: a node GUID of zero, or a GID table whose interface ids are all zero."""
+    """Describe why no peer could address it: a node GUID of zero, or a GID table whose interface ids are all zero."""
     guid = read_attribute(host.root / "sys/class/infiniband" / ibdev / "node_guid")
     if guid is not None and not guid.strip("0:"):
         return f"{ibdev} has the node GUID 0: set the VF's GUIDs through its PF"

@@ -1,6 +1,6 @@
-"""What happened between two inventories, as values: for the log, and for whoever has to act on a device that fell ill.
+"""The changes between two inventories, as values: for the log, and for the code that acts on a device that became unhealthy.
 
-A device's own numbers (index, minor, ibdev, netdev) may change and its processes do all the time: neither is an entry here.
+A device's own numbers (index, minor, ibdev, netdev) may change, and its processes often do: neither is a change here.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from hooks.model.inventory import Inventory
 class ChangeKind(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
-    UNHEALTHY = "unhealthy"  # also a device that is ill when it is first seen, and one whose reason is another now
+    UNHEALTHY = "unhealthy"  # also a device that is unhealthy when first seen, and one whose reason changed
     HEALTHY = "healthy"
     PROBLEM = "problem"
     SOLVED = "solved"
@@ -26,7 +26,7 @@ class Change:
 
 
 def decide_changes(old: Inventory, new: Inventory) -> tuple[Change, ...]:
-    """Devices first, in the order of the inventories, then problems."""
+    """Return the changes of devices, in the order of the inventories, then those of problems."""
     before, after = _health(old), _health(new)
     changes = [Change(kind=ChangeKind.REMOVED, device=device) for device in before if device not in after]
     for device, reason in after.items():

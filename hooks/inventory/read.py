@@ -1,4 +1,4 @@
-"""One reading of everything that a node has, below its host root. It can take seconds (NVML): nothing for the hot path."""
+"""Read all devices of a node, below its host root. It can take seconds (NVML), so never do it in the hot path."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,11 +26,11 @@ def read_inventory(
     shares_per_gpu: int = SHARES_PER_GPU,
     kernel_log: KernelLog | None = None,
 ) -> Inventory:
-    """Raises HostError where there is no node to read. What can not be read of a node is in `problems`.
+    """Read the node. Raise HostError if there is no node to read. What cannot be read of a node is in `problems`.
 
     `driver_root` has the driver's libraries, which are read if `driver_files` asks for them, and a driver container's device
-    nodes. `cdi_spec_dirs` are read for the names of CDI devices. `partitions` and `shares_per_gpu` are what the configuration
-    says; no file of the host tells them.
+    nodes. `cdi_spec_dirs` are read for the names of CDI devices. `partitions` and `shares_per_gpu` come from the configuration;
+    no file of the host has them.
     """
     for part in ("sys", "proc", "dev"):
         if not (host_root / part).is_dir():

@@ -1,10 +1,10 @@
-"""Keeps the newest inventory in memory, so that the hot path reads a value.
+"""Keep the newest inventory in memory, so that the hot path reads a value.
 
-The poll is the truth: sysfs on a real host sends no inotify events when a VF or a driver comes or goes. The folders that are
-watched as well (/dev, where nodes are made) only make a change seen sooner; a watch that can not be set costs nothing but that.
+The poll is authoritative: sysfs on a real host sends no inotify events when a VF or a driver comes or goes. The watches on
+folders (/dev, where nodes are made) only make changes visible sooner; without a watch, a change is only seen later.
 
-Reading happens in a thread of its own, one at a time: NVML is not asked twice at once, and a card that hangs in the driver
-holds neither the loop nor the end of the process up. A failed read keeps the last good inventory; `age_s` says how old it is.
+Reading happens in a thread of its own, one at a time: NVML is never called twice at a time, and a card that hangs in the driver
+delays neither the loop nor the end of the process. A failed read keeps the last good inventory; `age_s` is its age in seconds.
 """
 
 import asyncio
@@ -44,21 +44,22 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
     DirDeletedEvent,
 ]
 
-# In /dev much comes and goes that is none of ours: loop devices, volumes. Of the rest, what an inventory has: nodes, functions.
+# Much in /dev is irrelevant here: loop devices, volumes. These names are what an inventory contains: nodes, functions.
 _NAMES: Final = re.compile(
     r"nvidia|infiniband|uverbs|umad|issm|rdma_cm|gdrdrv|dri$|card[0-9]|renderD|channel[0-9]|[0-9a-f]{4,8}:"
 )
 
 
 def watched_folders(host_root: Path) -> tuple[Path, ...]:
-    """Where inotify can tell of a change; the last is for simulated nodes, a real sysfs is silent."""
+    """Return the folders where inotify can report a change; the last is for simulated nodes, because a real sysfs sends no
+    events."""
     folders = ("infiniband", "nvidia-caps", "nvidia-caps-imex-channels", "dri")
     return tuple(host_root / name for name in ("dev", *(f"dev/{name}" for name in folders), "sys/bus/pci/devices"))
 
 
 class InventoryWatch:
-    """`on_change(old, new)` is called on the loop when an inventory differs from the one before (the first one from an empty
-    one), `on_failure(error)` when a read failed; the latter must not raise."""
+    """The watch. `on_change(old, new)` is called on the loop when an inventory differs from the one before (the first one from
+    an empty one), `on_failure(error)` when a read failed; the latter must not raise."""
 
     def __init__(
         self,
@@ -84,16 +85,16 @@ class InventoryWatch:
 
     @property
     def current(self) -> Inventory | None:
-        """The last good inventory; None before the first."""
+        """Return the last good inventory; None before the first."""
         return self._current
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last good read began to be current; infinite before the first."""
+        """Return the seconds since the last good read began; infinite before the first."""
         return time.monotonic() - self._read_at if self._current is not None else float("inf")
 
     async def start(self, *, first_read_s: float = 10.0) -> None:
-        """Begins, once. Returns after the first read, whatever came of it, or after so many seconds, if the driver hangs."""
+        """Start, once. Return after the first read, whatever its result, or after this many seconds, if the driver hangs."""
         self._observer.start()
         self._watch_folders()
         self._polling = asyncio.create_task(self._poll(), name="inventory")
@@ -102,7 +103,7 @@ class InventoryWatch:
                 await self.refresh_now()
 
     async def close(self) -> None:
-        """Ends the background work. Does not wait for a read that hangs; who waits for one is cancelled."""
+        """Stop the background work. Do not wait for a read that hangs; callers that wait for one are cancelled."""
         if self._polling is not None:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -113,7 +114,7 @@ class InventoryWatch:
         self._observer.join()
 
     async def refresh_now(self) -> Inventory:
-        """The inventory of a read that began after this call; those who wait together share one. Raises HostError."""
+        """Return the inventory of a read that began after this call; callers that wait together share one. Raise HostError."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
         self._wake.set()
@@ -123,7 +124,7 @@ class InventoryWatch:
         return result
 
     def look_soon(self) -> None:
-        """Somebody did something that will show."""
+        """Read again soon: the caller changed something that an inventory shows."""
         self._wake.set()
 
     async def _poll(self) -> None:
@@ -157,11 +158,11 @@ class InventoryWatch:
         return new
 
     def _watch_folders(self) -> None:
-        """Folders come and go with kernel modules, and their watches with them."""
+        """Watch the folders. Folders come and go with kernel modules, and their watches with them."""
         for folder in self._folders:
             there = folder.is_dir()
             if there and folder not in self._watches:
-                with contextlib.suppress(OSError):  # gone again, or no inotify instance left: the poll sees it all the same
+                with contextlib.suppress(OSError):  # gone again, or no inotify instance left: the poll still sees changes
                     self._watches[folder] = self._observer.schedule(_Waker(self._wake), str(folder), event_filter=_EVENTS)
             elif not there and folder in self._watches:
                 self._observer.unschedule(self._watches.pop(folder))

@@ -1,7 +1,7 @@
-"""`lading.hook.v1.Ledger`, what a person asks of the daemon (`lading-hooks release`), beside the hook API on its socket.
+"""`lading.hook.v1.Ledger`: the requests of a person to the daemon (`lading-hooks release`), on the socket of the hook API.
 
-Enters: a device's name, and who asks. Leaves: what a release would do, or did; every one that was asked for is in the log, with
-the process and user that asked.
+Enters: a device's name, and the process that asks. Leaves: what a release would do, or did; each request is logged with the
+process and user that made it.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class LedgerService:
         self._log = log
 
     def methods(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
-        """By path; `peer` is who connected."""
+        """Return the methods by path; `peer` returns the process that connected."""
 
         def release(message: bytes) -> Later:
             try:
@@ -49,13 +49,15 @@ class LedgerService:
         except ConfigError as e:
             raise CallError(Status.NOT_FOUND, e.message) from e
         except RuntimeUnavailableError as e:
-            raise CallError(Status.UNAVAILABLE, f"nothing is released while nobody can say who runs: {e.message}") from e
+            raise CallError(
+                Status.UNAVAILABLE, f"nothing is released while the running containers are not known: {e.message}"
+            ) from e
         outcome = Outcome(done=tuple(release.steps))
         if request.force:
             outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
             tell(self._log, release.device, outcome, peer)
             if node.watch is not None:
-                node.watch.look_soon()  # what came back is to be seen before it is asked for
+                node.watch.look_soon()  # read the devices that came back before the next request for them
         return hook_pb2.ReleaseResponse(
             device=release.device,
             steps=map(printable, outcome.done),

@@ -1,8 +1,8 @@
 """The hook API (`lading.hook.v1.Hook`) over a Unix socket: one request in, one decision out.
 
-`wire` speaks gRPC on each connection; here are its methods and the connections. What needs no waiting is answered at once; a
-container whose VFs have to be attached, and a sandbox that may have some to give back, are answered by a task of their own.
-The listening socket is systemd's, or one made with care, which drops peers that are not trusted (lading.sockets).
+`wire` speaks gRPC on each connection; here are its methods and the connections. Requests that need no waiting are answered at
+once; a container whose VFs have to be attached, and a sandbox that may have VFs to give back, are answered by tasks of their
+own. The listening socket is systemd's, or one that drops untrusted peers (lading.sockets).
 """
 
 import asyncio
@@ -39,13 +39,14 @@ class HookService:
     def __init__(
         self, node: Node, *, answered: Callable[[Answer | Refusal, float], object] = lambda *_: None, tracing: Tracing = OFF
     ) -> None:
-        """`answered` is told of each container that was asked about, with the seconds that deciding and recording took."""
+        """Set the dependencies. `answered` is called for each container after its answer, with the seconds that deciding and
+        recording took."""
         self._node = node
         self._answered = answered
         self._tracing = tracing
 
     def methods(self) -> Mapping[bytes, Method]:
-        """By path: bytes in, bytes out."""
+        """Return the methods by path: bytes in, bytes out."""
         return {f"/{SERVICE}/Adjust".encode(): self._adjust, f"/{SERVICE}/Observe".encode(): self._observe}
 
     def _adjust(self, message: bytes) -> bytes | Later:
@@ -94,7 +95,7 @@ class HookService:
                 self._node.stopping(request.sandbox)
                 return self._give_back(request.sandbox) if self._node.has_vfs(request.sandbox) else _NOTHING
             case _:
-                return _NOTHING  # nothing of ours depends on the other stages
+                return _NOTHING  # Lading does nothing at the other stages
 
     def _finish(
         self, sandbox: hook_pb2.PodSandbox, answer: Answer | Refusal, took_s: float
@@ -162,17 +163,17 @@ async def _serialized(later: Coroutine[Any, Any, hook_pb2.AdjustResponse]) -> by
 
 
 class PeerService(Protocol):
-    """A service that is told who connected."""
+    """A service whose methods get the process that connected."""
 
     def methods(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]: ...
 
 
 class HookServer:
-    """The connections. `close` ends them: what was asked is answered, a little later if it must be, and what is asked after is
-    not taken."""
+    """The connections. `close` ends them: requests received before it are answered, even if that takes a little longer; later
+    requests are not accepted."""
 
     def __init__(self, service: HookService, log: Log, *others: PeerService) -> None:
-        """`others` are served on the same socket."""
+        """Set the dependencies. `others` are served on the same socket."""
         self._methods = service.methods()
         self._others = others
         self._log = log
@@ -186,7 +187,7 @@ class HookServer:
         )
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Close the server. May be called twice."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._open):
@@ -196,7 +197,7 @@ class HookServer:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await asyncio.sleep(0)  # they hear that they are gone
+        await asyncio.sleep(0)  # let the connections see that they are closed
 
     def _methods_for(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]:
         methods = dict(self._methods)
@@ -205,10 +206,10 @@ class HookServer:
         return methods
 
     def _failed(self, error: Exception) -> None:
-        """Type and place, not its text, which may quote what a pod says."""
+        """Log the type and place of an error, not its text, which may quote a pod's values."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        self._log.error(Event.GRANT_REFUSED, f"an error of ours: {where}", reason=Reason.INTERNAL)
+        self._log.error(Event.GRANT_REFUSED, f"internal error: {where}", reason=Reason.INTERNAL)
 
 
 class _Connection(asyncio.Protocol):
@@ -256,7 +257,7 @@ class _Connection(asyncio.Protocol):
         self._others.discard(self)
 
     def close(self) -> None:
-        """At once, or when the last of what was asked is answered."""
+        """Close the connection at once, or after the last answer."""
         if self._transport is None or self._transport.is_closing() or self._closing:
             return
         self._closing = True
@@ -268,7 +269,7 @@ class _Connection(asyncio.Protocol):
         return peer_credentials(self._transport.get_extra_info("socket"))
 
     def _later(self, stream: int, work: Later) -> None:
-        """Goes on to its end also when the caller, or the connection, is gone."""
+        """Run the coroutine to its end, also if the caller or the connection is gone."""
         task = asyncio.get_running_loop().create_task(self._answer(stream, work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)

@@ -1,11 +1,11 @@
 """gRPC's unary calls as their server speaks them, on one HTTP/2 connection: bytes in; bytes out, methods called between.
 
-Enters: bytes as the client sent them. Leaves: bytes for it. A method takes a message and answers one: at once, or later, by a
-coroutine that somebody else runs, while other calls of the connection are answered. What it raises is an error for its caller,
-with the status of a `CallError`. Refuses: frames and header blocks that are none (MalformedError ends the connection), messages
-over 16 MiB, compressed ones (none is announced), more than 256 calls at a time.
+Enters: bytes as the client sent them. Leaves: bytes for it. A method takes a message and returns one: at once, or later, by a
+coroutine that the connection's owner runs while other calls are answered. An exception is an error for its caller, with the
+status of a `CallError`. Refuses: malformed frames and header blocks (MalformedError ends the connection), messages over 16 MiB,
+compressed ones (no compression is announced), more than 256 calls at a time.
 
-Written because a container waits while its hook is asked: general servers take twice as long for a question as the decision.
+It exists because a container waits during the hook call: for each call, general servers take twice as long as the decision.
 
 Source: RFC 9113; gRPC's PROTOCOL-HTTP2.md.
 """
@@ -35,7 +35,7 @@ Method = Callable[[bytes], bytes | Later]
 
 
 class CallError(Exception):
-    """What a method raises to answer a status."""
+    """Raised by a method to answer with a status."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -60,8 +60,8 @@ class Conversation:
         failed: Callable[[Exception], None],
         later: Callable[[int, Later], object],
     ) -> None:
-        """`methods` by path; `failed` is told of what a method raised that is no CallError. `later` gets the stream of a call
-        that is not answered at once, and the coroutine to be run: what came of it is for `answer_later`."""
+        """Set the methods, by path. `failed` is called with an exception of a method that is not a CallError. `later` gets the
+        stream of a call that is not answered at once, and the coroutine to run: pass its result to `answer_later`."""
         self.last_stream = 0
         self._methods = methods
         self._failed = failed
@@ -75,13 +75,14 @@ class Conversation:
         self._out: list[bytes] = []
 
     def greet(self) -> bytes:
-        """What a server says first. Windows as large as a message may be, so that they are not updated while it comes."""
+        """Return the first bytes of a server. Its windows are as large as a message may be, so that they need no update while
+        it comes."""
         window = MAX_MESSAGE + frames.DEFAULT_MAX_FRAME_SIZE
         settings = _TWO_SETTINGS.pack(_MAX_CONCURRENT_STREAMS, _MAX_CALLS, frames.INITIAL_WINDOW_SIZE, window)
         return frames.frame(frames.SETTINGS, 0, 0, settings) + frames.window_update(0, window)
 
     def receive(self, data: bytes) -> bytes:
-        """What is to be sent in turn. MalformedError: `farewell`, and nothing more."""
+        """Return the bytes to send in answer. After a MalformedError, send `farewell` and nothing more."""
         if self._preface:
             self._preface, taken = frames.read_preface(self._preface, data)
             data = data[taken:]
@@ -94,7 +95,7 @@ class Conversation:
         return self._taken()
 
     def answer_later(self, stream: int, result: bytes | Exception) -> bytes:
-        """What is to be sent, once a call's coroutine has ended. Nothing where its caller gave it up meanwhile."""
+        """Return the bytes to send when a call's coroutine has ended; nothing if its caller gave it up meanwhile."""
         call = self._calls.get(stream)
         if isinstance(result, Exception):
             self._answer_error(stream, result, given_up=call is None)
@@ -104,7 +105,7 @@ class Conversation:
 
     @property
     def waiting(self) -> bool:
-        """Some call is to be answered later."""
+        """Return whether a call still waits for a later answer."""
         return any(call.asked and not call.answered for call in self._calls.values())
 
     def farewell(self, code: ErrorCode = ErrorCode.NO_ERROR) -> bytes:
@@ -146,7 +147,7 @@ class Conversation:
         if call is None or call.asked:
             if stream == 0 or stream > self.last_stream:
                 raise MalformedError(ErrorCode.PROTOCOL_ERROR, "DATA of no call")
-            return  # of one that is over
+            return  # the stream is closed
         start, end = frames.unpadded(buffer, flags, start, end)
         call.content += memoryview(buffer)[start:end]
         if flags & frames.END_STREAM:
@@ -171,7 +172,7 @@ class Conversation:
     # ---- calls
 
     def _ask(self, stream: int, call: _Call) -> None:
-        """The request is whole."""
+        """Call the method: the request is complete."""
         call.asked = True
         try:
             result = self._method(dict(call.fields))(self._message(call.content))
@@ -216,7 +217,7 @@ class Conversation:
         return bytes(memoryview(content)[messages.PREFIX_LENGTH :])
 
     def _error(self, stream: int, status: Status, message: str) -> None:
-        """An answer that is an error and nothing else: trailers only."""
+        """Answer with an error and nothing else: trailers only."""
         self._calls.pop(stream, None)
         block = HeaderLane().render(messages.trailers_only(status, message))
         self._out.append(self._sender.headers(stream, block, end_stream=True))
@@ -226,7 +227,7 @@ class Conversation:
             self._send(call)
 
     def _send(self, call: _Call) -> None:
-        """As much of the reply as the client has room for; then the trailers."""
+        """Send as much of the reply as the client's window allows; then the trailers."""
         reply = call.reply
         self._out += self._sender.data(reply, end_stream=False)
         if not reply.left:
