@@ -35,8 +35,8 @@ class NetdevPolicy:
 
     @property
     def expected(self) -> bool:
-        """Return whether a VF may be in a pod by Lading, or by a plugin that does not report it: its network device is then not
-        the host's."""
+        """Return whether Lading moves network devices into pods by default. A device that is missing on the host was then moved
+        by Lading, or by an unknown process."""
         return self.attaches and self.by_default
 
 

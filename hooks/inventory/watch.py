@@ -90,7 +90,7 @@ class InventoryWatch:
 
     @property
     def age_s(self) -> float:
-        """Return the seconds since the last good read began; infinite before the first."""
+        """Return the seconds since the last good read became current; infinite before the first."""
         return time.monotonic() - self._read_at if self._current is not None else float("inf")
 
     async def start(self, *, first_read_s: float = 10.0) -> None:
