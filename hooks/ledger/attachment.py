@@ -2,7 +2,7 @@
 
 Canonical JSON, read back strictly (`canonical`). Every name in it is checked too, because what is read is acted on: a release
 renames devices and sets up a PF by it, and a container is given the nodes of the VF that it says. Refused, as StateError: what
-is no address, interface name, MAC or path of ours; numbers out of range.
+is not an address, interface name, MAC or path in Lading's form; numbers out of range.
 
 Source: linux/if_link.h, dev_valid_name (net/core/dev.c), infiniband's device nodes (drivers/infiniband/core).
 """
@@ -38,7 +38,7 @@ def render_attachment(attachment: Attachment) -> str:
 
 
 def render_attachments(attachments: Iterable[Attachment]) -> str:
-    """The annotation: what one container was given."""
+    """Return the annotation: the attachments of one container."""
     return render_canonical(tuple(attachments)).decode()
 
 
@@ -57,8 +57,8 @@ def parse_attachments(text: str) -> tuple[Attachment, ...]:
 
 
 def newest_of_each(attachments: Iterable[Attachment], *, taken: Collection[int] = ()) -> tuple[Attachment, ...]:
-    """Of each VF the one that was begun last: several containers say the same, and one that has exited an older one. No two of
-    the answer have one generation, and none has one that is `taken`."""
+    """Return the newest attachment of each VF: several containers report the same one, and an exited container reports an older
+    one. No two of the result have the same generation, and none has one that is `taken`."""
     newest: dict[PciAddress, Attachment] = {}
     for one in sorted(attachments, key=lambda a: (a.generation, a.bdf)):
         newest[one.bdf] = one
@@ -71,7 +71,7 @@ def newest_of_each(attachments: Iterable[Attachment], *, taken: Collection[int] 
 
 
 def check_attachment(attachment: Attachment) -> None:
-    """StateError where what was written could not be read back."""
+    """Raise StateError if the written form could not be read back."""
     for problem in _problems(attachment):
         raise StateError(f"cannot keep an attachment: {problem}")
 
@@ -110,7 +110,7 @@ def _vf_problems(vf: Vf) -> Iterator[str]:
 
 
 def _node_problems(node: CharDevice) -> Iterator[str]:
-    """A container is given this node: it must not be able to be another one, as a disk's."""
+    """Yield problems of this node. A container gets it, so it must not be another device, for example a disk."""
     yield from _unless(_NODE.fullmatch(node.path) is not None, node.path, "no RDMA device node")
     yield from _unless(_is_path(node.host_path) and node.host_path.endswith(node.path), node.host_path, "another node")
     yield from _unless(0 < node.major <= _LARGEST_U32 and 0 <= node.minor <= _LARGEST_U32, node.path, "without its number")

@@ -1,7 +1,7 @@
-"""The history as a person asks for it: who held a device, what a pod had, since when; as a table, as JSON.
+"""Show the history to a person: the holders of a device, the devices of a pod, since a time; as a table, as JSON.
 
-Enters: periods. Leaves: one line a device of each, in the order in which they began, newest last. The JSON's keys are those of
-docs/reference.md, all of them always; times are ISO 8601 in UTC. Refuses what is no time and no length of time.
+Enters: periods. Leaves: one line per device of each, in the order in which they began, newest last. The JSON's keys are those
+of docs/reference.md, all of them always; times are ISO 8601 in UTC. Refuses a text that is neither a time nor a length of time.
 """
 
 import re
@@ -35,12 +35,12 @@ class Entry:
 
     @property
     def card(self) -> str:
-        """Of a GPU or MIG instance."""
+        """Return the card of a GPU or MIG instance."""
         return self.gpu.uuid if self.gpu else ""
 
 
 def parse_since(text: str, now: int) -> int:
-    """Unix seconds: `7d` is seven days ago; else an ISO 8601 date or time, in UTC where it does not say otherwise."""
+    """Return Unix seconds: `7d` is seven days ago; otherwise an ISO 8601 date or time, in UTC if it names no other zone."""
     if ago := _AGO.fullmatch(text):
         return now - int(ago[1]) * _UNITS[ago[2]]
     try:
@@ -54,7 +54,8 @@ def parse_since(text: str, now: int) -> int:
 
 
 def list_entries(periods: Iterable[Period], *, devices: frozenset[str] | None = None, pod: str = "") -> tuple[Entry, ...]:
-    """`devices`: any of these names; a card's is also that of its instances. `pod`: a uid, a name, or namespace/name."""
+    """List the entries. `devices`: any of these names; a card's name includes its instances. `pod`: a uid, a name, or
+    namespace/name."""
     ordered = sorted(periods, key=lambda period: period.since)
     found = (entry for period in ordered if _is_of(period, pod) for entry in _entries(period))
     return tuple(entry for entry in found if devices is None or not devices.isdisjoint((entry.device, entry.card)))
@@ -73,7 +74,7 @@ def _entries(period: Period) -> Iterator[Entry]:
 
 
 def as_json(entries: Iterable[Entry], *, ledger: str, now: int) -> dict[str, Any]:
-    """What is not known or not so is null."""
+    """Return the entries as JSON values. An unknown or missing value is null."""
     return {"ledger": ledger, "at": iso(now), "entries": [_entry_json(entry) for entry in entries]}
 
 
@@ -112,7 +113,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _terms(entry: Entry) -> str:
-    """How much of it, and by whose word."""
+    """Describe the amount of the device, and who decided it."""
     period, gpu = entry.period, entry.gpu
     terms = []
     if gpu is not None and gpu.memory_mib is not None:

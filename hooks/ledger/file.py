@@ -1,4 +1,4 @@
-"""The file `node.db`: made whole or not at all, opened only when sound, ours, and of a version that we know.
+"""The file `node.db`: it is made whole or not at all, and opened only if it is sound, Lading's, and of a known version.
 
 A file that is damaged, empty, another program's or of a newer version is a StateError that names the command to rebuild it; a
 disk that is full or read-only is one that says so. SQLite itself would begin anew in an empty file, and would replay a log
@@ -27,7 +27,8 @@ _BUSY_MS: Final = 1000  # a person's sqlite3 shell may hold a lock; the hook cal
 
 
 def lock_directory(directory: Path) -> contextlib.ExitStack:
-    """Until the answer is closed, no other daemon opens a ledger here: what it keeps in memory would be stale."""
+    """Lock the directory until the result is closed: no other daemon may open a ledger here, because its memory would be
+    stale."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -47,7 +48,7 @@ def lock_directory(directory: Path) -> contextlib.ExitStack:
 
 
 def make(path: Path) -> Path:
-    """An empty ledger beside `path`, under a name to be renamed from when it is whole."""
+    """Make an empty ledger beside `path`, under a name to be renamed from when it is whole."""
     new = path.with_name(path.name + ".new")
     try:
         for name in (new, *_logs(new)):
@@ -73,7 +74,7 @@ def refuse_orphaned_log(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A sound ledger, brought to this version. To be closed by the caller."""
+    """Open a sound ledger, brought to this version. The caller closes it."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise StateError(f"cannot open ledger {path}: not a regular file")
@@ -94,14 +95,15 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def look_into(path: Path) -> sqlite3.Connection:
-    """For reading only, beside a daemon or without one. To be closed by the caller; nothing is left behind: where no daemon has
-    it open there is no log, and a reader that might need one would make it."""
+    """Open a ledger for reading only, with or without a running daemon. The caller closes it. Nothing is left behind: if no
+    daemon has it open there is no log, and a reader that might need one would make it."""
     how = "mode=ro" if any(os.path.lexists(log) for log in _logs(path)) else "mode=ro&immutable=1"
     return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file it is now: device and inode, which is not used again while we have it open."""
+    """Return the identity of the file at this path: device and inode, which is not used again while this process has it
+    open."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -110,7 +112,8 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:
-    """Whether the file is no longer at its path: SQLite would go on writing into one that nobody finds again."""
+    """Return an error if the file is no longer at its path: SQLite would go on writing into a file that no later process can
+    find."""
     if identity(path) == opened:
         return None
     return StateError(
@@ -120,12 +123,13 @@ def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:
 
 
 def version(db: sqlite3.Connection) -> int:
-    """How many steps of the schema this file has seen."""
+    """Return the number of steps of the schema that this file has."""
     return _pragma(db, "user_version")
 
 
 def set_aside(path: Path) -> Path | None:
-    """The old file and its logs get a free name (a person may want to look); the file keeps its own until it is replaced."""
+    """Give the old file and its logs a free name, because a person may want to look; the file keeps its own name until it is
+    replaced."""
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.damaged-{number}")):
         number += 1
@@ -141,7 +145,7 @@ def set_aside(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def damage_explained(path: Path) -> Iterator[None]:
-    """What goes wrong while a ledger is opened, as a StateError with what to do."""
+    """Turn errors while a ledger is opened into a StateError that says what to do."""
     try:
         yield
     except sqlite3.Error as e:
@@ -153,7 +157,7 @@ def damage_explained(path: Path) -> Iterator[None]:
 
 
 def state_error(verb: str, path: Path, error: sqlite3.Error) -> StateError:
-    """A damaged file is to be rebuilt; a full, read-only or failing disk is not helped by that."""
+    """Return the error. A damaged file has to be rebuilt; that does not help against a full, read-only or failing disk."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the primary code, without the extension
     match code:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
@@ -166,7 +170,7 @@ def state_error(verb: str, path: Path, error: sqlite3.Error) -> StateError:
 
 
 def refuse_unsound(path: Path, db: sqlite3.Connection) -> None:
-    """Reads only. Raises StateError."""
+    """Raise StateError if the ledger is not sound. Only reads."""
     if _pragma(db, "application_id") != APPLICATION_ID:
         raise StateError(f"cannot open ledger {path}: another program's database", hint=_REBUILD)
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -189,7 +193,7 @@ def _apply_migrations(db: sqlite3.Connection, seen: int) -> None:
 
 
 def _logs(path: Path) -> tuple[Path, ...]:
-    """What SQLite keeps beside a database."""
+    """Return the files that SQLite keeps beside a database."""
     return tuple(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
 
 

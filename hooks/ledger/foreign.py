@@ -1,7 +1,8 @@
-"""Cards in use by pods that were not granted them here: pods from before Lading came, of a device plugin, or privileged.
+"""Find cards in use by pods without a grant: pods from before Lading was installed, pods of a device plugin, or privileged
+pods.
 
 `read_cgroups` asks the kernel which cgroup each GPU process is in; `decide_foreign` tells pods from host processes and leaves
-out those that hold the card by a grant of ours. A process that ended meanwhile holds nothing. kubelet's part of a path is
+out those that hold the card by a grant. A process that ended meanwhile holds nothing. kubelet's part of a path is
 taken from the outside in, so that a cgroup which a container made for itself can not name another pod.
 
 Source: kubelet's pkg/kubelet/cm/cgroup_manager_linux.go (cgroupfs and systemd names), containerd's and CRI-O's scopes,
@@ -39,7 +40,7 @@ class Foreign:
 
 
 def read_cgroups(host_root: Path, pids: Iterable[int]) -> dict[int, str]:
-    """`/proc/<pid>/cgroup` of each process that is still there."""
+    """Return `/proc/<pid>/cgroup` of each process that still exists."""
     texts = {}
     for pid in pids:
         path = host_root / "proc" / str(pid) / "cgroup"
@@ -53,7 +54,8 @@ def read_cgroups(host_root: Path, pids: Iterable[int]) -> dict[int, str]:
 
 
 def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Foreign:
-    """Cards held without a grant, by whom, at this moment: a process of the inventory may be gone, and the grant of its pod."""
+    """Find cards held without a grant, and by whom, at this moment: a process of the inventory may have ended, and its pod's
+    grant too."""
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
     return decide_foreign(inventory.gpus, read_cgroups(host_root, pids), grants)
 
@@ -84,7 +86,8 @@ def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Coll
 
 
 def parse_cgroup(text: str) -> PodProcess | None:
-    """Whose process it is, from the content of /proc/<pid>/cgroup (v1: a line a hierarchy; v2: one `0::` line)."""
+    """Return the pod and container of a process, from the content of /proc/<pid>/cgroup (v1: a line per hierarchy; v2: one
+    `0::` line)."""
     for line in text.splitlines():
         _, _, path = line.partition(":")[2].partition(":")
         if process := _parse_path(path.removesuffix(" (deleted)")):

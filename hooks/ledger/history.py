@@ -1,8 +1,8 @@
-"""The history: who held which devices of this node, from when to when, by whose decision; in `node.db` beside the grants.
+"""The history: which pod held which devices of this node, from when to when, and who decided it; in `node.db` with the grants.
 
-A row a grant. It is written in the transaction that records the grant, and ended, once, in the one that frees it, so that
-neither is on disk without the other; the schema lets nobody write any other change of it. What ended long ago is taken away in
-small steps (`prune`), behind the calls that containers wait for. One thread, as the ledger that it is opened with.
+One row per grant. It is written in the transaction that records the grant, and ended, once, in the one that frees it, so that
+neither is on disk without the other; the schema allows no other change of it. Old rows are deleted in small steps (`prune`),
+after the calls that containers wait for. Use it in one thread, like the ledger that it is opened with.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Begun(NamedTuple):
 
 class History:
     def __init__(self, db: sqlite3.Connection, transaction: Transaction) -> None:
-        """`transaction`: all that is done in it is on disk when it ends, or StateError."""
+        """Open the history. `transaction`: all changes in it are on disk when it ends, or it raises StateError."""
         self._transaction = transaction
         held = db.execute(f"SELECT id, {', '.join(_COLUMNS)} FROM history WHERE until IS NULL")  # noqa: S608
         begun = (Begun(row, _period(columns)) for row, *columns in held)
@@ -52,11 +52,11 @@ class History:
         (self._rows,) = db.execute("SELECT count(*) FROM history").fetchone()
 
     def past(self) -> tuple[Past, ...]:
-        """The last few holders of each device, newest first."""
+        """Return the last few holders of each device, newest first."""
         return self._past
 
     def begin(self, db: sqlite3.Connection, grant: Grant, *, began: Began, key_id: str) -> Begun:
-        """In a transaction of the ledger; when that is over, `has_begun`."""
+        """Begin a period, in a transaction of the ledger; call `has_begun` after it."""
         period = period_of(grant, began=began, key_id=key_id)
         return Begun(write_period(db, period), period)
 
@@ -65,7 +65,7 @@ class History:
         self._rows += 1
 
     def end(self, db: sqlite3.Connection, grants: Iterable[Grant], end: End) -> list[Period]:
-        """The same of what these grants began; then `have_ended`."""
+        """End the periods that these grants began, in a transaction of the ledger; call `have_ended` after it."""
         over = [self._held[grant.key] for grant in grants if grant.key in self._held]
         db.executemany(_END, [(*_end_columns(end), begun.row) for begun in over])
         return [replace(begun.period, end=end) for begun in over]
@@ -76,8 +76,8 @@ class History:
         self._past = add_past(periods, self._past)
 
     def prune(self, before: int) -> bool:
-        """One step: some of what ended before this time, or of what is too much. Whether there may be more. What is held
-        stays, however long."""
+        """Do one step: delete some rows that ended before this time, or that are over the limit. Return whether there may be
+        more. Rows of present holders stay, however old they are."""
         with self._transaction() as db:
             gone = db.execute(_OLDEST, (before, STEP)).fetchall()
             if len(gone) < min(excess := self._rows - MOST, STEP):
@@ -88,19 +88,19 @@ class History:
 
 
 def write_period(db: sqlite3.Connection, period: Period) -> int:
-    """Answers the id of its row."""
+    """Write a period. Return the id of its row."""
     begun = (period.pod, period.container, period.namespace, period.pod_name, period.form.value, period.gen, period.key_id)
     row = (*begun, render_json(period.devices), period.began.value, period.since, *_end_columns(period.end))
     return db.execute(_INSERT, row).lastrowid or 0
 
 
 def read_periods(db: sqlite3.Connection, *, since: int) -> tuple[Period, ...]:
-    """Of what was held at this time or later, in the order in which it was written."""
+    """Return the periods with a holder at this time or later, in the order in which they were written."""
     return tuple(map(_period, db.execute(f"{_SELECT} WHERE until IS NULL OR until >= ? ORDER BY id", (since,))))
 
 
 def salvage_periods(db: sqlite3.Connection) -> tuple[Period, ...]:
-    """What can be read of a ledger that may be damaged, row by row; nothing where it is of a version without a history."""
+    """Return what can be read of a ledger that may be damaged, row by row; nothing if its version has no history."""
     found = []
     with contextlib.suppress(sqlite3.Error):
         for row in db.execute(f"{_SELECT} ORDER BY id"):

@@ -1,10 +1,9 @@
 """The journal: which VF is in which sandbox, and how far; in `node.db` beside the grants, all of it in memory too.
 
-A row is committed before the step that it names is begun, so that whoever starts after us knows what may have been changed. At
-most one row a VF. Each has a generation that this node never uses again (a rebuilt ledger goes on after the largest that a
-container tells of): what is said of another generation is refused, so a late release can not touch a VF that has a new
-owner. Writes raise StateError and change nothing when the disk does not take them. One thread, as the ledger that it is opened
-with.
+A row is committed before the step that it names is begun, so that the next process knows what may have been changed. At most
+one row per VF. Each has a generation that this node never uses again (a rebuilt ledger continues after the largest in a
+container's annotation): a change for another generation is refused, so a late release cannot touch a VF that has a new owner.
+If the disk fails, writes raise StateError and change nothing. Use it in one thread, like the ledger that it is opened with.
 """
 
 import sqlite3
@@ -27,7 +26,8 @@ Transaction = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 class Journal:
     def __init__(self, rows: Iterable[Attachment], transaction: Transaction) -> None:
-        """`rows`: what the table has. `transaction`: all that is done in it is on disk when it ends, or StateError."""
+        """Open the journal. `rows`: the table's content. `transaction`: all changes in it are on disk when it ends, or it
+        raises StateError."""
         self._transaction = transaction
         self._rows = {row.bdf: row for row in rows}
 
@@ -41,8 +41,8 @@ class Journal:
         return tuple(row for row in self._rows.values() if row.sandbox == sandbox)
 
     def begin(self, attachment: Attachment) -> Attachment:
-        """Its generation is given here. Refused where the VF has a row already: what is recorded as its original then is what
-        the row's attachment made of it."""
+        """Record the attachment and give it a generation. Refuse if the VF has a row already: its recorded original would then
+        be the result of that row's attachment."""
         if (there := self._rows.get(attachment.bdf)) is not None:
             raise StateError(f"cannot begin an attachment of {attachment.bdf}: one of sandbox {there.sandbox} is not over")
         with self._transaction() as db:
@@ -54,7 +54,7 @@ class Journal:
         return row
 
     def reach(self, vf: PciAddress, generation: int, step: Step, *, failure: str = "") -> Attachment:
-        """Before `step` is begun; or, with `failure`, after an attempt at it."""
+        """Record the step before it begins; or, with `failure`, after an attempt at it."""
         row = replace(self._own(vf, generation), step=step, failure=failure)
         with self._transaction() as db:
             db.execute(_UPDATE, (render_attachment(row), generation))
@@ -62,18 +62,18 @@ class Journal:
         return row
 
     def forget(self, vf: PciAddress, generation: int) -> None:
-        """The VF is as it was before, and free."""
+        """Delete the row: the VF is as it was before, and free."""
         self._own(vf, generation)
         with self._transaction() as db:
             db.execute("DELETE FROM attachments WHERE generation = ?", (generation,))
         del self._rows[vf]
 
     def restore(self, rows: Iterable[Attachment]) -> None:
-        """What containers say of VFs that have no row. Generations go on after the largest; one that a row has by now, because
-        it was given again after the ledger was lost, is another's."""
+        """Record the attachments in containers' annotations for VFs that have no row. Generations continue after the largest;
+        if a row has one by now, because it was used again after the ledger was lost, it belongs to that row."""
         missing = (row for row in rows if row.bdf not in self._rows)
         new = newest_of_each(missing, taken={row.generation for row in self._rows.values()})
-        if not new:  # as with nearly every comparison with the runtime: nothing is written, on a full disk too
+        if not new:  # the usual case: nothing is written, so that it also works on a full disk
             return
         with self._transaction() as db:
             write_rows(db, new)
@@ -97,7 +97,7 @@ def read_rows(db: sqlite3.Connection) -> tuple[Attachment, ...]:
 
 
 def write_rows(db: sqlite3.Connection, rows: Iterable[Attachment]) -> None:
-    """Into a table that has none of their VFs."""
+    """Write rows into a table that has none of their VFs."""
     for row in rows:
         check_attachment(row)
         db.execute(_RESTORE, (row.generation, row.bdf, render_attachment(row)))

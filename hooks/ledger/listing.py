@@ -1,8 +1,8 @@
-"""Who holds which device of the node, since when, and why what is not free is not.
+"""List the holders of the node's devices, since when they hold them, and why a device is not free.
 
 Enters: the inventory (with what is away in pods, `attach.overlay`), the ledger's grants, journal and tombstones, and which
-processes use cards. Leaves: one entry for every GPU, MIG instance and VF, and for what somebody holds that the node does not
-have any more. `table` shows them.
+processes use cards. Leaves: one entry for every GPU, MIG instance and VF, and for devices that have a holder but no longer
+exist on the node. `table` shows them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,13 +39,13 @@ class State(StrEnum):
     RETURNING = "returning"  # on its way back from a pod, or not able to come back
     DIVIDED = "divided"  # a card in MIG mode: given by its instances only
     FOREIGN = "foreign"  # a pod uses the card without a grant
-    UNKNOWN_HOLDER = "unknown-holder"  # a VF's network device is in a namespace into which we did not put it
+    UNKNOWN_HOLDER = "unknown-holder"  # a VF's network device is in a namespace into which Lading did not put it
     UNHEALTHY = "unhealthy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What the ledger says."""
+    """The content of the ledger."""
 
     grants: Sequence[Grant] = ()
     attachments: Sequence[Attachment] = ()
@@ -86,7 +86,7 @@ class Entry:
 
     @property
     def why(self) -> str:
-        """Never empty of what is not free."""
+        """Return why the device is not free; never empty for such a device."""
         granted = [f"granted to {holder.name}" + (f" ({holder.note})" if holder.note else "") for holder in self.holders]
         row = [f"in pod {self.attachment.namespace}/{self.attachment.pod_name}"] if self.attachment else []
         return "; ".join([*granted, *row, *self.notes])
@@ -101,8 +101,8 @@ class Entry:
 def list_devices(
     inventory: Inventory, said: Said, *, foreign: Foreign, strays: Collection[PciAddress] = frozenset()
 ) -> tuple[Entry, ...]:
-    """Cards with their instances, then VFs, as the inventory has them; after each kind what is gone. `strays`: VFs whose
-    network device is away with nobody of ours knowing."""
+    """List cards with their instances, then VFs, in the order of the inventory; after each kind the devices that are gone.
+    `strays`: VFs whose network device another process moved away."""
     cards, vfs = _holders(said)
     rows = {row.bdf: row for row in said.attachments}
     known = {vf.bdf for vf in inventory.vfs}
@@ -214,7 +214,7 @@ def _state_of(row: Attachment) -> State:
 
 
 def _journaled(row: Attachment, holders: Sequence[Holder]) -> str:
-    """In which sandbox, how far, and what it hangs at."""
+    """Describe the sandbox, the step, and the failure of an attachment."""
     others = all(holder.grant.pod != row.pod for holder in holders)
     pod = f" of pod {row.namespace}/{row.pod_name}" if holders and others else ""
     step = "" if row.step is Step.ATTACHED else f", step {row.step}"

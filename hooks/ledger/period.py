@@ -1,4 +1,4 @@
-"""A period: one container's hold of its devices, from the grant to its end, and by whose decision each of the two came.
+"""A period: one container's hold of its devices, from the grant to its end, and who decided each of the two.
 
 Times are the node's clock, in Unix seconds: where that was set back, a period can end before it began.
 """
@@ -21,13 +21,13 @@ PAST_OF_A_NODE: Final = 64
 
 class Began(StrEnum):
     CREATED = "created"
-    ADOPTED = "adopted"  # found on a container of the runtime: the ledger had lost it, or never heard of it
+    ADOPTED = "adopted"  # found on a container of the runtime: the ledger had lost it, or never had it
 
 
 class Ended(StrEnum):
     RELEASED = "released"  # the pod's containers have exited
     FORCED = "forced"  # a person released it
-    GIVEN_UP = "given-up"  # a device fell ill, and the container got another
+    GIVEN_UP = "given-up"  # a device became unhealthy, and the container got another
     LOST = "lost"  # the ledger was rebuilt, and no container had it any more
 
 
@@ -80,7 +80,7 @@ def period_of(grant: Grant, *, began: Began, key_id: str = "") -> Period:
 
 
 def continued(periods: Iterable[Period], grants: Collection[Grant], *, at: int) -> Iterator[Period]:
-    """The history of a ledger that is rebuilt with these grants: what was held and still is goes on, the rest was lost."""
+    """Yield the history of a ledger that is rebuilt with these grants: holds that still exist go on, the others are lost."""
     held = {grant.key: grant for grant in grants}
     for period in periods:
         if period.end is not None:
@@ -97,12 +97,12 @@ def continued(periods: Iterable[Period], grants: Collection[Grant], *, at: int) 
 
 
 def past_of(periods: Iterable[Period]) -> tuple[Past, ...]:
-    """`periods` are over, newest first."""
+    """Return the past of each device. `periods` are over, newest first."""
     return _newest(Past(device, period) for period in periods for device in period.devices.names)
 
 
 def add_past(periods: Iterable[Period], past: tuple[Past, ...]) -> tuple[Past, ...]:
-    """With what has just ended, of `past_of` before."""
+    """Add the periods that just ended to an earlier result of `past_of`."""
     return _newest((*past_of(periods), *past))
 
 

@@ -1,6 +1,6 @@
-"""The ledger beside the runtime's lists: what to release, adopt, note and forget, and what a person has to look at.
+"""Compare the ledger with the runtime's lists: what to release, adopt, note and forget, and what a person has to look at.
 
-Enter: the grants as they were *before* the lists were asked for, and the lists (None where asking failed). Leave: actions, to
+Enter: the grants as they were *before* the lists were requested, and the lists (None where asking failed). Leave: actions, to
 be applied as they are, and problems. A list that failed, or an empty list of sandboxes beside a grant whose pod was not seen to
 stop, releases nothing. (The last container of a node must be able to end: of containers an empty list is believed.)
 
@@ -126,13 +126,14 @@ def reconcile(
 def rebuild(
     sandboxes: Sequence[cri.PodSandbox] | None, containers: Sequence[cri.Container] | None, *, now: int, boot_id: str
 ) -> Actions:
-    """What a ledger that is lost should hold: everything that is in use is in `adopt`, what of it is in a pod's namespace in
-    `restore`. Nothing of it where a list failed."""
+    """Return the content of a rebuilt ledger: everything in use is in `adopt`, its attachments in `restore`. Return nothing of
+    it if a list failed."""
     return reconcile((), {}, sandboxes, containers, now=now, boot_id=boot_id)
 
 
 def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
-    """Pairs of pods that hold one device which only one may. Shares of one card are for whoever adds them up."""
+    """Return pairs of pods that hold one device which only one may hold. Shares of one card are not checked here, but where
+    they are added up."""
     return tuple(
         _problem(
             ProblemKind.DEVICE_HELD_TWICE,
@@ -160,7 +161,8 @@ def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
 
 
 def both_hold(one: Devices, other: Devices) -> Iterator[str]:
-    """The devices of both that only one of two pods may have. Shares of one card are for whoever adds them up."""
+    """Yield the devices of both that only one of two pods may have. Shares of one card are not checked here, but where they are
+    added up."""
     for a in one.gpus:
         if any(a.uuid == b.uuid and _exclude(a, b) for b in other.gpus):
             yield a.mig_uuid or a.uuid
@@ -168,14 +170,14 @@ def both_hold(one: Devices, other: Devices) -> Iterator[str]:
 
 
 def _exclude(a: GrantedGpu, b: GrantedGpu) -> bool:
-    """Two shares of a card, or two of its MIG instances, go together."""
+    """Return whether two pods may not hold both. Two shares of a card, or two of its MIG instances, are compatible."""
     if not a.mig_uuid and not b.mig_uuid:
         return a.whole or b.whole
     return not a.mig_uuid or not b.mig_uuid or a.mig_uuid == b.mig_uuid
 
 
 def _identify(sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> list[_Found]:
-    """Whose each container is: by its sandbox; by kubelet's label where that sandbox is not in the list (any more)."""
+    """Find the pod of each container: by its sandbox; by kubelet's label if that sandbox is not in the list (any more)."""
     pods = {s.id: s.metadata.uid for s in sandboxes}
     found = []
     for c in containers:
@@ -215,8 +217,8 @@ def _read_annotations(found: Iterable[_Found], boot_id: str) -> tuple[list[tuple
 def _read_attachments(
     said: Iterable[tuple[_Found, Grant]], adopted: Collection[Grant]
 ) -> tuple[tuple[Attachment, ...], list[Problem]]:
-    """What the containers of adopted grants say of their VFs. Of a VF that several say something of, the journal takes what was
-    begun last."""
+    """Return the attachments that the containers of adopted grants report. If several report one VF, the journal takes the
+    attachment that began last."""
     devices = {grant.key: grant.devices for grant in adopted}
     restored: list[Attachment] = []
     problems = []
@@ -241,9 +243,8 @@ def _read_attachments(
 def _compare(
     ledger: Mapping[GrantKey, Grant], said: Iterable[tuple[_Found, Grant]]
 ) -> tuple[tuple[Grant, ...], tuple[tuple[GrantKey, HeldBy], ...], tuple[Problem, ...]]:
-    """What to adopt, which containers to note, and what disagrees. A live container is believed before an exited one, and the
-    newest of those first; an exited one that says otherwise held something else once.
-    """
+    """Return what to adopt, which containers to note, and what disagrees. A live container has priority over an exited one, and
+    the newest of those comes first; an exited one that differs held something else earlier."""
     adopted: dict[GrantKey, Grant] = {}
     add, problems = [], []
     for f, grant in sorted(said, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
@@ -262,7 +263,7 @@ def _compare(
 
 
 def _removed(tombstones: Mapping[SandboxId, int], sandboxes: Sequence[cri.PodSandbox], now: int) -> tuple[SandboxId, ...]:
-    """Not the ones stopped just now: the list may be from before they were made."""
+    """Return the tombstones to delete. Keep those of sandboxes stopped just now: the list may be from before they were made."""
     listed = {s.id for s in sandboxes}
     return tuple(i for i, stopped_at in tombstones.items() if i not in listed and abs(now - stopped_at) >= GRACE_S)
 

@@ -1,4 +1,4 @@
-"""The ledger: who holds which device on this node, in SQLite (`node.db`), with the whole of it in memory for the hot path.
+"""The ledger: the holders of the devices of this node, in SQLite (`node.db`), with a full copy in memory for the hot path.
 
 A change is committed before its call returns, and only then shows in memory: WAL with `synchronous=NORMAL` loses nothing when
 the process dies; after a power loss the boot id differs. What the disk does not take is a StateError and changes nothing.
@@ -53,10 +53,10 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """Reads answer from memory; writes raise StateError and change nothing when the disk does not take them."""
+    """The ledger. Reads answer from memory; if the disk fails, writes raise StateError and change nothing."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: contextlib.ExitStack) -> None:
-        """Use `open`."""
+        """Use `open` instead."""
         self.path = path
         self.write_failures = 0
         self.last_write = ""  # why it failed, or empty
@@ -74,7 +74,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The ledger at `path`, made where nothing is there yet, migrated where it is older."""
+        """Open the ledger at `path`. Make it if there is none, migrate it if it is older."""
         lock = file.lock_directory(path.parent)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.close)
@@ -89,7 +89,7 @@ class Ledger:
         return ledger
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the ledger. May be called twice."""
         self._db.close()
         self._lock.close()
 
@@ -106,34 +106,33 @@ class Ledger:
         return self._grants.get(GrantKey(pod, container))
 
     def tombstones(self) -> Mapping[SandboxId, int]:
-        """Stopped sandboxes and when, in Unix seconds."""
+        """Return the stopped sandboxes and when they stopped, in Unix seconds."""
         return MappingProxyType(self._stopped)
 
     def is_stopped(self, sandbox: SandboxId) -> bool:
         return sandbox in self._stopped
 
     def held_by_others(self, pod: PodUid, container: str) -> tuple[Holding, ...]:
-        """What every container but this one holds, those of the same pod too."""
+        """Return what every other container holds, also those of the same pod."""
         others = self._holdings.copy()
         others.pop(GrantKey(pod, container), None)
         return tuple(others.values())
 
     def newest_gen(self, pod: PodUid) -> int:
-        """Of what any container of this pod was granted."""
+        """Return the newest `gen` that any container of this pod was granted."""
         return max([grant.gen for grant in self._grants.values() if grant.pod == pod], default=0)
 
     def record(self, grant: Grant, *, began: Began = Began.CREATED, key_id: str = "") -> None:
-        """Written before the answer that hands the devices out. Again for the same devices (a retry, a newer sandbox) is fine;
-        other devices for a container that holds some are refused: an existing grant wins. Where nothing is new, nothing is
-        written: a container restarts also while the disk is full. A new grant begins in the history: `key_id` is of the key
-        that signed it.
-        """
+        """Record a grant before the answer that hands the devices out. It may be called again for the same devices (a retry, a
+        newer sandbox); other devices for a container that holds some are refused: an existing grant wins. If nothing is new,
+        nothing is written: a container restarts also while the disk is full. A new grant begins in the history: `key_id` is of
+        the key that signed it."""
         held = self._grants.get(grant.key)
         if held is not None and held.devices != grant.devices:
             raise StateError(
                 f"cannot record a grant for container {grant.container} of pod {grant.pod}: it holds other devices already"
             )
-        annotation = render_annotation(grant)  # what could not be read back is not written
+        annotation = render_annotation(grant)  # do not write what cannot be read back
         parse_annotation(annotation, sandbox=grant.sandbox, granted_at=grant.granted_at, boot_id=grant.boot_id)
         known = held.containers if held is not None else ()
         if held is not None and set(grant.containers) <= set(known) and held == dataclasses.replace(grant, containers=known):
@@ -147,7 +146,7 @@ class Ledger:
         self._remember(dataclasses.replace(grant, containers=_in_order(seen.values())) if seen else grant)
 
     def add_container(self, pod: PodUid, container: str, container_id: ContainerId, sandbox: SandboxId) -> None:
-        """A container of the runtime was created with this grant. Nothing happens where there is no such grant."""
+        """Record a container of the runtime that was created with this grant. Do nothing if there is no such grant."""
         held = self._grants.get(GrantKey(pod, container))
         if held is None or any(c.id == container_id for c in held.containers):
             return
@@ -157,7 +156,7 @@ class Ledger:
         self._remember(dataclasses.replace(held, containers=_in_order(seen)))
 
     def forget_containers(self, ids: Collection[ContainerId]) -> None:
-        """The runtime does not know these containers any more."""
+        """Delete containers that the runtime does not know any more."""
         gone = frozenset(ids)
         with self._transaction() as db:
             db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in gone])
@@ -166,7 +165,8 @@ class Ledger:
             self._remember(dataclasses.replace(held, containers=left))
 
     def release(self, pod: PodUid, container: str | None = None, *, end: End) -> tuple[Grant, ...]:
-        """Frees what this pod, or one container of it, holds; answers what that was. Again is fine and answers nothing."""
+        """Free the devices of this pod, or of one container of it; return the grants. May be called again, and returns nothing
+        then."""
         freed = tuple(g for g in self._grants.values() if g.pod == pod and container in (None, g.container))
         if not freed:
             return ()
@@ -190,7 +190,7 @@ class Ledger:
         self._unwritten.discard(sandbox)
 
     def forget_sandbox(self, sandbox: SandboxId) -> None:
-        """The runtime does not know this sandbox any more."""
+        """Delete a sandbox that the runtime does not know any more."""
         if sandbox not in self._stopped:
             return
         with self._transaction() as db:
@@ -204,7 +204,8 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(self, *, begin: bool = True) -> Iterator[sqlite3.Connection]:
-        """All of it is on disk when this ends, or none of it and StateError. One statement alone needs no beginning."""
+        """Run a transaction: all of it is on disk at its end, or none of it and StateError. A single statement needs no
+        `begin`."""
         if gone := file.replaced(self.path, self._opened):
             raise self._failed(gone)
         changes = self._db.total_changes
@@ -230,23 +231,23 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> tuple[Grant, ...]:
-    """What a ledger says at this moment, also beside the daemon that keeps it. Nothing where there is none yet; StateError for
-    one that can not be read."""
+    """Return the content of a ledger at this moment, also while a daemon uses it. Nothing if there is none yet; StateError if
+    it cannot be read."""
     return _read(path, lambda db: tuple(_read_grants(db)))
 
 
 def read_journal(path: Path) -> tuple[Attachment, ...]:
-    """The same of its journal. One of an older version has none."""
+    """Return the journal in the same way. A ledger of an older version has none."""
     return _read(path, lambda db: read_rows(db) if file.version(db) > 1 else ())
 
 
 def read_tombstones(path: Path) -> tuple[tuple[SandboxId, int], ...]:
-    """The same of sandboxes that were asked to stop, and when, in Unix seconds."""
+    """Return the sandboxes that were asked to stop in the same way, and when, in Unix seconds."""
     return _read(path, lambda db: tuple((SandboxId(i), int(at)) for i, at in db.execute("SELECT * FROM stopped_sandboxes")))
 
 
 def read_history(path: Path, *, since: int = 0) -> tuple[Period, ...]:
-    """The same of what was held at this time or later. One of an older version has none."""
+    """Return the periods with a holder at this time or later in the same way. A ledger of an older version has none."""
     return _read(path, lambda db: read_periods(db, since=since) if file.version(db) > 2 else ())
 
 
@@ -267,10 +268,10 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tu
 def replace_ledger(
     path: Path, grants: Collection[Grant], attachments: Collection[Attachment] = (), *, now: int
 ) -> tuple[Path | None, int]:
-    """A new ledger with these at `path`; the old one, if any, is set aside. Answers where, and how much of its history could be
-    read, which goes on in the new one. No daemon may run. Of several attachments of one VF the newest counts.
+    """Write a new ledger with these at `path`; set the old one, if any, aside. Return its new path, and how much of its history
+    could be read, which continues in the new one. No daemon may run. Of several attachments of one VF the newest counts.
 
-    At no moment is there no ledger where one was: a start in between must not begin with an empty one.
+    At every moment there is a ledger if there was one: a daemon that starts in between must not begin with an empty one.
     """
     with file.lock_directory(path.parent):
         new, history = file.make(path), _salvage_history(path)
@@ -294,7 +295,7 @@ def _salvage_history(path: Path) -> tuple[Period, ...]:
     if not path.is_file():
         return ()
     with contextlib.closing(file.look_into(path)) as db:
-        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # of one bad name the rest is not lost
+        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # one bad name does not lose the rest
         return salvage_periods(db)
 
 

@@ -1,7 +1,7 @@
-"""A listing of devices as it is shown: a table for a person, JSON for a program.
+"""Show a listing of devices: a table for a person, JSON for a program.
 
-The JSON's keys are those of docs/reference.md, all of them always; times are ISO 8601 in UTC. In the table they are ages, one
-line is a device, and one more each further holder of it. What pods and the kernel named is harmless on a terminal.
+The JSON's keys are those of docs/reference.md, all of them always; times are ISO 8601 in UTC. In the table they are ages, with
+one line per device, and one more for each further holder of it. Names from pods and the kernel are escaped for a terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,8 @@ _HEAD: Final = ("DEVICE", "STATE", "AGE", "HELD BY", "WHY")
 
 
 def as_json(entries: Iterable[Entry], *, ledger: str, now: int) -> dict[str, Any]:
-    """The keys are those of docs/reference.md, all of them always; what is not known or not so is null."""
+    """Return the entries as JSON values. The keys are those of docs/reference.md, all of them always; an unknown or missing
+    value is null."""
     return {"ledger": ledger, "at": iso(now), "devices": [_entry_json(entry) for entry in entries]}
 
 
@@ -76,12 +77,12 @@ def iso(seconds: int | None) -> str | None:
 
 
 def as_text(entries: Sequence[Entry], *, now: int) -> str:
-    """One line a device, and one more for each further holder of it; the times are ages."""
+    """Return one line per device, and one more for each further holder of it; the times are ages."""
     return in_columns([_HEAD, *(row for entry in entries for row in _rows(entry, now))])
 
 
 def in_columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """The first row is the head."""
+    """Align the rows in columns. The first row is the head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = ("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
     return "".join(line.rstrip() + "\n" for line in lines)
@@ -99,7 +100,7 @@ def _rows(entry: Entry, now: int) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(*texts: str) -> tuple[str, ...]:
-    """Names of pods and devices, and what the kernel said, harmless on a terminal."""
+    """Escape names of pods and devices, and texts of the kernel, for a terminal."""
     return tuple(map(printable, texts))
 
 
@@ -114,7 +115,7 @@ def _title(entry: Entry) -> str:
 
 
 def _terms(holder: Holder) -> str:
-    """How much of it, and by whose word."""
+    """Describe the amount of the device, and who decided it."""
     gpu = holder.gpu
     shares = []
     if gpu is not None and gpu.memory_mib is not None:
@@ -127,7 +128,7 @@ def _terms(holder: Holder) -> str:
 
 
 def _age(since: int | None, now: int) -> str:
-    """Seconds up to two minutes, minutes up to two hours, hours up to two days."""
+    """Return an age: seconds up to two minutes, minutes up to two hours, hours up to two days."""
     if since is None:
         return ""
     seconds = max(0, now - since)

@@ -1,4 +1,4 @@
-"""Whether the next grant could be recorded, as far as it shows before: the last write, the folder, the room on its disk.
+"""Check in advance whether the next grant can be recorded: the last write, the folder, the free space on its disk.
 
 Enters: the ledger's path and how its last write went. Leaves: what is wrong, or nothing.
 """

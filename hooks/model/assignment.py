@@ -1,4 +1,4 @@
-"""What a pod was given, as one typed value, whichever of the two forms its annotations had."""
+"""The devices assigned to a pod, as one typed value for both forms of its annotations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An expected no. `message` is for the person who wrote the annotation: what is wrong, where, what would be right."""
+    """An expected refusal. `message` is for the person who wrote the annotation: what is wrong, where, what would be right."""
 
     reason: Reason
     message: str
@@ -73,7 +73,7 @@ class Assignment:
     key_id: str = ""
 
     def for_container(self, name: str) -> ContainerRequest:
-        """What this container gets; empty where the assignment does not name it."""
+        """Return the request of this container; empty if the assignment does not name it."""
         return self.containers.get(name, self.every_container)
 
 
@@ -110,5 +110,5 @@ class Devices:
 
     @property
     def names(self) -> list[str]:
-        """UUIDs and PCI addresses."""
+        """Return the UUIDs and PCI addresses."""
         return [gpu.mig_uuid or gpu.uuid for gpu in self.gpus] + [vf.bdf for vf in self.vfs]

@@ -19,7 +19,7 @@ from lading.vocabulary import PciAddress, PodUid, SandboxId
 MOST_ALTNAMES: Final = 16  # that are kept of a device; udev gives one for each of its five policies
 _ALTNAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,127}")  # ALTIFNAMSIZ is 128 with the NUL
 
-STRAY: Final = "its network device is in another namespace, and nobody of ours put it there"
+STRAY: Final = "its network device is in another namespace, and Lading did not put it there"
 
 
 class VlanProtocol(StrEnum):
@@ -67,7 +67,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfSettings:
-    """What somebody wants of one VF in a pod: an assignment for its own, the node's configuration for all."""
+    """The wanted settings of one VF in a pod: an assignment's for its own VF, the node's configuration for all."""
 
     config: VfConfig = field(default_factory=VfConfig)
     mtu: int | None = None
@@ -91,7 +91,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
-    """What a VF's network device was before anything was changed."""
+    """The state of a VF's network device before anything was changed."""
 
     name: str
     mac: str
@@ -102,7 +102,7 @@ class Netdev:
 
 
 def is_altname(text: str) -> bool:
-    """Whether a host gives such a name. The kernel takes any octets, which no journal could keep."""
+    """Return whether a host gives such a name. The kernel takes any octets, which a journal could not store."""
     return _ALTNAME.fullmatch(text) is not None
 
 
@@ -132,7 +132,7 @@ class WantedVf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOf:
-    """Whose sandbox it is."""
+    """The pod of a sandbox."""
 
     pod: PodUid
     namespace: str
@@ -141,8 +141,8 @@ class PodOf:
 
 
 class Step(StrEnum):
-    """How far an attachment is. Each is in the journal *before* what it names is begun, so that what may have been changed is
-    known whenever we die. In this order; a release begins from any of the first six."""
+    """The progress of an attachment. Each step is in the journal *before* it begins, so that possible changes are known
+    whenever the process dies. In this order; a release begins from any of the first six."""
 
     RECORDED = "recorded"  # the original is known; nothing is changed yet
     CONFIGURING = "configuring"  # the PF's side, and the device's MAC and MTU while it is the host's

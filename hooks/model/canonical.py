@@ -1,7 +1,8 @@
 """Values as JSON in one way only: compact, keys sorted, defaults left out.
 
-What this node wrote is read back as if anybody had written it: exactly the bytes that we would write for these values, typed
-and bounded, or StateError. Defaults are left out so that a field added later does not change what is written for older values.
+What this node wrote is read back like untrusted input: it must be exactly the bytes that this node would write for these
+values, typed and bounded; otherwise StateError. Defaults are left out so that a field added later does not change what is
+written for older values.
 """
 
 import dataclasses
@@ -19,12 +20,12 @@ T = TypeVar("T")
 
 
 def render_canonical(value: Any) -> bytes:
-    """Of a dataclass, or a tuple of them."""
+    """Return the JSON of a dataclass, or of a tuple of them."""
     return msgspec.json.encode(without_defaults(value), order="sorted")
 
 
 def decode(text: str, kind: type[T], *, name: str = "") -> T:
-    """Typed JSON. Depth is bounded by msgspec, length here; numbers, types and names by `kind`."""
+    """Parse typed JSON. msgspec limits the depth, this function the length; `kind` limits numbers, types and names."""
     name = name or kind.__name__
     if len(text) > _LARGEST:
         raise StateError(f"cannot read {name}: {len(text)} characters, more than {_LARGEST}")
@@ -45,7 +46,7 @@ def without_defaults(value: Any) -> Any:
 
 @functools.cache
 def defaults(kind: type) -> tuple[tuple[str, object], ...] | None:
-    """A dataclass's fields with their defaults; None for any other type."""
+    """Return a dataclass's fields with their defaults; None for any other type."""
     return tuple((f.name, _default(f)) for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 

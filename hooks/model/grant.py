@@ -2,7 +2,8 @@
 
 In the ledger, request and devices are canonical JSON. In the container's own annotations (`lading.dev/grant`) the same JSON
 carries the identity too, so that a lost ledger can be rebuilt from the runtime. Only this node writes that annotation; what is
-read back is still checked as if anybody had: exactly the bytes that we would write for these values, or StateError.
+read back is still checked like untrusted input: it must be exactly the bytes that this node would write for these values;
+otherwise StateError.
 """
 
 import functools
@@ -22,7 +23,7 @@ _LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
 
 
 class GrantKey(NamedTuple):
-    """What a grant is kept under: a restarted container is the same one, with another id."""
+    """The key of a grant: a restarted container is the same one, with another id."""
 
     pod: PodUid
     container: str
@@ -84,7 +85,8 @@ def holding_of(grant: Grant) -> Holding:
 
 
 def render_json(value: ContainerRequest | Devices | Annotation) -> str:
-    """Canonical: compact, keys sorted, defaults left out (so that a field added later does not change what is written)."""
+    """Return canonical JSON: compact, keys sorted, defaults left out (so that a field added later does not change what is
+    written)."""
     return _render(value).decode()
 
 
@@ -116,7 +118,8 @@ def render_annotation(grant: Grant) -> str:
 
 
 def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id: str) -> Grant:
-    """The grant that an annotation says; the rest comes from where it was found. StateError where it is not ours."""
+    """Return the grant in an annotation; the caller supplies the other values from where it was found. Raise StateError if it
+    is not in Lading's form."""
     found = _parse_canonical(text, Annotation)
     if not found.pod or not found.container or not 0 <= found.gen <= _LARGEST_INTEGER:
         raise StateError("cannot read grant annotation: pod, container or gen out of range")
@@ -154,12 +157,14 @@ def _render(value: Any) -> bytes:
 
 @functools.lru_cache(maxsize=16)
 def _rendered(value: ContainerRequest | Devices) -> bytes:
-    """One decision writes the same request and devices several times: for the ledger, for the container, and to check both."""
+    """Render a value, cached: one decision writes the same request and devices several times, for the ledger, for the
+    container, and to check both."""
     return render_canonical(value)
 
 
 def _misnamed(devices: Devices) -> list[str]:
-    """Identities in one spelling only, else two holders of one device would look like holders of two."""
+    """Return identities that are not in their one spelling: otherwise two holders of one device would look like holders of
+    two."""
     return [*filter(None, map(_gpu_problem, devices.gpus)), *filter(None, map(_vf_problem, devices.vfs))]
 
 

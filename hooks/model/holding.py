@@ -1,4 +1,4 @@
-"""What a container holds, as a decision looks at it, and how a message tells of it."""
+"""The devices that a container holds, as decisions use them, and their description in messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ _LISTED: Final = 16  # devices in one message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one live container holds."""
+    """The devices that one live container holds."""
 
     pod: PodUid
     pod_name: str  # namespace/name, for messages
-    container: str  # empty: a VF that is not back from this pod yet, whoever in it has the grant
+    container: str  # empty: a VF that is not back from this pod yet, whichever container has the grant
     devices: Devices
 
     def holds(self, what: str) -> str:
-        """In words."""
+        """Describe the holder in words."""
         if self.container:
             return f"container {self.container} of pod {self.pod_name} holds {what}"
         return f"pod {self.pod_name} has {what} in its network namespace, or it is on its way back from there"

@@ -25,7 +25,8 @@ _SHOWN: Final = 60  # characters of a value that a message repeats: the pod's ev
 
 
 def parse_pci_address(text: str) -> PciAddress | None:
-    """`00000000:3B:00.2` and `0000:3b:00.2` are one address: lower case, the domain in four digits where they suffice."""
+    """Parse a PCI address. `00000000:3B:00.2` and `0000:3b:00.2` are one address: lower case, the domain in four digits if they
+    suffice."""
     match = _PCI.fullmatch(text)
     if match is None:
         return None
@@ -60,7 +61,7 @@ def is_ifname(text: str) -> bool:
 
 
 def shown_value(value: object) -> str:
-    """A JSON value in words: short, whatever it holds."""
+    """Return a JSON value for a message: short, whatever it contains."""
     match value:
         case None:
             return "missing or null"
@@ -77,5 +78,5 @@ def shown_value(value: object) -> str:
 
 
 def shown(text: str) -> str:
-    """The value quoted for a message: bounded, on one line, control characters and lone surrogates escaped."""
+    """Return the value quoted for a message: bounded, on one line, control characters and lone surrogates escaped."""
     return repr(text) if len(text) <= _SHOWN else repr(text[:_SHOWN]) + "…"

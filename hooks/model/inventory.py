@@ -117,7 +117,7 @@ class Pf:
     vfs: tuple[Vf, ...] = ()
     path: tuple[str, ...] = ()  # the bridges above it and its VFs, from the host bridge down
     socket: int | None = None
-    unhealthy: str = ""  # why its VFs reach nobody, or empty
+    unhealthy: str = ""  # why its VFs reach no peer, or empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

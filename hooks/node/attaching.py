@@ -1,8 +1,8 @@
-"""The VFs that are in this node's pods, beside its ledger: brought in before a container is made, given back as its pod ends.
+"""The VFs in this node's pods, beside its ledger: moved in before a container is created, given back when its pod ends.
 
-`attach.attacher` does it; here is when, and what the rest of the node is to see of it: the inventory as it would be with every
-VF at home, VFs that are not free, rows that nobody has a use for any more. An answer waits for its VFs; a stop waits as long as
-a stop may, and never fails. On a node that brings no VF anywhere nothing is asked for, and there is nothing to wait for.
+`attach.attacher` moves them; this module decides when, and what the rest of the node sees: the inventory as it would be with
+every VF at home, VFs that are not free, rows that no container needs any more. An answer waits for its VFs; a stop waits for a
+bounded time, and never fails. On a node that moves no VFs there are no requests and no waiting.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ STOP_WAIT_S: Final = 5.0
 
 
 class Attacher(Protocol):
-    """hooks.attach.attacher"""
+    """The part of hooks.attach.attacher that is used here."""
 
     async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal: ...
 
@@ -59,18 +59,18 @@ class Operation(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Attaching:
-    """All methods on the loop's thread."""
+    """The attaching of a node. Call all methods on the loop's thread."""
 
     journal: Journal
     attacher: Attacher
     told: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
-    strays: frozenset[PciAddress] = frozenset()  # network devices that somebody else moved
+    strays: frozenset[PciAddress] = frozenset()  # network devices that another process moved
     _shown: tuple[tuple[Inventory, tuple[Attachment, ...], frozenset[PciAddress]], Inventory] | None = None
 
     # ---- what the node sees
 
     def shown(self, inventory: Inventory) -> Inventory:
-        """Made once for what it is made of: every container asks for it, those without a VF too."""
+        """Return the inventory as others see it, cached: every container's decision uses it, also without a VF."""
         made_of = inventory, self.journal.rows(), self.strays
         if self._shown is None or self._shown[0][0] is not inventory or self._shown[0][1:] != made_of[1:]:
             self._shown = made_of, with_attached(inventory, made_of[1], strays=self.strays)
@@ -86,7 +86,7 @@ class Attaching:
         return frozenset(row.generation for row in self.journal.rows())
 
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
-        """Something is to come back that has not yet."""
+        """Return whether a VF has to come back that is not back yet."""
         unheld = self._unheld(grants)
         return any(row.step.releasing or is_stopped(row.sandbox) or row.generation in unheld for row in self.journal.rows())
 
@@ -96,7 +96,8 @@ class Attaching:
     # ---- what is done
 
     async def attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
-        """The answer, when its VFs are in the pod: they are in the container's annotations too, for a ledger that is lost."""
+        """Return the answer when its VFs are in the pod. They are in the container's annotations too, in case the ledger is
+        lost."""
         began = time.monotonic()
         pod = PodOf(pod=PodUid(sandbox.uid), namespace=sandbox.namespace, pod_name=sandbox.name, sandbox=SandboxId(sandbox.id))
         rows = await self.attacher.attach(answer.attach, pod)
@@ -108,7 +109,8 @@ class Attaching:
         return answer
 
     async def give_back(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """While the namespace of a sandbox that is about to be stopped still lives. What takes too long goes on behind."""
+        """Give back the VFs while the namespace of a sandbox that is about to be stopped still exists. After the time limit the
+        release goes on in the background."""
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
@@ -124,8 +126,8 @@ class Attaching:
         stopped: Collection[PodUid],
         grants: Collection[Grant],
     ) -> bool:
-        """With lists that succeeded; `known` are the `generations` from before they were asked for. An empty list is a witness
-        only of pods that were seen to stop. Whether a VF came back."""
+        """Compare with lists that succeeded; `known` are the `generations` from before they were requested. An empty list
+        counts only for pods that were seen to stop. Return whether a VF came back."""
         rows = self.journal.rows()
         if not sandboxes:
             known &= {row.generation for row in rows if row.pod in stopped}
@@ -136,12 +138,13 @@ class Attaching:
         return any(row.generation not in left for row in rows)
 
     def _unheld(self, grants: Collection[Grant]) -> frozenset[int]:
-        """Generations of VFs that no container of their pod has any more: it was given others."""
+        """Return the generations of VFs that no container of their pod has any more: it was given others."""
         held = {(grant.pod, vf.bdf) for grant in grants for vf in grant.devices.vfs}
         return frozenset(row.generation for row in self.journal.rows() if (row.pod, row.bdf) not in held)
 
     async def look_for_strays(self, watch: InventoryWatch) -> None:
-        """An inventory may be older than the newest row is: what looks strange is looked at again before it is believed."""
+        """Find VFs that another process moved. An inventory may be older than the newest row, so a suspicious VF is read again
+        before it counts."""
         current = watch.current
         if current is None:
             return

@@ -1,4 +1,5 @@
-"""Containers that run without the devices that their pod's annotations ask for: made past the proxy, so nobody asked us.
+"""Containers that run without the devices in their pod's annotations: they bypassed the proxy, so the hook server was not
+called.
 
 An upgrade of kubelet can reset its runtime endpoint; then annotated pods start bare, and nothing else would say so. Enters: the
 runtime's lists. Leaves: each container that is created or running in a pod whose annotations give it devices (or should have

@@ -50,7 +50,7 @@ _NOT_RECONCILED: Final = "not reconciled"
 
 
 class Lists(Protocol):
-    """What is asked of the runtime (lading.runtime.RuntimeClient)."""
+    """The runtime's lists that are used here (lading.runtime.RuntimeClient)."""
 
     async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]: ...
 
@@ -59,7 +59,7 @@ class Lists(Protocol):
 
 @dataclass(slots=True)
 class Node:
-    """All methods on the loop's thread."""
+    """The node. Call all methods on the loop's thread."""
 
     ledger: Ledger
     runtime: Lists
@@ -91,13 +91,13 @@ class Node:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The newest, with what is in pods by our hand as if it were at home. None before the first."""
+        """Return the newest inventory, with devices that Lading moved into pods shown as at home. None before the first."""
         current = self.watch.current if self.watch else None
         return None if current is None else self.vfs.shown(current)
 
     @property
     def unwell(self) -> tuple[str, ...]:
-        """Containers with a device that can not be used any more, in words."""
+        """Return containers with a device that can no longer be used, in words."""
         inventory = self.inventory
         if inventory is None:
             return ()
@@ -144,7 +144,7 @@ class Node:
         return answer
 
     def _record(self, grant: Grant, key_id: str) -> None:
-        """Other devices than it had are a decision to give those up."""
+        """Record the grant. If its devices differ from those the container had, the decision gave those up."""
         held = self.ledger.find(grant.pod, grant.container)
         if held is not None and held.devices != grant.devices:
             self.ledger.release(grant.pod, grant.container, end=End(at=int(self.clock()), how=Ended.GIVEN_UP))
@@ -152,7 +152,7 @@ class Node:
         self.ledger.record(grant, key_id=key_id)
 
     async def attach_vfs(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
-        """Outlives its call: the retry waits for the same."""
+        """Attach the VFs of the answer. The task outlives its call: the retry waits for the same one."""
         self._touched[PodUid(sandbox.uid)] = math.inf  # however often the lists are compared meanwhile
         try:
             attached = await self.vfs.attach(sandbox, answer)
@@ -166,28 +166,29 @@ class Node:
         return self.vfs.has(sandbox)
 
     async def give_back_vfs(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """After `stopping`, while the sandbox's namespace lives; a bounded time."""
+        """Give back the VFs, after `stopping`, while the sandbox's namespace exists; waits for a bounded time."""
         await self.vfs.give_back(sandbox)
         if self.watch is not None:
             self.watch.look_soon()
 
     def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more. From now on it is looked
-        at now and then whether it has stopped, since nobody may live to tell."""
+        """Record that StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more. From now on,
+        check now and then whether it has stopped, because the caller may die before it reports the stop."""
         self._stopping[PodUid(sandbox.uid)] = time.monotonic()
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
         self._wake.set()
 
     def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """It has: what its containers held is free once they have exited."""
+        """Record that the sandbox has stopped: what its containers held is free once they have exited."""
         self._stopping.pop(PodUid(sandbox.uid), None)
         self._stopped_pods[PodUid(sandbox.uid)] = time.monotonic()
         self._wake.set()
 
     def sandbox_removed(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """Its stop may have gone by while we were away. The tombstone stays until the lists have been without it for a while:
-        if we are killed before its grants are released, it is what tells the next instance."""
+        """Record the removal of a sandbox whose stop may have happened while the daemon was not running. The tombstone stays
+        until the lists have been without the sandbox for a while: if the daemon dies before the grants are released, the next
+        instance learns it from there."""
         self.stopping(sandbox)
         self.stopped(sandbox)
 
@@ -224,11 +225,11 @@ class Node:
 
     @property
     def reconcile_age_s(self) -> float:
-        """Seconds since the ledger was last compared with the runtime's lists; infinite before the first time."""
+        """Return the seconds since the ledger was last compared with the runtime's lists; infinite before the first time."""
         return time.monotonic() - self._reconciled_at
 
     async def keep_reconciled(self) -> None:
-        """Compares ledger and runtime at the start, every interval, and soon after a sandbox stopped. Never returns."""
+        """Compare ledger and runtime at the start, every interval, and soon after a sandbox stopped. Never returns."""
         while True:
             done = await self._reconcile()
             if done:
@@ -245,7 +246,7 @@ class Node:
 
     @property
     def _ending(self) -> bool:
-        """Somebody holds devices whose sandbox was, or was to be, stopped."""
+        """Return whether there are holders whose sandbox was stopped, or was to be."""
         grants, is_stopped = self.ledger.grants(), self.ledger.is_stopped
         stopped = bool(self._stopped_pods) or any(is_stopped(grant.sandbox) for grant in grants)
         return stopped or self.vfs.ending(is_stopped, grants)
@@ -276,7 +277,7 @@ class Node:
             self._telling.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
         try:
             self._apply(actions)
-        except StateError as e:  # the ledger may lack what somebody holds: nothing new is given before it has that
+        except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
             self._telling.once(Event.LEDGER_FAILED, str(e))
             return False
         await self._reconcile_vfs(sandboxes, containers, stopped, generations)
@@ -294,8 +295,9 @@ class Node:
         self._telling.bypassed(self.bypassed)
 
     def _with_vfs_on_their_way_back(self) -> set[PodUid]:
-        """Where others bring VFs into pods and back (CNI), we have no rows of them: they are back when the stop has succeeded.
-        Runtimes list a sandbox as not ready before that, since they end its process first and run CNI's DEL then."""
+        """Return the pods whose VFs are on their way back. If others move VFs into pods and back (CNI), the journal has no rows
+        of them: they are back when the stop has succeeded. Runtimes list a sandbox as not ready before that, since they end its
+        process first and run CNI's DEL then."""
         oldest = time.monotonic() - STOPPING_S
         self._stopping = {pod: at for pod, at in self._stopping.items() if at >= oldest}
         if not self.rules().netdev.by_cni:
@@ -309,7 +311,8 @@ class Node:
         stopped: Collection[PodUid],
         known: frozenset[int],
     ) -> None:
-        """After the grants: one of which a VF is not back yet stays, and is looked at again as soon as it is."""
+        """Compare the VFs, after the grants: a grant with a VF that is not back yet stays, and is looked at again as soon as it
+        is."""
         grants = self.ledger.grants()
         if await self.vfs.reconcile(sandboxes, containers, known=known, stopped=stopped, grants=grants):
             self._wake.set()
@@ -320,7 +323,8 @@ class Node:
             self._telling.strays(self.vfs.strays)
 
     def _forget_settled(self, began: float, ready: Collection[PodUid]) -> None:
-        """Of what happened before the lists were begun, they told everything. A pod with a newer sandbox keeps its grants."""
+        """Delete notes of what happened before the lists were begun, because they contain it. A pod with a newer sandbox keeps
+        its grants."""
         holders = {grant.pod for grant in self.ledger.grants() if grant.pod not in ready}
         self._stopped_pods = {pod: at for pod, at in self._stopped_pods.items() if at >= began or pod in holders}
         self._touched = {pod: at for pod, at in self._touched.items() if at >= began}
@@ -360,7 +364,8 @@ class Node:
 
     @contextlib.contextmanager
     def _ledger_failure(self) -> Iterator[None]:
-        """What the runtime did already can not be refused any more: the next comparison makes up for it."""
+        """Log a failure of the ledger. The runtime's past actions cannot be refused any more: the next comparison corrects the
+        ledger."""
         try:
             yield
         except StateError as e:

@@ -1,4 +1,4 @@
-"""A device is released because a person says so: looked at, and with `--force` carried out.
+"""Release a device at a person's request: first look, and with `--force` do it.
 
 `ledger.release` decides; here the runtime is asked who still runs, VFs are brought back and grants freed, in that order. The
 same code runs in the daemon, which owns the ledger, and in `lading-hooks release` where no daemon runs. What the ledger says is
@@ -23,7 +23,7 @@ from lading.vocabulary import PciAddress
 
 
 class Attachments(Protocol):
-    """What is asked of `attach.attacher`."""
+    """The part of `attach.attacher` that is used here."""
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]: ...
 
@@ -35,8 +35,8 @@ class Outcome:
 
 
 async def look(text: str, inventory: Inventory, said: Callable[[], Said], runtime: Lists) -> Release:
-    """What a release of the device of this name would do now. ConfigError where there is no such device;
-    RuntimeUnavailableError where nobody can say who runs."""
+    """Return what a release of the device of this name would do now. Raise ConfigError if there is no such device;
+    RuntimeUnavailableError if the running containers cannot be listed."""
     before = said()
     device = find_device(text, inventory, before)
     sandboxes = await runtime.list_sandboxes()
@@ -44,7 +44,7 @@ async def look(text: str, inventory: Inventory, said: Callable[[], Said], runtim
 
 
 async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log, *, end: End) -> Outcome:
-    """`end`: when, and by whose word, for the history."""
+    """Do the release. `end`: when, and by whose decision, for the history."""
     done: list[str] = []
     failed: list[str] = []
     for row in release.attachments:

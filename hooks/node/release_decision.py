@@ -1,4 +1,4 @@
-"""What a person's release of a device does: which VFs are brought back, which grants are freed, and who is in the way.
+"""Decide a person's release of a device: which VFs are moved back, which grants are freed, and which holders prevent it.
 
 Enters: the device's name, the inventory, what the ledger says, and who still runs by the runtime's lists. Leaves: what is to be
 done, in order, and who can still use the device. Refuses: names that are none, devices that are neither there nor held.
@@ -31,7 +31,7 @@ _HINT: Final = "lading-hooks ledger shows what there is"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One of these."""
+    """Exactly one of these fields is set."""
 
     gpu: GpuUuid | None = None
     mig: str | None = None
@@ -41,7 +41,7 @@ class Device:
         return self.gpu or self.mig or self.vf or ""
 
     def among(self, devices: Devices) -> bool:
-        """A card is held by who holds an instance of it."""
+        """Return whether the device is among these. A card is held by the holder of one of its instances."""
         if self.vf is not None:
             return any(vf.bdf == self.vf for vf in devices.vfs)
         return any(self.gpu == gpu.uuid or self.mig == gpu.mig_uuid for gpu in devices.gpus)
@@ -49,19 +49,19 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """Who can still use what it holds, and why, in words."""
+    """The pods that can still use their devices, and why, in words."""
 
     pods: Mapping[PodUid, str] = field(default_factory=dict)
     sandboxes: Mapping[SandboxId, str] = field(default_factory=dict)
     containers: Mapping[ContainerId, str] = field(default_factory=dict)
 
     def uses(self, grant: Grant) -> str:
-        """Why a grant can not be freed, or nothing."""
+        """Return why a grant cannot be freed, or an empty string."""
         known = (self.containers.get(container.id, "") for container in grant.containers)
         return self.pods.get(grant.pod, "") or next(filter(None, known), "")
 
     def uses_vf(self, row: Attachment) -> str:
-        """Why a VF can not be taken out of its sandbox, or nothing. The pod may have another one by now."""
+        """Return why a VF cannot be taken out of its sandbox, or an empty string. The pod may have another sandbox by now."""
         return self.sandboxes.get(row.sandbox, "")
 
 
@@ -78,7 +78,7 @@ class Release:
 
 
 def find_device(text: str, inventory: Inventory, said: Said) -> Device:
-    """ConfigError where there is none."""
+    """Find the device. Raise ConfigError if there is none."""
     address = parse_pci_address(text)
     card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
     device = Device(gpu=parse_gpu_uuid(text) or card, mig=parse_mig_uuid(text), vf=None if card else address)
@@ -92,7 +92,8 @@ def find_device(text: str, inventory: Inventory, said: Said) -> Device:
 
 
 def find_alive(sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> Alive:
-    """By the runtime's lists, asked for after the ledger was read: nothing that it said then is newer than they are."""
+    """Find the live pods by the runtime's lists, requested after the ledger was read: nothing in the ledger is newer than they
+    are."""
     pods: dict[PodUid, str] = {}
     ready: dict[SandboxId, str] = {}
     running: dict[ContainerId, str] = {}
@@ -128,7 +129,7 @@ def decide_release(device: Device, said: Said, alive: Alive) -> Release:
 
 
 def waiting_for(grant: Grant, rows: Iterable[Attachment]) -> Iterator[PciAddress]:
-    """VFs of a grant that are not back from its pod: it is not freed before they are."""
+    """Yield the VFs of a grant that are not back from its pod: it is not freed before they are."""
     return (row.bdf for row in rows if _of_any(row, [grant]))
 
 
@@ -138,5 +139,5 @@ def describe_freeing(grant: Grant) -> str:
 
 
 def _of_any(row: Attachment, grants: Iterable[Grant]) -> bool:
-    """Whether a VF is in the pod of one of these grants because of it."""
+    """Return whether a VF is in the pod of one of these grants because of it."""
     return any(row.pod == grant.pod and row.bdf in {vf.bdf for vf in grant.devices.vfs} for grant in grants)

@@ -1,4 +1,4 @@
-"""What a node's log says of its devices and containers: changes as they are seen, what is wrong once until it is over.
+"""Log a node's devices and containers: changes when they are seen, problems once until they are over.
 
 Enters: inventories, grants, what the runtime lists. Leaves: log records. Decides nothing.
 """
@@ -35,11 +35,11 @@ class Telling:
             self._log.error(event, message, **fields)
 
     def over(self, event: Event, begins: str = "") -> None:
-        """What was said of this event, and began so, is to be said again should it come back."""
+        """Forget the problems of this event that began with this text, so that they are logged again if they come back."""
         self._said = {said for said in self._said if not said.startswith(f"{event} {begins}")}
 
     def changes(self, old: Inventory, new: Inventory, grants: Collection[Grant]) -> None:
-        """A device that falls ill under a container is told with whose it is."""
+        """Log the changes. A device that becomes unhealthy under a container is logged with its pod."""
         first = old == Inventory()
         if first:
             self._log.info(Event.INVENTORY_CHANGED, gpus=len(new.gpus), pfs=len(new.pfs), vfs=len(new.vfs))
@@ -70,7 +70,7 @@ class Telling:
             )
 
     def strays(self, vfs: Iterable[PciAddress]) -> None:
-        """Of one that came back it is said again, should it go again."""
+        """Log the VFs that another process moved. One that came back is logged again if it goes again."""
         messages = {f"VF {vf}: {STRAY}": vf for vf in vfs}
         gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
         self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}

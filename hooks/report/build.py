@@ -21,7 +21,7 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 MAX_TEXT: Final = 1024
 MAX_PROBLEMS: Final = 64
 
-# Steps in which what is in use is told: finer ones would be news that nobody looks for.
+# Steps of the reported use: finer ones would cause reports that have no reader.
 USED_STEP_MIB: Final = 256
 BUSY_STEP_PERCENT: Final = 5
 
@@ -38,7 +38,8 @@ def build_status(
     boot_id: str,
     reporter: str,
 ) -> Status:
-    """`past`: newest first. `foreign`: by whom a card is used without a grant, in words. `reporter`: our version."""
+    """Build the status. `past`: newest first. `foreign`: by whom a card is used without a grant, in words. `reporter`: this
+    version of Lading."""
     uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
     limit = found.shares_per_gpu
     gpus = tuple(_gpu(gpu, uuids, max_shares=limit, used_by=foreign.get(gpu.uuid, "")) for gpu in found.gpus)
@@ -87,7 +88,8 @@ def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares:
 
 
 def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid]) -> Iterable[NvLink]:
-    """Links to a card that the node does not have (another virtual machine's) lead nowhere that a pod could be given."""
+    """Return the links, without those to a card that the node does not have (another virtual machine's): no pod can use
+    these."""
     for link in links:
         if link.peer is None:
             yield NvLink(count=link.count)
@@ -96,7 +98,7 @@ def _links(links: Iterable[inventory.NvLink], uuids: Mapping[PciAddress, GpuUuid
 
 
 def _partitions(found: inventory.Inventory) -> tuple[Partition, ...]:
-    """Those of which every GPU is there: a table is of a board, of which a virtual machine may have a part."""
+    """Return the partitions of which every GPU exists: a table is for a board, and a virtual machine may have a part of it."""
     there = {gpu.module_id for gpu in found.gpus if gpu.module_id is not None}
     return tuple(Partition(id=one.id, modules=one.modules) for one in found.partitions if there.issuperset(one.modules))
 
@@ -154,7 +156,7 @@ def _past(one: period.Past) -> Past:
 
 
 def coarse_use(found: inventory.Inventory) -> tuple[Use, ...]:
-    """Of the cards that tell something, in steps, to the nearest; never more memory than a card has."""
+    """Return the use of the cards that report some, rounded to steps; never more memory than a card has."""
     return tuple(
         Use(
             uuid=gpu.uuid,
@@ -196,7 +198,7 @@ def _held(gpus: tuple[Gpu, ...], grants: tuple[Grant, ...]) -> str:
 
 
 def _worst(gpus: tuple[Gpu, ...], pfs: tuple[Pf, ...], problems: tuple[str, ...]) -> str:
-    """The first of what is wrong, cards before functions, and how much more there is."""
+    """Describe the first problem, cards before functions, and how many more there are."""
     wrong = [f"GPU {gpu.bdf}: {gpu.unhealthy}" for gpu in gpus if gpu.unhealthy]
     for pf in pfs:
         wrong += [f"PF {pf.bdf}: {pf.unhealthy}"] if pf.unhealthy else []
@@ -208,6 +210,7 @@ def _worst(gpus: tuple[Gpu, ...], pfs: tuple[Pf, ...], problems: tuple[str, ...]
 
 
 def _cut(text: str, limit: int = MAX_TEXT) -> str:
-    """Names come from a kernel that takes any bytes, and from pods: what no JSON or terminal should see is escaped."""
+    """Cut and escape a text: names come from a kernel that takes any bytes, and from pods; JSON and terminals must not get them
+    raw."""
     text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

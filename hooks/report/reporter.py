@@ -1,13 +1,13 @@
-"""The node's reporter: keeps the status of the node's NodeDevices object what inventory and ledger say.
+"""The node's reporter: keep the status of the node's NodeDevices object equal to inventory and ledger.
 
 Twice a second it looks at both (a comparison of values in memory), and what changed goes out in one server-side apply: many
-changes are one report, and nobody who changes something has to remember to tell. What is in use of the cards changes all the
-time: it is looked at every `use_interval_s`, and goes along with every other report in between as it was then. After RENEW_S,
-and after every failure, the whole status is applied again, whatever it was: that puts back what somebody else wrote, and makes
-the object where it is gone.
+changes make one report, and no code that changes something has to notify the reporter. What is in use of the cards changes all
+the time: it is looked at every `use_interval_s`, and goes along with every other report in between as it was then. After
+RENEW_S, and after every failure, the whole status is applied again, whatever it was: that restores what another client
+overwrote, and creates the object if it is gone.
 
-Nothing here may touch the node's own work: every failure, also one of ours, is logged, counted and tried again, and the daemon
-starts, answers and stops the same without an API server. Whether central hears of us is `stale_s`.
+Nothing here may touch the node's own work: every failure, also an internal error, is logged, counted and tried again, and the
+daemon starts, answers and stops the same without an API server. `stale_s` shows whether reports reach central.
 
 Rights that it needs: get nodes/<name> (for the owner reference, by which the object goes with its node), create nodedevices,
 patch nodedevices/<name>/status. Source: Kubernetes "Server-Side Apply", "Owners and Dependents".
@@ -59,7 +59,8 @@ Connect = Callable[[], AbstractAsyncContextManager[Api]]
 
 @asynccontextmanager
 async def connect(kubeconfig: str) -> AsyncIterator[Api]:
-    """With the kubeconfig's rights, or those of the pod that this runs in. ConfigError where there are none (yet)."""
+    """Connect with the kubeconfig's rights, or with those of the pod that this runs in. Raise ConfigError if there are none
+    (yet)."""
     # Only on a node that reports: the two take 25 MB.
     from lading.kube.client import KubeClient  # noqa: PLC0415
     from lading.kube.config import open_access  # noqa: PLC0415
@@ -70,7 +71,7 @@ async def connect(kubeconfig: str) -> AsyncIterator[Api]:
 
 
 class _Seen(NamedTuple):
-    """What a status is made of: while this is the same, the status is."""
+    """The inputs of a status: while they are the same, the status is."""
 
     inventory: Inventory
     grants: tuple[Grant, ...]
@@ -87,8 +88,8 @@ class _Object(msgspec.Struct):
 
 
 class Reporter:
-    """On the loop's thread. `use_interval_s` 0: what is in use is not reported. `sleep` and `chance` (0 to 1) are the real ones
-    but in tests."""
+    """The reporter, on the loop's thread. `use_interval_s` 0: the use of the cards is not reported. `sleep` and `chance` (0 to
+    1) are the real ones except in tests."""
 
     def __init__(
         self,
@@ -125,16 +126,17 @@ class Reporter:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the API server last took a report, infinite before the first; a quiet node reports every RENEW_S."""
+        """Return the seconds since the API server last took a report, infinite before the first; a quiet node reports every
+        RENEW_S."""
         return self._clock() - self._applied_at
 
     @property
     def stale_s(self) -> float:
-        """Seconds for which the API server may not have had what this node knows; 0 while it has."""
+        """Return the seconds for which the API server may not have had what this node knows; 0 while it has."""
         return 0.0 if self._behind_since is None else self._clock() - self._behind_since
 
     async def keep_reporting(self) -> None:
-        """Never returns."""
+        """Report until cancelled. Never returns."""
         while True:
             try:
                 async with self._connect() as api:
@@ -144,10 +146,10 @@ class Reporter:
                 await self._sleep(self._failed(e))
 
     async def look(self, api: Api) -> float:
-        """Reports what is new, or old enough; answers after how many seconds to look again."""
+        """Report what is new, or old enough; return after how many seconds to look again."""
         try:
             await self._report(api)
-        except Exception as e:  # noqa: BLE001  a fault of ours here must not end a node's daemon
+        except Exception as e:  # noqa: BLE001  an internal error here must not end a node's daemon
             return self._failed(e)
         return LOOK_S
 
@@ -197,7 +199,7 @@ class Reporter:
             await api.apply(path, body, manager=FIELD_MANAGER, force=True)
 
     async def _create(self, api: Api) -> None:
-        """A subresource is no way to make its object."""
+        """Create the object: a request to its subresource cannot do it."""
         try:
             owner = msgspec.json.decode(await api.get(NODES.path(name=self._node_name)), type=_Object)
         except NotFoundError as e:
@@ -208,7 +210,7 @@ class Reporter:
         try:
             await api.create(NODE_DEVICES.path(), body)
         except ConflictError:
-            pass  # it is there: our own attempt that seemed to fail, or somebody's
+            pass  # it is there: from an own attempt that seemed to fail, or from another client
         except NotFoundError as e:
             raise LadingError(f"cannot report: {e}", hint="kubectl apply -f deploy/crds/nodedevices.yaml") from e
 
@@ -221,7 +223,7 @@ class Reporter:
         (self._log.info if first else self._log.debug)(Event.REPORT_APPLIED, node=self._node_name, grants=len(status.grants))
 
     def _failed(self, error: Exception) -> float:
-        """Seconds to wait. What the API server has is not known now, so the next success is a whole report."""
+        """Return the seconds to wait. The API server's state is not known now, so the next success is a whole report."""
         self.failures += 1
         self._applied, self._renew_at = None, float("-inf")
         if self._behind_since is None:

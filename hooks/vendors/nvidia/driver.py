@@ -83,7 +83,7 @@ def _source(mount: DriverMount) -> tuple[str, int]:
 
 
 def _is(kind: int, path: str) -> bool:
-    """Follow links, as the runtime does."""
+    """Check the kind of a file. Follow links, as the runtime does."""
     try:
         return stat.S_IFMT(os.stat(path).st_mode) == kind  # noqa: PTH116  a Path costs more than the call
     except OSError:
@@ -104,7 +104,7 @@ def read_driver_versions(driver_root: Path) -> tuple[str, ...]:
 
 
 def _libraries(driver_root: Path, version: str) -> dict[str, Path]:
-    """Each library by its names: its own, and those of the links beside it that lead to it."""
+    """Return each library by its names: its own, and those of the links beside it that lead to it."""
     folder = find_library_folder(driver_root, version)
     if folder is None:
         return {}
@@ -133,7 +133,7 @@ def with_link_names(folder: Path, files: dict[str, Path]) -> dict[str, Path]:
 
 
 def _follow(name: str, links: dict[str, str]) -> str:
-    """Where a link of one folder ends; a circle ends anywhere."""
+    """Return where a link of one folder ends; a circle ends anywhere."""
     for _ in links:
         if name not in links:
             break
@@ -142,8 +142,8 @@ def _follow(name: str, links: dict[str, str]) -> str:
 
 
 def read_cdi_names(folders: Iterable[Path]) -> frozenset[str]:
-    """`vendor/class=name` of each device that the specs define. A device that two specs of one folder define is dropped, as
-    runtimes do; a spec that can not be read, or is no spec, defines nothing."""
+    """Return `vendor/class=name` of each device that the specs define. A device that two specs of one folder define is dropped,
+    as in runtimes; a spec that cannot be read, or is invalid, defines nothing."""
     names: set[str] = set()
     dropped: set[str] = set()
     for folder in folders:
@@ -157,7 +157,8 @@ def read_cdi_names(folders: Iterable[Path]) -> frozenset[str]:
 
 
 def _spec_names(path: Path) -> set[str]:
-    """Empty also for `.yml`, which runtimes do not read, and for a spec that names a device twice, which they refuse."""
+    """Return the names in a spec. Empty also for `.yml`, which runtimes do not read, and for a spec that names a device twice,
+    which they refuse."""
     try:
         if path.suffix == ".json":
             spec: Any = json.loads(path.read_bytes())

@@ -85,7 +85,8 @@ class _Host:
         return tuple(found)
 
     def _node(self, one: _Expected) -> CharDevice:
-        """Modules that no driver container loads have their nodes below the host's root also where there is one."""
+        """Read a node. Modules that no driver container loads have their nodes below the host's root, even if there is a driver
+        container."""
         root = self.device_root if os.path.lexists(self.device_root / one.path[1:]) else self.root
         return read_driver_node(root, one.path, majors=self.majors, driver=one.driver, minor=one.minor)
 

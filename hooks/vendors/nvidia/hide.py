@@ -1,4 +1,4 @@
-"""What a container without GPUs of ours gets: `NVIDIA_VISIBLE_DEVICES=void`, so that no image or pod can show it cards.
+"""Set `NVIDIA_VISIBLE_DEVICES=void` for a container without a GPU from Lading, so that no image or pod can show it cards.
 
 Many images carry `NVIDIA_VISIBLE_DEVICES=all`; where NVIDIA's runtime is the node's default, each such container would see
 every card. Exempt is only what the node's configuration names (namespaces), never what a pod says of itself. Where a device
@@ -23,7 +23,7 @@ class UnassignedPolicy:
 def adjust_unassigned(
     sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, policy: UnassignedPolicy
 ) -> hook_pb2.Adjustment:
-    """The adjustment for a container that holds no GPU of ours, whether it holds VFs or nothing."""
+    """Return the adjustment for a container that holds no GPU from Lading, whether it holds VFs or nothing."""
     if not policy.hide or sandbox.namespace in policy.exempt_namespaces:
         return hook_pb2.Adjustment()
     value = VOID

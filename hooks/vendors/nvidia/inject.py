@@ -46,7 +46,7 @@ class GpuInjection:
 
 
 def adjust_gpus(devices: Devices, inventory: Inventory, injection: GpuInjection) -> hook_pb2.Adjustment | Refusal:
-    """The adjustment for these GPUs; empty where there are none."""
+    """Return the adjustment for these GPUs; empty if there are none."""
     if not devices.gpus:
         return hook_pb2.Adjustment()
     cards = _find_cards(devices.gpus, inventory)
@@ -151,7 +151,8 @@ def _adjust_by_cdi(cards: list[_Card], defined: frozenset[str], injection: GpuIn
 
 
 def _share_env(cards: list[_Card]) -> list[hook_pb2.EnvUpsert]:
-    """Nothing unless a device is a share; then an amount for every device, so that the n-th entry is the n-th device's."""
+    """Return nothing unless a device is a share; then an amount for every device, so that the n-th entry is the n-th
+    device's."""
     if not any(card.granted.memory_mib or card.granted.core_percent for card in cards):
         return []
     total = [card.mig.memory_mib if card.mig else card.gpu.usable_mib for card in cards]
@@ -162,7 +163,7 @@ def _share_env(cards: list[_Card]) -> list[hook_pb2.EnvUpsert]:
 
 
 def devices_of(nodes: Iterable[CharDevice]) -> list[hook_pb2.Device]:
-    """Each node once, read and write: `m` (mknod) would let a container make nodes for what it was not given."""
+    """Return each node once, for read and write: `m` (mknod) would let a container make nodes for other devices."""
     unique = {node.path: node for node in nodes}
     return [hook_pb2.Device(container_path=n.path, host_path=n.host_path, permissions="rw") for n in unique.values()]
 

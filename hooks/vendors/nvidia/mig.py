@@ -25,7 +25,7 @@ _EIGHTHS: Final = 8
 
 
 def read_profile(handle: Any, *, card_mib: int) -> str:
-    """`card_mib`: all memory of the instance's card. Raises NVMLError."""
+    """Return the profile's name. `card_mib`: all memory of the instance's card. Raise NVMLError."""
     try:
         if named := _NAMED.search(str(pynvml.nvmlDeviceGetName(handle))):
             return named[1]
@@ -43,7 +43,7 @@ def read_profile(handle: Any, *, card_mib: int) -> str:
 
 
 def name_profile(*, compute_slices: int, gpu_slices: int, memory_mib: int, card_mib: int) -> str:
-    """Empty for what is no size."""
+    """Compute the profile's name; empty for an invalid size."""
     if min(compute_slices, gpu_slices, memory_mib, card_mib) < 1:
         return ""
     eighths = -(-memory_mib * _EIGHTHS // card_mib)

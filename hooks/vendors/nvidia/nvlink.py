@@ -21,7 +21,7 @@ _NONE: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_
 
 
 def read_links(handle: Any) -> tuple[NvLink, ...]:
-    """In order of the peers' addresses, the NVSwitches' last. Raises NVMLError."""
+    """Return the links in order of the peers' addresses, the NVSwitches' last. Raise NVMLError."""
     peers: Counter[PciAddress] = Counter()
     to_switches = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -47,7 +47,7 @@ def _is_active(handle: Any, link: int) -> bool:
 
 
 def _read_kind(handle: Any, link: int) -> int:
-    """What is at the other end. Older drivers do not tell: then its address has to do."""
+    """Return the kind of the other end. Older drivers do not report it: then its address decides."""
     try:
         return int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
     except pynvml.NVMLError as e:

@@ -81,11 +81,11 @@ def _read_host(host_root: Path, driver_root: str) -> _Host:
 def read_gpus(
     host_root: Path, *, library: Path | None, driver_root: str = ""
 ) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
-    """The driver, its cards in PCI order, and what could not be read. Raises OSError if /proc or /sys can not be read.
+    """Return the driver, its cards in PCI order, and what could not be read. Raise OSError if /proc or /sys cannot be read.
 
-    The device nodes are below `driver_root` where a driver container made them there, else below the host's root. `library` is
-    the NVML to load; without one, the dynamic loader's. A process loads one for good: after a driver upgrade the daemon has to
-    be restarted, and the problem says so.
+    The device nodes are below `driver_root` if a driver container made them there, else below the host's root. `library` is the
+    NVML to load; without one, the dynamic loader's. A process loads only one in its lifetime: after a driver upgrade the daemon
+    has to be restarted, and the problem says so.
     """
     host = _read_host(host_root, driver_root)
     problems: list[str] = []
@@ -118,7 +118,8 @@ def _session(library: Path | None) -> Iterator[None]:
 
 @functools.cache
 def _load(library: Path) -> ctypes.CDLL:
-    """pynvml opens `libnvidia-ml.so.1`; the loader answers with a library of that SONAME that is loaded already."""
+    """Load the library before pynvml does: it opens `libnvidia-ml.so.1`, and the loader returns a library of that SONAME that
+    is loaded already."""
     try:
         return ctypes.CDLL(str(library))
     except OSError as e:
@@ -197,8 +198,8 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
 
 
 def _read_memory(handle: Any) -> tuple[int, int, int | None]:
-    """MiB in all, reserved, and used by others than the driver. Drivers before 510 have no second version, and what they call
-    used has the reserved part in it."""
+    """Return MiB in all, reserved, and used by others than the driver. Drivers before 510 have no second version of the call,
+    and their used memory includes the reserved part."""
     memory = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
     if memory is None:
         first = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
@@ -208,7 +209,7 @@ def _read_memory(handle: Any) -> tuple[int, int, int | None]:
 
 
 def _read_busy(handle: Any) -> int | None:
-    """Percent. It is for people to see: not to know it makes no card ill."""
+    """Return percent. It is only shown to people: a card without it is still healthy."""
     try:
         percent = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except pynvml.NVMLError:
@@ -217,7 +218,8 @@ def _read_busy(handle: Any) -> int | None:
 
 
 def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | None, tuple[NvLink, ...]]:
-    """Its place on an NVSwitch board and its links. They help to choose well: not to know them makes no card ill."""
+    """Return the card's place on an NVSwitch board and its links. They help to choose well: a card without them is still
+    healthy."""
     try:
         module_id = _supported(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), 0)
         return module_id or None, read_links(handle)  # boards count from 1; NVML answers 0 for a card that is on none
@@ -264,7 +266,8 @@ def _cap_node(host: _Host, capability: str) -> CharDevice:
 
 
 def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int, ...]:
-    """Not to know them is a problem: a card that a pod of before us uses would look free. Drivers before 510 do not tell."""
+    """Return the processes. A failure is a problem: a card that a pod without a grant uses would look free. Drivers before 510
+    do not report them."""
     try:
         found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
     except pynvml.NVMLError as e:
@@ -302,7 +305,7 @@ def _read_nodes(
 
 
 def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Failure], problems: list[str]) -> list[Gpu]:
-    """The cards that the kernel module has and NVML did not read: lost, excluded, or all of them when no session opens."""
+    """Return the cards that the kernel module has and NVML did not read: lost, excluded, or all of them if no session opens."""
     silent = [bdf for bdf in read_kernel_card_addresses(host.root) if bdf not in answered]
     if len(silent) != len(failures):
         # NVML does not count them all. Which failure is whose is not known then, nor any index, which could be another card's.

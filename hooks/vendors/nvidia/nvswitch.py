@@ -40,7 +40,7 @@ def shipped_tables() -> tuple[str, ...]:
 
 
 def read_partitions(table: str) -> tuple[Partition, ...]:
-    """`table`: a shipped name, a path (anything with a slash), or empty for none. Raises ConfigError."""
+    """Return the partitions. `table`: a shipped name, a path (anything with a slash), or empty for none. Raise ConfigError."""
     if not table:
         return ()
     path = Path(table) if "/" in table else TABLES / f"{table}.json"

@@ -23,7 +23,7 @@ class KernelCard:
 
 
 def read_majors(host_root: Path) -> dict[str, int]:
-    """Character drivers and their majors. NVIDIA's main driver was called nvidia-frontend before 550."""
+    """Return character drivers and their majors. NVIDIA's main driver was called nvidia-frontend before 550."""
     majors: dict[str, int] = {}
     characters, _, _ = (read_attribute(host_root / "proc/devices") or "").partition("Block devices:")
     for line in characters.splitlines():
@@ -42,7 +42,8 @@ def is_driver_loaded(host_root: Path) -> bool:
 
 
 def read_mig_minors(host_root: Path) -> dict[str, int]:
-    """`gpu0/gi1/access` and `gpu0/gi1/ci0/access` → N of /dev/nvidia-caps/nvidia-cap<N>. Lists every possible instance."""
+    """Return `gpu0/gi1/access` and `gpu0/gi1/ci0/access` → N of /dev/nvidia-caps/nvidia-cap<N>. Lists every possible
+    instance."""
     minors = {}
     for line in (read_attribute(host_root / "proc/driver/nvidia-caps/mig-minors") or "").splitlines():
         name, _, minor = line.rpartition(" ")
@@ -52,13 +53,13 @@ def read_mig_minors(host_root: Path) -> dict[str, int]:
 
 
 def read_kernel_card_addresses(host_root: Path) -> tuple[PciAddress, ...]:
-    """The cards that the kernel module drives, in PCI order, which is NVML's."""
+    """Return the addresses of the cards that the kernel module drives, in PCI order, which is NVML's."""
     found = (parse_pci_address(name) for name in read_names(host_root / "proc/driver/nvidia/gpus"))
     return tuple(sorted((bdf for bdf in found if bdf), key=pci_order))
 
 
 def read_kernel_card(host_root: Path, bdf: PciAddress) -> KernelCard:
-    """Wakes a sleeping card up, so it is for those that NVML does not answer for."""
+    """Read a card. This wakes a sleeping card up, so use it only for cards that NVML does not answer for."""
     text = read_attribute(host_root / "proc/driver/nvidia/gpus" / bdf / "information") or ""
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     minor = fields.get("Device Minor", "")

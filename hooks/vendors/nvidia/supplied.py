@@ -1,4 +1,4 @@
-"""What kubelet already gives a container on behalf of a device plugin: the devices that are not ours to give or to hide.
+"""Find what kubelet already gives a container on behalf of a device plugin: Lading neither assigns nor hides these devices.
 
 A container's CRI devices, CDI names and `cdi.k8s.io/` annotations come from kubelet only; a pod can not write them. Its
 environment a pod writes too, so a value counts only where the node is configured to coexist with a device plugin, and only a
@@ -19,7 +19,7 @@ _UUIDS: Final = re.compile(r"(?:GPU|MIG)-[^,]+(?:,(?:GPU|MIG)-[^,]+)*")
 
 
 def supplied_gpu(container: hook_pb2.Container) -> str:
-    """The first sign of a GPU from kubelet, for a message; empty without one."""
+    """Return the first sign of a GPU from kubelet, for a message; empty without one."""
     for device in container.devices:
         if _is_node(device, _NVIDIA_NODE):
             return device.container_path
@@ -33,12 +33,13 @@ def supplied_gpu(container: hook_pb2.Container) -> str:
 
 
 def supplied_rdma(container: hook_pb2.Container) -> str:
-    """The first verbs node from kubelet; empty without one."""
+    """Return the first verbs node from kubelet; empty without one."""
     return next((device.container_path for device in container.devices if _is_node(device, _INFINIBAND_NODE)), "")
 
 
 def visible_devices(container: hook_pb2.Container) -> list[str]:
-    """Each value of NVIDIA_VISIBLE_DEVICES: kubelet writes a device plugin's first, then the pod's, and the last counts."""
+    """Return each value of NVIDIA_VISIBLE_DEVICES: kubelet writes a device plugin's first, then the pod's, and the last
+    counts."""
     return [env.value for env in container.env if env.name == VISIBLE_DEVICES]
 
 
