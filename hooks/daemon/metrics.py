@@ -44,7 +44,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._outcomes = Counter(
             "lading_hooks_containers",
-            "Containers that were asked about, by what they got; the reason is that of a refusal.",
+            "Containers that the hook server decided on, by outcome; the reason is that of a refusal.",
             ["outcome", "reason"],
             registry=self.registry,
         )
@@ -60,7 +60,7 @@ class Metrics:
         )
         self._failed_moves = Counter(
             "lading_hooks_vf_move_failures",
-            "Of these, what failed or was not done in time.",
+            "Moves of VFs that failed or were not done in time.",
             ["operation"],
             registry=self.registry,
         )
@@ -116,15 +116,19 @@ class _State(Collector):
         yield from _holders(node.ledger.grants())
         rows = node.ledger.journal.rows()
         yield _attachments(rows)
-        yield GaugeMetricFamily("lading_hooks_vfs_stuck", "Of them, at a step that failed.", sum(bool(r.failure) for r in rows))
-        yield GaugeMetricFamily("lading_bypassed_containers", "Run without their pod's devices.", len(node.bypassed))
+        yield GaugeMetricFamily(
+            "lading_hooks_vfs_stuck", "Attached VFs at a step that failed.", sum(bool(r.failure) for r in rows)
+        )
+        yield GaugeMetricFamily("lading_bypassed_containers", "Containers without their pod's devices.", len(node.bypassed))
         age_s = node.watch.age_s if node.watch else float("inf")
         yield GaugeMetricFamily("lading_hooks_inventory_age_seconds", "Since the last good look at the devices.", age_s)
         yield GaugeMetricFamily(
             "lading_hooks_reconcile_age_seconds", "Since the ledger was last compared with the runtime.", node.reconcile_age_s
         )
         yield CounterMetricFamily("lading_hooks_reconcile_failures", "Comparisons that failed.", node.reconcile_failures)
-        yield CounterMetricFamily("lading_hooks_ledger_write_failures", "Changes not taken.", node.ledger.write_failures)
+        yield CounterMetricFamily(
+            "lading_hooks_ledger_write_failures", "Failed writes of the ledger.", node.ledger.write_failures
+        )
         yield CounterMetricFamily("lading_log_dropped", "Log records that could not be written.", node.log.dropped)
 
 
@@ -138,8 +142,8 @@ class _Reports(Collector):
     def collect(self) -> Iterator[Metric]:
         reporter = self._reporter
         yield GaugeMetricFamily("lading_hooks_report_age_seconds", "Since the API server took a report.", reporter.age_s)
-        yield GaugeMetricFamily("lading_hooks_report_stale_seconds", "Since it may lack what is so here.", reporter.stale_s)
-        yield CounterMetricFamily("lading_hooks_report_failures", "Reports not taken.", reporter.failures)
+        yield GaugeMetricFamily("lading_hooks_report_stale_seconds", "Since it may lack the newest state.", reporter.stale_s)
+        yield CounterMetricFamily("lading_hooks_report_failures", "Failed reports.", reporter.failures)
 
 
 def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
@@ -163,8 +167,8 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
         if gpu is not None and gpu.core_percent is not None:
             percent[labels] += gpu.core_percent
     holder = GaugeMetricFamily("lading_device_holder", "1 for each device that a container holds.", labels=_HOLDER)
-    held_mib = GaugeMetricFamily("lading_device_held_mib", "Of a share by memory: how much.", labels=_HOLDER)
-    held_percent = GaugeMetricFamily("lading_device_held_percent", "Of a share by compute: how much.", labels=_HOLDER)
+    held_mib = GaugeMetricFamily("lading_device_held_mib", "Memory of a share.", labels=_HOLDER)
+    held_percent = GaugeMetricFamily("lading_device_held_percent", "Compute of a share.", labels=_HOLDER)
     for family, values in ((holder, {labels: 1 for labels, _ in held}), (held_mib, mib), (held_percent, percent)):
         for labels, value in values.items():
             family.add_metric(labels, value)

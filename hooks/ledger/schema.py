@@ -6,7 +6,7 @@ A step is never changed once released: files that have seen it are out there.
 
 from typing import Final
 
-APPLICATION_ID: Final = 0x4C444E47  # "LDNG": another program's database is told from ours
+APPLICATION_ID: Final = 0x4C444E47  # "LDNG": distinguishes Lading's databases from those of other programs
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (

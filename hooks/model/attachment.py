@@ -1,4 +1,4 @@
-"""A VF given to a sandbox: what it is to be set to, what it was before, and how far the attachment is. Values only.
+"""A VF given to a sandbox: its wanted settings, its original state, and the progress of the attachment. Values only.
 
 Two sides of a VF are set apart. Its *PF* keeps what a pod must not change (MAC, VLAN, rates, spoof check, trust, link state):
 `VfConfig`. Its network device, while it is the host's, has a name, an address and an MTU of its own: `Netdev`.
@@ -164,7 +164,7 @@ class Attachment:
     """One VF in one sandbox, from before the first change to after the last. The journal has at most one of each VF."""
 
     vf: Vf  # as the inventory showed it before: while it is away, sysfs may not
-    generation: int  # counts all attachments of this node: a late release of an older one is told by it
+    generation: int  # counts all attachments of this node: it identifies a late release of an older one
     pod: PodUid
     namespace: str
     pod_name: str

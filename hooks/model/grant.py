@@ -46,7 +46,7 @@ class Grant:
     sandbox: SandboxId  # the newest one that it was used in
     form: Form
     gen: int  # of central's assignment; 0 in the manual form
-    request: ContainerRequest  # what the annotation said: a changed one is told from a retry by it
+    request: ContainerRequest  # what the annotation said: it distinguishes a changed one from a retry
     devices: Devices
     granted_at: int  # Unix time, seconds
     boot_id: str

@@ -70,7 +70,7 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
-    drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, where they are to be given
+    drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers
     binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.vendors.nvidia.binding`)
     # What is in use is another number every time, and makes no other card. None: the driver does not tell.
     used_mib: int | None = field(default=None, compare=False)  # without the driver's own part

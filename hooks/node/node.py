@@ -71,7 +71,7 @@ class Node:
     attacher: Attacher
     clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
     soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
-    released: Callable[[float], object] = lambda _: None  # is told how many seconds after a stop a grant is freed
+    released: Callable[[float], object] = lambda _: None  # is called with the seconds from a stop until a grant is freed
     watch: InventoryWatch | None = None
     vfs: Attaching = field(init=False)
     reconciled: bool = False

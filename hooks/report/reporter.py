@@ -116,7 +116,7 @@ class Reporter:
         self._seen: _Seen | None = None
         self._built = Status()  # made of it
         self._use_interval_s = use_interval_s
-        self._use: tuple[Use, ...] = ()  # as it is to be reported
+        self._use: tuple[Use, ...] = ()  # the use to report
         self._used_at = 0
         self._use_due_at = float("-inf")
         self._applied: Status | None = None  # None: not known to be there

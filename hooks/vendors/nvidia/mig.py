@@ -2,7 +2,7 @@
 
 Enters: the instance's handle, inside an open NVML session. Leaves: the name, or nothing where the driver does not tell. The
 driver's own name of the instance ends with it ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); where it does not, it is computed from the
-instance's slices and memory, without what is told by the name only (media engines: "+me").
+instance's slices and memory, without what only the name shows (media engines: "+me").
 
 A size is rounded as NVIDIA's tools do: the instance's part of the card's memory in eighths, times the card's memory in whole
 GiB, so that an instance of 9,856 MiB is one of 10 GB.
