@@ -1,1 +1,1 @@
-"""`kubectl lading`: what is where, why a pod does not run, and what would help."""
+"""`kubectl lading`: show where devices are, why a pod does not run, and what would help."""

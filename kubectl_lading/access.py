@@ -1,4 +1,4 @@
-"""Where the API server is, and which namespace is meant: found as kubectl finds it.
+"""Find the API server and the namespace, as kubectl finds them.
 
 Enters: `Flags` and $KUBECONFIG. Leaves: a client, and the namespace. ConfigError where a kubeconfig can not be used. In a pod
 without any, its service account is used.
@@ -40,17 +40,17 @@ async def connect(flags: Flags) -> AsyncIterator[KubeClient]:
 
 
 def find_kubeconfig(flags: Flags) -> Path | None:
-    """None: there is none, and this runs in a pod."""
+    """Return the kubeconfig; None where there is none and this runs in a pod."""
     if flags.kubeconfig:
         return Path(flags.kubeconfig)
     if several := os.environ.get("KUBECONFIG", ""):
-        return Path(several)  # several files with colons between are merged
+        return Path(several)  # several files, separated by colons, are merged
     own = Path.home() / ".kube" / "config"
     return None if _ACCOUNT.exists() and not own.exists() else own
 
 
 def find_namespace(flags: Flags) -> str:
-    """Of a command about one pod."""
+    """Return the namespace of a command about one pod."""
     if flags.namespace:
         return flags.namespace
     path = find_kubeconfig(flags)
@@ -65,7 +65,7 @@ def find_scope(flags: Flags) -> str:
 
 
 def find_pod(flags: Flags, word: str) -> tuple[str, str]:
-    """Namespace and name of the pod that a person names: NAME, or NAMESPACE/NAME."""
+    """Return namespace and name of the pod that the user names: NAME, or NAMESPACE/NAME."""
     namespace, _, name = word.rpartition("/")
     if not name:
         raise ConfigError(f"cannot tell which pod {word!r} is: it has no name", hint="write NAME, or NAMESPACE/NAME")
@@ -74,7 +74,7 @@ def find_pod(flags: Flags, word: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _hinted() -> Iterator[None]:
-    """What a person can do about an API server's no."""
+    """Add a hint to an error of the API server: what the user can do about it."""
     try:
         yield
     except (ForbiddenError, UnauthorizedError) as e:

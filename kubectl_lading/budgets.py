@@ -14,7 +14,7 @@ _BUDGET: Final = msgspec.json.Decoder(Budget)
 
 
 async def read_budgets(client: KubeClient) -> list[Budget] | None:
-    """Return None, after a warning, if they may not be read. Raises KubeError."""
+    """Return the budgets; None, after a warning, if they may not be read. Raises KubeError."""
     try:
         return [_BUDGET.decode(raw) async for page in client.list_pages(BUDGETS.path()) for raw in page.items]
     except ForbiddenError as e:

@@ -1,7 +1,7 @@
-"""Asks lading-central for what only it knows: since when it refuses a pod, where it makes room, what it is binding.
+"""Ask lading-central for what only it knows: since when it refuses a pod, where it makes room, what it is binding.
 
 Enters: a client of the API server, the flags. Leaves: central's answer; or `Silent`, for nothing here needs central. The pod
-that leads is reached through the API server's proxy, with the rights of whoever runs this (Role lading-reader has no more than
+that leads is reached through the API server's proxy, with the rights of the user (Role lading-reader has no more than
 GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's. Refuses, as
 ConfigError, a URL at which something else answers for certain: a metrics port, an API server.
 
@@ -29,10 +29,10 @@ from lading.kube.resource import LEASES, PODS
 
 TIMEOUT_S: Final = 2.0  # twice, where it has a certificate
 LEASE: Final = "lading-central"
-PORT: Final = "extender"  # of the pod, by name
+PORT: Final = "extender"  # by name of the pod
 DEFAULT_PORT: Final = 8080
-_STANDBY: Final = b"not the leader\n"  # as central.extender.server says it
-_SCHEMES: Final = ("http", "https")  # as it is installed, and as docs/deploy.md hardens it
+_STANDBY: Final = b"not the leader\n"  # as central.extender.server writes it
+_SCHEMES: Final = ("http", "https")  # as installed, and as docs/deploy.md hardens it
 
 T = TypeVar("T")
 
@@ -69,19 +69,19 @@ class _Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """It did not answer, or not what can be read."""
+    """Central did not answer, or its answer cannot be read."""
 
     why: str
 
 
 def named_central(client: KubeClient, flags: Flags) -> "Central | None":
-    """The one of --central; None where nobody named one."""
+    """Return the central of --central; None without that flag."""
     return Central(client, flags) if flags.central else None
 
 
 class Central:
     def __init__(self, client: KubeClient, flags: Flags, *, timeout_s: float = TIMEOUT_S) -> None:
-        """ConfigError for a --central that is no URL."""
+        """Raise ConfigError if --central is not a URL."""
         self._client = client
         self._namespace = flags.lading_namespace
         self.url = _checked(flags.central).rstrip("/") if flags.central else ""  # empty: through the API server
@@ -89,22 +89,22 @@ class Central:
         self._leader: _Leader | None = None  # once it is known
 
     async def why(self, namespace: str, name: str) -> Why | Silent | None:
-        """None: central knows no such pod that waits for devices."""
+        """Return why the pod waits; None: central knows no such pod that waits for devices."""
         return await self._get(f"/v1/why/{quote(namespace, safe='')}/{quote(name, safe='')}", _decode_why)
 
     async def answer(self, path: str) -> bytes | Silent | None:
-        """As it comes; None: central knows no such thing."""
+        """Return the answer unchanged; None: central knows no such thing."""
         return await self._get(path, bytes)
 
     async def reckoning(self) -> Reckoning | Silent | None:
-        """None: this central is older, and does not say."""
+        """Return the effective configuration; None: this central is older and does not report it."""
         return await self._get("/v1/reckoning", _decode_reckoning)
 
     async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Silent | None:
         try:
             return decode(await (self._by_url(path) if self.url else self._by_proxy(path)))
         except NotFoundError as e:
-            if not e.reason:  # central's own word: it has no Status
+            if not e.reason:  # an error of central itself: it has no Status
                 return None
             why = f"there is no pod in namespace {self._namespace} that holds the lease {LEASE}"
             return Silent(why=f"{why} (--lading-namespace, --central: where else it is)")
@@ -117,7 +117,7 @@ class Central:
             return Silent(why=f"its answer can not be read: {e}")
 
     async def _by_proxy(self, path: str) -> bytes:
-        """What can not be reached over HTTP may have been given a certificate."""
+        """Ask through the API server's proxy. Try HTTPS where HTTP fails: central may have a certificate."""
         leader = self._leader = self._leader or await self._find_leader()
         failed: UnclearError | None = None
         for scheme in _SCHEMES:
@@ -133,7 +133,7 @@ class Central:
         identity = msgspec.json.decode(lease, type=_Lease).spec.holder_identity or ""
         holder = identity.partition("_")[0]  # the pod; each of its processes is another candidate (central.daemon.lease)
         if not holder:
-            raise NotFoundError(f"nobody holds the lease {LEASE}", status=404, reason="NotFound")
+            raise NotFoundError(f"no pod holds the lease {LEASE}", status=404, reason="NotFound")
         pod = await self._client.get(PODS.path(self._namespace, holder), timeout_s=self._timeout_s)
         ports = (port for container in msgspec.json.decode(pod, type=_Pod).spec.containers for port in container.ports)
         return _Leader(holder, next((port.container_port for port in ports if port.name == PORT), DEFAULT_PORT))
@@ -160,7 +160,7 @@ class Central:
             )
             return ConfigError(f"cannot use --central {self.url}: a metrics port answers there", hint=hint)
         failure = parse_failure(call, status, body)
-        if isinstance(failure, RefusedError) and failure.reason:  # central's own refusals have no Status
+        if isinstance(failure, RefusedError) and failure.reason:  # central's own errors have no Status
             hint = "--central is the URL of lading-central; without it central is asked through the API server"
             return ConfigError(f"cannot use --central {self.url}: an API server answers there", hint=hint)
         return failure
@@ -178,7 +178,7 @@ def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or DEFAULT_PORT) > 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         known = False
     if not known:
         raise ConfigError(f"cannot use --central {url}: it is no URL", hint="http://HOST:8080, as of a port-forward")

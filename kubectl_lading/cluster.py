@@ -36,7 +36,7 @@ from lading.nodedevices import NodeDevices
 
 T = TypeVar("T", bound=Named)
 
-DEFAULT: Final = Reckoning()  # as central is installed
+DEFAULT: Final = Reckoning()  # as central is installed by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +47,20 @@ class Cluster:
     reports: Mapping[str, NodeDevices]
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
-    unassigned: Sequence[ask.Pod] = ()  # ask for devices, and were bound without an assignment
-    problems: Sequence[str] = ()  # what could not be understood, in words
+    unassigned: Sequence[ask.Pod] = ()  # request devices, and were bound without an assignment
+    problems: Sequence[str] = ()  # what could not be read, as text
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return next((one for one in self.pods if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None)
 
 
 async def read_cluster(client: KubeClient) -> Cluster:
-    """What is where. Raises KubeError."""
+    """Return the cluster as the API server lists it. Raises KubeError."""
     return compute(*await _lists(client))
 
 
 async def read_deciding(client: KubeClient, central: Central) -> Cluster:
-    """The same, to decide by what central decides by, where it says so. Raises KubeError."""
+    """Return the cluster with central's effective configuration, where central reports it. Raises KubeError."""
     lists, said = await asyncio.gather(_lists(client), central.reckoning())
     if isinstance(said, Reckoning):
         return compute(*lists, said)
@@ -78,11 +78,11 @@ async def _lists(client: KubeClient) -> "tuple[Listed[NodeDevices], Listed[Node]
         )
 
 
-Listed = tuple[Sequence[T | Unreadable], str]  # with the version of the list
+Listed = tuple[Sequence[T | Unreadable], str]  # with the list's resourceVersion
 
 
 def compute(devices: Listed[NodeDevices], nodes: Listed[Node], pods: Listed[Pod], reckoning: Reckoning = DEFAULT) -> Cluster:
-    """From three lists to what they mean."""
+    """Compute the cluster from the three lists."""
     pods = _without_foreign(pods, frozenset(reckoning.foreign_annotations))
     ledger, pending = Ledger(), PendingPods()
     scheduler = reckoning.scheduler(ledger, pending, clock=time.monotonic)
@@ -117,7 +117,7 @@ def _readable(objects: Sequence[T | Unreadable]) -> list[T]:
 
 
 class _Problems:
-    """What the feeds log, as lines for a person."""
+    """What the informers log, as lines for the user."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -138,7 +138,7 @@ class _Bare(msgspec.Struct):
 
 
 class NotInstalledError(KubeError):
-    """The API server does not know NodeDevices: it answers 404, and says no more than that."""
+    """The API server does not know NodeDevices: it answers 404 without more detail."""
 
     def __init__(self) -> None:
         name = f"{NODE_DEVICES.plural}.{NODE_DEVICES.group}"
@@ -153,7 +153,7 @@ class NotInstalledError(KubeError):
 
 
 async def read_list(client: KubeClient, resource: Resource, kind: type[T], progress: Progress) -> Listed[T]:
-    """NotInstalledError where NodeDevices are no resource of this cluster; else KubeError."""
+    """Return the list. Raises NotInstalledError where this cluster has no NodeDevices resource, else KubeError."""
     parse = functools.partial(_parse, msgspec.json.Decoder(kind))
     objects: list[T | Unreadable] = []
     version = ""
@@ -166,15 +166,15 @@ async def read_list(client: KubeClient, resource: Resource, kind: type[T], progr
                 objects += map(parse, page.items)
                 version = page.resource_version
                 progress.say(resource.plural, len(objects))
-    except NotFoundError as e:  # an empty list is none
-        if resource != NODE_DEVICES:  # Kubernetes' own: no API server is there
+    except NotFoundError as e:  # an empty list is false
+        if resource != NODE_DEVICES:  # a Kubernetes type is missing: this is not an API server
             raise
         raise NotInstalledError from e
     return objects, version
 
 
 def _parse(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
-    """One that can not be decoded is there all the same, and may hold devices."""
+    """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
     try:
         return decoder.decode(raw)
     except msgspec.DecodeError as e:

@@ -1,4 +1,4 @@
-"""The flags that every command has, before its name or behind it, as kubectl has them.
+"""The flags that every command has, before or after its name, as in kubectl.
 
 Enters: click's command line. Leaves: one `Flags`, the argument `flags` of each command's function; a flag behind the command's
 name counts before the same one in front of it.
@@ -30,14 +30,14 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    kubeconfig: str = ""  # empty: as kubectl finds it
+    kubeconfig: str = ""  # empty: found as kubectl finds it
     context: str = ""  # empty: the current one
     namespace: str = ""  # empty: the context's
     all_namespaces: bool = False
     output: Output = Output.TABLE
     central: str = ""  # its URL; empty: through the API server
     lading_namespace: str = _SYSTEM
-    request_timeout_s: float | None = None  # of one request to the API server; None: as long as that kind takes at most
+    request_timeout_s: float | None = None  # of one request to the API server; None: the limit of that kind of request
 
 
 _OPTIONS: Final = (
@@ -67,7 +67,7 @@ _OF_PODS: Final = {"namespace": "-n", "all_namespaces": "-A"}
 
 
 class Scope(StrEnum):
-    """Name what a command is about. This decides which of -n and -A it takes; it refuses the others."""
+    """What a command is about. This decides which of -n and -A it takes; it refuses the others."""
 
     CLUSTER = "the whole cluster"
     POD = "one pod"
@@ -85,7 +85,7 @@ class Scope(StrEnum):
 
 
 def flags_of(ctx: click.Context) -> Flags:
-    """As they stand on a command's line; also while it is being completed, and its group was not invoked."""
+    """Return the flags of a command line, also during completion, when the group was not invoked."""
     before = ctx.obj or (ctx.parent.params if ctx.parent else {})
     given = {name: words[name] for words in (before, ctx.params) for name in _NAMES if words.get(name) is not None}
     if "output" in given:
@@ -94,14 +94,14 @@ def flags_of(ctx: click.Context) -> Flags:
 
 
 def refuse(flags: Flags, scope: Scope, ctx: click.Context | None = None) -> None:
-    """Refuse a flag that would say nothing about the answer, rather than ignore it."""
+    """Refuse a flag that would have no effect on the answer, rather than ignore it."""
     for name in sorted(scope.refuses):
         if getattr(flags, name):
             raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", ctx)
 
 
 class _Sectioned(click.Command):
-    """Help with the global flags below the command's own."""
+    """A help page with the global flags after the command's own."""
 
     hidden_names: frozenset[str] = frozenset()  # flags that are refused
 
@@ -118,7 +118,9 @@ class _Sectioned(click.Command):
 
 
 class Command(_Sectioned):
-    """Its function gets `flags`. `columns` explains its table: head and meaning. `formats`: its answer has several."""
+    """A command whose function gets `flags`. `columns` explains its table: head and meaning. `formats`: it has several
+    formats.
+    """
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class Command(_Sectioned):
 
 
 class Group(_Sectioned, click.Group):
-    """The flags in front of the command's name are kept for it."""
+    """A group that keeps the flags before the command's name."""
 
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)

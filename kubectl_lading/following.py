@@ -1,4 +1,4 @@
-"""The cluster after every change: what `-w` shows.
+"""The cluster after every change, as `-w` shows it.
 
 Enters: a client. Leaves: a `Cluster` whenever an object is another, at most every EVERY_S, and so seldom that computing it
 takes a tenth of the time. Watches that break are taken up again; a warning says so.
@@ -21,7 +21,7 @@ from lading.log import Event, Level, Log
 from lading.nodedevices import NodeDevices
 
 EVERY_S: Final = 1.0
-_SHARE: Final = 10  # of the time that computing took, at least this much passes
+_SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
 
 class _Kept(Generic[T]):

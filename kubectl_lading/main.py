@@ -26,8 +26,8 @@ from lading import __version__
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kubectl-lading")
 def main() -> None:
-    """What is where, why a pod does not run, and what would help."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 shows a question mark for what it can not
+    """Show where devices are, why a pod does not run, and what would help."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 shows a question mark for other characters
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
 
@@ -50,7 +50,7 @@ main.add_command(why)
 
 
 def complete_for_kubectl() -> None:
-    """`kubectl_complete-lading WORD… INCOMPLETE`."""
+    """Print candidates for `kubectl_complete-lading WORD… INCOMPLETE`."""
     print_candidates(main, sys.argv[1:])
 
 

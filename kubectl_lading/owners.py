@@ -1,7 +1,7 @@
-"""Whom a pod belongs to, and whether it leaves its node at all. Pure.
+"""The owner of a pod, and whether the pod leaves its node at all. Pure.
 
 A pod of a DaemonSet that is deleted is made again for the same node; a static pod is its kubelet's own, and its object in the
-API server (the mirror pod) only shows it. So nobody's room comes from their end.
+API server (the mirror pod) only shows it. So their end frees no capacity.
 
 Source: k8s.io/apimachinery metav1.OwnerReference; "Create static Pods": the annotation kubernetes.io/config.mirror.
 """
@@ -36,7 +36,7 @@ class Spec(ask.Spec, frozen=True, kw_only=True):
 
 
 class Pod(ask.Pod, frozen=True, kw_only=True):
-    """Hold a pod as central reads it, its owner, and what keeps schedulers from it."""
+    """A pod as central reads it, its owner, and what keeps schedulers from it."""
 
     metadata: Metadata
     spec: Spec = Spec()
@@ -47,7 +47,7 @@ def controller_of(owners: Iterable[Owner]) -> Owner | None:
 
 
 def why_bound_to_its_node(annotations: Mapping[str, str], owners: Iterable[Owner]) -> str:
-    """In words; empty for a pod whose node is nothing to it."""
+    """Return why the pod is bound to its node; empty for a pod that can run on any node."""
     owner = controller_of(owners)
     if MIRROR in annotations:
         return "it is a static pod of its node"

@@ -1,4 +1,4 @@
-"""How a command runs: on an event loop of its own, and ended by an error in one line with a hint."""
+"""Run a command on its own event loop; print an error in one line with a hint."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -19,14 +19,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         die(e)
     except msgspec.DecodeError as e:
         die(f"cannot read what the API server answered: {e}", hint="is a proxy in between?")
-    except BrokenPipeError:  # whoever reads has enough: click ends quietly
+    except BrokenPipeError:  # the reader closed the pipe: click ends quietly
         raise
     except OSError as e:
         die(f"cannot write the answer: {e.strerror or e}")
 
 
 def not_found(kind: str, name: str, names: Sequence[str]) -> LadingError:
-    """To raise: exit status 1, with the nearest of the names that there are."""
+    """Return the error to raise: exit status 1, with the nearest existing names."""
     near = get_close_matches(name, names, n=3, cutoff=0.5) or [one for one in names if name and name in one][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if names else 'is'} {_listed(names)}"
     return LadingError(f"cannot find {kind} {name}", hint=hint)

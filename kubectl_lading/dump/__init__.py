@@ -1,1 +1,1 @@
-"""What a maintainer needs to see of a cluster, without its secrets."""
+"""What a maintainer needs to know about a cluster, without its secrets."""

@@ -1,4 +1,4 @@
-"""The folder of a sysdump: nobody but its owner reads it. Made 0700, files 0600, then packed beside it the same way.
+"""The folder of a sysdump: only its owner can read it. Made 0700, files 0600, then packed beside it the same way.
 
 Enters: names and contents. Leaves: files, and a .tar.gz that names neither user nor machine. Refuses: a folder that is there
 already. Names that come from the cluster are made harmless: they stay below the folder.
@@ -23,12 +23,12 @@ _HARMLESS: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def safe_name(text: str) -> str:
-    """One part of a path."""
+    """Return the name as one safe part of a path."""
     return _HARMLESS.sub("_", text).lstrip(".")[:200] or "_"
 
 
 class Items:
-    """Objects into a file as one JSON list, an object a line, without holding them all."""
+    """Write objects into a file as one JSON list, one object a line, without holding all of them in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -36,7 +36,7 @@ class Items:
         self.restart()
 
     def restart(self) -> None:
-        """What was written so far does not count."""
+        """Discard what was written so far."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(b'{"items": [')
@@ -53,12 +53,12 @@ class Items:
 
 class DumpFolder:
     def __init__(self, path: Path) -> None:
-        """HostError where it can not be made."""
+        """Create the folder. Raises HostError where it cannot."""
         self.path = path
         self.names: list[str] = []
         try:
             path.mkdir(_FOLDER_MODE)
-            path.chmod(_FOLDER_MODE)  # whatever the umask
+            path.chmod(_FOLDER_MODE)  # the mode must not depend on the umask
         except OSError as e:
             raise HostError(f"cannot make {path}: {e.strerror}", hint="name another folder with -o") from e
 
@@ -76,7 +76,7 @@ class DumpFolder:
                 items.end()
 
     def pack(self) -> Path:
-        """The archive's path."""
+        """Pack the folder. Return the archive's path."""
         archive = self.path.with_name(self.path.name + ".tar.gz")
         try:
             with self._create(archive) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
@@ -87,7 +87,7 @@ class DumpFolder:
 
     @contextlib.contextmanager
     def _written(self, name: str) -> Iterator[BinaryIO]:
-        """`name` may have folders in it."""
+        """Open a new file in the folder. `name` may contain folders."""
         *folders, last = (safe_name(part) for part in name.split("/"))
         path = self.path.joinpath(*folders, last)
         try:

@@ -16,7 +16,7 @@ REDACTED: Final = "[redacted]"
 
 Json = Any
 Keep = Callable[[Any], Any]
-Shape = Keep | dict[str, "Shape"] | tuple["Shape"]  # a tuple of one: of each of a list
+Shape = Keep | dict[str, "Shape"] | tuple["Shape"]  # a tuple of one: for each element of a list
 
 
 # ---- texts
@@ -29,7 +29,7 @@ _PRIVATE_KEY: Final = re.compile(
 _IN_URL: Final = re.compile(r"((?<![\w+.-])[a-z][a-z0-9+.-]{0,20}://)[^\s\"'<>]{0,2000}@", re.IGNORECASE)
 _AUTHORIZATION: Final = re.compile(r"\b(bearer|basic)(\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _NAME: Final = rf"[\w.-]{{0,80}}{_NAMES}[\w.-]{{0,80}}"
-# A string, one within another string, a word; and what is left of a string whose end was cut off.
+# A string, one within another string, a word; and the rest of a string whose end was cut off.
 _VALUE: Final = r"""(?:"(?:[^"\\]|\\.)*"|(?P<quote>\\+").{0,4000}?(?P=quote)|'[^']*'|["'\\]*[^\s,;}&"'\\]+)"""
 _NAMED: Final = re.compile(rf"((?<![\w.-]){_NAME}\\*[\"']?\s{{0,20}}[:=]\s{{0,20}}){_VALUE}", re.IGNORECASE)
 _FLAG: Final = re.compile(rf"((?<![\w.-])--?{_NAME}\s{{1,20}})(?!-)\S+", re.IGNORECASE)
@@ -41,7 +41,7 @@ _SHAPED: Final = re.compile(
 
 
 def scrub(text: str) -> str:
-    """May be called again on its own answer, which it leaves as it is."""
+    """Return the text without secrets. Scrubbing its result again changes nothing."""
     text = _PRIVATE_KEY.sub(REDACTED, text)
     text = _IN_URL.sub(rf"\1{REDACTED}@", text)
     text = _AUTHORIZATION.sub(rf"\1\2{REDACTED}", text)
@@ -51,7 +51,7 @@ def scrub(text: str) -> str:
 
 
 def arguments(value: Json) -> Json:
-    """Of a command line: its flags by name, and the values of those that say nothing secret."""
+    """Return a command line with its flags by name, and the values only of flags that hold no secret."""
     words = [str(one) for one in value] if isinstance(value, list) else []
     return [_argument(before, word) for before, word in zip(["", *words], words, strict=False)]
 
@@ -64,7 +64,7 @@ def _argument(before: str, word: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Of a key of a ConfigMap, whose values are whole files."""
+    """Report whether this key of a ConfigMap, whose values are whole files, names a secret."""
     return re.search(rf"{_NAMES}|key|auth|\.pem$", name, re.IGNORECASE) is not None
 
 
@@ -84,7 +84,7 @@ def verbatim(value: Json) -> Json:
 
 
 def scrubbed(value: Json) -> Json:
-    """All of it, and every text in it without secrets."""
+    """Return the whole value, with every text in it scrubbed."""
     match value:
         case str():
             return scrub(value)

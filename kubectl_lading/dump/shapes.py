@@ -37,7 +37,7 @@ _OURS: Final = frozenset({*REQUEST_ANNOTATIONS, GRANT, ATTACHMENTS, CORDON, MANU
 
 
 def _annotations(value: Json) -> Json:
-    """Of others' only that they are there."""
+    """Return Lading's annotations; of other annotations only the keys."""
     return {key: _annotation(key, text) for key, text in value.items()} if isinstance(value, dict) else {}
 
 
@@ -52,24 +52,24 @@ _LABELS: Final = ("kubernetes.io/", "k8s.io/", PREFIX, "nvidia.com/")
 
 
 def _labels(value: Json) -> Json:
-    """Those that Kubernetes, its parts and ourselves give a meaning."""
+    """Return the labels that Kubernetes, its components and Lading define."""
     if not isinstance(value, dict):
         return {}
     return {key: scrubbed(text) if any(one in key for one in _LABELS) else REMOVED for key, text in value.items()}
 
 
 def _names_only(value: Json) -> Json:
-    """Of environment variables."""
+    """Return the names of environment variables, without values."""
     return [{"name": one.get("name", ""), "value": REMOVED} for one in value if isinstance(one, dict)]
 
 
 def _devices(value: Json) -> Json:
-    """Of limits and requests: amounts."""
+    """Return the amounts of limits and requests."""
     return {key: str(amount)[:40] for key, amount in value.items()} if isinstance(value, dict) else {}
 
 
 def _message(value: Json) -> Json:
-    """Ours, as kubelet hands them on; what others say may have a command line in it."""
+    """Return Lading's messages, as kubelet passes them on; other messages may contain a command line."""
     return scrub(value) if isinstance(value, str) and "lading" in value else REMOVED
 
 
@@ -83,7 +83,7 @@ def _conditions(value: Json) -> Json:
 
 
 def _said(condition: dict[str, Any]) -> Json:
-    """kube-scheduler's and our own words on a pod."""
+    """Return the message of a condition that kube-scheduler or Lading writes; of others as `_message` does."""
     ours = condition.get("type") == "PodScheduled" or str(condition.get("type")).startswith(PREFIX)
     return scrubbed(condition["message"]) if ours else _message(condition["message"])
 
@@ -212,7 +212,7 @@ DEPLOYMENT: Final[Shape] = {
     "status": scrubbed,
 }
 
-# Of our own making, or of the cluster's rules: no place for a secret, and scrubbed all the same.
+# Made by Lading or for the cluster's rules: they hold no secrets, and are scrubbed all the same.
 OPEN: Final[Shape] = {
     **_IDENTITY,
     "metadata": META,
@@ -221,7 +221,7 @@ OPEN: Final[Shape] = {
 
 
 def config_map(value: Json) -> Json:
-    """Its files as texts, but those whose names say that they are secret; nothing binary."""
+    """Return its files as texts, except those whose names indicate a secret, and without binary data."""
     data = value.get("data") if isinstance(value, dict) else None
     kept = {key: REDACTED if is_secret_name(key) else scrub(str(text)) for key, text in (data or {}).items()}
     return keep(value, {**_IDENTITY, "metadata": META}) | {"data": kept}
@@ -231,7 +231,7 @@ _TELL: Final = ("lading", "kube-scheduler")
 
 
 def event(value: Json, *, ours: bool) -> Json:
-    """`ours`: about an object of Lading's own namespace. Of others kubelet may quote a command line."""
+    """Return the event; `ours`: it is about an object of Lading's own namespace. In others kubelet may quote a command line."""
     shape: Shape = {
         **_IDENTITY,
         "metadata": META,

@@ -1,6 +1,6 @@
-"""`kubectl lading sysdump`: what a maintainer needs to see, in a folder that nobody else reads, without secrets.
+"""`kubectl lading sysdump`: what a maintainer needs to see, in a folder that only its owner can read, without secrets.
 
-Everything is read with the rights of whoever runs it. What can not be read is said in the dump, and the rest goes on: a cluster
+Everything is read with the user's rights. The dump names what cannot be read, and the rest goes on: a cluster
 that is not well is what this is for. Nothing is written to the cluster, and Secrets are not read.
 """
 
@@ -44,11 +44,11 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, KubeError, RefusedError
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS, Resource
 
-# Read of the API server; as much is held by nobody, but a control plane feels it.
+# The API server reads this; it can hold as much, but the load on the control plane is noticeable.
 LARGE_BYTES: Final = 100 << 20
-LOG_LINES: Final = 50_000  # of the newest, some 10 MB
+LOG_LINES: Final = 50_000  # the newest ones, about 10 MB
 LOG_TIMEOUT_S: Final = 60.0
-WHYS: Final = 100  # pending pods that central is asked about
+WHYS: Final = 100  # number of pending pods to ask central about
 _MIB: Final = 1 << 20
 
 Json = Any
@@ -59,7 +59,7 @@ class _Meta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _First(msgspec.Struct):
-    """A list of one, which says how many more there are."""
+    """A list with one element, which also gives the number of the remaining ones."""
 
     metadata: _Meta = _Meta()
     items: list[msgspec.Raw] | None = None
@@ -71,7 +71,7 @@ class _First(msgspec.Struct):
 )
 @click.option("--yes", is_flag=True, help="Do not ask on a large cluster.")
 def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
-    """What a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.
+    """Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.
 
     Environment values, command lines, volume sources and other people's annotations are left out, Secrets are not read.
     Folders have mode 0700, files 0600. Look through it before you give it away: its README.md says what is in it.
@@ -82,7 +82,7 @@ def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
 
 
 async def _dump(flags: Flags, path: Path, at: datetime, *, yes: bool) -> None:
-    """Of an API server that does not answer there is nothing to dump: waiting for each part of it would take minutes."""
+    """Write the dump. Stop early if the API server does not answer: waiting for each part would take minutes."""
     async with connect(flags) as client:
         with contextlib.suppress(RefusedError):
             await client.get("/version")
@@ -97,14 +97,14 @@ async def _dump(flags: Flags, path: Path, at: datetime, *, yes: bool) -> None:
             click.echo("hint:  ClusterRole and Role lading-sysdump (deploy/rbac/sysdump.yaml) have the rights", err=True)
 
 
-# ---- how much it is
+# ---- size
 
 
 async def estimate(client: KubeClient) -> dict[str, tuple[int, int]]:
-    """Of what there is most: how many, and about how many bytes."""
+    """Return the counts of the largest lists, and about how many bytes they have."""
     sizes = {}
     for resource in (PODS, NODES, NODE_DEVICES, EVENTS):
-        with contextlib.suppress(KubeError, msgspec.DecodeError):  # said later, where it is read
+        with contextlib.suppress(KubeError, msgspec.DecodeError):  # reported later, where it is read
             first = msgspec.json.decode(await client.get(resource.path(), query={"limit": "1"}), type=_First)
             count = len(first.items or ()) + first.metadata.remaining_item_count
             sizes[resource.plural] = count, sum(map(len, first.items or ())) * count
@@ -130,14 +130,14 @@ def _agree(sizes: dict[str, tuple[int, int]], *, yes: bool) -> None:
 class Dump:
     def __init__(self, client: KubeClient, folder: DumpFolder, flags: Flags) -> None:
         self.failures: list[str] = []
-        self.forbidden = False  # one of them was for want of rights
+        self.forbidden = False  # at least one failed because of missing rights
         self._client = client
         self._folder = folder
         self._flags = flags
         self._namespace = flags.lading_namespace
         self._central = Central(client, flags)
         self._named = named_central(client, flags)
-        self._says: dict[str, str] = {}  # of each file
+        self._says: dict[str, str] = {}  # in each file
         self._log: list[str] = []
 
     async def run(self) -> None:
@@ -152,7 +152,7 @@ class Dump:
             await self._ask_central([pod for pod in pods if _waits(pod)], progress)
 
     def end(self, at: datetime) -> Path:
-        """The archive."""
+        """Finish the dump. Return the archive."""
         self._write("sysdump.log", "what was read, and what failed", "".join(f"{line}\n" for line in self._log).encode())
         readme = render_readme(
             version=__version__,
@@ -195,7 +195,7 @@ class Dump:
                         items.add(section.redact(one))
 
     async def _pods(self, progress: Progress) -> list[Json]:
-        """As they were redacted."""
+        """Return the pods, redacted."""
         pods: list[Json] = []
         with self._listed(PODS_FILE, "pods that have to do with Lading") as items:
             async for objects, first in self._list(PODS):
@@ -221,7 +221,7 @@ class Dump:
 
     @contextlib.contextmanager
     def _listed(self, file: str, says: str) -> Iterator[Items]:
-        """What can not be read to its end is said to be so."""
+        """Dump a list. Record it where it cannot be read to its end."""
         try:
             with self._folder.items(file) as items:
                 yield items
@@ -240,7 +240,7 @@ class Dump:
             yield one
 
     async def _list(self, resource: Resource, namespace: str = "") -> AsyncIterator[tuple[list[Json], bool]]:
-        """A page at a time, and whether it is the first of a list, after which what came before does not count."""
+        """Yield a page at a time, and whether it is the first of a list, which invalidates the pages before it."""
         pages = self._client.list_pages(resource.path(namespace))
         async with contextlib.aclosing(pages):
             async for page in pages:
@@ -293,7 +293,7 @@ class Dump:
             self._failed("central/why", f"{len(waiting)} pods wait; central was asked about {WHYS}")
 
     async def _answer(self, name: str, says: str, path: str) -> bool:
-        """Whether central can be asked."""
+        """Report whether central can be asked."""
         try:
             said = await self._central.answer(path)
         except ConfigError as e:

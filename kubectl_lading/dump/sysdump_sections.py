@@ -21,7 +21,7 @@ CLUSTER_ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "clus
 ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings")
 
-OURS: Final = "lading-"  # how the names of deploy/ begin
+OURS: Final = "lading-"  # prefix of the names in deploy/
 SCHEDULER_NAME: Final = "lading"
 
 Redact = Callable[[Json], Json]
@@ -29,15 +29,15 @@ Redact = Callable[[Json], Json]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Objects of one kind in one file."""
+    """A file with objects of one kind."""
 
     file: str
     resource: Resource
     redact: Redact
     says: str  # for the README
-    own_namespace: bool = False  # of Lading's own only
+    own_namespace: bool = False  # objects of Lading only
     name: str = ""  # one object
-    named_ours: bool = False  # of those of a cluster, those of deploy/
+    named_ours: bool = False  # of the cluster-wide objects, those of deploy/
 
 
 def _by(shape: Any) -> Redact:
@@ -114,7 +114,7 @@ redact_pod: Final = _by(POD)
 
 
 def concerns_us(pod: Json, namespace: str) -> bool:
-    """Whether it is one of ours, has our annotations, or asks for our resources."""
+    """Report whether the object belongs to Lading, has its annotations, or requests its resources."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if metadata.get("namespace") == namespace or spec.get("schedulerName") == SCHEDULER_NAME:
         return True

@@ -1,1 +1,1 @@
-"""Is the installation well, and may it be upgraded."""
+"""Whether the installation is healthy, and whether it may be upgraded."""

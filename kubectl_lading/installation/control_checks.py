@@ -1,4 +1,4 @@
-"""What is to be so of the cluster's side: API server, resource, policies, central, its kube-scheduler. Pure.
+"""Checks of the control plane: API server, resource, policies, central, its kube-scheduler. Pure.
 
 Enters: an `Installation`. Leaves: what is not as `deploy/` puts it, each with the command that mends it. Names are those of
 `deploy/`; a test compares the two.
@@ -121,7 +121,7 @@ def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -
         case None:
             yield degraded(
                 f"not installed as a Deployment: there is no {now.namespace}/{name}",
-                why="while nobody leads, no pod gets devices" if name == CENTRAL else "",
+                why="while no replica leads, no pod gets devices" if name == CENTRAL else "",
                 mend=_INSTALL[name],
             )
         case Deployment() as one:
@@ -137,26 +137,26 @@ def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -
 
 def central_leads(now: Installation) -> Iterator[Said]:
     logs = _logs(now, "lease")
-    why = "while nobody leads, no pod gets devices"
+    why = "while no replica leads, no pod gets devices"
     match now.lease:
         case Unread(why=cause):
             yield unknown(f"Lease {now.namespace}/{CENTRAL}", cause)
         case None if not now.has_central:
-            return  # nobody is there to lead: `central_deployed` says so, or --central answered
+            return  # no replica runs: `central_deployed` reports that, or --central answered
         case None:
-            yield degraded("nobody leads: central's Lease is not there", why=why, mend=logs)
+            yield degraded("no replica leads: central's Lease is not there", why=why, mend=logs)
         case Lease() as lease:
             age = lease.age_s(now.at)
             if not lease.holder or age is None:
-                yield degraded("nobody leads: central's Lease has no holder", why=why, mend=logs)
+                yield degraded("no replica leads: central's Lease has no holder", why=why, mend=logs)
             elif age > _TERMS_LATE * max(lease.spec.lease_duration_seconds, 1):
-                yield degraded(f"nobody leads: {lease.holder} renewed central's Lease {age:.0f} s ago", why=why, mend=logs)
+                yield degraded(f"no replica leads: {lease.holder} renewed central's Lease {age:.0f} s ago", why=why, mend=logs)
             elif age < -_CLOCK_OFF_S:
                 yield note(f"the clock of this machine is {-age:.0f} s behind that of {lease.holder}", mend="timedatectl")
 
 
 def central_announced(now: Installation) -> Iterator[Said]:
-    """The Service's endpoint is the replica that leads."""
+    """Check that the Service's endpoint is the replica that leads."""
     match now.endpoints:
         case Unread(why=why):
             yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", why)
@@ -168,7 +168,7 @@ def central_announced(now: Installation) -> Iterator[Said]:
     if not isinstance(now.lease, Lease) or isinstance(now.system_pods, Unread):
         return
     if now.endpoints is None and not now.has_central:
-        return  # one that runs elsewhere may be called by its address
+        return  # one that runs outside the cluster may be reached by its address
     logs = _logs(now, "announce")
     leader = next((pod for pod in now.system_pods if pod.metadata.name == now.lease.holder), None)
     if not addresses:
@@ -194,7 +194,7 @@ def central_answers(now: Installation) -> Iterator[Said]:
         leading = [name for name, one in answers.items() if one.leads]
         yield degraded(
             f"{len(leading)} replicas of central lead and answer{': ' + listed(leading) if leading else ''}",
-            why="for some seconds after a start or a change of leaders nobody does",
+            why="for some seconds after a start or a change of leaders no replica does",
             mend=_logs(now, "lease", "leader"),
         )
 
@@ -235,7 +235,7 @@ def scheduler_version(now: Installation) -> Iterator[Said]:
 
 
 def _logs(now: Installation, *words: str) -> str:
-    """Of every replica; of one that does not run here, nobody here knows where its log is."""
+    """Return a command that shows the logs of every replica; where one runs outside the cluster, its log's place is unknown."""
     sought = f"grep {words[0]}" if len(words) == 1 else f"grep {' '.join(f'-e {word}' for word in words)}"
     if not now.has_central:
         return f"look at central's log, where it runs: {sought}"

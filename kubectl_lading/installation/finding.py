@@ -1,4 +1,4 @@
-"""What a look at an installation finds: a part, what is wrong with it, why that matters, the command that mends it.
+"""What a check finds: a part, what is wrong with it, why that matters, the command that fixes it.
 
 A check is a small pure function over a value that was read once; a table names each. What could not be read is `unknown`, never
 well, and a command that found something unknown and nothing worse can not tell.
@@ -17,7 +17,7 @@ _NAMED: Final = 5  # of a list; a screen is to hold all findings
 
 
 class Part(StrEnum):
-    """Of an installation, in the order in which one needs the other; before an upgrade also its versions as a whole."""
+    """A part of an installation, in order of dependency; before an upgrade also its versions as a whole."""
 
     VERSIONS = "versions"
     API_SERVER = "API server"
@@ -30,10 +30,10 @@ class Part(StrEnum):
 
 
 class Level(StrEnum):
-    """In rising order."""
+    """A severity, in rising order."""
 
     OK = "ok"
-    NOTE = "note"  # worth knowing; nothing has to be done
+    NOTE = "note"  # informative; no action is needed
     UNKNOWN = "unknown"  # could not be read
     DEGRADED = "degraded"
 
@@ -42,7 +42,7 @@ _ORDER: Final = tuple(Level)
 
 
 class Said(NamedTuple):
-    """What one check says. A check that finds nothing says nothing."""
+    """The result of one check. A check that finds nothing yields nothing."""
 
     level: Level
     what: str
@@ -66,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def find(checks: Iterable[Check[V]], value: V) -> tuple[Finding, ...]:
-    """The worst first, and of these in the order of the table."""
+    """Return the findings, the worst first, and within a level in the order of the table."""
     found = [
         Finding(part=check.part, check=check.code, level=said.level, what=said.what, why=said.why, mend=said.mend)
         for check in checks
@@ -97,7 +97,7 @@ def unknown(what: str, why: str) -> Said:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few of them, and how many more."""
+    """Return the first few of them as text, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""An installation of Lading as it was read once: what `status` and `preflight` decide about, as values.
+"""An installation of Lading at one moment: the values that `status` and `preflight` check.
 
 Each part is there (its value), not there (None), or could not be read (`Unread`, and why): the three are never mixed up.
 """
@@ -39,17 +39,17 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the pods of the cluster show of the installation. Names are namespace/name."""
+    """What the pods of the cluster show about the installation. Names are namespace/name."""
 
     bound: int = 0  # with an assignment, and not ended
-    pending: Mapping[str, int] = field(default_factory=dict)  # by the reason of most nodes; "fits" where one does
-    unassigned: tuple[str, ...] = ()  # ask for devices, and were bound without an assignment
-    unhealthy: tuple[str, ...] = ()  # were told that a device of theirs is ill
+    pending: Mapping[str, int] = field(default_factory=dict)  # by the reason of most nodes; "fits" if one node fits
+    unassigned: tuple[str, ...] = ()  # request devices, and were bound without an assignment
+    unhealthy: tuple[str, ...] = ()  # have the condition that one of their devices is unhealthy
     ungranted: tuple[str, ...] = ()  # run, and their node does not report what they hold
     unstarted: tuple[str, ...] = ()  # bound long ago, and still not running
-    clashes: tuple[str, ...] = ()  # devices that two pods hold, in words
+    clashes: tuple[str, ...] = ()  # devices that two pods hold, as text
     unreported: tuple[str, ...] = ()  # nodes with such pods, and without a report
-    problems: tuple[str, ...] = ()  # objects that can not be understood
+    problems: tuple[str, ...] = ()  # objects that cannot be read
 
 
 # ---- all of it
@@ -57,17 +57,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What one replica of central says of itself."""
+    """What one replica of central reports."""
 
     version: str = ""
     leads: bool = False
     bindings_open: int | None = None  # of the one that leads
-    unready: tuple[str, ...] = ()  # conditions that do not hold, in words
+    unready: tuple[str, ...] = ()  # conditions that do not hold, as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCentral:
-    """A central of which a person said where it answers: it need not run as the Deployment of `deploy/`."""
+    """A central whose URL the user gave: it need not run as the Deployment of `deploy/`."""
 
     url: str
     silent: str = ""  # why it did not answer
@@ -76,7 +76,7 @@ class NamedCentral:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     at: datetime  # by the clock of this machine
-    cli: str  # our own version
+    cli: str  # version of this command
     namespace: str
     api_server: str
     crd: Maybe[Crd] = None
@@ -96,11 +96,11 @@ class Installation:
 
     @property
     def has_central(self) -> bool:
-        """It runs in the namespace, as a Deployment or as some other pods, or may do so as far as anybody can see."""
+        """Report whether it runs in the namespace, as a Deployment or as other pods, or may do so if that cannot be read."""
         return self.central is not None or bool(self.replicas)
 
     @property
     def central_version(self) -> str:
-        """As it says itself; else as its image is called; "" where neither is known."""
+        """Return its version as it reports it; else the tag of its image; "" where neither is known."""
         said = [one.version for one in self.replicas.values() if isinstance(one, Replica) and one.version]
         return said[0] if said else self.central.tag if isinstance(self.central, Deployment) else ""

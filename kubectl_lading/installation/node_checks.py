@@ -1,4 +1,4 @@
-"""What is to be so of the nodes that have devices. Pure.
+"""Checks of the nodes that have devices. Pure.
 
 A node's report that changes nothing leaves no trace at the API server, so its age alone says nothing: a quiet node has an old
 one. That a node does not report shows by what contradicts it: another boot than the node's here, or a pod that runs with
@@ -37,7 +37,9 @@ def nodes_report(now: Installation) -> Iterator[Said]:
 
 
 def versions_in_step(now: Installation) -> Iterator[Said]:
-    """A mixture of neighbours is an upgrade under way; what is farther apart was never tried together."""
+    """Check that versions are compatible. Neighbours mean an upgrade in progress; larger distances were never tested
+    together.
+    """
     reporters = Counter(report.status.reporter for report in now.reports.values() if report.status.reporter)
     others = {"central": now.central_version, "this kubectl-lading": now.cli}
     for version in sorted(reporters):
@@ -81,7 +83,7 @@ def nodes_reachable(now: Installation) -> Iterator[Said]:
 
 
 def nodes_rebooted(now: Installation) -> Iterator[Said]:
-    """Since a boot that the report does not know of, nobody has reported."""
+    """Find nodes that have booted since their report: lading-hooks has not reported since then."""
     stale = sorted(
         name
         for name, report in now.reports.items()
@@ -115,14 +117,14 @@ def devices_healthy(now: Installation) -> Iterator[Said]:
         count = counted(len(devices), "device is", "devices are")
         yield degraded(
             f"{count} unhealthy on {counted(len(nodes), 'node')}: {listed(devices)}",
-            why="they are not given to anybody",
+            why="they are not given to any pod",
             mend=f"kubectl lading node {nodes[0]}",
         )
     foreign = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, one in sorted(now.reports.items()) for gpu in _foreign(one)]
     if foreign:
         yield note(
-            f"{counted(len(foreign), 'GPU is', 'GPUs are')} used by somebody without a grant: {listed(foreign)}",
-            why="they are not given to anybody meanwhile",
+            f"{counted(len(foreign), 'GPU is', 'GPUs are')} used without a grant: {listed(foreign)}",
+            why="they are not given to any pod meanwhile",
         )
 
 

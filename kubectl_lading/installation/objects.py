@@ -18,7 +18,7 @@ from lading import nodedevices
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all parts of an object have in common."""
+    """The fields that all parts of an object share."""
 
 
 class Meta(_Wire, frozen=True):
@@ -89,14 +89,14 @@ class Deployment(_Wire, frozen=True):
 
     @property
     def tag(self) -> str:
-        """Of the image; "" where a digest or nothing stands for it."""
+        """Return the tag of the image; "" if it has a digest or no tag."""
         name, at, _ = self.image.partition("@")
         _, colon, tag = name.rpartition(":")
         return tag if colon and "/" not in tag and not at else ""
 
     @property
     def rolling(self) -> bool:
-        """A rollout is under way, or the controller has not seen the change yet."""
+        """Report whether a rollout is in progress, or the controller has not seen the change yet."""
         status = self.status
         wanted = self.spec.replicas
         return (
@@ -121,7 +121,7 @@ class Lease(_Wire, frozen=True):
 
     @property
     def holder(self) -> str:
-        """The replica's name, without what central adds to tell its starts apart (central.daemon.lease.Election)."""
+        """Return the replica's name, without the suffix that central adds for each start (central.daemon.lease.Election)."""
         return (self.spec.holder_identity or "").rpartition("_")[0] or (self.spec.holder_identity or "")
 
     def age_s(self, now: datetime) -> float | None:
@@ -147,7 +147,7 @@ class SystemPodStatus(_Wire, frozen=True):
 
 
 class SystemPod(_Wire, frozen=True):
-    """Of Lading's own namespace."""
+    """A pod of Lading's own namespace."""
 
     metadata: Meta
     status: SystemPodStatus = SystemPodStatus()
@@ -164,7 +164,7 @@ class CrdVersion(_Wire, frozen=True):
 
     @property
     def status_fields(self) -> frozenset[str]:
-        """Of the object's status: what is not among them the API server drops."""
+        """Return the names of the status fields; the API server drops all others."""
         found: Any = self.schema
         for key in ("openAPIV3Schema", "properties", "status", "properties"):
             found = found.get(key) if isinstance(found, dict) else None
@@ -176,7 +176,7 @@ class CrdSpec(_Wire, frozen=True):
 
 
 class CrdStatus(_Wire, frozen=True):
-    """Both are null until the API server has looked at a new one."""
+    """The status of a CustomResourceDefinition. Both fields are null until the API server has processed a new one."""
 
     conditions: tuple[Condition, ...] | None = None
     stored_versions: tuple[str, ...] | None = None
@@ -243,7 +243,7 @@ class NodeStatus(api.NodeStatus, frozen=True):
 
 
 class Node(api.Node, frozen=True):
-    """As central reads it, and what it runs."""
+    """A node as central reads it, with its versions."""
 
     status: NodeStatus = NodeStatus()
 
@@ -262,7 +262,7 @@ class ReportMetadata(nodedevices.Metadata, frozen=True):
 
 
 class Report(nodedevices.NodeDevices, frozen=True):
-    """A NodeDevices object, and when it changed last: a report that changes nothing leaves no trace."""
+    """A NodeDevices object, and when it changed last: a report that changes nothing is not recorded."""
 
     metadata: ReportMetadata
 
@@ -276,7 +276,7 @@ class Report(nodedevices.NodeDevices, frozen=True):
 
 
 class PodStatus(ask.Status, frozen=True):
-    start_time: str | None = None  # kubelet has seen it
+    start_time: str | None = None  # when kubelet first saw it
 
 
 class Pod(owners.Pod, frozen=True):
@@ -287,11 +287,11 @@ class Pod(owners.Pod, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     def started_s(self, now: datetime) -> float:
-        """Seconds since kubelet saw it first; 0 before."""
+        """Return the seconds since kubelet first saw it; 0 before that."""
         started = self.status.start_time
         return (now - parse_time(started)).total_seconds() if started else 0.0
 
 
 def parse_time(text: str) -> datetime:
-    """RFC 3339."""
+    """Parse an RFC 3339 time."""
     return datetime.fromisoformat(text).astimezone(UTC)

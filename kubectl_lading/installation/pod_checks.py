@@ -1,4 +1,4 @@
-"""What is to be so of the pods that ask for devices or have some. Pure.
+"""Checks of the pods that request devices or hold some. Pure.
 
 A pod that waits is no fault of the installation: it is said, by its reason, and nothing is degraded by it.
 """
@@ -28,7 +28,7 @@ def pods_healthy(now: Installation) -> Iterator[Said]:
 
 
 def pods_granted(now: Installation) -> Iterator[Said]:
-    """A node grants devices before the container is there."""
+    """Check that nodes report the devices of running pods: a node grants them before the container exists."""
     if pods := now.workload.ungranted:
         yield degraded(
             f"{_pods(pods, 'runs', 'run')} with devices of which the node reports nothing: {listed(pods)}",
@@ -77,7 +77,7 @@ def _were(pods: Sequence[str]) -> str:
 
 
 def _flags(pod: str) -> str:
-    """namespace/name, as arguments."""
+    """Return namespace/name as arguments of kubectl."""
     namespace, _, name = pod.partition("/")
     return f"{name} -n {namespace}"
 

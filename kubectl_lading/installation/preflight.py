@@ -42,7 +42,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: str
     version: str
     count: int = 1  # replicas or nodes
-    goes: Support  # with the target; of what is not Lading's: with Lading and the API server
+    goes: Support  # with the target; for components that are not part of Lading: with Lading and the API server
     why: str = ""
 
 
@@ -72,7 +72,7 @@ class Target(click.ParamType[str]):
 )
 @click.option("--to", "target", type=Target(), default=__version__, metavar="VERSION", help="Else that of this kubectl-lading.")
 def preflight(flags: Flags, target: str) -> None:
-    """Before an upgrade: which versions run and go together, and what must not be under way.
+    """Check before an upgrade which versions run and work together, and what must not be in progress.
 
     Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell.
     """
@@ -93,7 +93,7 @@ async def _look(flags: Flags, target: str) -> PreflightView | Unread:
 
 
 def view_preflight(now: Installation, target: str) -> PreflightView:
-    """Pure."""
+    """Return the view. Pure."""
     findings = find(CHECKS, Upgrade(now=now, target=target))
     return PreflightView(
         target=target,

@@ -1,4 +1,4 @@
-"""Reads an installation once: the API server's objects, and what central's replicas say where the API server lets one ask them.
+"""Read an installation once: the API server's objects, and what central's replicas say where the API server lets one ask them.
 
 Enters: a client. Leaves: an `Installation`. An object that is not there is None; one that may not or can not be read is an
 `Unread`; the lists that everything else rests on (pods, nodes, NodeDevices) raise KubeError. Writes nothing.
@@ -65,8 +65,9 @@ class _ConfigMap(msgspec.Struct):
 
 
 async def read_installation(client: KubeClient, namespace: str, named: Central | None = None) -> Installation:
-    """`namespace`: Lading's own. `named`: where a person says that central answers. Raises KubeError where the cluster itself
-    can not be read."""
+    """Return the installation. `namespace`: Lading's own. `named`: central's URL, if the user gave one. Raises KubeError where
+    the cluster itself cannot be read.
+    """
     version = msgspec.json.decode(await client.get("/version"), type=_Version).git_version
     with Progress("reading the installation") as progress:
         crd, policies, bindings = await asyncio.gather(
@@ -119,7 +120,7 @@ def names_of_replicas(pods: Sequence[SystemPod] | Unread) -> list[str]:
 
 
 def replica_path(namespace: str, pod: str, page: str) -> str:
-    """Of /metrics and /readyz, through the API server."""
+    """Return the path of the replica's /metrics or /readyz, through the API server."""
     return PODS.path(namespace, f"{pod}:{METRICS_PORT}", "proxy") + page
 
 
@@ -168,7 +169,7 @@ def _samples(metrics: str) -> list[Any]:
 
 
 async def _scheduler_config(client: KubeClient, namespace: str, scheduler: Maybe[Deployment]) -> Maybe[SchedulerConfig]:
-    """Of the ConfigMap that the Deployment mounts: kustomize gives each content a name of its own."""
+    """Return the configuration of the ConfigMap that the Deployment mounts: kustomize names it after its content."""
     if not isinstance(scheduler, Deployment):
         return None
     volumes = scheduler.spec.template.spec.volumes
@@ -204,7 +205,7 @@ async def _ask(central: Central) -> NamedCentral:
 
 
 async def _reports(client: KubeClient, progress: Progress) -> Listed[Report] | None:
-    """None: there is no such resource, which who may not read its definition learns by this."""
+    """Return the reports; None: there is no such resource. A user who may not read its definition learns it by this."""
     try:
         return await read_list(client, NODE_DEVICES, Report, progress)
     except NotInstalledError:

@@ -49,7 +49,7 @@ Look = Callable[[], Awaitable[StatusView | Unread]]
 @click.option("--wait", is_flag=True, help="Look again until all is well.")
 @click.option("--timeout", type=Duration(), default="5m", show_default=True, help="With --wait: for how long.")
 def status(flags: Flags, wait: bool, timeout: float) -> None:
-    """The whole installation on one screen: is it well, and if not, what to do.
+    """Show the whole installation on one screen: is it healthy, and if not, what to do.
 
     Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell.
     """
@@ -61,7 +61,7 @@ def status(flags: Flags, wait: bool, timeout: float) -> None:
 
 
 def end_untold(unread: Unread) -> NoReturn:
-    """The cluster itself can not be read."""
+    """Exit because the cluster itself cannot be read."""
     click.echo(f"error: cannot tell: {printable(unread.why)}", err=True)
     click.echo("hint:  kubectl get nodes,pods -A, with the same --context and --kubeconfig, has to work", err=True)
     raise SystemExit(CANNOT_TELL)
@@ -87,8 +87,9 @@ async def wait_until_well(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> StatusView | Unread:
-    """The first look at which all is well, or the last before the time is over. `tell` hears what it waits for, each time that
-    this is something else."""
+    """Return the first look at which all is well, or the last before the timeout. `tell` gets what it waits for, each time that
+    this changes.
+    """
     until = clock() + timeout_s
     told = ""
     while True:
@@ -117,7 +118,7 @@ def render_status(view: StatusView) -> RenderableType:
 
 
 def render_nodes(view: StatusView) -> RenderableType:
-    """Those that report."""
+    """Return the table of the nodes that report."""
     rows = [
         (one.name, one.reporter, _yes(one.ready), _yes(one.reconciled), one.changed_at or "-", str(len(one.problems) or "-"))
         for one in view.nodes
@@ -130,7 +131,9 @@ def _yes(good: bool) -> Text:
 
 
 def render_findings(findings: Sequence[Finding]) -> Table:
-    """Each in a few lines, the worst first; what a terminal is too narrow for goes on below its beginning."""
+    """Render each finding in a few lines, the worst first; text that is too wide for the terminal continues on the next
+    lines.
+    """
     made = Table.grid(padding=(0, 1))
     for one in findings:
         made.add_row()

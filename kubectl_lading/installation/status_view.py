@@ -1,4 +1,4 @@
-"""What `kubectl lading status` says: each part of an installation in one line, then what is wrong with it. Pure.
+"""The result of `kubectl lading status`: each part of an installation in one line, then what is wrong with it. Pure.
 
 Enters: an `Installation`. Leaves: a `StatusView`, which is what `-o json` shows; keys are only added. A part is as bad as the
 worst that was found in it.
@@ -28,12 +28,12 @@ class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a node that reports."""
+    """A node that reports."""
 
     name: str
     reporter: str = ""  # version of lading-hooks
     reconciled: bool = False
-    ready: bool = False  # kubelet's word
+    ready: bool = False  # kubelet's condition
     problems: tuple[str, ...] = ()
     changed_at: str = ""  # RFC 3339: when what it reports changed last, which on a quiet node is long ago
 
@@ -71,7 +71,7 @@ def view_status(now: Installation) -> StatusView:
 
 
 def find_versions(now: Installation) -> Mapping[str, Counter[str]]:
-    """What runs, by part; a version that nobody knows is not in it."""
+    """Return the versions that run, by part; unknown versions are left out."""
     central = {name: one.version for name, one in now.replicas.items() if not isinstance(one, Unread)}
     return {
         "central": Counter(filter(None, central.values() or [now.central_version])),
@@ -96,7 +96,7 @@ def _rendered(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# ---- a part in words
+# ---- one part in words
 
 
 def _resource(now: Installation) -> str:
@@ -145,7 +145,7 @@ def _pods(now: Installation) -> str:
 
 
 def age_in_words(seconds: float) -> str:
-    """As kubectl writes ages: 12s, 5m, 3h, 4d."""
+    """Return an age as kubectl writes it: 12s, 5m, 3h, 4d."""
     whole = max(int(seconds), 0)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if whole >= 2 * size:

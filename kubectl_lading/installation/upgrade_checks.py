@@ -1,4 +1,4 @@
-"""What is to be so before an upgrade, beside what `status` looks at: versions that go together, nothing half done. Pure.
+"""Checks before an upgrade, in addition to those of `status`: versions that work together, nothing half done. Pure.
 
 Enters: an `Upgrade`: an installation and the version that it is to have. Leaves: what is in the way. Parts are replaced one by
 one, so that every version that runs has to go with the target. What `status` would call degraded is in the way where an upgrade
@@ -69,7 +69,7 @@ def this_command(upgrade: Upgrade) -> Iterator[Said]:
 
 
 def resource_current(upgrade: Upgrade) -> Iterator[Said]:
-    """Compared with what this command knows, which is why it is to be of the target's version."""
+    """Check the resource against the definition in this command, which therefore must have the target's version."""
     if not isinstance(upgrade.now.crd, Crd):
         return
     crd = upgrade.now.crd
@@ -155,14 +155,14 @@ def bindings_settled(upgrade: Upgrade) -> Iterator[Said]:
     if not any(count is not None for count in said):
         yield note(
             "no replica of central says whether Bindings are under way",
-            why="an unclear one is settled by whoever leads next; only the wait for it is longer",
+            why="the next leader settles an unclear one; only the wait for it is longer",
         )
     elif count := sum(one or 0 for one in said):
         yield note(f"{counted(count, 'Binding')} under way or unclear", mend="ask again: it takes seconds")
 
 
 def _of_nodes(now: Installation, version: Callable[[str], str]) -> dict[str, list[str]]:
-    """Nodes that report, by what one of them runs."""
+    """Return the nodes that report, by the version of one of their components."""
     found: dict[str, list[str]] = {}
     for name in sorted(now.reports):
         if name in now.nodes:
@@ -171,7 +171,7 @@ def _of_nodes(now: Installation, version: Callable[[str], str]) -> dict[str, lis
 
 
 def count_platform(now: Installation) -> dict[str, Counter[str]]:
-    """What runs below, by part, on nodes that report."""
+    """Count what runs below Lading, by part, on nodes that report."""
     infos = [now.nodes[name].status.node_info for name in now.reports if name in now.nodes]
     return {
         "kubelet": Counter(one.kubelet_version for one in infos),

@@ -1,4 +1,4 @@
-"""What the pods of a cluster show of the installation: who waits and why, who runs without what it was given. Pure.
+"""What the pods of a cluster show about the installation: which wait and why, which run without their devices. Pure.
 
 Enters: a `Cluster` whose pods are `objects.Pod`, and the time. Leaves: a `Workload`.
 """
@@ -22,14 +22,14 @@ from kubectl_lading.installation.installed import Workload
 from kubectl_lading.installation.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
 
-# Kubelet and the node's reporter tell of a container within seconds, each on its own.
+# kubelet and the node's reporter each report a container within seconds.
 UNREPORTED_S: Final = 60.0
-# A large image takes minutes to come.
+# Pulling a large image takes minutes.
 UNSTARTED_S: Final = 600.0
 
 
 def summarise(cluster: Cluster, pods: Sequence[Pod], now: datetime) -> Workload:
-    """`pods`: those of the cluster."""
+    """Return the summary. `pods`: those of the cluster."""
     names = {pod.metadata.uid: pod.full_name for pod in pods}
     there = [pod for pod in pods if pod.status.phase not in TERMINAL]
     bound = [pod for pod in there if pod.spec.node_name and ASSIGNMENT in pod.metadata.annotations]
@@ -53,7 +53,9 @@ def _named(pods: Iterable[Pod]) -> tuple[str, ...]:
 
 
 def _is_ungranted(pod: Pod, cluster: Cluster, granted: set[PodUid], now: datetime) -> bool:
-    """Of a node that can not be reached, or has no report, nothing is known, which is said elsewhere."""
+    """Report whether its node reports no grant of the pod. False where the node is unreachable or has no report: other
+    checks report that.
+    """
     node = pod.spec.node_name
     report = cluster.reports.get(node)
     if pod.status.phase != "Running" or pod.metadata.uid in granted or pod.started_s(now) <= UNREPORTED_S:
@@ -66,7 +68,7 @@ def _in_words(clash: Clash, names: Mapping[PodUid, str]) -> str:
 
 
 def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
-    """Each pod once, by its reason."""
+    """Return the number of waiting pods by reason; each pod counts once."""
     by_ask: dict[Ask, str] = {}
     reasons: Counter[str] = Counter()
     for pending in cluster.pending:
@@ -78,14 +80,14 @@ def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
 
 
 def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
-    """Which no feed takes for pending."""
+    """Yield the reason once for each malformed request; no informer counts these pods as pending."""
     for pod in pods:
         if not pod.spec.node_name and isinstance(parse_ask(pod), BadAsk):
             yield OfPod.REQUEST_MALFORMED.value
 
 
 def _reason(scheduler: Scheduler, pod: Pending) -> str:
-    """Of most nodes, those first where it may fit some time."""
+    """Return the reason of most nodes; reasons that may go away come first."""
     missing = _missing(scheduler, pod)
     if None in missing:
         return FITS
@@ -96,7 +98,7 @@ def _reason(scheduler: Scheduler, pod: Pending) -> str:
 
 
 def _missing(scheduler: Scheduler, pod: Pending) -> list[Missing | None]:
-    """Of each node; None where it fits. A pod whose affinity group has a card can go there only."""
+    """Return what each node lacks; None where the pod fits. A pod whose affinity group has a card fits there only."""
     if group := scheduler.group_nodes(pod.ask):
         verdicts = [scheduler.verdict(pod.ask, name, ()) for name in sorted(group)]
         return [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]

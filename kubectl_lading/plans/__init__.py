@@ -1,1 +1,1 @@
-"""What if: where pods would go, and which moves would make room. Nothing is changed."""
+"""What-if plans: where pods would go, and which moves would free capacity. Nothing is changed."""

@@ -34,7 +34,7 @@ from lading.kube.errors import NotFoundError
 from lading.kube.resource import PODS
 from lading.vocabulary import PodUid
 
-ROUNDS: Final = 8  # of planning, each without those who may not be moved as the last one found
+ROUNDS: Final = 8  # rounds of planning, each without the pods that the round before found immovable
 _NAMED: Final = 2  # pods that stay for one reason
 _MOVER: Final = msgspec.json.Decoder(Mover)
 
@@ -53,7 +53,7 @@ class MoveView(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: str
     uid: str
     priority: int
-    node: str  # where it is
+    node: str  # the current place
     to: str  # another node, or the same one with other devices
     notes: tuple[str, ...] = ()
 
@@ -64,19 +64,19 @@ class OpeningView(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     asks: str
     node: str = ""  # where it would fit; empty: no such moves were found
-    moves: tuple[MoveView, ...] = ()  # none: it fits as things are
+    moves: tuple[MoveView, ...] = ()  # none: it fits without moves
     search_ended: bool = False  # not everything was tried
 
 
 class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
     openings: tuple[OpeningView, ...]
-    stay: dict[str, str] = {}  # pods that may not be moved, and why; only those that were looked at
+    stay: dict[str, str] = {}  # pods that may not be moved, and why; only those that were examined
     budgets_read: bool = True
 
 
 @command("defrag", scope=Scope.PODS)
 def defrag(flags: Flags) -> None:
-    """Which running pods would have to go elsewhere to make room for those that wait. Advice: nothing is changed.
+    """Find running pods that would have to move so that waiting pods fit. Advice: nothing is changed.
 
     For each pod that waits the fewest moves that were found, of the least important pods, each to a place that is free while
     all others have theirs. Pods of all namespaces wait and are moved; -n limits whom room is made for.
@@ -118,7 +118,7 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
 
 
 def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
-    """Of the nodes that somebody would leave: whoever would be moved instead is one of them."""
+    """Return the pods on the nodes that moves would leave: a pod that is moved instead is one of them."""
     nodes = dict.fromkeys(move.record.node for opening in openings for move in opening.moves)
     return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
 
@@ -128,7 +128,9 @@ def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, Mover]) -> list[Mover
 
 
 def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
-    """What the bound pods ask; of one whose request has no meaning any more nobody could say where else it fits."""
+    """Return the requests of the bound pods; a pod whose request is no longer valid is left out: it cannot be placed
+    elsewhere.
+    """
     found = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
@@ -156,7 +158,7 @@ def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
 
 
 async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, Mover]:
-    """Without those that are gone."""
+    """Return the pods to move, without those that no longer exist."""
     found = await asyncio.gather(*(_mover(client, pod) for pod in pods))
     return {PodUid(one.metadata.uid): one for one in found if one is not None}
 

@@ -1,4 +1,4 @@
-"""The pods of a manifest, as the API server would be given them. Pure.
+"""The pods of a manifest, as the API server would receive them. Pure.
 
 Enters: YAML or JSON, several documents, Lists. Leaves: Pods as central reads them, with a name each: a Pod is one; of
 a Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. PriorityClasses are kept too, for what
@@ -25,7 +25,7 @@ _NUMBERED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "Replic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A pod as it is written, without what the API server makes of its priority."""
+    """A pod as written, without the priority that the API server sets."""
 
     pod: Pod
     wanted: Wanted
@@ -35,11 +35,11 @@ class Draft:
 class Manifest:
     pods: Sequence[Draft]
     classes: Sequence[PriorityClass] = field(default_factory=tuple)
-    passed_over: Sequence[str] = field(default_factory=tuple)  # kind/name of what has no pods that can be counted
+    passed_over: Sequence[str] = field(default_factory=tuple)  # kind/name of objects without a known number of pods
 
 
 def parse_manifest(text: str, source: str, *, namespace: str) -> Manifest:
-    """`namespace`: of what names none."""
+    """Parse a manifest. `namespace`: for objects without one."""
     pods: list[Draft] = []
     classes: list[PriorityClass] = []
     passed_over: list[str] = []
@@ -89,7 +89,7 @@ def _pods(document: Mapping[str, Any], source: str, namespace: str) -> Iterator[
 
 
 def _replicas(kind: str, spec: Mapping[str, Any]) -> object:
-    """At one time; 0 of what decides by the nodes there are, or in a way that nobody here knows."""
+    """Return the replicas at one time; 0 where the number depends on the nodes, or cannot be known here."""
     if kind in _NUMBERED:
         return _or_one(spec.get("replicas"))
     if kind in ("Job", "CronJob"):
@@ -138,7 +138,7 @@ def _written_name(document: Mapping[str, Any]) -> str:
 
 
 def _map(written: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
-    """Empty where nothing is written there."""
+    """Return the mapping; empty if nothing is written there."""
     found = written.get(key)
     if found is not None and not isinstance(found, dict):
         raise ConfigError(f"cannot use {source}: {key} is no map: {found!r}")

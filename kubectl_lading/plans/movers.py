@@ -1,7 +1,7 @@
-"""Whether a running pod may be moved, as far as its own words and disruption budgets say. Pure.
+"""Whether a running pod may be moved, by its own constraints and disruption budgets. Pure.
 
 Enters: the pod's owners, constraints and labels, the budgets of its namespace. Leaves: what forbids it, in words; and what
-whoever moves it has to know. Who fits where is not asked here (central.view.moves).
+the person who moves it has to know. Where a pod fits is not examined here (central.view.moves).
 
 Source: k8s.io/api core/v1.
 """
@@ -17,7 +17,7 @@ from kubectl_lading.owners import Owner, controller_of, why_bound_to_its_node
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all parts have in common."""
+    """The fields that all parts share."""
 
 
 class Meta(_Wire, frozen=True):
@@ -49,7 +49,7 @@ class Mover(_Wire, frozen=True):
 
 
 def forbidden(pods: Sequence[Mover], budgets: Sequence[Budget]) -> dict[str, str]:
-    """By uid why a pod may not be moved, if all of these were moved; the first ones of a budget may."""
+    """Return by uid why a pod may not be moved if all of these are moved; a budget allows its first ones."""
     found = {pod.metadata.uid: why for pod in pods if (why := _bound_to_its_node(pod))}
     taken: Counter[tuple[str, str]] = Counter()
     for pod in pods:
@@ -63,7 +63,7 @@ def forbidden(pods: Sequence[Mover], budgets: Sequence[Budget]) -> dict[str, str
 
 
 def none_of(budgets: Sequence[Budget]) -> list[Budget]:
-    """Those that let nobody go now, however few are moved."""
+    """Return the budgets that allow no eviction now, however few pods are moved."""
     return [budget for budget in budgets if budget.allowed < 1]
 
 
@@ -76,9 +76,9 @@ def _bound_to_its_node(pod: Mover) -> str:
 
 
 def notes(pod: Mover) -> Iterator[str]:
-    """For whoever moves it."""
+    """Yield notes for the person who moves the pod."""
     owner = pod.controller
-    yield f"{owner.kind} {owner.name} makes it again" if owner else "nobody makes it again: it has no controller"
+    yield f"{owner.kind} {owner.name} makes it again" if owner else "it is not created again: it has no controller"
     constraints = ["nodeSelector"] if pod.spec.node_selector else []
     constraints += ["affinity"] if pod.spec.affinity else []
     constraints += ["volumes"] if any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes) else []

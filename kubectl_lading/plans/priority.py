@@ -26,7 +26,7 @@ class _Meta(msgspec.Struct, frozen=True):
 class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     metadata: _Meta = _Meta()
     value: int = 0
-    global_default: bool | None = False  # a manifest may have null
+    global_default: bool | None = False  # null in some manifests
     preemption_policy: str | None = None
 
     @property
@@ -35,7 +35,7 @@ class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields of a pod's spec that its priority follows from; None: not written."""
+    """The fields of a pod's spec that determine its priority; None: not written."""
 
     priority_class_name: str | None = None
     priority: int | None = None
@@ -72,7 +72,7 @@ def admit(pod: Pod, wanted: Wanted, classes: Mapping[str, PriorityClass]) -> Pod
 
 
 def as_written(pod: Pod, wanted: Wanted) -> Pod:
-    """Where nobody may read the classes."""
+    """Return the priority as written, for users who may not read the classes."""
     return _with(pod, wanted.priority or 0, wanted.preemption_policy or "")
 
 

@@ -45,7 +45,7 @@ _STDIN: Final = "-"
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     pods: tuple[Trial, ...]  # in the order in which they were tried
-    verdicts: tuple[Verdict, ...] = ()  # what nodes lack; which of them are of a pod, its own `verdicts` say
+    verdicts: tuple[Verdict, ...] = ()  # what nodes lack; a pod's `verdicts` are indexes of this
     passed_over: tuple[str, ...] = ()  # objects of the manifests without pods that can be counted
 
 
@@ -53,7 +53,7 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
 @click.option("-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="A manifest; - is stdin.")
 @click.option("--pairs", "in_pairs", is_flag=True, help="Each pair of devices with its distance, in JSON and YAML too.")
 def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None:
-    """Where the pods of a manifest would go now, and with which devices, without creating them.
+    """Show where the pods of a manifest would go now, and with which devices, without creating them.
 
     Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
     each is placed beside those before it. One that would wait has the reasons, and whom central would evict for it. -o wide has
@@ -84,7 +84,7 @@ async def _simulate(flags: Flags, files: Sequence[str], *, in_pairs: bool) -> No
 
 
 async def _read_classes(client: KubeClient) -> Mapping[str, PriorityClass] | None:
-    """None: they may not be read."""
+    """Return the classes; None: they may not be read."""
     try:
         return by_name([_CLASS.decode(raw) async for page in client.list_pages(CLASSES.path()) for raw in page.items])
     except ForbiddenError:
@@ -120,7 +120,7 @@ def draw(simulation: Simulation, *, wide: bool) -> RenderableType:
 
 
 def _alike(trial: Trial) -> object:
-    """Pods that go nowhere, one after another and for the same reason, are shown as one; of others each is its own."""
+    """Return a key that is equal for consecutive pods that fit nowhere for the same reason: they are shown as one."""
     if trial.node:
         return trial.namespace, trial.pod
     return msgspec.structs.replace(trial, namespace="", pod="", why=None)
@@ -131,7 +131,7 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
     name = f"{trial.namespace}/{trial.pod}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
     notes = [("note", text(note, "warn")) for note in trial.notes]
     if trial.problem:
-        problem = "asks for what has no meaning" if trial.code else trial.problem
+        problem = "has an invalid device request" if trial.code else trial.problem
         yield text(f"{name}{': each' if len(alike) > 1 else ''} {problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
@@ -163,7 +163,7 @@ def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterat
 
 
 def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
-    """Of a pod that has a priority: of the others nobody expects it."""
+    """Yield the preemption; without victims only for a pod with a priority, of which one would expect it."""
     if trial.preemption is not None and (trial.preemption.victims or trial.priority):
         yield "preemption", text(trial.preemption.in_words())
 

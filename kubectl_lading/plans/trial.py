@@ -1,8 +1,8 @@
 """Where pods would go now, one after another, as central would decide it. Pure, but for the cluster's own ledger.
 
 Enters: a cluster that was read, pods that do not exist. Leaves: a `Trial` for each: its node and devices, or why there is none.
-Each is placed beside those before it: their room is held in the cluster's ledger, which nobody else reads. The highest priority
-comes first, as kube-scheduler takes them. Nobody is evicted for the pods that follow: whom it would be is said.
+Each is placed beside those before it: their room is held in the cluster's ledger, which only this reads. The highest priority
+comes first, as kube-scheduler takes them. No pod is evicted for the pods that follow; the victims are named.
 
 What nodes lack is said once for all of which it is true, and once for all pods: of a thousand pods that wait for a thousand
 nodes it would be a million lines.
@@ -44,36 +44,36 @@ class Verdict(msgspec.Struct, frozen=True):
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     pod: str
-    asks: str = ""  # in words
+    asks: str = ""  # as text
     priority: int = 0
     node: str = ""  # empty: nowhere
     containers: dict[str, Given] = {}
-    distances: dict[str, int] = {}  # how close they are, of containers with several: so many pairs of devices
-    pairs: tuple[Pair, ...] = ()  # which ones, where that is asked for
-    why: Why | None = None  # of one that goes nowhere; its nodes are not in it, but in the verdicts
-    verdicts: tuple[int, ...] = ()  # which ones of the simulation are of this pod
-    lacks_resources: tuple[str, ...] = ()  # nodes with the devices, and without the cpu or memory
-    preemption: Preemption | None = None  # of one that goes nowhere
-    problem: str = ""  # with the pod itself, whatever the node
-    code: str = ""  # of that problem
+    distances: dict[str, int] = {}  # how close its devices are, in containers with several: number of pairs by distance
+    pairs: tuple[Pair, ...] = ()  # the pairs themselves, where requested
+    why: Why | None = None  # of a pod that fits nowhere; without the nodes, which are in the verdicts
+    verdicts: tuple[int, ...] = ()  # indexes of this pod's verdicts in the simulation
+    lacks_resources: tuple[str, ...] = ()  # nodes with the devices but without the cpu or memory
+    preemption: Preemption | None = None  # of a pod that fits nowhere
+    problem: str = ""  # with the pod itself, independent of the node
+    code: str = ""  # the code of that problem
     notes: tuple[str, ...] = ()
 
 
 class Trials:
-    """`verdicts` grows with each step. `in_pairs`: each two devices are said, which of 8 cards and 8 VFs are 92."""
+    """Trials of pods. `verdicts` grows with each step. `in_pairs`: list each pair of devices, 92 for 8 cards and 8 VFs."""
 
     def __init__(self, cluster: Cluster, *, in_pairs: bool = False) -> None:
         self._cluster = cluster
         self._in_pairs = in_pairs
         self._numbers: dict[Verdict, int] = {}
-        self._nowhere: dict[tuple[Shape, int, bool], tuple[Trial, Why]] = {}  # what was found since somebody was placed
+        self._nowhere: dict[tuple[Shape, int, bool], tuple[Trial, Why]] = {}  # results since a pod was last placed
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         return tuple(self._numbers)
 
     def run(self, pods: Sequence[Pod | RefusedPod]) -> Iterator[Trial]:
-        """One for each, in the order in which they are tried."""
+        """Yield one trial for each pod, in the order in which they are tried."""
         numbered = list(enumerate(pods))
         for number, pod in sorted(numbered, key=lambda one: -_priority(one[1])):
             yield self._refused(pod) if isinstance(pod, RefusedPod) else self._try(_with_uid(pod, number))
@@ -112,7 +112,7 @@ class Trials:
         )
 
     def _nowhere_as_well(self, blank: Trial, pending: Pending, able: Sequence[str]) -> Trial:
-        """Of a hundred that are alike the first one is explained."""
+        """Return why the pod fits nowhere. Of a hundred equal pods only the first is explained."""
         kind = pending.shape, pending.priority, pending.may_preempt
         if kind not in self._nowhere:
             self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
@@ -143,7 +143,7 @@ def _priority(pod: Pod | RefusedPod) -> int:
 
 
 def _with_uid(pod: Pod, number: int) -> Pod:
-    """What does not exist has none, and each holds its own room."""
+    """Return the pod with a uid: a pod that does not exist has none, and each needs its own reservation."""
     metadata = msgspec.structs.replace(pod.metadata, uid=f"{_PREFIX}{number}")
     return msgspec.structs.replace(pod, metadata=metadata)
 

@@ -1,1 +1,1 @@
-"""One pod: what it was given, or why it waits and what would help."""
+"""One pod: which devices it has, or why it waits and what would help."""

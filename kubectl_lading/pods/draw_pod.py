@@ -1,4 +1,4 @@
-"""The answer of `pod`, as a person reads it. Pure, but for the age of Events."""
+"""The result of `pod`, as text for people. Pure, but for the age of Events."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _SIGNED: Final = {
     SignatureState.MALFORMED: ("the signature can not be read", "bad"),
     SignatureState.UNCHECKED: ("signed by key {key_id}; not checked here (--public-key {key_id}=FILE)", ""),
     SignatureState.VALID: ("signed by key {key_id}, and that is right", "good"),
-    SignatureState.INVALID: ("the signature is not of key {key_id}: it was not written by whoever has that key", "bad"),
+    SignatureState.INVALID: ("the signature is not of key {key_id}: it was not made with that key", "bad"),
 }
 
 
@@ -59,7 +59,7 @@ def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
         if report.problem:
             yield "", text(f"! {report.problem}", "bad")
     if not report.reported and report.node:
-        yield "granted", text(f"node {report.node} reports nothing, so nobody can say", "warn")
+        yield "granted", text(f"node {report.node} reports nothing, so this is unknown", "warn")
     if report.healthy:
         yield "healthy", text(f"{report.healthy}: {report.healthy_said}", "good" if report.healthy == "True" else "bad")
 
@@ -131,7 +131,7 @@ def _short(device: str) -> str:
     return short_uuid(device) if _is_gpu(device) else f"VF {short_bdf(device)}"
 
 
-# ---- what was said
+# ---- Events and conditions
 
 
 def _event(said: Said) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""The answer of `why`: as a struct for programs, and as a person reads it on a terminal. Pure.
+"""The result of `why`: a struct for programs, and text for people. Pure.
 
 Of many nodes a few are named, the nearest misses; of many pods whose end would help, a few. -o wide names all.
 """
@@ -21,7 +21,7 @@ from kubectl_lading.terminal.blocks import indented, of_nodes, pairs, under
 from kubectl_lading.terminal.output import text
 
 MOST_NODES: Final = 4  # of one reason
-MOST_SETS: Final = 2  # of pods that would do, on one node
+MOST_SETS: Final = 2  # pods that would suffice, on one node
 MOST_PODS: Final = 4  # of one set
 _MANY: Final = 1 << 30
 _NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
@@ -80,7 +80,7 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
 
 
-# ---- refused on a node, or for its request
+# ---- refused by a node, or because of its request
 
 
 def _refusal(refusal: Refusal) -> Iterator[RenderableType]:
@@ -108,7 +108,7 @@ def _nodes_by_reason(wait: Wait, wide: bool) -> Iterator[RenderableType]:
 
 
 def _in_order(wait: Wait) -> list[str]:
-    """Where it fits, where the fewest would have to end, where it may fit later, where it never will."""
+    """Order the nodes: those that fit, those where the fewest pods would have to end, those that may fit later, the rest."""
     together = {one.node: one.together for one in wait.helps if one.together}
     fewest: dict[str, int] = {}
     for node in wait.why.nodes:
@@ -134,7 +134,7 @@ def _head(reason: str, nodes: int) -> Text:
 
 
 def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
-    """Nodes of which the same is said are one row."""
+    """Return the table; nodes with the same text share a row."""
     rows: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for node in nodes:
         rows.setdefault((node.detail, _ends_in_words(wait.help_on(node.node), wide)), []).append(node.node)
@@ -150,7 +150,7 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
 
 
 def _ends_in_words(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
-    """And the style of these words."""
+    """Return the pods that would have to end as text, and the style of that text."""
     if found is None or not (found.together or found.stay):
         return "", ""
     if found.stay:

@@ -16,7 +16,7 @@ from lading.vocabulary import ASSIGNMENT
 
 
 class GivenGpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whole, where it has no amounts and no MIG instance."""
+    """A GPU that a container has: a whole one if it has no amounts and no MIG instance."""
 
     uuid: str
     bdf: str
@@ -52,7 +52,7 @@ def given_of(placed: PlacedContainer) -> Given:
 
 
 def given_to(pod: Pod) -> Mapping[str, Given]:
-    """By container, as its assignment says; nothing where it has none that can be read."""
+    """Return the devices by container, as the assignment lists them; empty without a readable assignment."""
     written = pod.metadata.annotations.get(ASSIGNMENT)
     own = parse_own(written, roles_of(pod), namespace=pod.metadata.namespace) if written else None
     if not isinstance(own, OwnAssignment):

@@ -21,7 +21,7 @@ from kubectl_lading.owners import Pod
 
 
 def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") -> list[PodView]:
-    """List by namespace and name. `namespace` empty: all."""
+    """Return the pods by namespace and name. `namespace` empty: all."""
     known: Mapping[str, Pod] = {pod.metadata.uid: pod for pod in cluster.pods}
     holding = [_with_request(one, known.get(one.uid)) for one in view_pods(views)]
     waiting = [view_waiting(pod) for pod in cluster.pods if waits(pod)]
@@ -30,7 +30,7 @@ def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") 
 
 
 def waits(pod: Pod) -> bool:
-    """Report whether it asks for devices, be it in words that have no meaning, and is not bound."""
+    """Report whether the pod requests devices, validly or not, and is not bound."""
     gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase in TERMINAL
     return not gone and parse_ask(pod) is not None
 
@@ -52,7 +52,7 @@ def _with_request(view: PodView, pod: Pod | None) -> PodView:
 
 
 def _asks(pod: Pod) -> str:
-    """Describe the request in words; empty for a pod whose devices were given by hand."""
+    """Describe the request in words; empty for a pod whose devices are named by hand."""
     asked = parse_ask(pod)
     if asked is None:
         return ""

@@ -1,4 +1,4 @@
-"""How close the devices of one container are, pair by pair. Pure.
+"""The distances between the devices of one container, for each pair. Pure.
 
 Enters: a node's report, what a container has of it. Leaves: each two GPUs, and each GPU with each of its VFs, by the levels by
 which central chooses (central.fit.topology). What the node does not report any more is left out.

@@ -1,4 +1,4 @@
-"""`pod P`: what it asks for, what central assigned, what its node granted, how close that is, and what was said of it.
+"""`pod P`: what it requests, what central assigned, what its node granted, how close that is, and its Events.
 
 Enters: the pod, its Events, its node's report; public keys, where the reader has them. Leaves: a `PodReport` (pod_report.py).
 """
@@ -43,7 +43,7 @@ COLUMNS: Final = (
 )
 @click.argument("name", metavar="POD", shell_complete=complete_pods)
 def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
-    """What POD asks for, what it was given, and what was said of it.
+    """Show what POD requests, what it was given, and its Events.
 
     POD is a name, or NAMESPACE/NAME. Why one does not run: kubectl lading why POD.
     """
@@ -76,7 +76,7 @@ async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:
     try:
         return msgspec.json.decode(await client.get(NODE_DEVICES.path(name=node)), type=NodeDevices)
     except NotFoundError as e:
-        if not e.reason:  # a Status would have one: it is the resource that is not there
+        if not e.reason:  # no Status: the resource itself is missing
             warn(NotInstalledError().message)
         return None
     except (ForbiddenError, msgspec.DecodeError) as e:

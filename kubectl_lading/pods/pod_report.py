@@ -28,7 +28,7 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, MANUAL_GPUS, MAN
 class SignatureState(StrEnum):
     ABSENT = "absent"
     MALFORMED = "malformed"
-    UNCHECKED = "unchecked"  # the reader has no public key of that id
+    UNCHECKED = "unchecked"  # the reader does not have the public key of that id
     VALID = "valid"
     INVALID = "invalid"
 
@@ -39,7 +39,7 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Container(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Devices in the order in which they were given; a GPU or VF may be assigned, granted, or both."""
+    """A container: its devices in the order in which they were given; a GPU or VF may be assigned, granted, or both."""
 
     name: str
     gpus: tuple[GivenGpu, ...] = ()
@@ -67,15 +67,15 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     uid: str
     stand: Stand
-    said: str  # of where it stands, in words
+    said: str  # the pod's state, in words
     asks: str = ""  # in words
     by_hand: Mapping[str, str] = {}  # annotations that name devices
-    for_nobody: tuple[str, ...] = ()  # those of them for a container that the pod does not have: they give nothing
+    for_nobody: tuple[str, ...] = ()  # annotations for a container that the pod does not have: they have no effect
     node: str = ""
     gen: int | None = None  # of its assignment
     signature: Signature | None = None
     problem: str = ""  # with the assignment
-    healthy: str = ""  # the condition: True or False; empty where it has none, which is well
+    healthy: str = ""  # the condition: True or False; empty where the pod has none, which means healthy
     healthy_said: str = ""
     reported: bool = True  # its node reports devices
     containers: tuple[Container, ...] = ()
@@ -187,7 +187,7 @@ def _granted(grant: Grant, devices: NodeDevices) -> Iterator[GivenGpu]:
 
 
 def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices) -> PlacedContainer:
-    """What a person named by hand is granted only."""
+    """Return the distances as placed; devices named by hand are only granted, so the grant is used for these."""
     if given != PlacedContainer() or grant is None:
         return given
     ports = {vf.bdf: pf.bdf for pf in devices.status.pfs for vf in pf.vfs}

@@ -1,4 +1,4 @@
-"""`pods`: those that wait for devices or hold some, what each asks and holds, and whether it uses it.
+"""`pods`: the pods that wait for devices or hold some, what each requests and holds, and whether it uses it.
 
 Enters: the cluster; with -w also every later change of it. Leaves: a row a pod; with -w a row whenever one is another.
 """
@@ -59,7 +59,7 @@ class PodsView(msgspec.Struct, frozen=True):
 )
 @click.option("-w", "--watch", is_flag=True, help="Goes on, with a row whenever a pod comes, changes or goes.")
 def pods(flags: Flags, states: tuple[str, ...], watch: bool) -> None:
-    """Pods that wait for devices, or hold some.
+    """List pods that wait for devices, or hold some.
 
     Why one waits: kubectl lading why, without a name for all of them.
     """
@@ -93,7 +93,7 @@ async def _pods(flags: Flags, states: frozenset[PodState], *, watch: bool) -> No
 def print_changes(
     last: dict[str, PodView], listed: Sequence[PodView], tell: Callable[[PodView, str], None]
 ) -> dict[str, PodView]:
-    """Tell of pods that came, are others now, or went; and return those that there are."""
+    """Print the pods that came, changed or went; return the current ones."""
     present = {one.uid: one for one in listed}
     for one in listed:
         if one != last.get(one.uid):

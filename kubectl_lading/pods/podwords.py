@@ -1,4 +1,4 @@
-"""The fields of a Pod and of Events by which a person sees why a pod does not run; msgspec skips the rest.
+"""The fields of a Pod and of Events that show why a pod does not run; msgspec skips the rest.
 
 Read for one pod: what central decides by is `central.ask.pod`. Who may not read Events is told so, in the same words by every
 command, and gets what the pod itself says. Source: k8s.io/api/core/v1, as of v1.36.
@@ -19,7 +19,7 @@ from lading.kube.resource import EVENTS, PODS
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all parts have in common."""
+    """The fields that all parts share."""
 
 
 class Meta(_Wire, frozen=True):
@@ -117,7 +117,7 @@ class EventWords(_Wire, frozen=True):
 
     @property
     def last(self) -> str:
-        """RFC 3339, which compares as text."""
+        """Return the last time in RFC 3339, which sorts as text."""
         seen = self.series.last_observed_time if self.series else None
         return seen or self.last_timestamp or self.event_time or self.first_timestamp or ""
 
@@ -135,8 +135,9 @@ def parse_pod(raw: bytes | msgspec.Raw) -> PodWords:
 
 
 async def read_pod(client: KubeClient, namespace: str, name: str) -> bytes:
-    """Its JSON. Raises LadingError with the nearest names where there is no such pod; those that are called so in other
-    namespaces come first, for whoever named none."""
+    """Return the pod's JSON. Raises LadingError with the nearest names if it does not exist; if the user gave no namespace,
+    pods of that name in other namespaces come first.
+    """
     try:
         return await client.get(PODS.path(namespace, name))
     except NotFoundError as e:
@@ -147,7 +148,7 @@ async def read_pod(client: KubeClient, namespace: str, name: str) -> bytes:
 
 
 async def _called(client: KubeClient, name: str) -> list[str]:
-    """In all namespaces; none where only one may be read."""
+    """Return the pods of that name in all namespaces; none if only one namespace may be read."""
     try:
         found = await _names(client, f"{PODS.path()}?fieldSelector=metadata.name={quote(name, safe='')}")
     except ForbiddenError:
@@ -161,7 +162,7 @@ async def _names(client: KubeClient, path: str) -> list[str]:
 
 
 async def read_events(client: KubeClient, pod: PodWords) -> list[EventWords]:
-    """Of this pod, the oldest first; none, and a warning, where they may not be read."""
+    """Return the pod's Events, the oldest first; none, after a warning, if they may not be read."""
     namespace, uid = pod.metadata.namespace, pod.metadata.uid
     found = []
     pages = client.list_pages(f"{EVENTS.path(namespace)}?fieldSelector=involvedObject.uid={uid}")

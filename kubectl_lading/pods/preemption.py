@@ -17,7 +17,7 @@ from kubectl_lading.terminal.amounts import pod_name
 
 
 class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What central would do for it by itself. Without victims: why nothing."""
+    """What central would evict for the pod. Without victims: why it evicts none."""
 
     said: str
     node: str = ""
@@ -33,7 +33,7 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
 def find_preemption(
     scheduler: Scheduler, pod: Pending, names: Sequence[str], budgets: Budgets = NO_BUDGETS
 ) -> Iterator[Preemption | None]:
-    """Yield None between two steps; the last one is the answer."""
+    """Yield None between two steps, and the answer last."""
     lowest = scheduler.ledger.lowest_priority()
     if not pod.may_preempt:
         yield Preemption(said="its preemptionPolicy is Never")

@@ -1,4 +1,4 @@
-"""Where a pod stands, and what a node refused of it. Pure.
+"""The state of a pod, and what a node refused of it. Pure.
 
 Enters: the pod's own words, what central's parser makes of its request, its Events. Leaves: one `Situation`, the first of these
 that is so: it ended; a node refuses it; it runs; it starts; something other than devices holds it; it waits for devices.
@@ -45,12 +45,12 @@ class Stand(StrEnum):
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By the node where it is bound, or, of its request, by central."""
+    """A refusal by the node to which the pod is bound, or, of its request, by central."""
 
     code: str
     message: str
     fix: str
-    container: str = ""  # empty: of the pod
+    container: str = ""  # empty: it concerns the whole pod
     times: int = 1
     last: str = ""  # RFC 3339
 
@@ -60,13 +60,13 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     said: str  # in words
     node: str = ""
     refusals: tuple[Refusal, ...] = ()
-    waits_for: tuple[str, ...] = ()  # of one that starts: containers, and why they wait
-    scheduler_says: str = ""  # kube-scheduler, of one that is not bound
+    waits_for: tuple[str, ...] = ()  # of a pod that starts: containers, and why they wait
+    scheduler_says: str = ""  # kube-scheduler's message, for a pod that is not bound
     hint: str = ""
 
 
 def read_situation(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords]) -> Situation:
-    """`events`: of this pod, the oldest first."""
+    """Return the situation. `events`: of this pod, the oldest first."""
     if pod.status.phase in _ENDED:
         words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
         return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
@@ -94,7 +94,7 @@ def _on_its_node(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[Eve
 
 
 def _unstarted(pod: PodWords) -> list[tuple[str, str]]:
-    """Containers that wait, with the reason. Of init containers those that come next wait for nothing but their turn."""
+    """Return the containers that wait, with the reason; those that are only starting are left out if there are others."""
     found = []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if (waiting := status.state.waiting) is not None:
@@ -106,7 +106,7 @@ def _unstarted(pod: PodWords) -> list[tuple[str, str]]:
 def _refusals(
     pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords], unstarted: set[str]
 ) -> Iterator[Refusal]:
-    """Of each container the newest; what its state says is of now."""
+    """Return the newest refusal of each container; its state is newer than Events."""
     by_container: dict[str, Refusal] = {}
     for event in events:
         named = _CONTAINER.search(event.involved_object.field_path)
@@ -154,7 +154,7 @@ def _unbound(pod: PodWords, asked: Ask | BadAsk | None) -> Situation:
     if isinstance(asked, BadAsk):
         code = OfPod.REQUEST_MALFORMED.value
         refusal = Refusal(code=code, message=asked.message, fix=FIXES[code])
-        return Situation(stand=Stand.MALFORMED, said="asks for what has no meaning", refusals=(refusal,), scheduler_says=says)
+        return Situation(stand=Stand.MALFORMED, said="has an invalid device request", refusals=(refusal,), scheduler_says=says)
     if asked is None:
         by_hand = any(key == one or key.startswith(f"{one}.") for key in pod.metadata.annotations for one in _BY_HAND)
         what = "names its devices by hand, which the node looks at" if by_hand else "asks for no device of lading.dev/"
@@ -166,5 +166,5 @@ def _unbound(pod: PodWords, asked: Ask | BadAsk | None) -> Situation:
             scheduler_says=says,
             hint=f"devices are given by the scheduler {SCHEDULER}: set schedulerName: {SCHEDULER}, and create the pod again",
         )
-    hint = "" if scheduled else "no scheduler has said a word of it: kubectl lading status"
+    hint = "" if scheduled else "no PodScheduled condition yet; is the scheduler running? kubectl lading status"
     return Situation(stand=Stand.WAITING, said="waits for devices", scheduler_says=says, hint=hint)

@@ -66,7 +66,7 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("of", type=click.Choice([one.value for one in Of]), default=Of.NODES.value)
 @click.option("--sort", type=click.Choice([one.value for one in Sort]), default=Sort.HELD.value, show_default=True)
 def top(flags: Flags, of: str, sort: str) -> None:
-    """What pods, namespaces or nodes hold, what of it they use, and what is idle.
+    """Show what pods, namespaces or nodes hold, how much of it they use, and what is idle.
 
     HELD is what was given away, USED what the driver saw at the node's last look. `top namespaces` is about all namespaces
     unless -n names one.
@@ -87,7 +87,7 @@ async def _top(flags: Flags, of: Of, sort: Sort) -> None:
 
 
 def view_top(cluster: Cluster, of: Of, sort: Sort, namespace: str = "") -> TopView:
-    """`namespace` empty: all."""
+    """Return the view. `namespace` empty: all."""
     views = view_nodes(cluster)
     pods = list_pods(cluster, views, namespace)
     rows = sorted(MAKERS[of](views, pods), key=lambda row: (_KEYS[sort](row), row.name))

@@ -1,4 +1,4 @@
-"""Why a pod waits, as `kubectl lading why` tells it: nodes by reason, the nearest misses first, and what would help. Pure.
+"""Why a pod waits: nodes by reason, the nearest misses first, and what would help. Pure.
 
 Enters: the cluster as central's code sees it, one pending pod, and central's own answer where there is one: what central says
 of nodes counts before what follows from the API server, for it also knows what it is binding right now. Leaves: a `Wait`.
@@ -23,11 +23,11 @@ from kubectl_lading.pods.preemption import Preemption, find_preemption
 from lading.amounts import format_mib
 from lading.vocabulary import PodUid
 
-LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # it may fit there some time
+LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # the pod may fit there later
 
 
 class Scattered(msgspec.Struct, frozen=True):
-    """Enough is free of a node's cards together, and of no single one."""
+    """A node whose cards together have enough free, but no single one has."""
 
     node: str
     free_mib: int
@@ -36,12 +36,12 @@ class Scattered(msgspec.Struct, frozen=True):
 
 class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
     why: Why
-    from_central: bool  # or it was computed from what the API server has
+    from_central: bool  # False: computed from the API server's objects
     helps: tuple[NodeHelp, ...] = ()  # the nearest first
-    not_looked_at: int = 0  # nodes where somebody's end may help, beyond those
+    not_looked_at: int = 0  # further nodes where the end of other pods may help
     scattered: tuple[Scattered, ...] = ()
     preemption: Preemption | None = None
-    fixes: Mapping[str, str] = {}  # by reason, what to do about it
+    fixes: Mapping[str, str] = {}  # what to do, by reason
 
     def help_on(self, node: str) -> NodeHelp | None:
         return next((one for one in self.helps if one.node == node), None)
@@ -57,8 +57,9 @@ def explain_wait(
     stay: Collection[PodUid] = frozenset(),
     budgets: Budgets = NO_BUDGETS,
 ) -> Iterator[Wait | None]:
-    """None between two steps; a Wait at last. `most`: nodes where the ends of pods are looked at. `silent`: central did not
-    answer. `stay`: pods that do not end."""
+    """Yield None between two steps, and a Wait last. `most`: number of nodes for which pods to end are searched. `silent`:
+    central did not answer. `stay`: pods that do not end.
+    """
     why = said or why_pending(scheduler, pod, 0.0)
     why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
     yield None
@@ -97,7 +98,9 @@ def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Ite
 
 
 def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
-    """What keeps a pod whose devices are free. `able`: one of these nodes has its cpu and memory, as far as anybody knows."""
+    """Return what to do about a pod whose devices are free. `able`: one of these nodes has enough cpu and memory, as far as
+    known.
+    """
     if why.state == "reserved":
         return "nothing: it is being bound."
     if not able:
@@ -111,7 +114,7 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
-    """Of a node where the devices are free: what else it is known to lack."""
+    """Return the node's entry; where its devices are free, with the cpu or memory that it lacks."""
     room, asked = scheduler.ledger.room_without(node.node, [pod.uid]), pod.requests
     if node.reason != FITS or has_resources(room, asked):
         return node
@@ -124,7 +127,7 @@ def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWh
 
 
 def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], demand: Demand) -> Iterator[Scattered]:
-    """Of one share only: what several lack together is nobody's sum."""
+    """Yield nodes where one share fits on no single card but in the sum; only for requests of one share."""
     share = demand.cards[0] if len(demand.cards) == 1 and not demand.cards[0].whole and demand.cards[0].count == 1 else None
     if share is None or share.memory_mib is None:
         return
@@ -136,7 +139,7 @@ def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], dem
 
 
 def _free_mib(room: NodeRoom, demand: Demand) -> list[int]:
-    """Of each card with something free."""
+    """Return the free memory of each card that has some, in MiB."""
     return [
         card.free_mib
         for card in room.cards

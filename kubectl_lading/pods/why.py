@@ -34,14 +34,14 @@ from kubectl_lading.terminal.output import show, warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
 
-LOOKED_AT: Final = 20  # nodes where the ends of pods are tried; with -o wide
+LOOKED_AT: Final = 20  # number of nodes for which pods to end are searched; with -o wide
 LOOKED_AT_WIDE: Final = 1000
 
 
 @command("why", columns=COLUMNS, scope=Scope.PODS)
 @click.argument("pod", shell_complete=complete_pods, default="")
 def why(flags: Flags, pod: str) -> None:
-    """Why a pod does not run, and what would help; without POD: why every pod that waits does.
+    """Show why a pod does not run, and what would help; without POD: why each waiting pod waits.
 
     Of a pod that waits: what each node lacks, the nearest misses first, and whose end would make room. Of one that a node
     refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes.

@@ -44,7 +44,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
     created: int = 0  # Unix seconds; 0: unknown
     asks: str = ""
     reasons: Mapping[str, int] = {}  # nodes by reason code; of a pod that waits for devices
-    said: str = ""  # what keeps another one
+    said: str = ""  # what else keeps the pod from being scheduled
 
 
 class WaitingView(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class WaitingView(msgspec.Struct, frozen=True):
 
 
 def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPod]:
-    """Yield them one by one: the first of each request costs a look at all nodes. `namespace` empty: all."""
+    """Yield the waiting pods one by one: the first pod of each request is checked on all nodes. `namespace` empty: all."""
     found = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
     for pod in sorted(found, key=_in_line):
         yield _explain(cluster.scheduler, pod)
@@ -80,7 +80,7 @@ def _explain(scheduler: Scheduler, pod: Pod) -> WaitingPod:
 
 
 def _stand(pod: Pod, asked: Ask | BadAsk | None) -> tuple[Stand, str]:
-    """As `situation.py` tells them apart, of one that is not bound and asks for something."""
+    """Return the state as in `situation.py`, for a pod that is not bound and requests devices."""
     if pod.spec.scheduling_gates:
         return Stand.GATED, f"gated: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
     if isinstance(asked, BadAsk):
@@ -105,7 +105,7 @@ def _row(one: WaitingPod, *, everywhere: bool) -> list[Cell]:
 
 
 def _why(one: WaitingPod) -> Text:
-    """Where it fits, where it may fit later, where it never will."""
+    """Return why it waits: numbers of nodes by reason; those that fit first, those that never will last."""
     if one.stand is Stand.MALFORMED:  # `why POD` has the sentence
         return text(one.stand.value, "bad")
     if one.said:

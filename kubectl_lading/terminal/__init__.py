@@ -1,1 +1,1 @@
-"""What people read and type: tables, amounts in words, progress, completion."""
+"""The terminal: tables, amounts in words, progress, completion."""

@@ -1,4 +1,4 @@
-"""Amounts in words, as short as kubectl has them."""
+"""Write amounts as briefly as kubectl does."""
 
 import time
 from typing import Final
@@ -9,7 +9,7 @@ from lading.amounts import divide, format_gib
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-NONE: Final = "-"  # not reported, or there is none
+NONE: Final = "-"  # not reported, or does not exist
 
 
 gib = format_gib
@@ -39,17 +39,17 @@ def use_in_words(mib: int | None, busy_percent: int | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """1 GPU, 2 GPUs."""
+    """Write a count: 1 GPU, 2 GPUs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def now() -> float:
-    """Unix seconds."""
+    """Return Unix seconds."""
     return time.time()
 
 
 def age(seconds: float) -> str:
-    """As kubectl's AGE (k8s.io/apimachinery duration.HumanDuration)."""
+    """Write an age as kubectl's AGE does (k8s.io/apimachinery duration.HumanDuration)."""
     left = max(0, int(seconds))
     if left < 2 * _MINUTE:
         return f"{left}s"
@@ -61,23 +61,23 @@ def age(seconds: float) -> str:
 
 
 def _two(seconds: int, unit: int, name: str, below: int, its_name: str, *, until: int) -> str:
-    """With the unit below, as long as there are fewer than `until`."""
+    """Write two units if there are fewer than `until` of the larger one."""
     number, rest = divmod(seconds, unit)
     fine = rest // below if number < until else 0
     return f"{number}{name}" + (f"{fine}{its_name}" if fine else "")
 
 
 def short_uuid(uuid: str) -> str:
-    """Enough to tell the cards of a cluster from one another; `kubectl lading gpu` takes it."""
+    """Return enough of a UUID to distinguish the cards of a cluster; `kubectl lading gpu` accepts it."""
     kind, _, rest = uuid.partition("-")
     return f"{kind}-{rest.partition('-')[0]}" if rest else uuid
 
 
 def short_bdf(bdf: str) -> str:
-    """Without the domain that nearly all PCI addresses have."""
+    """Return the address without the domain, which is the same in nearly all PCI addresses."""
     return bdf.removeprefix("0000:")
 
 
 def pod_name(namespace: str, pod: str, uid: str) -> str:
-    """As people write it; by uid where nobody knows the name."""
+    """Write the name of a pod; its uid where the name is unknown."""
     return f"{namespace}/{pod}" if pod else f"pod {uid}"

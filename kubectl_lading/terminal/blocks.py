@@ -1,4 +1,4 @@
-"""Lines in pairs, below a heading: what it is about, and what is said of it; what is too long goes on in its own column."""
+"""Lines in two columns below a heading: a subject and a text; a text that is too long continues in its own column."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -10,13 +10,13 @@ from rich.text import Text
 
 from kubectl_lading.terminal.output import text
 
-MOST_NAMES: Final = 6  # of nodes of which the same is said
-_LONGEST: Final = 32  # columns of what it is about
+MOST_NAMES: Final = 6  # of nodes with the same text
+_LONGEST: Final = 32  # columns of the subject
 _DEEP: Final = 2
 
 
 def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> RenderableType:
-    """`style`: of what it is about; empty for names."""
+    """Yield the lines. `style`: of the subject; empty for names."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=all(len(name) <= _LONGEST for name, _ in rows), overflow="fold", max_width=_LONGEST)
     grid.add_column(overflow="fold")
@@ -26,12 +26,12 @@ def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> Renderable
 
 
 def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
-    """Several things that are said of one; its name is written once."""
+    """Yield several texts of one subject, whose name is written once."""
     return [("" if number else name, text(one, style)) for number, one in enumerate(said)]
 
 
 def of_nodes(names: Sequence[str], said: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
-    """The same of several nodes. Many are counted; `wide` names them all, below, where there is room."""
+    """Yield one text about several nodes. Many nodes are counted; `wide` names all of them, below, where there is room."""
     if not any(one.plain for one in said):
         return [("on", text(_listed(names, wide=wide)))]
     few = len(names) <= MOST_NAMES

@@ -12,7 +12,7 @@ from kubectl_lading.flags import Flags, flags_of
 from lading.errors import LadingError
 from lading.kube.resource import NODE_DEVICES, PODS
 
-PATIENCE_S: Final = 2.0  # of somebody who pressed Tab
+PATIENCE_S: Final = 2.0  # of a user who pressed Tab
 
 
 class _Metadata(msgspec.Struct):

@@ -21,7 +21,7 @@ _DEFAULT: Final = 0
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """The script that completes this command line in a shell.
+    """Print the script that completes this command line in a shell.
 
     source <(kubectl-lading completion bash)
     """
@@ -29,7 +29,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
-    """`typed`: the words behind the command, the last of which is incomplete."""
+    """Print the candidates. `typed`: the words behind the command, the last of which is incomplete."""
     *words, incomplete = typed or [""]
     found = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
     for one in found:

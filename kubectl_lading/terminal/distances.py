@@ -1,4 +1,4 @@
-"""How far two devices are from one another, in the words of docs/reference.md."""
+"""The distance between two devices, in the words of docs/reference.md."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Durations as kubectl has them on its command line: `90s`, `5m`, `1h30m`; a bare number is of seconds."""
+"""Durations on the command line, as in kubectl: `90s`, `5m`, `1h30m`; a bare number is in seconds."""
 
 import re
 from typing import Any, Final
@@ -9,7 +9,7 @@ _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
 class Duration(click.ParamType[float]):
-    """In seconds. `least`: what is shorter is refused."""
+    """A duration in seconds. `least`: shorter ones are refused."""
 
     name = "duration"
 

@@ -1,4 +1,4 @@
-"""A few facts about one thing, a line each: what it is, and the words."""
+"""A few facts about one thing, one a line: a name, and the text."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""How answers leave: tables as kubectl's for people, and the same structs as JSON or YAML for programs.
+"""Write answers: tables in kubectl's form for people, and the same structs as JSON or YAML for programs.
 
 Enters: a msgspec struct, and the table that says it to people. Leaves: stdout. Colour only on a terminal (rich looks; NO_COLOR
 is honoured); nothing is cut where stdout is no terminal, as little as possible where it is one. Texts of the cluster (names,
@@ -22,8 +22,8 @@ from lading.log import printable
 
 Cell = str | Text
 _GAP: Final = 2
-_UNLIMITED: Final = 10_000  # columns, of a pipe or a file
-_NARROW: Final = 16  # columns, of what goes on in a line below
+_UNLIMITED: Final = 10_000  # columns, for a pipe or a file
+_NARROW: Final = 16  # columns, for text that continues on the line below
 
 STYLES: Final = {
     "head": "bold",
@@ -38,14 +38,16 @@ COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
 
 
 def console() -> Console:
-    """On a terminal as wide as that is; else everything on one line."""
+    """Return a console as wide as the terminal; else each row on one line."""
     out = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     return out if out.is_terminal else Console(file=sys.stdout, highlight=False, width=_UNLIMITED)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wraps: Sequence[str] = ()) -> Table:
-    """Without borders. On a terminal that is too narrow the columns `wraps` go on in a line below; none named: the last one.
-    On one that is too narrow even so it is as wide as it has to be: lines that the terminal breaks lose nothing."""
+    """Return a table without borders. On a terminal that is too narrow the columns `wraps` continue on the next line; by
+    default the last one. If even that is too wide, the table has the width that it needs: lines that the terminal breaks lose
+    nothing.
+    """
     made = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style=STYLES["head"])
     cells = [[safe(cell) for cell in row] for row in rows]
     least = -_GAP
@@ -66,12 +68,12 @@ def safe(cell: Cell) -> Text:
 
 
 def text(words: str, style: str = "") -> Text:
-    """`style`: a key of STYLES."""
+    """Return a text. `style`: a key of STYLES."""
     return Text(printable(words), style=STYLES.get(style, ""))
 
 
 def show(value: object, output: Output, *tables: RenderableType) -> None:
-    """`value` for programs, `tables` for people."""
+    """Print `value` for programs, `tables` for people."""
     match output:
         case Output.JSON:
             click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2))
@@ -86,7 +88,7 @@ def show(value: object, output: Output, *tables: RenderableType) -> None:
 
 
 def plain(value: object) -> Any:
-    """With every key of every struct, also where it has its default: a program asks for it by name."""
+    """Return every key of every struct, also with default values: programs look keys up by name."""
     match value:
         case msgspec.Struct():
             names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
@@ -100,5 +102,5 @@ def plain(value: object) -> Any:
 
 
 def warn(message: str) -> None:
-    """On stderr, beside the answer."""
+    """Print a warning on stderr."""
     click.echo(f"warning: {printable(message)}", err=True)

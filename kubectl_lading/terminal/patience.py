@@ -1,4 +1,4 @@
-"""Says on stderr what is waited for, where the API server does not answer: on a terminal and on a pipe, in a script's log too.
+"""Report on stderr what is waited for while the API server does not answer: on a terminal and on a pipe, in a script's log too.
 
 Enters: each call while it lasts. Leaves: a line once nothing was answered for AFTER_S, and again whenever that time has
 doubled. Any answer begins the silence anew: of a large cluster that is read page by page nothing is said.
@@ -17,18 +17,18 @@ AFTER_S: Final = 3.0
 
 
 class Patience:
-    """On a running loop. `server`: its URL."""
+    """The report of slow answers, on a running loop. `server`: its URL."""
 
     def __init__(self, server: str, *, after_s: float = AFTER_S, tell: Callable[[str], None] | None = None) -> None:
         self._server = server
         self._after_s = after_s
         self._tell = tell or (lambda words: click.echo(words, err=True))
-        self._open: dict[object, str] = {}  # calls that are under way, the oldest first
+        self._open: dict[object, str] = {}  # calls in progress, the oldest first
         self._due: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def around(self, call: str) -> Iterator[None]:
-        """`call`: what it is, as "get /api/v1/pods"."""
+        """Watch a call while it lasts. `call`: its name, as "get /api/v1/pods"."""
         key = object()
         self._open[key] = call
         if self._due is None:

@@ -1,4 +1,4 @@
-"""Says on stderr what is going on where it takes long: on a terminal a line that changes, on a pipe a line now and then."""
+"""Report progress on stderr where a task takes long: on a terminal a line that changes, on a pipe a line now and then."""
 
 import asyncio
 from types import TracebackType
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.status import Status
 
 AFTER_S: Final = 0.5
-ON_A_PIPE_S: Final = 10.0  # a script's log is read later, and by somebody who looks for what is wrong
+ON_A_PIPE_S: Final = 10.0  # a script's log is read later, to find what went wrong
 
 
 class Progress:
@@ -45,7 +45,7 @@ class Progress:
         self._status.start()
 
     def _write(self, after_s: float) -> None:
-        """Again whenever the time has doubled."""
+        """Write the line again whenever the time has doubled."""
         if self._counts:
             click.echo(self._line, err=True)
         self._due = self._loop.call_later(after_s, self._write, 2 * after_s)

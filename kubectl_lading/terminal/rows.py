@@ -1,4 +1,4 @@
-"""A table that goes on: rows that come later are written below the columns of the first ones, as `kubectl get -w` does."""
+"""A table that grows: later rows are written below the columns of the first ones, as `kubectl get -w` does."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +22,7 @@ class Rows:
             self.print(row)
 
     def print(self, row: Sequence[Cell]) -> None:
-        """A cell that is wider than its column moves the others."""
+        """Print a row. A cell that is wider than its column moves the following ones."""
         line = Text()
         for cell, wide in zip(map(safe, row), self._widths, strict=True):
             line.append_text(cell)

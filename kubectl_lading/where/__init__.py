@@ -1,1 +1,1 @@
-"""What is where: nodes, one node drawn, one card, and devices taken out of service."""
+"""Where devices are: nodes, one node as a drawing, one card, and devices out of service."""

@@ -1,7 +1,7 @@
 """`cordon` and `uncordon`: devices that get no new pods, by the annotation of their node's NodeDevices.
 
-Enters: devices as people name them. Leaves: one patch a node, made for the version that was read: whoever else edits the
-annotation meanwhile loses nothing, it is read again. Nobody is evicted: who holds a device keeps it, and is named.
+Enters: devices as people name them. Leaves: one patch a node, made for the version that was read: if another client edits the
+annotation meanwhile, it is read again and no edit is lost. No pod is evicted: a pod that holds a device keeps it, and is named.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from lading.kube.resource import NODE_DEVICES
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import CORDON
 
-TRIES: Final = 5  # of one patch, against others who edit the same object
+TRIES: Final = 5  # of one patch, against other clients that edit the same object
 
 COLUMNS: Final = (
     ("NODE", "Where the device is."),
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True):
     node: str
     device: str
     kind: Kind
-    cordoned: bool  # from now on
+    cordoned: bool  # the new state
     before: bool
     held_by: tuple[str, ...]
     dry_run: bool = False
@@ -64,7 +64,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Says what would be so, 
 @_all
 @_dry_run
 def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
-    """Devices get no new pods. Nobody is evicted.
+    """Keep new pods from devices. No pod is evicted.
 
     A DEVICE is a UUID or the beginning of one, NODE/INDEX of a GPU, or NODE/ADDRESS: h100-1/3, h100-1/0000:18:00.0. A PF stands
     for all of its VFs, a card for all of its MIG instances.
@@ -78,7 +78,7 @@ def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, 
 @_all
 @_dry_run
 def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
-    """Devices may get pods again.
+    """Let devices get pods again.
 
     A DEVICE is named as for `cordon`. One that was cordoned with its whole node, or with its PF, is taken out of that.
     """
@@ -107,7 +107,7 @@ async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bo
 async def _patch(
     client: KubeClient, name: str, devices: Sequence[Device], *, everything: bool, dry_run: bool, cordons: bool
 ) -> str:
-    """What was written there before."""
+    """Patch the annotation. Return its value before."""
     path = NODE_DEVICES.path(name=name)
     for _ in range(TRIES):
         report = _REPORTS.decode(await client.get(path))
@@ -126,7 +126,7 @@ async def _patch(
         except ForbiddenError as e:
             raise LadingError(e.message, hint="ClusterRole lading-operator (deploy/rbac/operator.yaml) has the right") from e
         return written
-    raise LadingError(f"cannot change the cordons of node {name}: somebody else edits {CORDON} all the time", hint="try again")
+    raise LadingError(f"cannot change the cordons of node {name}: another client edits {CORDON} all the time", hint="try again")
 
 
 def _change(cluster: Cluster, device: Device, before: str, *, cordoned: bool, dry_run: bool) -> Change:
@@ -155,7 +155,7 @@ def _vfs_below(reports: Mapping[str, NodeDevices], device: Device) -> set[str]:
 
 
 def draw(changes: Sequence[Change]) -> Table | Text:
-    rows = [(one.node, one.device, _said(one), ", ".join(one.held_by) or "nobody") for one in changes]
+    rows = [(one.node, one.device, _said(one), ", ".join(one.held_by) or "no pod") for one in changes]
     return table([head for head, _ in COLUMNS], rows)
 
 

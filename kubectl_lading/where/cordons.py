@@ -20,7 +20,7 @@ def entries(written: str) -> list[str]:
 
 
 def is_cordoned(written: str, device: Device) -> bool:
-    """By itself, with the card or PF that it is of, or with all."""
+    """Report whether the device is cordoned: by itself, with its card or PF, or with all."""
     names = {name.lower() for name in entries(written)}
     return EVERYTHING in names or not names.isdisjoint(_names(device)) or bool(device.of and device.of.lower() in names)
 
@@ -57,7 +57,7 @@ def _one_by_one(now: Sequence[str], device: Device, report: NodeDevices) -> list
 
 
 def _parts(device: Device, report: NodeDevices) -> set[str]:
-    """MIG instances of a card, VFs of a PF."""
+    """Return the MIG instances of a card, or the VFs of a PF."""
     return {one.name.lower() for one in devices_of(report) if one.of == device.name}
 
 

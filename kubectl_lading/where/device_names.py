@@ -1,4 +1,4 @@
-"""Devices as people name them, for every command that takes one. Pure.
+"""Device names as users write them, for every command that takes one. Pure.
 
     GPU-5c1e…            a UUID, or the beginning of one that no other device has; MIG instances too
     node/3               the GPU of that index: in the order of PCI addresses, from 0
@@ -57,7 +57,7 @@ def devices_of(report: NodeDevices) -> Iterator[Device]:
 
 
 def find_device(word: str, reports: Mapping[str, NodeDevices], *, node: str = "") -> Device:
-    """`node`: where it is, where the word does not say."""
+    """Return the device. `node`: its node, if the name does not contain one."""
     found, named = _called(word, reports, node)
     if not found:
         raise _none(named, "device", reports)
@@ -65,7 +65,7 @@ def find_device(word: str, reports: Mapping[str, NodeDevices], *, node: str = ""
 
 
 def find_card(word: str, reports: Mapping[str, NodeDevices]) -> Device:
-    """A GPU, be it by the name of an instance of it."""
+    """Return the GPU, also by the name of one of its MIG instances."""
     found, named = _called(word, reports)
     if not found:
         raise _none(named, "GPU", reports)
@@ -89,7 +89,7 @@ def _only(word: str, found: Sequence[Device], what: str) -> Device:
 
 
 def _called(word: str, reports: Mapping[str, NodeDevices], node: str = "") -> tuple[list[Device], str]:
-    """Every device that the word may mean; and the whole of it, with the node."""
+    """Return every device that the word may mean, with its full name and its node."""
     before, slash, rest = word.partition("/")
     if slash and (before in reports or not word.lower().startswith(_OLD_MIG)):
         word, node = rest, before
@@ -100,7 +100,7 @@ def _called(word: str, reports: Mapping[str, NodeDevices], node: str = "") -> tu
 
 
 def _none(word: str, what: str, reports: Mapping[str, NodeDevices]) -> LadingError:
-    """Names that are near are of GPUs: of the node that was named, by index too."""
+    """Return the error with similar names of GPUs: of the node in the word, by index too."""
     node = word.partition("/")[0]
     known = (one for name in ([node] if node in reports else reports) for one in devices_of(reports[name]))
     gpus = [one for one in known if one.kind is Kind.GPU]
@@ -122,7 +122,7 @@ def _matches(word: str, known: Sequence[Device], *, index: bool) -> Iterator[Dev
 
 
 def _begins(name: str, word: str) -> bool:
-    """With GPU- or MIG- before it, or without; one character would be no name."""
+    """Report whether the name begins with the word, with or without GPU- or MIG-; one character is not enough."""
     return len(word) > 1 and (name.startswith(word) or name.partition("-")[2].startswith(word))
 
 

@@ -17,16 +17,16 @@ from kubectl_lading.terminal.output import text
 
 _GAP: Final = 2
 _BAR: Final = 8  # cells
-_BELOW: Final = 4  # how far in who holds a device stands below it
-_LEAST: Final = 20  # columns for that, however narrow the terminal is
-_BESIDE: Final = 34  # with fewer left beside the device it stands below
+_BELOW: Final = 4  # indentation of the holders below a device
+_LEAST: Final = 20  # columns for the holders, however narrow the terminal is
+_BESIDE: Final = 34  # with less space the holders go below the device
 _STYLES: Final = {State.FREE: "good", State.SHARED: "warn", State.HELD: "", State.WITHHELD: "warn", State.UNUSABLE: "bad"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     branch: str = ""  # of the tree, before the device
-    below: str = ""  # of the tree, where more lines are said of the device
+    below: str = ""  # of the tree, on further lines of the device
     device: Text
     held: Text = field(default_factory=Text)
     used: Text = field(default_factory=Text)
@@ -66,7 +66,7 @@ def _aligned(cells: Sequence[Text], columns: Sequence[int]) -> Text:
 
 
 def _folded(line: Text, width: int) -> Iterator[Text]:
-    """At blanks, where there are any."""
+    """Return the lines of a text, broken at blanks where it has any."""
     while len(line) > width:
         at = line.plain.rfind(" ", 0, width) + 1 or width
         head, line = line.divide([at])
@@ -97,7 +97,9 @@ def _rows(view: NodeView, *, wide: bool) -> Iterator[Row]:
 
 
 def _branches(group: Group) -> Iterator[tuple[Group | None, tuple[str, ...], tuple[str, ...]]]:
-    """A device that is alone below its root port hangs at its NUMA node: a switch of one is none to look at."""
+    """Yield the branches. A device alone below its root port is drawn at its NUMA node: a switch with one device is left
+    out.
+    """
     if len(group.gpus) + len(group.pfs) > 1 and group.name:
         yield group, group.gpus, group.pfs
         return
@@ -137,7 +139,7 @@ def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) ->
 
 def _gpu(gpu: GpuView, branch: str, below: str, *, wide: bool) -> Row:
     name = f"GPU {gpu.index} {gpu.uuid if wide else short_uuid(gpu.uuid)} {short_bdf(gpu.bdf)}"
-    of_all = [one for one in gpu.holders if one.whole or not gpu.mig]  # of instances they stand there
+    of_all = [one for one in gpu.holders if one.whole or not gpu.mig]  # instances have their own lines
     by = tuple(_holder(one, shared=gpu.state in (State.SHARED, State.WITHHELD)) for one in of_all)
     return Row(
         branch=branch,
@@ -163,7 +165,7 @@ def _held(gpu: GpuView) -> Text:
 
 
 def _bar(part: float) -> str:
-    """Something is never drawn as nothing, nor a part as the whole."""
+    """Draw a bar. An amount above zero is never drawn as empty, nor a part as full."""
     cells = round(part * _BAR)
     if 0 < part < 1:
         cells = min(max(cells, 1), _BAR - 1)
@@ -188,7 +190,9 @@ def _pod(holder: Holder) -> str:
 
 
 def _unsure(holder: Holder) -> str:
-    """What is not settled: the node has not granted it, or it should be over. A grant alone is what a person gave by hand."""
+    """Return what is not final: the node has not granted it, or it should have ended. A grant alone means devices named by
+    hand.
+    """
     if "granted" in holder.claims:
         return ""
     words = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
@@ -229,7 +233,7 @@ def _held_vfs(pf: PfView) -> Text:
 
 
 def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
-    """All on one line; with their addresses a line a pod."""
+    """Yield the holders of VFs on one line; with their addresses one line a pod."""
     held: dict[str, list[str]] = {}
     for vf in vfs:
         for holder in vf.holders:
@@ -241,7 +245,7 @@ def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
 
 
 def _why_vfs(pf: PfView) -> Iterator[Text]:
-    """What is true of all of them is said once."""
+    """Yield the reasons; one that is the same for all VFs is written once."""
     if pf.why:
         yield text(f"! {pf.why}", "warn" if pf.why == "cordoned" else "bad")
         return

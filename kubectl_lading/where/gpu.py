@@ -1,4 +1,4 @@
-"""`gpu CARD`: who is on a card, what is left of it, who was there, and what is near."""
+"""`gpu CARD`: the pods on a card, what is free of it, the pods before, and the NICs near it."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -34,7 +34,7 @@ COLUMNS: Final = (
 class NearVf(msgspec.Struct, frozen=True, kw_only=True):
     pf: str
     ibdev: str = ""
-    distance: str = ""  # in words
+    distance: str = ""  # as text
 
 
 class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
 @command("gpu", columns=COLUMNS)
 @click.argument("card", metavar="CARD")
 def gpu(flags: Flags, card: str) -> None:
-    """Who is on a card now, what is left of it, and who was there before.
+    """Show the pods on a card now, what is free of it, and the pods that held it before.
 
     CARD is a UUID or its beginning (also of a MIG instance), NODE/INDEX, or a PCI address, with NODE/ before it where several
     nodes have that one.
@@ -63,7 +63,7 @@ async def _gpu(flags: Flags, card: str) -> None:
 
 
 def find_gpu(cluster: Cluster, word: str) -> GpuReport:
-    """Raises LadingError where there is none, or several."""
+    """Return the GPU. Raises LadingError where there is none, or several."""
     card = find_card(word, cluster.reports)
     report = cluster.reports[card.node]
     view = node_view(cluster.ledger, report, card.node)
@@ -78,7 +78,7 @@ def find_gpu(cluster: Cluster, word: str) -> GpuReport:
 
 
 def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
-    """NICs that have VFs; those that are across the machine are not near."""
+    """Return the NICs that have VFs; those across the machine are not near."""
     place = next(gpu.place for gpu in report.status.gpus if gpu.uuid == uuid)
     apart = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
     for level, bdf, ibdev in apart:
@@ -99,7 +99,7 @@ def draw_gpu(found: GpuReport) -> Iterator[RenderableType]:
         rows = [(_pod(one), ", ".join(one.containers) or NONE, _amount(one, gpu), ", ".join(one.claims)) for one in gpu.holders]
         yield table(("NOW", "CONTAINERS", "HELD", "BECAUSE"), rows)
     else:
-        yield text("Nobody holds it.")
+        yield text("No pod holds it.")
     if found.past:
         yield Text()
         yield table(("BEFORE", "CONTAINER", "UNTIL", "FOR", "BY"), [_row_of_past(one) for one in found.past])

@@ -1,4 +1,4 @@
-"""`node N`: one node's topology, and who holds what of it."""
+"""`node N`: one node's topology, and which pods hold its devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ COLUMNS: Final = (
     ("HELD", "What pods were given, by the ledger: of a GPU its memory and percent of its compute; of a NIC its VFs."),
     (
         "USED",
-        "What the driver saw in use on a GPU when the node last looked: memory, and how busy. - where nobody reports that.",
+        "What the driver saw in use on a GPU when the node last looked: memory, and how busy. - where that is not reported.",
     ),
-    ("HELD BY", "Pods; with ! why nobody new gets the device. -o wide: whole UUIDs, and which VFs."),
+    ("HELD BY", "Pods; with ! why no new pod gets the device. -o wide: whole UUIDs, and which VFs."),
 )
 _STATES: Final = {
     NodeState.READY: ("ready", "good"),
@@ -42,7 +42,7 @@ _STATES: Final = {
 @command("node", columns=COLUMNS)
 @click.argument("name", metavar="NODE", shell_complete=complete_nodes)
 def node(flags: Flags, name: str) -> None:
-    """The topology of NODE, and who holds what of it."""
+    """Show the topology of NODE, and which pods hold its devices."""
     run(_node(flags, name))
 
 
@@ -54,7 +54,7 @@ async def _node(flags: Flags, name: str) -> None:
 
 
 def find_node(cluster: Cluster, name: str) -> NodeView:
-    """Also one that reports nothing, or is gone while pods hold some of it. Raises LadingError."""
+    """Return the node, also one that reports nothing, or is gone while pods hold its devices. Raises LadingError."""
     if name not in cluster.reports and name not in cluster.nodes and not any(cluster.ledger.holds_on(name)):
         raise not_found("node", name, sorted(cluster.reports.keys() | cluster.nodes.keys()))
     return node_view(cluster.ledger, cluster.reports.get(name), name)

@@ -1,4 +1,4 @@
-"""`nodes`: a row a node, and the cluster's totals."""
+"""`nodes`: one row a node, and the cluster's totals."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ _ALL: Final = "TOTAL"
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """As `GET /v1/cluster` names them."""
+    """The cluster's totals, with the names of `GET /v1/cluster`."""
 
     totals: Totals
     nodes: tuple[NodeView, ...]
@@ -57,7 +57,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 @command("nodes", columns=(("NODE", "Its name; the last row is of all."), *COLUMNS, *WIDE))
 def nodes(flags: Flags) -> None:
-    """What each node has, how much of it is held, and how much is used.
+    """List what each node has, how much of it is held, and how much is used.
 
     HELD is what pods were given, USED is what the driver saw: a card that is held may idle. They are never the same number.
     """
@@ -75,7 +75,7 @@ async def _nodes(flags: Flags) -> None:
 
 
 def view_nodes(cluster: Cluster) -> list[NodeView]:
-    """Nodes that report devices, or whose devices somebody holds without a report. By name."""
+    """Return the nodes that report devices, or whose devices pods hold without a report. Sorted by name."""
     unreported = {pod.spec.node_name for pod in cluster.pods} - cluster.reports.keys()
     held = {name for name in unreported if name and any(cluster.ledger.holds_on(name))}
     return [node_view(cluster.ledger, cluster.reports.get(name), name) for name in sorted(cluster.reports.keys() | held)]
