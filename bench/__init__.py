@@ -1,1 +1,1 @@
-"""Measures what the proxy costs, beside a direct connection and beside the usual way to write one."""
+"""Benchmarks: what the proxy costs, compared with a direct connection and with the usual way to write one."""

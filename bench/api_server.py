@@ -1,4 +1,4 @@
-"""simnode's API server with a whole cluster in it: generated nodes, NodeDevices and pods, and a lease that is free.
+"""simnode's API server with a whole cluster in it: generated nodes, NodeDevices and pods, and a free lease.
 
 What a real one would add is not what is measured. Pods look as kubelet and controllers leave them, some 4 KB each.
 
@@ -28,7 +28,7 @@ SHAPES: Final[tuple[dict[str, str], ...]] = (
     {"lading.dev/gpu-core": "10"},
 )
 _MIB: Final = 81_559
-_VERSION: Final = 1000  # above those of what was there before
+_VERSION: Final = 1000  # above the numbers of the existing pods
 
 
 def node_name(number: int) -> str:
@@ -48,7 +48,7 @@ def nodes(count: int) -> Iterator[dict[str, Any]]:
 
 
 def reports(count: int) -> Iterator[dict[str, Any]]:
-    """Eight cards and eight ports, two of each below a switch, four switches."""
+    """Yield reports: eight cards and eight ports, two of each below a switch, four switches."""
     for number in range(count):
         gpus, pfs = [], []
         for card in range(GPUS):
@@ -63,7 +63,7 @@ def reports(count: int) -> Iterator[dict[str, Any]]:
 
 
 def pods(node_count: int, holding: int, others: int) -> Iterator[dict[str, Any]]:
-    """`holding` pods of one card each, over all nodes alike; `others` have nothing of ours."""
+    """Yield `holding` pods of one card each, spread evenly over all nodes, and `others` without Lading's annotations."""
     for number in range(holding):
         node = number % node_count
         card = number // node_count
@@ -89,7 +89,7 @@ def pod_uid(name: str) -> str:
 
 
 def render_pending(name: str, number: int) -> dict[str, Any]:
-    """Some 3 KB, asking for one of the SHAPES in turn."""
+    """Render a pending pod of about 3 KB that requests one of the SHAPES in turn."""
     pod = render_pod(name, pod_uid(name), "", SHAPES[number % len(SHAPES)])
     pod["status"] = {"phase": "Pending"}
     return pod
@@ -142,7 +142,7 @@ async def serve(port: int, node_count: int, holding: int, others: int) -> None:
             server.store.load(NODE_DEVICES.path(name=report["metadata"]["name"]), report)
         for pod in pods(node_count, holding, others):
             server.store.load(PODS.path("default", pod["metadata"]["name"]), pod)
-        released = {"spec": {"leaseDurationSeconds": 1}}  # as a former leader leaves it: to be had at once
+        released = {"spec": {"leaseDurationSeconds": 1}}  # as a former leader leaves it: it can be taken at once
         server.store.load(LEASES.path("lading-system", "lading-central"), released)
         await asyncio.Event().wait()
 

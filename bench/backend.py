@@ -1,4 +1,4 @@
-"""A runtime that answers every call at once with prepared bytes, where a real one would measure itself: the 2 MB list.
+"""A runtime that answers every call at once with prepared bytes. A real one would measure itself: the 2 MB list.
 
 `ListContainers` answers a real ListContainersResponse of at least 2 MB, shaped as containerd's; any other method answers an
 empty message. C-core does the HTTP/2 work; no message is parsed or built for a call.
@@ -31,7 +31,7 @@ class Prepared(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in 
 
 
 def render_list(at_least: int) -> bytes:
-    """A serialised ListContainersResponse of `at_least` bytes or just over: as many containers as that takes."""
+    """Return a serialised ListContainersResponse of `at_least` bytes or slightly more, with as many containers as needed."""
     one = cri.ListContainersResponse(containers=[_container(0)]).ByteSize()
     count = -(-at_least // one)
     return cri.ListContainersResponse(containers=[_container(number) for number in range(count)]).SerializeToString()

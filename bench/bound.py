@@ -4,7 +4,7 @@ Pods are a fluid. Of each kind of node (cpu, memory, cards, model) all nodes tog
 cards; a fluid of pods of each kind flows onto the kinds of nodes on one of which such a pod would fit. Not relaxed is how
 shares fill a card: a card that serves shares is cut by one of the *patterns* of shares that a card can hold, so that two shares
 of 60 % take two cards; and a node of 8 cards has room for one pod of 8 cards, two of 4, four of 2. What is placed by any
-scheduler can be placed here, so that the optimum is an upper bound; how closely it can be met, nobody knows.
+scheduler can be placed here, so that the optimum is an upper bound; how closely a scheduler can meet it is not known.
 
     at a load   the most GPU that can be allocated of pods that ask for so much, in the proportions of the workload; a scheduler
                 may choose which to turn away, which no policy of the replay may
@@ -29,12 +29,12 @@ from central.simulate.cluster import Floats
 from central.simulate.trace import FULL, PERCENT, Trace, TracePod
 from lading.errors import HostError
 
-_SIZES: Final = (2, 4, 8)  # cards of pods that nodes have room for only so many of
-_SCALE: Final = 1000.0  # cores rather than milli, GiB rather than MiB: figures of a like size
+_SIZES: Final = (2, 4, 8)  # cards of pods of which a node has room for a limited number only
+_SCALE: Final = 1000.0  # cores instead of milli, GiB instead of MiB: values of similar magnitude
 _BETTER: Final = 1e-7
 _PER_CARD: Final = FULL // PERCENT
 
-Pattern = tuple[int, ...]  # how many shares of each size
+Pattern = tuple[int, ...]  # number of shares of each size
 
 
 class NodeKind(NamedTuple):
@@ -51,7 +51,7 @@ class Demand(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """In percent of the GPUs."""
+    """The upper bounds, in percent of the GPUs."""
 
     at_load: dict[float, float]
     saturation: float
@@ -63,8 +63,10 @@ def compute_bound(trace: Trace, loads: Sequence[float]) -> Bound:
 
 
 class _Program:
-    """Rows: cpu, memory and cards of each kind of node, room for pods of several cards, shares of each size; then one for each
-    kind of pod. Columns: pods of a kind on nodes of a kind; cards of a kind of node cut by a pattern; and, last, the load."""
+    """The linear program. Rows: cpu, memory and cards of each kind of node, room for pods of several cards, shares of each
+    size; then one for each kind of pod. Columns: pods of a kind on nodes of a kind; cards of a kind of node cut by a pattern;
+    and, last, the load.
+    """
 
     def __init__(self, trace: Trace) -> None:
         counts = Counter(trace.pods)
@@ -85,7 +87,7 @@ class _Program:
         self._per_kind = 3 + len(_SIZES) + len(self._shares)
 
     def most_allocated(self, load: float) -> float:
-        """Of the capacity."""
+        """Return the most that can be allocated, as a share of the capacity."""
         worth = [-self._demands[number].pod.milli / self._capacity for _, number in self._flows]
         limits = [load * demand.pods for demand in self._demands]
         return self._solve(worth, limits, of_load=0.0, exact=False)
@@ -94,7 +96,9 @@ class _Program:
         return self._solve([0.0] * len(self._flows), [0.0] * len(self._demands), of_load=-1.0, exact=True)
 
     def _solve(self, worth: Sequence[float], limits: Sequence[float], *, of_load: float, exact: bool) -> float:
-        """`exact`: all pods of a load are placed, which is then a column; else at most `limits` of each."""
+        """Solve the program. `exact`: all pods of a load are placed, and the load is a column; else at most `limits` of
+        each.
+        """
         while True:
             rows = self._per_kind * len(self._kinds)
             matrix = self._matrix(with_load=exact)
@@ -168,7 +172,7 @@ def _fits(node: NodeKind, pod: TracePod) -> bool:
 
 
 def _fill(sizes: Sequence[int], prices: Floats) -> tuple[float, Pattern]:
-    """The most that shares on one card can be worth, and which these are: the knapsack with copies."""
+    """Return the highest worth of shares on one card, and these shares: the knapsack problem with copies."""
     worth = [0.0] * (_PER_CARD + 1)
     last = [-1] * (_PER_CARD + 1)
     for room in range(1, _PER_CARD + 1):

@@ -1,4 +1,4 @@
-"""A client that costs little: one call again and again over HTTP/2 connections, without a gRPC library.
+"""A client with low overhead: one call again and again over HTTP/2 connections, without a gRPC library.
 
 grpcio spends more on a call than the runtime and the relay together, so that on a machine with two cores it would measure
 itself. This one sends what a gRPC client sends: HEADERS from its HPACK table and DATA in one write, acknowledgements of
@@ -20,7 +20,7 @@ from lading.http2 import frames
 from lading.http2.headers import HeaderLane
 from lading.http2.messages import Status, parse_status, prefixed
 
-WINDOW: Final = 4 << 20  # what grpc-go and C-core arrive at by themselves for answers of some megabytes
+WINDOW: Final = 4 << 20  # what grpc-go and C-core reach by themselves for answers of some megabytes
 _READ: Final = 1 << 18
 _TIMEOUT_S: Final = 60.0
 
@@ -59,7 +59,7 @@ class Caller:
         return self._socket.fileno()
 
     def begin(self, calls: int = 1) -> None:
-        """What is begun goes out with the next `flush`."""
+        """Begin a call. The next `flush` sends it."""
         for _ in range(calls):
             self._began[self._next] = time.perf_counter()
             self._out.append(frames.header_block(self._next, self._encoder.encode(self._headers), end_stream=False))
@@ -72,7 +72,7 @@ class Caller:
             self._out.clear()
 
     def receive(self) -> list[float]:
-        """One read: how many seconds each of the calls took that it ended."""
+        """Read once. Return how many seconds each call took that this read completed."""
         data = self._socket.recv(_READ)
         if not data:
             raise HostError(f"cannot measure {self._method}: the other side closed the connection")
@@ -93,7 +93,7 @@ class Caller:
                     content = buffer[payload:end] if kind == frames.PING else b""
                     self._out.append(frames.frame(kind, frames.ACK, 0, content))
                 case frames.RST_STREAM if stream not in self._began:
-                    pass  # C-core's servers close a stream so after their answer
+                    pass  # C-core's servers close a stream this way after their answer
                 case frames.RST_STREAM | frames.GOAWAY:
                     raise HostError(f"cannot measure {self._method}: the other side ended it with {buffer[start:end]!r}")
         if credit:
@@ -102,7 +102,9 @@ class Caller:
 
 
 def run_calls(callers: Sequence[Caller], calls: int, *, at_a_time: int = 1) -> list[float]:
-    """Makes `calls` calls, `at_a_time` on each connection; how many seconds each took, in the order in which they ended."""
+    """Make `calls` calls, `at_a_time` on each connection. Return the seconds that each took, in the order in which they
+    ended.
+    """
     took: list[float] = []
     begun = 0
     for caller in callers:

@@ -32,7 +32,7 @@ OPTIONS: Final = (
 )
 VERSION: Final = "/runtime.v1.RuntimeService/Version"
 VERSION_REQUEST: Final = cri.VersionRequest(version="0.1.0").SerializeToString()
-_WARMING: Final = 5  # calls after which a client's windows have grown to what it reads
+_WARMING: Final = 5  # number of calls after which a client's windows have reached their final size
 
 
 class Round(NamedTuple):
@@ -46,7 +46,7 @@ def measure_calls(
 ) -> Round:
     callers = [Caller(contender.socket, method, request) for _ in range(connections)]
     try:
-        run_calls(callers, connections * at_a_time)  # connections and tables are made, windows announced
+        run_calls(callers, connections * at_a_time)  # connections and tables exist, windows are announced
         cpu, began = read_cpu_s(contender.pid), time.perf_counter()
         took = run_calls(callers, calls, at_a_time=at_a_time)
         wall_s, cpu_s = time.perf_counter() - began, read_cpu_s(contender.pid) - cpu
@@ -57,7 +57,7 @@ def measure_calls(
 
 
 def measure_lists(contender: Contender, calls: int) -> float:
-    """The median in microseconds."""
+    """Return the median in microseconds."""
     took = []
     with grpc.insecure_channel(f"unix:{contender.socket}", options=OPTIONS) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST_CONTAINERS, bytes, bytes)

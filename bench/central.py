@@ -59,7 +59,7 @@ OUT: Final = Path("bench/out/central.json")
 SIZES: Final = (1000, 5000, 15000)
 PODS: Final = 600  # for each figure
 AT_A_TIME: Final = 16
-AHEAD: Final = 4 * AT_A_TIME  # asked for before they are bound: central keeps a prediction for 5 s
+AHEAD: Final = 4 * AT_A_TIME  # requested before they are bound: central keeps a prediction for 5 s
 SEEN_S: Final = 60.0
 PODS_PATH: Final = PODS_OF.path("default")
 # At 5,000 nodes.
@@ -125,7 +125,7 @@ def measure(count: int, policy: Policy) -> dict[str, float]:
 
 
 def measure_binds(asker: "Asker", binders: Executor, pods: Sequence[bytes]) -> float:
-    """Return Bindings a second. What asking takes is not counted."""
+    """Return Bindings a second, without the time of filter and prioritize."""
     took = 0.0
     for at in range(0, len(pods), AHEAD):
         chosen = [(pod, asker.ask(pod)[1]) for pod in pods[at : at + AHEAD]]
@@ -136,7 +136,7 @@ def measure_binds(asker: "Asker", binders: Executor, pods: Sequence[bytes]) -> f
 
 
 def measure_decide(count: int, policy: Policy) -> float:
-    """The median seconds of filter and prioritize as functions, Bindings' changes to the ledger included."""
+    """Return the median seconds of filter and prioritize as functions, including what Bindings change in the ledger."""
     ledger, pending = Ledger(), PendingPods()
     log = open_log("bench", Level.ERROR)
     NodeFeed(ledger).replaced([msgspec.convert(one, Node) for one in api_server.nodes(count)], "1000")
@@ -174,7 +174,7 @@ class Started:
 
 
 class Asker:
-    """kube-scheduler's part: the pods that are asked about, and a connection for each thread."""
+    """kube-scheduler's part: the pods of the requests, and a connection for each thread."""
 
     def __init__(self, port: int, names: Sequence[str]) -> None:
         self._port = port
@@ -182,7 +182,7 @@ class Asker:
         self._connections = threading.local()
 
     def create(self, api: int, *counts: int) -> list[list[bytes]]:
-        """So many pods, and so many more, as the API server has them; central has seen them too."""
+        """Create a group of pods for each of `counts`. Return them as the API server has them, once central has seen them."""
         connection = http.client.HTTPConnection("127.0.0.1", api)
         groups = []
         for group, count in enumerate(counts):
@@ -196,7 +196,7 @@ class Asker:
         return groups
 
     def ask(self, pod: bytes) -> tuple[float, str]:
-        """Seconds of filter and prioritize, and the node that was named."""
+        """Return the seconds of filter and prioritize, and the chosen node."""
         body = b'{"Pod":' + pod + b',"NodeNames":' + self._names + b"}"
         began = time.perf_counter()
         fits = self._post("/filter", body)
@@ -208,7 +208,7 @@ class Asker:
         return took, max(msgspec.json.decode(scores), key=lambda one: one["Score"])["Host"]
 
     def bind(self, pod: bytes, node: str) -> float:
-        """Seconds."""
+        """Bind. Return the seconds."""
         metadata = msgspec.json.decode(pod)["metadata"]
         args = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"], "Node": node}
         began = time.perf_counter()
@@ -226,7 +226,7 @@ class Asker:
 
 
 def bind_at(server: "KeptAlive", pod: bytes, node: str) -> float:
-    """Seconds of a Binding without central."""
+    """Bind without central. Return the seconds."""
     metadata = msgspec.json.decode(pod)["metadata"]
     binding = {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion")} | {"annotations": {"bench": "x" * 400}},
@@ -238,14 +238,14 @@ def bind_at(server: "KeptAlive", pod: bytes, node: str) -> float:
 
 
 class KeptAlive:
-    """One HTTP/1.1 connection that costs little: http.client takes a tenth of a millisecond to read a head."""
+    """One HTTP/1.1 connection with low overhead: http.client takes a tenth of a millisecond to read a head."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def post(self, path: str, body: bytes) -> bytes:
-        """The body of a 200 or 201; HostError for anything else."""
+        """Return the body of a 200 or 201; raise HostError for any other status."""
         head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         self._socket.sendall(head.encode() + body)
         answer = bytearray()
@@ -267,7 +267,7 @@ class KeptAlive:
 
 
 def _create(connection: http.client.HTTPConnection, name: str, number: int) -> bytes:
-    """The pod as the API server answers it."""
+    """Create the pod. Return it as the API server answers it."""
     body = msgspec.json.encode(render_pending(name, number))
     connection.request("POST", PODS_PATH, body, {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -279,7 +279,7 @@ def _create(connection: http.client.HTTPConnection, name: str, number: int) -> b
 
 @contextlib.contextmanager
 def central(count: int, *, holding: int, others: int, policy: Policy) -> Iterator[Started]:
-    """lading-central as a process, before an API server with so many nodes and pods."""
+    """Start lading-central as a process, with an API server that has so many nodes and pods."""
     with tempfile.TemporaryDirectory(prefix="lading-bench-") as name:
         folder = Path(name)
         api, port, metrics = free_port(), free_port(), free_port()
@@ -305,7 +305,7 @@ def central(count: int, *, holding: int, others: int, policy: Policy) -> Iterato
             began = time.perf_counter()
             daemon.start()
             ends.callback(daemon.stop)
-            _wait(lambda: _status(port, "/v1/why/default/nobody") == 404, 120.0, daemon)
+            _wait(lambda: _status(port, "/v1/why/default/absent") == 404, 120.0, daemon)
             yield Started(api=api, port=port, pid=daemon.pid, ready_s=time.perf_counter() - began)
 
 
@@ -329,7 +329,7 @@ def _wait(holds: Callable[[], bool], within_s: float, child: Child) -> None:
 
 
 def render(results: dict[str, Any]) -> str:
-    """A row a figure, a column a size; what was to be reached beside it."""
+    """Render one row for each figure and one column for each size, with the target beside it."""
     sizes = [key for key in results if key.startswith("nodes_")]
     lines = [f"{'':28}" + "".join(f"{size:>19}" for size in sizes) + "   to reach at 5,000"]
     for figure in results[sizes[0]]:

@@ -28,7 +28,7 @@ _SAY_EVERY: Final = 50
 
 
 class TimedCri(Cri):
-    """Remembers how many seconds each CreateContainer took."""
+    """A CRI client that records how many seconds each CreateContainer took."""
 
     def __init__(self, socket: Path, runtime: PrivateContainerd) -> None:
         super().__init__(socket, folder=runtime.layout.folder, cgroup_root=runtime.layout.cgroup_root)
@@ -69,7 +69,7 @@ def measure_creates(rig: Rig, size: Size) -> Part:
 
 
 def as_adjusted(client: Cri, container: Container) -> ContainerOptions:
-    """What a direct request must bring along to be what this container's request became: read back from the runtime."""
+    """Return what a direct request needs to give the same container as this one, read back from the runtime."""
     request = cri.ContainerStatusRequest(container_id=container.id, verbose=True)
     status = client.call("ContainerStatus", request, cri.ContainerStatusResponse)
     config = json.loads(status.info["info"])["config"]

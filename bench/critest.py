@@ -38,7 +38,7 @@ _ANSWERS = {
 
 
 async def run_critest(binary: Path, socket: Path, words: list[str], report: Path) -> None:
-    """Its own output goes to stderr as it comes; failing specs are no error of ours."""
+    """Run critest. Its output goes to stderr as it comes; failing specs do not raise an error."""
     config = report.with_name("crictl.yaml")
     config.touch()
     command = [
@@ -58,7 +58,7 @@ async def run_critest(binary: Path, socket: Path, words: list[str], report: Path
 
 
 async def run_through(binary: Path, socket: Path, words: list[str], report: Path) -> int:
-    """The same through a proxy; how many questions its hooks were asked (two for each container)."""
+    """Run it through a proxy. Return also how many questions its hooks were asked (two for each container)."""
     folder = report.parent
     async with AsyncExitStack() as stack:
         servers = []
@@ -88,8 +88,8 @@ async def run_through(binary: Path, socket: Path, words: list[str], report: Path
 
 
 def read_report(report: Path) -> dict[str, str]:
-    """Spec → state, of a JUnit file."""
-    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 -- critest wrote it for us
+    """Return spec → state, from a JUnit file."""
+    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 -- critest wrote it for this run
     found = ((str(case.get("name")), str(case.get("status"))) for case in cases)
     return {name.removeprefix("[It] "): state for name, state in found if name.startswith("[It] ")}
 

@@ -45,7 +45,7 @@ FIRST_TIMES: Final = 3
 
 
 def measure_replay(trace: Trace, ratio: float) -> float:
-    """Seconds."""
+    """Return the processor time of one replay, in seconds."""
     began = time.process_time()
     replay(trace, Policy.FRAGMENTATION, SEED, ratio=ratio)
     return time.process_time() - began
@@ -100,7 +100,7 @@ def measure_searches() -> dict[str, float]:
 
 
 def _search(status: Status) -> tuple[list[float], list[float]]:
-    """Seconds of each pod on the node in each state: the first time, the least of several ones, and again."""
+    """Return the seconds of each pod on the node in each state: the first time, the least of several, and again."""
     cases = [(room, ask) for room in _rooms(status) for ask in _asks(len(status.gpus))]
     cold = []
     for _ in range(FIRST_TIMES):
@@ -123,7 +123,7 @@ def _asks(cards: int) -> Iterator[Ask]:
 
 
 def _rooms(status: Status) -> Iterator[NodeRoom]:
-    """With cards and VFs that others hold, at random."""
+    """Yield states in which other pods hold some cards and VFs, at random."""
     chance = random.Random(SEED)  # noqa: S311
     for number in range(ROOMS):
         ledger = Ledger()

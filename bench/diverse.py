@@ -48,7 +48,7 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 OUT: Final = Path("bench/out/diverse.json")
 NODES: Final = 1000
 SEED: Final = 1
-MOST_S: Final = 120.0  # for the background to judge all nodes
+MOST_S: Final = 120.0  # seconds for the background to judge all nodes
 _CARD_GIB: Final = 79
 
 Limits = Mapping[str, str]
@@ -131,7 +131,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
     await in_slices(scheduler.warming(), time.monotonic)
     joint.find.cache_clear()  # of the pod before
     gc.collect()
-    gc.freeze()  # as central does
+    gc.freeze()  # as central does it
     turns = _Turns()
     async with turns.watched(), _running(waker):
         began = time.monotonic()

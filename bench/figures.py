@@ -1,4 +1,4 @@
-"""The figures of a run against what was to be reached: percentiles, verdicts, a table.
+"""The figures of a run compared with the targets: percentiles, verdicts, a table.
 
 Enters: results as the JSON file has them; parts that were not run are absent. Leaves: verdicts and text. Source of the limits:
 the issue "The proxy as something a node can be trusted to", section Fast.
@@ -29,13 +29,13 @@ class Verdict:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least `share` of all (0 < share <= 1) do not exceed: a value that was measured."""
+    """Return the smallest value that at least `share` of all (0 < share <= 1) do not exceed: a measured value."""
     ordered = sorted(values)
     return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def judge(results: Results) -> list[Verdict]:
-    """One verdict for each target of which all figures are there."""
+    """Return one verdict for each target of which all figures exist."""
     return list(_verdicts(_flattened(results)))
 
 

@@ -53,7 +53,7 @@ class BeatingPolicy(asyncio.DefaultEventLoopPolicy):
 
 
 def read_stall_s(pid: int, file: Path, *, patience_s: float = 5.0) -> float:
-    """The longest delay of that process since the last time it was asked."""
+    """Return the longest delay of that process, in seconds, since the last request."""
     file.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR1)
     until = time.monotonic() + patience_s

@@ -63,7 +63,7 @@ def measure_stuck_hook(rig: Rig, size: Size) -> Part:
 
 def measure_stall(rig: Rig, size: Size) -> Part:
     registration = {
-        "remote-endpoint": str(rig.folder / "nobody.sock"),  # the pod is not its, so it is not asked
+        "remote-endpoint": str(rig.folder / "absent.sock"),  # the pod does not match, so this hook is not called
         "runtime-hooks": ["PreCreateContainer"],
         "annotation-prefixes": ["lading.dev/"],
         "static-adjustments": {"hide-unassigned": {"env": {ENV: "void"}}},
@@ -72,7 +72,7 @@ def measure_stall(rig: Rig, size: Size) -> Part:
     heartbeat = rig.folder / "heartbeat"
     with rig.relay(rig.direct, registration=registration, heartbeat=heartbeat) as relay:
         rig.say(f"loop_stall_max_ms: inside, {size.messages} messages of 15 MB")
-        read_stall_s(relay.pid, heartbeat)  # what starting took
+        read_stall_s(relay.pid, heartbeat)  # time of the start
         _send(relay, request, size.messages)
         inside = read_stall_s(relay.pid, heartbeat)
         outside = {}
@@ -85,7 +85,7 @@ def measure_stall(rig: Rig, size: Size) -> Part:
 
 
 def render_large(at_least: int) -> bytes:
-    """A CreateContainer request of that size for a pod without annotations: most of it is environment."""
+    """Return a CreateContainer request of that size for a pod without annotations: most of it is environment."""
     config = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="large"))
     value = b"x" * 10_000
     config.envs.extend(cri.KeyValue(key=f"PART_{number}", value=value) for number in range(at_least // len(value)))
@@ -102,7 +102,7 @@ def _p99_us(contender: Contender, calls: int) -> float:
 
 @contextlib.contextmanager
 def _in_flight(contender: Contender, request: bytes, calls: int) -> Iterator[list["grpc.CallFuture[bytes]"]]:
-    """CreateContainer calls that have begun; those that have not ended are cancelled."""
+    """Start CreateContainer calls. At the end, cancel those that have not ended."""
     with grpc.insecure_channel(f"unix:{contender.socket}", options=OPTIONS) as channel:
         create: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(CREATE, bytes, bytes)
         futures = [create.future(request) for _ in range(calls)]
@@ -118,12 +118,14 @@ def _send(contender: Contender, request: bytes, messages: int) -> None:
 
 
 def _check_reached(create: "grpc.CallFuture[bytes]") -> None:
-    if create.code() is not grpc.StatusCode.NOT_FOUND:  # containerd read all of it, and knows no such sandbox
+    if create.code() is not grpc.StatusCode.NOT_FOUND:  # containerd read all of it, and does not know the sandbox
         raise HostError(f"cannot measure {CREATE}: it ended with {create.code()}: {create.details()}")
 
 
 def _probe(contender: Contender, request: bytes, messages: int) -> list[float]:
-    """Seconds that Version took, asked every millisecond while `messages` such requests went through one after the other."""
+    """Return the seconds of Version calls, one every millisecond, while `messages` such requests were sent one after the
+    other.
+    """
     caller = Caller(contender.socket, VERSION, VERSION_REQUEST)
     took = []
     with contextlib.closing(caller):

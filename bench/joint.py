@@ -1,4 +1,4 @@
-"""How long the joint search for cards and VFs takes in its worst cases; nodes that are shipped are in bench/deciding.py.
+"""How long the joint search for cards and VFs takes in its worst cases; the shipped nodes are in bench/deciding.py.
 
 * `joint_cold_8x8_ms`, `joint_cold_16x16_ms`: the longest first search on a node of so many GPUs and PFs, in processor time.
   Each GPU has a PF of its own on a switch of its own, so that no two are alike. With NVLink between all, with PCIe alone,
@@ -20,7 +20,7 @@ from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 VFS_OF_PF: Final = 4
-TIMES: Final = 3  # each cold search; what else the machine does meets only one of them
+TIMES: Final = 3  # of each cold search; other load on the machine affects only one of them
 WARM: Final = 20
 
 
@@ -68,7 +68,7 @@ def _nodes(size: int) -> Iterator[NodeRoom]:
 
 
 def _node(size: int, *, nvlinks: int, ports: int | None = None) -> NodeRoom:
-    """Two sockets, two switches to a host bridge. `ports`: PFs that have free VFs."""
+    """Return a node: two sockets, two switches to a host bridge. `ports`: PFs that have free VFs."""
     links = (NvLink(count=nvlinks),) if nvlinks else ()
     cards, vfs = [], []
     for number in range(size):

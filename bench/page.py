@@ -1,4 +1,4 @@
-"""`python -m bench.page`: what people who look at central's page cost kube-scheduler, at 5,000 nodes; JSON, and a table.
+"""`python -m bench.page`: measure what readers of central's page cost kube-scheduler, at 5,000 nodes; JSON, and a table.
 
 lading-central, the API server and those who watch are processes of their own, as in bench.central; this one asks as
 kube-scheduler does, one filter and one prioritize after the other. Each answer holds room on a node for a moment, so that
@@ -44,7 +44,7 @@ from simnode.child import Child
 OUT: Final = Path("bench/out/page.json")
 NODES: Final = 5000
 WATCHERS: Final = 10
-PODS: Final = 1000  # that are asked about for each figure
+PODS: Final = 1000  # pods for each figure
 MEANWHILE: Final = 3000  # at most, while the page is opened
 PATH: Final = "/v1/cluster"
 FOLLOWS: Final = "follows"
@@ -123,7 +123,7 @@ def _in_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 class Look:
-    """One request for all of it."""
+    """One request for the whole page."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -140,7 +140,7 @@ class Look:
 
 
 async def watch(port: int) -> None:
-    """WATCHERS, each of whom asks what changed since the answer before, until this process is ended."""
+    """Start WATCHERS, each of which asks what changed since the answer before, until this process ends."""
     url = f"http://127.0.0.1:{port}{PATH}"
     async with aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=120)) as session:
 
@@ -162,7 +162,7 @@ async def watch(port: int) -> None:
 
 
 def measure_node(count: int) -> float:
-    """Seconds: its view, as JSON, and its totals."""
+    """Return the seconds for a node's view, as JSON, and its totals."""
     ledger, reports = Ledger(), Reports()
     NodeFeed(ledger).replaced([msgspec.convert(one, Node) for one in api_server.nodes(count)], "1000")
     DevicesFeed(ledger, reports).replaced([msgspec.convert(one, NodeDevices) for one in api_server.reports(count)], "1000")

@@ -98,7 +98,7 @@ def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path)
 
 
 def measure_replays(nodes: tuple[TraceNode, ...], workloads: Mapping[str, Path], timed: str) -> dict[str, Any]:
-    """One seed of each workload, seconds of one core; `replay_s` is of `timed`."""
+    """Replay one seed of each workload. Return seconds of one core; `replay_s` is that of `timed`."""
     took = {}
     for name, path in workloads.items():
         print(f"{name}  one replay", file=sys.stderr)
@@ -138,7 +138,7 @@ def figures(report: Report) -> dict[str, Any]:
 
 
 def find_workloads(folder: Path, only: Sequence[str] = ()) -> tuple[tuple[TraceNode, ...], dict[str, Path]]:
-    """The nodes, and the files of pods by the name of the workload. Raises ConfigError."""
+    """Return the nodes, and the files of pods by the name of the workload. Raises ConfigError."""
     lists = sorted(folder.glob("*node_list*.csv"))
     if len(lists) != 1:
         raise ConfigError(f"cannot use {folder}: {len(lists)} files are named *node_list*.csv, one is needed")

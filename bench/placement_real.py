@@ -93,10 +93,10 @@ def run(folder: Path | None, workload: str, seed: int) -> dict[str, Any]:
 
 
 def _place(plane: ControlPlane, trace: Trace, arriving: Sequence[TracePod]) -> float:
-    """Seconds from the scheduler's start until each pod was looked at."""
+    """Return the seconds from the scheduler's start until each pod was examined."""
     plane.create_namespace(NAMESPACE)
     install(plane, DEPLOY, parts=("crds", "rbac"))
-    never = {"metadata": {"name": "never"}, "value": 0, "preemptionPolicy": "Never"}  # nobody has a lower one
+    never = {"metadata": {"name": "never"}, "value": 0, "preemptionPolicy": "Never"}  # no pod has a lower one
     plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", never)
     with ThreadPoolExecutor(CLIENTS) as clients:
         say(f"{len(trace.nodes)} nodes")
@@ -114,7 +114,7 @@ def _place(plane: ControlPlane, trace: Trace, arriving: Sequence[TracePod]) -> f
 
 
 def _add_node(plane: ControlPlane, number: int, node: TraceNode) -> None:
-    """Ready, and without the taint that the API server gives a new node."""
+    """Add a node that is Ready, without the taint that the API server gives a new node."""
     manifest = render_node(node)
     made = plane.api.call("POST", NODES.path(), {"metadata": manifest["metadata"]})
     made["spec"].pop("taints", None)
@@ -128,7 +128,7 @@ def _add_node(plane: ControlPlane, number: int, node: TraceNode) -> None:
 
 
 def _name(number: int) -> str:
-    """Sorts as the pods arrive: an API server lists by name."""
+    """Return a name that sorts by the pods' arrival: an API server lists by name."""
     return f"pod-{number:06d}"
 
 
@@ -169,7 +169,7 @@ def expected_pods(pods: Sequence[TracePod]) -> Iterator[dict[str, Any]]:
 
 
 def _scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
-    """The deployed one, but for addresses."""
+    """Return the deployed configuration, with other addresses."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scheduler/config.yaml").read_text())
     config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
     for extender in config["extenders"]:
@@ -179,7 +179,7 @@ def _scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
 
 
 def _await_all(plane: ControlPlane, count: int) -> float:
-    """When the last pod was looked at, in monotonic seconds."""
+    """Return when the last pod was examined, in monotonic seconds."""
     seen, since = -1, time.monotonic()
     while seen < count:
         time.sleep(LOOK_S)

@@ -71,7 +71,7 @@ def render_markdown(results: Results) -> str:
 
 
 def write_docs(path: Path, results: Results) -> None:
-    """Raises ConfigError where the marks are not there."""
+    """Write the table into the docs. Raises ConfigError where the marks are missing."""
     text = path.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def read_cpu_s(pid: int) -> float:
-    """CPU time of all threads that live; in user space and in the kernel, the waking of others included."""
+    """Return the CPU time of all live threads, in user space and in the kernel, including wake-ups of other processes."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
             total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9
 

@@ -1,4 +1,4 @@
-"""Where the relay's own time goes: recorded conversations replayed through it, without sockets, and counted by function.
+"""The relay's own time by function: recorded conversations replayed through it, without sockets.
 
     python -m bench.profile [FILE.rec.gz ...]
 
@@ -36,7 +36,7 @@ class Read(NamedTuple):
 
 
 def parse_recording(content: bytes) -> Iterator[Read]:
-    """Records of `C` or `S`, a big-endian length of four bytes, and the bytes of one read."""
+    """Parse records of `C` or `S`, a big-endian length of four bytes, and the bytes of one read."""
     position = 0
     while position < len(content):
         start = position + 5
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _best_us(reads: list[Read]) -> float:
-    """The fastest replay within SECONDS: what else the machine does can only make one slower."""
+    """Return the fastest replay within SECONDS: other load on the machine only makes a replay slower."""
     until = time.perf_counter() + SECONDS
     best = float("inf")
     while (began := time.perf_counter()) < until:
@@ -100,7 +100,7 @@ def _print_profile(reads: list[Read], calls: int) -> None:
 
 
 def _functions(profile: cProfile.Profile) -> dict[tuple[str, int, str], tuple[int, int, float, float, object]]:
-    """pstats keeps them in an attribute that its type stubs do not name."""
+    """Return the functions: pstats keeps them in an attribute that its type stubs do not declare."""
     found: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = vars(pstats.Stats(profile))["stats"]
     return found
 

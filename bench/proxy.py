@@ -1,4 +1,4 @@
-"""`python -m bench.proxy`: measures the proxy beside a direct connection and beside the usual way, writes JSON, prints a table.
+"""`python -m bench.proxy`: measure the proxy, a direct connection and the usual way; write JSON, print a table.
 
 Needs root, containerd and runc (`python -m simnode.install`); everything runs in a folder of its own. A full run takes about
 ten minutes, `--quick` less than one. The machine should have nothing else to do; because it often has, rounds are interleaved,
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", metavar="NAME", choices=PARTS, help=f"one part: {', '.join(PARTS)}")
     parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cleanup runs
     try:
         results, notes = run([args.only] if args.only else list(PARTS), QUICK if args.quick else FULL)
     except LadingError as e:
@@ -76,7 +76,7 @@ def run(names: Sequence[str], size: Size) -> tuple[Results, list[str]]:
 
 
 def say(text: str) -> None:
-    """Progress, on one line of a terminal; a line each elsewhere."""
+    """Print progress, on one line of a terminal; elsewhere a line each."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text:

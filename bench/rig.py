@@ -1,4 +1,4 @@
-"""What is measured, running: a private containerd or the small backend, and in front of it the proxy and the usual way.
+"""The processes to measure: a private containerd or the small backend, and in front of it the proxy and the usual way.
 
 Enters: a folder. Leaves: contenders, each a socket with the process whose CPU and memory count; all of them end with the `with`
 block. Rounds of the contenders are interleaved, so that what else the machine does meets all of them alike.
@@ -40,7 +40,7 @@ class Rig:
     def relay(
         self, runtime: Contender, *, registration: Mapping[str, Any] | None = None, heartbeat: Path | None = None
     ) -> Iterator[Contender]:
-        """The proxy as it is installed, with at most one hook registration; `heartbeat`: the file of bench.heartbeat."""
+        """Start the proxy as installed, with at most one hook registration; `heartbeat`: the file of bench.heartbeat."""
         folder = self.folder / f"relay-{runtime.name}"
         hooks_dir = folder / "hooks.d"
         hooks_dir.mkdir(parents=True, exist_ok=True)
@@ -72,13 +72,13 @@ class Rig:
 
     @contextlib.contextmanager
     def stuck_hook(self) -> Iterator[Path]:
-        """A hook server that takes every question and answers none."""
+        """Start a hook server that accepts every request and answers none."""
         with self._module("stuck_hook", "stuck_hook") as (socket, _):
             yield socket
 
     @contextlib.contextmanager
     def lading(self) -> Iterator[LadingNode]:
-        """Hooks and proxy on a simulated node, in front of the real containerd."""
+        """Start hooks and proxy on a simulated node, in front of the real containerd."""
         folder = Path(tempfile.mkdtemp(prefix="lading-", dir=self.folder))
         node = build(PROFILE, folder / "node")
         with LadingNode(folder, node=node, runtime=self.runtime) as lading:
@@ -99,7 +99,9 @@ class Rig:
     def interleave(
         self, what: str, rounds: int, contenders: Sequence[Contender], measure: Callable[[Contender], R]
     ) -> dict[str, list[R]]:
-        """What `measure` says of each contender, round by round, after one to warm up. Each round begins with another."""
+        """Return what `measure` returns for each contender, round by round, after a warm-up. Each round begins with another
+        contender.
+        """
         out: dict[str, list[R]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):
             self.say(f"{what}: round {number} of {rounds}" if number else f"{what}: warming up")

@@ -1,4 +1,4 @@
-"""How much is measured, and what one part of the measuring has found."""
+"""The sizes of the measurements, and the result of one part."""
 
 from dataclasses import dataclass, field
 from typing import Final

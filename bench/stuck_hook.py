@@ -1,4 +1,4 @@
-"""A hook server that takes every question and answers none.
+"""A hook server that accepts every request and answers none.
 
 python -m bench.stuck_hook LISTEN
 """

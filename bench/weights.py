@@ -1,4 +1,4 @@
-"""`python -m bench.weights FOLDER`: how much other weights of the policy fragmentation would give out, beside the shipped ones.
+"""`python -m bench.weights FOLDER`: compare the shipped weights of the policy fragmentation with others.
 
 FOLDER, or LADING_TRACES in the environment, is as for bench.placement. Every workload is replayed with the weights of
 central/fit/fragmentation.py, and with one of them at a time scaled, or with another step of the score; on the same arrivals,
@@ -47,7 +47,7 @@ _PERCENT: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What the shipped weights are multiplied by, and milli of a step of the score; None: as shipped."""
+    """A variant: factors for the shipped weights, and milli of a step of the score; None: as shipped."""
 
     cut: Fraction = Fraction(1)
     usable: Fraction = Fraction(1)
@@ -55,7 +55,7 @@ class Variant:
     step_milli: int | None = None
 
     def weights(self) -> tuple[Weights, int]:
-        """They are whole numbers; and what all of them were multiplied by for that."""
+        """Return the weights as whole numbers, and the factor that made them whole."""
         cut, usable, by_cpu, by_memory = _WEIGHTS
         exact = [cut * self.cut, usable * self.usable, by_cpu * self.fed, by_memory * self.fed]
         scale = math.lcm(*(weight.denominator for weight in exact))
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(folder: Path, seeds: Sequence[int], *, ratio: float, only: Sequence[str], jobs: int) -> dict[str, Any]:
-    """Raises ConfigError."""
+    """Replay the workloads. Raises ConfigError."""
     if not seeds or seeds[0] < 0:
         raise ConfigError(f"--first-seed and --seeds: {len(seeds)} seeds: one or more, from 0 on, are needed")
     reported = sorted(set(seeds) & set(SEEDS))
@@ -121,7 +121,7 @@ def run(folder: Path, seeds: Sequence[int], *, ratio: float, only: Sequence[str]
 
 
 def summarize(allocated: Allocated, workloads: Sequence[str], seeds: Sequence[int], ratio: float) -> dict[str, Any]:
-    """`all`: of a seed, the mean of the workloads."""
+    """Summarize. `all`: for each seed, the mean of the workloads."""
     by_seed: dict[str, dict[str, list[float]]] = {
         name: {
             variant: [allocated[Task(name, variant, seed)] - allocated[Task(name, SHIPPED, seed)] for seed in seeds]
@@ -160,7 +160,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 @contextmanager
 def played_with(variant: Variant) -> Iterator[None]:
-    """Within it, this process scores by these weights."""
+    """Score by these weights in this process, within the block."""
     weights, scale = variant.weights()
     _exchange(weights, scale * _UNIT, variant.step_milli or _STEP_MILLI)
     try:
@@ -175,7 +175,7 @@ def _exchange(weights: Weights, unit: int, step_milli: int) -> None:
 
 
 def _described(variant: Variant) -> dict[str, Any]:
-    """In milli of worth for a milli of each term."""
+    """Return the weights in milli of worth for one milli of each term."""
     weights, scale = variant.weights()
     by_name = {name: value * MASS / (scale * _UNIT) for name, value in weights._asdict().items()}
     return {**by_name, "step_milli": variant.step_milli or _STEP_MILLI}
@@ -183,7 +183,7 @@ def _described(variant: Variant) -> dict[str, Any]:
 
 def _replay_all(traces: Mapping[str, Trace], tasks: Sequence[Task], ratio: float, jobs: int) -> Allocated:
     progress = Progress("weights", len(tasks))
-    # A fork has the traces already; tasks and figures alone go to and fro.
+    # A fork already has the traces; only tasks and figures are transferred.
     context = multiprocessing.get_context("fork")
     try:
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(traces, ratio)) as pool:
@@ -193,7 +193,7 @@ def _replay_all(traces: Mapping[str, Trace], tasks: Sequence[Task], ratio: float
                 for future in as_completed(futures):
                     found[futures[future]] = future.result()
                     progress.advance(1)
-            except BaseException:  # one failed, or somebody pressed Ctrl-C: those that have not begun need not
+            except BaseException:  # one failed, or the user pressed Ctrl-C: do not start the others
                 pool.shutdown(cancel_futures=True)
                 raise
     finally:
@@ -221,7 +221,7 @@ _ratio: float
 
 def _start(traces: Mapping[str, Trace], ratio: float) -> None:
     global _traces, _ratio
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that waits
     _traces, _ratio = traces, ratio
 
 

@@ -1,4 +1,5 @@
-"""A small API server over HTTP, for what runs without a cluster: demo, bench and tests. What it keeps is `simnode.api_store`.
+"""A small API server over HTTP, for programs that run without a cluster: demo, bench and tests. Its state is
+`simnode.api_store`.
 
 Enters: requests. Leaves: JSON, and watches that send every change from their version on. One event loop, no TLS, no rights.
 """
@@ -16,10 +17,12 @@ from simnode.api_store import Call, Changes, RefusedError, Store, parse_path
 
 
 class ApiServer:
-    """Used as an `async with` block. `store` may be changed at any time, on the loop's thread: watches tell of it."""
+    """An API server, used as an `async with` block. `store` may be changed at any time, on the loop's thread: watches send the
+    change.
+    """
 
     def __init__(self, *, port: int = 0, first_version: int = 101) -> None:
-        """Port 0: one that is free."""
+        """Serve on this port; 0: a free one."""
         self.store = Store(first_version=first_version, changed=self._tell)
         self.watching = 0
         self._port = port
@@ -61,7 +64,7 @@ class ApiServer:
         try:
             async with asyncio.timeout(int(call.query.get("timeoutSeconds", "3600"))):
                 await self._send_changes(answer, changes)
-        except (TimeoutError, ConnectionResetError):  # its time is over, or its reader went away
+        except (TimeoutError, ConnectionResetError):  # its time is over, or the client disconnected
             pass
         finally:
             self.watching -= 1
@@ -76,7 +79,7 @@ class ApiServer:
                 await self._something_new()
 
     async def _something_new(self) -> None:
-        """Whoever waits has looked in this turn of the loop."""
+        """Wait for the next change. All waiting watches read it in this turn of the loop."""
         self._news.clear()
         await self._news.wait()
 

@@ -1,4 +1,4 @@
-"""What an API server keeps: objects with versions, and the log of every change. Pure: a call in, status and body out.
+"""The state of an API server: objects with versions, and the log of every change. Pure: a call in, status and body out.
 
 Honest where clients depend on it: one counter gives all versions; every change is an event; a list in pages is a snapshot; a
 write over an old version, another uid or a pod that is bound is a conflict; a subresource is no way to make its object; a pod
@@ -35,7 +35,7 @@ class Call:
 
 
 class RefusedError(Exception):
-    """The answer is a failure: an HTTP status and Kubernetes' own word for it."""
+    """The answer is a failure: an HTTP status and Kubernetes' reason for it."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class RefusedError(Exception):
 
 
 class Place(NamedTuple):
-    """A path of the API taken apart; without a name it is a collection."""
+    """A path of the API, parsed; without a name it is a collection."""
 
     collection: str
     name: str
@@ -67,7 +67,7 @@ def parse_path(path: str) -> Place:
 
 
 class Objects(MutableMapping[str, Object]):
-    """By path. To write here is to change an object without anybody hearing of it."""
+    """Objects by path. A write here changes an object without an event."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, bytes]] = {}  # by collection and name
@@ -102,7 +102,7 @@ class Objects(MutableMapping[str, Object]):
         return self._kept[collection][name]
 
     def within(self, collection: str) -> list[bytes]:
-        """In the order of namespaces and names, which are parts of the key of a real one's store."""
+        """Return them in the order of namespaces and names, which are parts of the key of a real server's store."""
         inside = sorted(one for one in self._kept if is_within(one, collection))
         return [kept[name] for kept in map(self._kept.__getitem__, inside) for name in sorted(kept)]
 
@@ -114,27 +114,27 @@ class Change(NamedTuple):
 
 
 class Store:
-    """`changed` is called after each change."""
+    """The objects and their log. `changed` is called after each change."""
 
     def __init__(self, *, first_version: int = 101, changed: Callable[[], None] = lambda: None) -> None:
         self.objects = Objects()
         self.log: list[Change] = []
         self.last = first_version - 1
         self.compacted = 0
-        self.evictable = True  # False: a disruption budget that lets nobody go
-        self.graceful = True  # False: a pod that runs somewhere is gone at once too
+        self.evictable = True  # False: a disruption budget that allows no eviction
+        self.graceful = True  # False: a running pod is also deleted at once
         self._changed = changed
         self._pages: dict[str, tuple[int, list[bytes]]] = {}
         self._owners: dict[str, str] = {}
 
-    # ---- what anybody may do to it without a call
+    # ---- changes without a call
 
     def load(self, path: str, obj: Object) -> None:
-        """What was there before the first version: no event tells of it. It may bring its uid and its version."""
+        """Load an object from before the first version: no event reports it. It may have its own uid and version."""
         self.objects[path] = _identified(path, obj, {"uid": str(uuid4()), "resourceVersion": str(self.last)})
 
     def put(self, path: str, obj: Object) -> Object:
-        """Makes or replaces an object as somebody else would; its uid stays unless it brings another one."""
+        """Make or replace an object as another client would; its uid stays unless the object has another one."""
         before = self.objects.get(path)
         uid = before["metadata"]["uid"] if before else str(uuid4())
         if before and obj.get("metadata", {}).get("uid", uid) != uid:
@@ -147,14 +147,14 @@ class Store:
         return self._keep(path, gone, "DELETED")
 
     def compact(self) -> None:
-        """Forgets all versions and lists so far."""
+        """Discard all versions and lists so far."""
         self.compacted = self.last
         self._pages.clear()
 
     # ---- calls
 
     def answer(self, call: Call) -> tuple[int, bytes]:
-        """Raises RefusedError. A watch is no call: see `changes`."""
+        """Answer a call. Raises RefusedError. For a watch see `changes`."""
         place = parse_path(call.path)
         match call.method, place.subresource:
             case "GET", "" if not place.name:
@@ -176,13 +176,13 @@ class Store:
         raise RefusedError(404, "NotFound")
 
     def changes(self, collection: str, version: int) -> "Changes":
-        """What happened there since. RefusedError where that is not known any more."""
+        """Return what happened there since. Raises RefusedError where that is no longer known."""
         if version < self.compacted:
             raise RefusedError(410, "Expired")
         return Changes(self.log, collection, version)
 
     def _create(self, collection: str, body: Object) -> Object:
-        obj = merge({}, body)  # null is absent
+        obj = merge({}, body)  # null means absent
         path = f"{collection}/{obj['metadata']['name']}"
         if path in self.objects:
             raise RefusedError(409, "AlreadyExists")
@@ -241,7 +241,7 @@ class Store:
         return _DONE
 
     def _budgets_of(self, pod: Object) -> Iterator[str]:
-        """Paths of budgets that cover it by `matchLabels`; other selectors are not known here."""
+        """Yield the paths of budgets that cover it by `matchLabels`; other selectors are not supported here."""
         collection = f"/apis/policy/v1/namespaces/{pod['metadata'].get('namespace')}/poddisruptionbudgets"
         for budget in map(msgspec.json.decode, self.objects.within(collection)):
             if budget["spec"]["selector"]["matchLabels"].items() <= pod["metadata"].get("labels", {}).items():
@@ -252,7 +252,7 @@ class Store:
         return self._end(path, options)
 
     def _end(self, path: str, options: Object) -> Object:
-        """A pod that runs somewhere is only told to end: its node removes it, by a deletion without grace."""
+        """Delete a pod. One that runs on a node is only marked: its node removes it, by a deletion without grace period."""
         obj = self.objects[path]
         runs = bool(obj.get("spec", {}).get("nodeName"))
         if not (runs and self.graceful) or options.get("gracePeriodSeconds") == 0:
@@ -296,7 +296,7 @@ class Store:
 
 
 class Changes:
-    """One watch's way through the log."""
+    """The position of one watch in the log."""
 
     def __init__(self, log: list[Change], collection: str, version: int) -> None:
         self._log = log
@@ -308,20 +308,20 @@ class Changes:
         return self._next < len(self._log)
 
     def take(self) -> bytes:
-        """The lines since the last time."""
+        """Return the lines since the last call."""
         new = self._log[self._next :]
         self._next += len(new)
         return b"".join(change.line for change in new if is_within(change.collection, self._collection))
 
 
 def is_within(one: str, collection: str) -> bool:
-    """Whether what is in the first is in the second too, which may span all namespaces."""
+    """Report whether the first place lies within the second, which may span all namespaces."""
     head, _, plural = collection.rpartition("/")
     return one == collection or (one.startswith(f"{head}/namespaces/") and one.endswith(f"/{plural}"))
 
 
 def merge(target: Any, change: Any, *, by_type: bool = False) -> Any:
-    """RFC 7396. `by_type`: conditions are merged by their type, as a strategic merge patch does."""
+    """Merge by RFC 7396. `by_type`: conditions are merged by their type, as a strategic merge patch does."""
     if not isinstance(change, dict):
         return change
     out = dict(target) if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""Builds a simulated node: a profile becomes a folder with the parts of /sys, /proc and /dev that the inventory reads.
+"""Build a simulated node: a profile becomes a folder with the parts of /sys, /proc and /dev that the inventory reads.
 
 Layout and contents are the kernel's: real folders below `sys/devices/pci…` with relative links to them elsewhere, as
 sysfs has (Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-infiniband), the NVIDIA driver's procfs, and character devices
@@ -32,16 +32,16 @@ class SimNode:
 
     @property
     def nvml_state(self) -> Path:
-        """For FAKE_NVML_STATE."""
+        """Return the text for FAKE_NVML_STATE."""
         return self.root / "fake-nvml" / "state"
 
     def pci(self, bdf: str) -> Path:
-        """The sysfs folder of a PCI function."""
+        """Return the sysfs folder of a PCI function."""
         return (self.root / "sys/bus/pci/devices" / bdf).resolve()
 
 
 def build(profile: Path | str | dict[str, Any], root: Path, *, char_devices: bool = True) -> SimNode:
-    """Writes the node into `root`, which must be empty or absent. `char_devices=False` leaves /dev out and needs no root."""
+    """Write the node into `root`, which must be empty or absent. `char_devices=False` leaves /dev out and needs no root."""
     parsed = load_profile(profile)
     if root.exists() and any(root.iterdir()):
         raise HostError(f"cannot build a simulated node in {root}: it is not empty")
@@ -81,7 +81,7 @@ class _Builder:
         self._text("proc/devices", f"Character devices:\n{lines}\nBlock devices:\n259 blkext")
 
     def _numa_node(self, bridge: HostBridge) -> None:
-        """One CPU a NUMA node, in the bridge's socket: enough to tell sockets apart."""
+        """Write one CPU for the NUMA node, in the bridge's socket: enough to distinguish sockets."""
         if bridge.numa >= 0:
             self._text(f"sys/devices/system/node/node{bridge.numa}/cpulist", str(bridge.numa))
             self._text(f"sys/devices/system/cpu/cpu{bridge.numa}/topology/physical_package_id", str(bridge.socket))
@@ -182,7 +182,7 @@ class _Builder:
         path.write_text(content + "\n")
 
     def _link(self, link: Path, target: Path) -> None:
-        """Relative, as in sysfs: an absolute one would leave the node's folder."""
+        """Make a relative link, as in sysfs: an absolute one would leave the node's folder."""
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(target, link.parent))
 
@@ -195,7 +195,7 @@ class _Builder:
             os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(self._profile.major(driver), minor))
         except PermissionError as e:
             raise HostError(f"cannot make device node {node}: {e.strerror}", hint="this needs root") from e
-        node.chmod(0o666)  # as udev's rules have them, whatever the umask
+        node.chmod(0o666)  # as udev's rules set them, independent of the umask
 
 
 def main(argv: Sequence[str] | None = None) -> None:

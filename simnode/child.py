@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.05  # 400 looks are 20 s: a cold containerd on a busy two-core 
 
 
 def tail(log: Path, lines: int = 30) -> str:
-    """The last lines of a log file; empty when there is none."""
+    """Return the last lines of a log file; empty if there is none."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def tail(log: Path, lines: int = 30) -> str:
 
 
 def answers(path: Path) -> bool:
-    """Whether something accepts connections on a Unix socket."""
+    """Report whether a process accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -76,7 +76,7 @@ class Child:
             raise HostError(f"cannot start {self.name}: {e}") from e
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Looks until `ready` says so; HostError when the process ends first or LOOKS are spent."""
+        """Check until `ready` is true; raise HostError when the process ends first or LOOKS are used up."""
         for _ in range(LOOKS):
             if ready():
                 return
@@ -87,7 +87,7 @@ class Child:
         raise HostError(f"cannot start {self.name}: {what} did not come in {LOOKS * LOOK_EVERY_S:.0f} s\n{tail(self.log)}")
 
     def stop(self, *, grace_s: float = 15.0) -> int | None:
-        """SIGTERM, then SIGKILL after the grace; the exit status (None where it never ran). May be called twice."""
+        """Send SIGTERM, then SIGKILL after the grace; return the exit status (None where it never ran). May be called twice."""
         if self._popen is None:
             return None
         if self.running:
@@ -99,7 +99,7 @@ class Child:
         return self._popen.wait()
 
     def kill(self) -> None:
-        """SIGKILL, as the kernel's OOM killer would."""
+        """Send SIGKILL, as the kernel's OOM killer would."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()

@@ -85,7 +85,9 @@ class Cluster:
         return self.control_plane.kubectl(*words, deadline_s=deadline_s)
 
     def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
-        """With the end of kubelet's log where it does not: kubelet backs off up to 15 s after a refused container."""
+        """Wait until it holds. The error contains the end of kubelet's log: kubelet backs off up to 15 s after a refused
+        container.
+        """
         eventually(holds, what, within_s=within_s, log=self.folder / "kubelet.log")
 
     def _check(self) -> None:
@@ -110,7 +112,7 @@ class Cluster:
         }
 
     def _sign_in_kubelet(self) -> Path:
-        addresses = [self.node_name, self.control_plane.address]  # the pair serves kubelet's own API too
+        addresses = [self.node_name, self.control_plane.address]  # the pair also serves kubelet's own API
         user = f"system:node:{self.node_name}"
         return self.control_plane.sign_in("kubelet", user, group="system:nodes", addresses=addresses)
 
@@ -123,9 +125,9 @@ class Cluster:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._cgroup_root}",
             "enforceNodeAllocatable": ["pods"],
-            "failCgroupV1": False,  # from 1.35 on it refuses cgroup v1 unless told
+            "failCgroupV1": False,  # from 1.35 on it refuses cgroup v1 by default
             "failSwapOn": False,
-            "oomScoreAdj": 0,  # to lower it needs CAP_SYS_RESOURCE
+            "oomScoreAdj": 0,  # lowering it needs CAP_SYS_RESOURCE
             "makeIPTablesUtilChains": False,
             "port": free_port(),
             "readOnlyPort": 0,
@@ -156,7 +158,7 @@ class Cluster:
         return self.ready() and self.api.has("/api/v1/namespaces/default/serviceaccounts/default")
 
     def _delete_pods(self) -> None:
-        """While kubelet lives, so that it unmounts their volumes itself. What it does not do, the runtime's end does."""
+        """Delete the pods while kubelet runs, so that it unmounts their volumes. The runtime's end removes what remains."""
         for pod in self.api.pods():
             self.api.delete_pod(pod["metadata"]["name"])
         with contextlib.suppress(HostError):
@@ -165,7 +167,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def _host_unchanged() -> Iterator[None]:
-    """What a kubelet sets and leaves on its host is as it was afterwards."""
+    """Restore what a kubelet sets and leaves on its host."""
     sysctls = [Path("/proc/sys") / name for name in _TUNABLES]
     before = {path: path.read_text() for path in sysctls}
     absent = [path for path in _OUTSIDE if not path.exists()]
@@ -180,7 +182,7 @@ def _host_unchanged() -> Iterator[None]:
 
 
 def _make_cgroup(name: str) -> None:
-    """In every hierarchy: kubelet does not make its `cgroupRoot` itself."""
+    """Make the cgroup in every hierarchy: kubelet does not make its `cgroupRoot` itself."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, point, kind, *_ = line.split()
         if kind in ("cgroup", "cgroup2"):

@@ -1,4 +1,4 @@
-"""Pod networks without CNI plugins from a package: two shell scripts of our own, just enough for containerd.
+"""Pod networks without CNI plugins from a package: two shell scripts, just enough for containerd.
 
 `loopback` brings `lo` up, as containerd asks for by that name; `lading-sim` puts an address on it and reports it as eth0's.
 Pods reach themselves and nothing else. Source: CNI specification 0.4.0 (environment CNI_COMMAND, CNI_NETNS; result on stdout).

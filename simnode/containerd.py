@@ -1,8 +1,8 @@
-"""A real containerd of our own: its own root, state, sockets, cgroup and CNI folder; nothing of the host's is touched.
+"""A private, real containerd: its own root, state, sockets, cgroup and CNI folder; nothing of the host's is touched.
 
 Enters: a folder and the binaries of one containerd version. Leaves: a ready runtime with the images of `simnode.images`. At the
 end of the `with` block it removes its pods through CRI, ends itself and its shims, unmounts and removes what it kept; its log
-and its configuration stay in the folder for whoever looks after a failure. Refuses: anyone but root, a machine without runc.
+and its configuration stay in the folder for the analysis of a failure. Refuses: anyone but root, a machine without runc.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from simnode.child import Child, answers, tail
 from simnode.containerd_config import ContainerdLayout, render_config
 from simnode.cri import Cri
 
-_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where runc and containerd lie, and not in everybody's PATH
-_SHIM_SOCKETS = Path("/run/containerd/s")  # fixed in containerd's code, whatever its state folder
-_NAMESPACE = "k8s.io"  # containerd's, of everything that CRI makes
+_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where runc and containerd are installed; not in every user's PATH
+_SHIM_SOCKETS = Path("/run/containerd/s")  # fixed in containerd's code, independent of its state folder
+_NAMESPACE = "k8s.io"  # containerd's namespace for everything that CRI makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """One installed or unpacked containerd."""
+    """The programs of one installed or unpacked containerd."""
 
-    folder: Path  # holds containerd, ctr and the shim that belongs to them
+    folder: Path  # contains containerd, ctr and the shim of the same version
     version: str  # 1.6.20
 
 
@@ -38,7 +38,7 @@ def search_path() -> str:
 
 
 def find_containerd(version_prefix: str = "") -> Binaries | None:
-    """The first containerd of that version: of the machine, then of those that `simnode.install` unpacked."""
+    """Return the first containerd of that version: of the machine, then of those that `simnode.install` unpacked."""
     found = shutil.which("containerd", path=search_path())
     if found and (version := read_version(Path(found))).startswith(version_prefix):
         return Binaries(folder=Path(found).parent, version=version)
@@ -54,7 +54,7 @@ def find_unpacked(version_prefix: str, cache: Path) -> Binaries | None:
 
 
 def read_version(program: Path) -> str:
-    """`1.6.20` of `containerd github.com/containerd/containerd 1.6.20~ds1 …`; empty when the program does not say."""
+    """Return `1.6.20` of `containerd github.com/containerd/containerd 1.6.20~ds1 …`; empty if the program prints no version."""
     done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)  # noqa: S603
     words = done.stdout.split()
     return words[2].removeprefix("v").split("~")[0].split("+")[0] if len(words) > 2 else ""
@@ -104,7 +104,7 @@ class PrivateContainerd:
         self.stop()
 
     def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
-        """A CRI client for this runtime, or for it through a proxy's socket. Its pods' cgroups go away with the runtime."""
+        """Return a CRI client for this runtime, or for it through a proxy's socket. Its pods' cgroups end with the runtime."""
         return Cri(via or self.socket, folder=self.layout.folder, cgroup_root=self.layout.cgroup_root, api=api)
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class PrivateContainerd:
         self._child.wait_until(self._ready, "a ready runtime")
 
     def restart(self) -> None:
-        """As an upgrade does: the pods go on running meanwhile."""
+        """Restart it as an upgrade does: the pods continue to run."""
         self._child.stop()
         self.start()
 
@@ -123,7 +123,9 @@ class PrivateContainerd:
         return tail(self.log, lines)
 
     def stop(self) -> None:
-        """Removes pods, processes, mounts, sockets, cgroups and state. Works twice, after `kill`, from another process."""
+        """Remove pods, processes, mounts, sockets, cgroups and state. May be called twice, after `kill`, from another
+        process.
+        """
         if answers(self.socket):
             with contextlib.suppress(LadingError), self.client() as client:  # the shims are ended below in any case
                 client.remove_every_pod()
@@ -135,7 +137,7 @@ class PrivateContainerd:
             leftovers.remove_tree(folder)
         for path in self.layout.folder.glob(f"{self.socket.name}*"):
             path.unlink()
-        with contextlib.suppress(OSError):  # gone already, or another containerd's shims are there
+        with contextlib.suppress(OSError):  # already ended, or another containerd's shims are there
             if list(_SHIM_SOCKETS.parent.iterdir()) == [_SHIM_SOCKETS]:
                 _SHIM_SOCKETS.rmdir()
                 _SHIM_SOCKETS.parent.rmdir()
@@ -185,7 +187,7 @@ class PrivateContainerd:
 
 
 def overlay_works(folder: Path) -> bool:
-    """Whether an overlay can be mounted on this file system; not on an overlay, as in many CI containers."""
+    """Report whether an overlay can be mounted on this file system; not on an overlay, as in many CI containers."""
     trial = folder / "overlay-trial"
     for name in ("lower", "upper", "work", "merged"):
         (trial / name).mkdir(parents=True)

@@ -1,7 +1,7 @@
 """A private containerd's configuration file, by version: its own root, state, sockets, CNI, CDI and NRI folders.
 
-Enters: where things shall lie and the version. Leaves: TOML, format 2 for 1.6 and 1.7, format 3 from 2.0 on. Refuses: 1.5 and
-older, which nobody serves any more. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
+Enters: the folders and the version. Leaves: TOML, format 2 for 1.6 and 1.7, format 3 from 2.0 on. Refuses: 1.5 and
+older, which are no longer supported. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from lading.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerdLayout:
-    """Where one private containerd keeps what; everything lies below `folder`."""
+    """The folders of one private containerd; all of them are below `folder`."""
 
     folder: Path
 
@@ -39,7 +39,7 @@ class ContainerdLayout:
 
     @property
     def cgroup_root(self) -> str:
-        """The parent of all its pods' cgroups, different for each folder."""
+        """Return the parent of all its pods' cgroups, different for each folder."""
         return f"lading-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}"
 
     @property
@@ -60,7 +60,7 @@ class ContainerdLayout:
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """(major, minor) of `1.6.20~ds1`, `v1.7.24`, `2.1.9+ds1-5`."""
+    """Return (major, minor) of `1.6.20~ds1`, `v1.7.24`, `2.1.9+ds1-5`."""
     major, _, rest = text.removeprefix("v").partition(".")
     minor = rest.split(".")[0]
     if not (major.isdigit() and minor.isdigit()):
@@ -69,7 +69,7 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def has_cdi(version: str) -> bool:
-    """Whether CDI names in CreateContainer are honoured; 1.6 ignores them without a word."""
+    """Report whether CDI names in CreateContainer are honoured; 1.6 ignores them silently."""
     return parse_version(version) >= (1, 7)
 
 

@@ -1,4 +1,4 @@
-"""A Kubernetes API without a node: etcd and kube-apiserver as child processes, and controllers and schedulers where asked for.
+"""A Kubernetes API without a node: etcd and kube-apiserver as child processes, with optional controllers and schedulers.
 
 Enters: a folder with the programs (their versions must fit one another; none is in a package registry), a folder for state and
 logs. Leaves: a ready API server after about two seconds, a client of it, credentials for any user, group or service account.
@@ -31,7 +31,9 @@ _EVERY_S: Final = 0.2
 
 
 class ControlPlane:
-    """`api` speaks as an administrator; `api_of` and `api_of_account` as anybody else. A test may stop and start `server`."""
+    """A running control plane. `api` has an administrator's rights; `api_of` and `api_of_account` those of any other user. A
+    test may stop and start `server`.
+    """
 
     def __init__(self, folder: Path, *, assets: Path) -> None:
         self.folder = folder
@@ -56,19 +58,19 @@ class ControlPlane:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ends.close()
 
-    # ---- who speaks to it
+    # ---- users
 
     @property
     def admin_conf(self) -> Path:
         return self.folder / "admin.conf"
 
     def sign_in(self, name: str, user: str, *, group: str = "", addresses: Sequence[str] = ()) -> Path:
-        """A new key pair `pki/<name>` of the user, and the kubeconfig `<name>.conf` that has it."""
+        """Make a new key pair `pki/<name>` of the user, and the kubeconfig `<name>.conf` that has it."""
         pair = self.pki.sign(name, user, group=group, addresses=addresses)
         return self._write_kubeconfig(name, _tls("client-certificate", "client-key", pair))
 
     def sign_in_account(self, name: str, namespace: str, account: str, *, bound_to: Mapping[str, Any] | None = None) -> Path:
-        """The kubeconfig `<name>.conf` of a service account, with a token for an hour, bound as in `api_of_account`."""
+        """Make the kubeconfig `<name>.conf` of a service account, with a token for an hour, bound as in `api_of_account`."""
         return self._write_kubeconfig(name, {"token": self._token(namespace, account, bound_to)})
 
     def api_of(self, user: str, *, group: str = "") -> KubeApi:
@@ -76,16 +78,22 @@ class ControlPlane:
         return self._client(self.pki.sign(name, user, group=group))
 
     def api_of_account(self, namespace: str, account: str, *, bound_to: Mapping[str, Any] | None = None) -> KubeApi:
-        """As the service account. A token bound to a pod or a node, given as the API server shows it, names the node."""
+        """Return a client as the service account. A token bound to a pod or a node, given as the API server shows it, names the
+        node.
+        """
         return self._client(Token(self._token(namespace, account, bound_to)))
 
     def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
-        """With the default service account, which pods need and the controller manager would make. May be called again."""
+        """Create it with the default service account, which pods need and the controller manager would make. May be called
+        again.
+        """
         self._create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
         self._create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
     def kubectl_argv(self, *words: str) -> list[str]:
-        """kubectl as an administrator, for what the JSON client can not do: exec, port-forward, kustomize, apply."""
+        """Return a command line of kubectl as an administrator, for what the JSON client lacks: exec, port-forward, kustomize,
+        apply.
+        """
         return [str(self._assets / "kubectl"), "--kubeconfig", str(self.admin_conf), *words]
 
     def kubectl(self, *words: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
@@ -95,10 +103,10 @@ class ControlPlane:
     def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
         eventually(holds, what, within_s=within_s, log=self.logs[-1])
 
-    # ---- what runs
+    # ---- processes
 
     def start(self, program: str, flags: Mapping[str, str], *, name: str = "") -> Child:
-        """A program of the assets, until the end of the block or its own `stop`; `name` is its log's, where two run."""
+        """Start a program of the assets, until the end of the block or its own `stop`; `name` is its log's, if two run."""
         return self._start(program, flags, self._ends, name=name or program)
 
     def start_controller_manager(self) -> Child:
@@ -109,13 +117,14 @@ class ControlPlane:
             "use-service-account-credentials": "true",
             "service-account-private-key-file": str(self._accounts_key),
             "root-ca-file": str(self.pki.certificate),
-            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # else it makes one below /usr
+            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # by default it makes one below /usr
         }
         return self.start("kube-controller-manager", flags)
 
     def start_scheduler(self, config: Mapping[str, Any] | None = None, *, name: str = "kube-scheduler") -> Child:
-        """The default one, or one with this KubeSchedulerConfiguration, which names its kubeconfig (clientConnection).
-        `name` is its log's, where there are two."""
+        """Start the default scheduler, or one with this KubeSchedulerConfiguration, which names its kubeconfig
+        (clientConnection). `name` is its log's, where there are two.
+        """
         if config is None:
             mine = str(self.sign_in(name, "system:kube-scheduler"))
             return self.start("kube-scheduler", {"kubeconfig": mine, "leader-elect": "false", "secure-port": "0"}, name=name)
@@ -204,7 +213,7 @@ class ControlPlane:
 
 
 def eventually(holds: Callable[[], bool], what: str, *, within_s: float, log: Path) -> None:
-    """Looks until it holds, HostError with the log's end when the time is over."""
+    """Check until it holds; raise HostError with the log's end at the timeout."""
     until = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > until:
@@ -219,7 +228,7 @@ def free_port() -> int:
 
 
 def own_address() -> str:
-    """This machine's own IPv4 address; an API server and a kubelet refuse the loopback's. Nothing is sent."""
+    """Return the machine's own IPv4 address; an API server and a kubelet refuse the loopback's. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("198.51.100.1", 9))  # TEST-NET-2, RFC 5737

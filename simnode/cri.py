@@ -37,7 +37,7 @@ R = TypeVar("R", bound=Message)
 _OPTIONS = [
     ("grpc.default_authority", "localhost"),  # what a kubelet sends for a Unix socket
     ("grpc.max_receive_message_length", 16 << 20),  # kubelet's own limit
-    ("grpc.use_local_subchannel_pool", 1),  # a client made after a restart does not inherit an older one's back-off
+    ("grpc.use_local_subchannel_pool", 1),  # a client made after a restart must not inherit the back-off of an older one
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
 ]
@@ -46,7 +46,7 @@ _EXIT_EVERY_S = 0.05
 
 
 class CriError(LadingError):
-    """The other side's answer to a call, when it is no reply."""
+    """The other side's answer to a call, if it is an error."""
 
     def __init__(self, method: str, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"cannot {method}: {code.name}: {details}")
@@ -75,7 +75,7 @@ class Cri:
     ) -> None:
         self.api = api
         self.deadline_s = deadline_s
-        self.metadata: tuple[tuple[str, str], ...] = ()  # of every call, beside what gRPC sends itself
+        self.metadata: tuple[tuple[str, str], ...] = ()  # of every call, in addition to what gRPC sends itself
         self._channel = grpc.insecure_channel(f"unix://{str(socket).removeprefix('unix://')}", options=_OPTIONS)
         self._temporary = None if folder else tempfile.mkdtemp(prefix="lading-cri-")
         where = folder or Path(str(self._temporary))
@@ -91,7 +91,7 @@ class Cri:
         self.close()
 
     def close(self) -> None:
-        """Removes every pod made here, newest first, as far as the runtime lets it; then the connection and the folder."""
+        """Remove every pod made here, newest first, as far as the runtime allows it; then the connection and the folder."""
         for pod in reversed(self._pods.copy()):
             with contextlib.suppress(CriError):
                 pod.remove()
@@ -104,7 +104,7 @@ class Cri:
     def call(
         self, method: str, request: Message, reply: type[R], *, service: str = "RuntimeService", deadline_s: float | None = None
     ) -> R:
-        """One unary call by name, so that methods unknown to this client's code can be called too."""
+        """Make one unary call by name, also of methods that this client's code does not know."""
         rpc = self._channel.unary_unary(
             f"/runtime.{self.api}.{service}/{method}",
             request_serializer=type(request).SerializeToString,
@@ -120,12 +120,12 @@ class Cri:
         return self.call("Version", cri.VersionRequest(version="0.1.0"), cri.VersionResponse)
 
     def not_ready(self) -> list[str]:
-        """The runtime's conditions that do not hold, in words; empty when pods can be made."""
+        """Return the runtime's conditions that do not hold, as text; empty if pods can be made."""
         status = self.call("Status", cri.StatusRequest(), cri.StatusResponse).status
         return [f"{c.type}: {c.reason}: {c.message}" for c in status.conditions if not c.status]
 
     def image_id(self, name: str) -> str:
-        """The image's id, or empty when the runtime does not have it."""
+        """Return the image's id; empty if the runtime does not have it."""
         request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name, user_specified_image=name))
         return self.call("ImageStatus", request, cri.ImageStatusResponse, service="ImageService").image.id
 
@@ -148,7 +148,7 @@ class Cri:
 
     @contextlib.contextmanager
     def pod(self, name: str, *, runtime_handler: str = "", **options: Unpack[PodOptions]) -> Iterator["Pod"]:
-        """`run_pod` for a block; the pod is removed at its end."""
+        """Run `run_pod` for a block; remove the pod at its end."""
         pod = self.run_pod(name, runtime_handler=runtime_handler, **options)
         try:
             yield pod
@@ -156,7 +156,7 @@ class Cri:
             pod.remove()
 
     def remove_every_pod(self, *, deadline_s: float = 30.0) -> None:
-        """Stops and removes all pods of this runtime, whoever made them."""
+        """Stop and remove all pods of this runtime, including those of other clients."""
         for sandbox in self.list_pods():
             self.remove_sandbox(sandbox.id, deadline_s=deadline_s)
 
@@ -173,7 +173,7 @@ class Cri:
 
 
 class Pod:
-    """A pod sandbox that runs."""
+    """A running pod sandbox."""
 
     def __init__(self, client: Cri, spec: PodSpec, config: cri.PodSandboxConfig, pod_id: str) -> None:
         self._cri = client
@@ -193,7 +193,7 @@ class Pod:
         return Container(self._cri, reply.container_id, Path(self.config.log_directory) / config.log_path)
 
     def run_container(self, name: str = "main", **options: Unpack[ContainerOptions]) -> "Container":
-        """`create_container`, then start it."""
+        """Call `create_container`, then start the container."""
         container = self.create_container(name, **options)
         container.start()
         return container
@@ -206,12 +206,12 @@ class Pod:
         self._cri.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=self.id), cri.StopPodSandboxResponse)
 
     def remove(self) -> None:
-        """Stops and removes the sandbox and its containers. May be called twice."""
+        """Stop and remove the sandbox and its containers. May be called twice."""
         self._cri.remove_sandbox(self.id)
         self._cri._forget(self)
 
     def _write_files(self, spec: ContainerSpec, config: cri.ContainerConfig) -> None:
-        """What a kubelet has ready before it calls: the hosts file, the termination log, the log's folder."""
+        """Write what a kubelet prepares before it calls: the hosts file, the termination log, the log's folder."""
         folders = self._cri.folders
         (Path(self.config.log_directory) / config.log_path).parent.mkdir(parents=True, exist_ok=True)
         for path in (folders.etc_hosts(self.spec), folders.termination_log(self.spec, spec)):
@@ -229,25 +229,25 @@ class Container:
         self._cri.call("StartContainer", cri.StartContainerRequest(container_id=self.id), cri.StartContainerResponse)
 
     def exec(self, *command: str, timeout_s: int = 10) -> Exec:
-        """Runs a command in the container and waits for its end."""
+        """Run a command in the container and wait for its end."""
         request = cri.ExecSyncRequest(container_id=self.id, cmd=command, timeout=timeout_s)
         reply = self._cri.call("ExecSync", request, cri.ExecSyncResponse, deadline_s=timeout_s + 10.0)
         return Exec(reply.exit_code, reply.stdout.decode(errors="replace"), reply.stderr.decode(errors="replace"))
 
     def sh(self, script: str) -> str:
-        """What a shell script prints in the container; an error when it fails."""
+        """Return the output of a shell script in the container; raise an error if it fails."""
         done = self.exec("sh", "-c", script)
         if done.exit:
             raise HostError(f"cannot run {script!r} in the container: exit {done.exit}: {done.err.strip()}")
         return done.out
 
     def env(self) -> dict[str, str]:
-        """The environment that the container's main program was started with."""
+        """Return the environment that the container's main program was started with."""
         raw = self.sh("tr '\\0' '\\n' </proc/1/environ")
         return dict(line.split("=", 1) for line in raw.splitlines() if "=" in line)
 
     def try_open(self, *paths: str) -> list[str]:
-        """What opening each path gives: `ok`, or the name of the errno (ENXIO: granted, no driver; EPERM: not granted)."""
+        """Open each path. Return `ok` or the name of the errno for each (ENXIO: granted, no driver; EPERM: not granted)."""
         numbers = [int(line) for line in self.exec("try-open", *paths).out.split()]
         return [errno.errorcode[number] if number else "ok" for number in numbers]
 
@@ -256,7 +256,7 @@ class Container:
         return self._cri.call("ContainerStatus", request, cri.ContainerStatusResponse).status
 
     def wait(self) -> int:
-        """The exit code, once the container has ended."""
+        """Return the exit code, once the container has ended."""
         for _ in range(_EXIT_LOOKS):
             status = self.status()
             if status.state == cri.CONTAINER_EXITED:
@@ -265,7 +265,7 @@ class Container:
         raise HostError(f"cannot wait for container {self.id[:12]}: it still runs after {_EXIT_LOOKS * _EXIT_EVERY_S:.0f} s")
 
     def logs(self) -> str:
-        """What the container wrote, without the log format's dates. Complete once the container has ended."""
+        """Return what the container wrote, without the log format's dates. Complete once the container has ended."""
         lines = (line.split(" ", 3) for line in self.log.read_text(errors="replace").splitlines())
         return "".join(text if tag == "P" else f"{text}\n" for _, _, tag, text in lines)
 

@@ -10,7 +10,7 @@ from lading.vocabulary import PREFIX
 
 NAMESPACE: Final = "default"
 SAMPLES: Final = Path(__file__).parents[1] / "deploy" / "samples"
-PROFILES: Final = {"h100-1": "demo-8gpu", "a100-1": "mn2a", "mig-1": "mig", "desk-1": "workstation"}  # by node
+PROFILES: Final = {"h100-1": "demo-8gpu", "a100-1": "mn2a", "mig-1": "mig", "desk-1": "workstation"}  # pods by node
 
 _H100: Final = "NVIDIA H100 80GB HBM3"
 _A100: Final = "NVIDIA A100-SXM4-40GB"
@@ -18,7 +18,7 @@ _ADA: Final = "NVIDIA RTX 6000 Ada Generation"
 
 
 def _pod(name: str, *limits: Mapping[str, str | int], priority: int = 0, **annotations: str) -> dict[str, Any]:
-    """A container for each of `limits`. Keys are written without `lading.dev/`, with `_` for `-`."""
+    """Return a pod with a container for each of `limits`. Keys are written without `lading.dev/`, with `_` for `-`."""
     containers = [{"name": f"c{n}", "resources": {"limits": _prefixed(one)}} for n, one in enumerate(limits)]
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _prefixed(annotations)}
     return {"metadata": metadata, "spec": {"schedulerName": "lading", "priority": priority, "containers": containers}}
@@ -44,7 +44,7 @@ ENDS: Final = "gpus-and-rdma"  # the sample whose devices WAITS gets
 
 
 def read_samples() -> list[dict[str, Any]]:
-    """With the priority that the API server gives them by their class."""
+    """Return the samples with the priority that the API server gives them by their class."""
     documents = [one for path in sorted(SAMPLES.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text()) if one]
     values = {one["metadata"]["name"]: one["value"] for one in documents if one["kind"] == "PriorityClass"}
     pods = [one for one in documents if one["kind"] == "Pod"]

@@ -23,7 +23,7 @@ _UNITS: Final = Path(__file__).parents[1] / "systemd"
 
 
 class Runtime(Protocol):
-    """What the daemons stand in front of: a `PrivateContainerd`, or a fake one."""
+    """The runtime behind the daemons: a `PrivateContainerd`, or a fake one."""
 
     @property
     def socket(self) -> Path: ...
@@ -32,12 +32,12 @@ class Runtime(Protocol):
 
 
 class Daemon(Child):
-    """A daemon of ours, ready when its socket answers."""
+    """A daemon of Lading, ready when its socket answers."""
 
     def __init__(
         self, command: str, *, config: Path, socket: Path, env: Mapping[str, str] | None = None, module: str = ""
     ) -> None:
-        """`module` serves in place of the command, with the same arguments."""
+        """Prepare the daemon. `module` is run instead of the command, with the same arguments."""
         self.program = str(Path(sys.executable).with_name(command))  # beside this Python: .venv/bin
         serve = [sys.executable, "-m", module] if module else [self.program]
         super().__init__([*serve, "--config", str(config)], log=config.with_suffix(".log"), env=env)
@@ -61,7 +61,9 @@ def _read_environment(unit: str) -> dict[str, str]:
 
 
 class LadingNode:
-    """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, or replace what is there."""
+    """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, and replace existing
+    settings.
+    """
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class LadingNode:
         return [self.hooks.log, self.proxy.log]
 
     def client(self, *, api: str = "v1") -> Cri:
-        """A CRI client that goes through the proxy, as a kubelet would."""
+        """Return a CRI client that goes through the proxy, as a kubelet would."""
         return self._runtime.client(via=self.cri_socket, api=api)
 
     def write_config(self) -> None:
@@ -131,13 +133,13 @@ class LadingNode:
         self.proxy.config.write_text(render_flat_toml({**proxy, **self._proxy_settings}))
 
     def reconfigure_hooks(self, **changes: object) -> None:
-        """Other settings of lading-hooks from now on, and a restart of it."""
+        """Restart lading-hooks with other settings."""
         self._hooks_settings = {**self._hooks_settings, **changes}
         self.write_config()
         self.hooks.restart()
 
     def register(self) -> Path:
-        """Writes what the hook server says of itself into the proxy's folder of registrations."""
+        """Write the hook server's registration into the proxy's folder of registrations."""
         command = [self.hooks.program, "registration", "--config", str(self.hooks.config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
@@ -147,12 +149,12 @@ class LadingNode:
         return path
 
     def stop(self) -> None:
-        """The proxy first, so that nobody asks hooks that are gone. May be called twice."""
+        """Stop the proxy first, so that it does not call hooks that have ended. May be called twice."""
         self.proxy.stop()
         self.hooks.stop()
 
 
 def render_flat_toml(settings: Mapping[str, object]) -> str:
-    """Strings, numbers, booleans and lists of them: there JSON and TOML are written alike, but for DEL."""
+    """Render strings, numbers, booleans and lists of them: JSON and TOML write these alike, except for DEL."""
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
     return "".join(lines).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What central decided, read from the pods: who asked for what, who has which devices; and whether anything is held twice.
+"""The decisions of central, read from the pods: requests, devices, and whether any device is held twice.
 
 Pure: pods as the API server has them, and reports. The arithmetic is its own on purpose: central's is what is shown here.
 """
@@ -24,13 +24,13 @@ _WHOLE: Final = 100  # percent
 
 
 class GivenGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A whole card, where no amount is said."""
+    """A GPU that a pod has: a whole one if there is no amount."""
 
     uuid: str
     bdf: str
     memory_mib: int = 0
     core_percent: int = 0
-    pod_memory_mib: int | None = None  # what the pod takes at one time, where that is less than the sum of its containers
+    pod_memory_mib: int | None = None  # what the pod takes at one time, if that is less than the sum of its containers
     pod_core_percent: int | None = None
 
     @property
@@ -45,14 +45,14 @@ class GivenVf(msgspec.Struct, frozen=True, kw_only=True):
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
-    asks: str  # in words
+    asks: str  # as text
     init: bool = False
     gpus: tuple[GivenGpu, ...] = ()
     vfs: tuple[GivenVf, ...] = ()
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`node` is empty for a pod that waits."""
+    """The decision about a pod. `node` is empty for a pod that waits."""
 
     pod: str
     uid: str
@@ -106,7 +106,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def parts_by_card(decisions: Iterable[Decision]) -> dict[tuple[str, str], list[Part]]:
-    """By node and card: a pod's containers together; at one time, where central says that they take turns."""
+    """Return the parts by node and card: a pod's containers together; if central says that they take turns, at one time."""
     parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for decision in decisions:
         by_card = defaultdict(list)
@@ -121,7 +121,7 @@ def parts_by_card(decisions: Iterable[Decision]) -> dict[tuple[str, str], list[P
 
 
 def holders_by_vf(decisions: Iterable[Decision]) -> dict[tuple[str, str], list[str]]:
-    """By node and address: names of pods, each once."""
+    """Return the pods' names by node and address, each once."""
     holders: dict[tuple[str, str], list[str]] = defaultdict(list)
     for decision in decisions:
         for bdf in dict.fromkeys(vf.bdf for container in decision.containers for vf in container.vfs):
@@ -130,7 +130,7 @@ def holders_by_vf(decisions: Iterable[Decision]) -> dict[tuple[str, str], list[s
 
 
 def find_clashes(decisions: Iterable[Decision], reports: Mapping[str, Status]) -> list[str]:
-    """Devices that are held by more pods than they can be, in words."""
+    """Return the devices that too many pods hold, as text."""
     decided = list(decisions)
     usable = {(node, str(gpu.uuid)): gpu.usable_mib for node, status in reports.items() for gpu in status.gpus}
     clashes = []

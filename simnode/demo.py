@@ -32,7 +32,7 @@ from simnode.daemons import LadingNode
 from simnode.terminal import Terminal
 
 PROFILE = "demo-8gpu"
-GRANTED = {"ok", "ENXIO", "ENODEV"}  # ENODEV is what the kernel's misc devices (rdma_cm) say for ENXIO
+GRANTED = {"ok", "ENXIO", "ENODEV"}  # ENODEV is what the kernel's misc devices (rdma_cm) return for ENXIO
 _NVIDIA_MAJOR = 195  # fixed: NV_MAJOR_DEVICE_NUMBER
 _NO_CARD = 200  # a minor number that no card of the simulated node has
 _LIST_DEVICES = "ls -l /dev/nvidia* /dev/nvidia-caps/* /dev/infiniband/* 2>/dev/null | grep ^c || true"
@@ -46,12 +46,12 @@ _EVERY_CONTAINER = ("KUBERNETES_", "PATH", "HOSTNAME", "HOME", "TERM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a container sees of the node's devices."""
+    """A container's view of the node's devices."""
 
     env: dict[str, str]
     listing: list[str]  # of `ls -l`
     opened: dict[str, str]  # device path → ok, or an errno's name
-    foreign: str  # what opening a card that was not granted gives, after mknod in the container
+    foreign: str  # the result of opening a card that was not granted, after mknod in the container
 
     @property
     def cards(self) -> set[str]:
@@ -73,7 +73,7 @@ def look(container: Container, *, foreign_minor: int) -> Sight:
 
 @dataclass(slots=True, kw_only=True)
 class LogWindow:
-    """The lines that came to some logs since the last look."""
+    """New lines of some logs since the last look."""
 
     logs: Sequence[Path]
     _seen: dict[Path, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def show(out: Terminal, sight: Sight, logs: LogWindow) -> None:
 
 
 def refused(client: Cri, name: str, annotations: dict[str, str]) -> tuple[CriError | None, int]:
-    """Makes a pod with one container: the refusal, if there was one, and how many containers the runtime had of it."""
+    """Make a pod with one container. Return the refusal, if any, and how many containers of it the runtime had."""
     try:
         pod = client.run_pod(name, annotations=annotations)
     except CriError as e:
@@ -247,7 +247,7 @@ def _find_demo(folder: Path) -> None:
 
 
 def stop(folder: Path) -> None:
-    """Ends what a demo left running, found by its folder."""
+    """End what a demo left running, found by its folder."""
     _find_demo(folder)
     binaries = find_containerd()
     if binaries is None:
@@ -267,7 +267,7 @@ def main() -> None:
         command.add_argument("folder", type=Path)
     one_more.add_argument("annotations", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cleanup runs
     out = Terminal()
     try:
         match args.command:

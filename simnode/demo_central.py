@@ -1,7 +1,7 @@
 """`make demo-central`: the scheduler extender without a cluster, shown and checked.
 
     python -m simnode.demo_central            tables, a picture of every node, ends with `lading demo-central: ok`
-    python -m simnode.demo_central -o json    the decisions and the checks as JSON; what happens is told on stderr
+    python -m simnode.demo_central -o json    the decisions and the checks as JSON; progress on stderr
     DEMO_KEEP=1 python -m simnode.demo_central    leaves API server and central running, and says what to try
     python -m simnode.demo_central stop DIR   ends what was left running
 
@@ -50,7 +50,7 @@ CONTENT: Final = {"Content-Type": "application/json"}
 
 
 class Stage:
-    """Everything that runs, while a story is told."""
+    """Everything that runs during the demo."""
 
     def __init__(
         self, store: Store, client: KubeClient, session: aiohttp.ClientSession, replica: Replica, key: SigningKey
@@ -68,7 +68,7 @@ class Stage:
 
     @property
     def decisions(self) -> list[Decision]:
-        """As the API server has them now, in the order in which the pods came."""
+        """Return the decisions that the API server has now, in the order in which the pods came."""
         return [read_decision(pod) for pod in self._objects(PODS.path(NAMESPACE))]
 
     def decision(self, name: str) -> Decision:
@@ -84,12 +84,12 @@ class Stage:
         return [self.store.objects[path] for path in self.store.objects if path.startswith(f"{collection}/")]
 
     async def create(self, pod: dict[str, Any]) -> str:
-        """Its uid."""
+        """Create the pod. Return its uid."""
         created = msgspec.json.decode(await self.client.create(PODS.path(NAMESPACE), pod))
         return str(created["metadata"]["uid"])
 
     async def why(self, name: str) -> dict[str, Any]:
-        """Empty for a pod that asks for nothing that has a meaning."""
+        """Return why the pod waits; empty for a pod without a valid request."""
         async with self._session.get(f"{self.url}/v1/why/{NAMESPACE}/{name}") as answer:
             found: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
             return found
@@ -99,7 +99,7 @@ class Stage:
         await self.calls.await_all(lambda: self.calls.outcomes.keys() >= expected, "a decision for each pod")
 
     async def await_bound(self, uid: str, name: str) -> float:
-        """When; monotonic seconds."""
+        """Wait until it is bound. Return when; monotonic seconds."""
 
         def bound() -> bool:
             return uid in self.calls.outcomes and bool(self.calls.outcomes[uid].node)
@@ -108,7 +108,7 @@ class Stage:
         return self.calls.outcomes[uid].at
 
     async def await_taken(self, uids: set[str]) -> bool:
-        """Whether the nodes grant exactly these pods what they were assigned; the last ones may take a moment."""
+        """Report whether the nodes grant exactly these pods what they were assigned; the last ones may take a moment."""
         until = time.monotonic() + TAKE_S
         while {grant.pod for node in PROFILES for grant in self.agents.held(node)} != uids:
             if self.agents.refused or time.monotonic() > until:
@@ -139,7 +139,7 @@ class Story:
         uids = {pod["metadata"]["name"]: await stage.create(pod) for pod in pods}
         waiting = {pod["metadata"]["name"] for pod in (MISSPELT, TOO_LARGE, WAITS)}
         await stage.await_decided(uids[name] for name in waiting)
-        for name in uids.keys() - waiting:  # one may be refused at first, while room that another does not need is held for it
+        for name in uids.keys() - waiting:  # one may be refused at first, while another holds capacity that it does not need
             await stage.await_bound(uids[name], name)
         took = max(stage.calls.outcomes[uid].at for uid in uids.values()) - began
         self.figures["decided_s"] = round(took, 3)
@@ -195,7 +195,7 @@ class Story:
         out.shown("events", told)
         evicted = set(stage.agents.released) - gone
         whole = tuple(GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf) for gpu in before.containers[0].gpus)
-        out.check("notebook was evicted, and nobody else", evicted == {before.uid})
+        out.check("notebook was evicted, and no other pod", evicted == {before.uid})
         out.said(f"bound {took:.1f} s after it came")
         out.check("urgent has notebook's card, whole", stage.decision("urgent").containers[0].gpus == whole)
 
@@ -215,7 +215,7 @@ class Story:
         clashes = find_clashes(bound, stage.reports)
         if clashes:
             out.shown("held twice", clashes)
-        out.check("no card is given beyond what it has, and nobody shares a whole card or a VF", not clashes)
+        out.check("no card is given beyond what it has, and no whole card or VF is shared", not clashes)
         taken = await stage.await_taken({decision.uid for decision in bound})
         out.check("every node took every assignment, signatures checked with central's public key", taken)
 
@@ -249,7 +249,7 @@ async def staged(out: Terminal) -> AsyncIterator[Stage]:
 
 
 def load(store: Store) -> None:
-    """Nodes, their reports, and a lease that a former leader gave back: one that is not there is waited out for 15 s."""
+    """Load nodes, their reports, and a lease that a former leader released: without a lease, a leader waits 15 s."""
     for node, profile in PROFILES.items():
         store.load(NODES.path(name=node), {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
         store.load(NODE_DEVICES.path(name=node), {"status": msgspec.to_builtins(read_status(profile))})
@@ -321,7 +321,7 @@ def main(argv: list[str] | None = None) -> None:
             die(e)
         return
     keep = kept.fork() if kept.wanted() and args.output == "table" else None
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cleanup runs
     out = Terminal(sys.stderr if args.output == "json" else sys.stdout)
     try:
         found = asyncio.run(run(out, keep))

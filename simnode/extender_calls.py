@@ -1,4 +1,4 @@
-"""kube-scheduler's part, as far as an extender sees it: filter, prioritize, bind over HTTP, one pod at a time.
+"""kube-scheduler as an extender sees it: filter, prioritize, bind over HTTP, one pod at a time.
 
 Enters: pods, from a list and a watch. Leaves: Bindings, made by the extender, and what became of each pod. A pod that was
 refused waits until something happens to it, as in kube-scheduler's queue; Bindings run side by side. What it leaves out: cpu,
@@ -28,16 +28,16 @@ AGAIN_S: Final = 1.0  # after a Binding that failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of the last attempt. `at`: monotonic seconds."""
+    """The result of the last attempt. `at`: monotonic seconds."""
 
     at: float
     node: str = ""  # empty: it fits nowhere now
-    may_fit: Mapping[str, str] = field(default_factory=dict)  # reasons by node, of those where an eviction could help
+    may_fit: Mapping[str, str] = field(default_factory=dict)  # reasons by node, for nodes where an eviction could help
     never: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExtenderCalls:
-    """`run` does the work; `await_all` and `outcomes` tell of it."""
+    """Calls of an extender. `run` makes them; `await_all` and `outcomes` return results."""
 
     def __init__(self, session: aiohttp.ClientSession, client: KubeClient, *, extender: str, nodes: Sequence[str]) -> None:
         self.outcomes: dict[str, Outcome] = {}  # by pod uid
@@ -46,13 +46,13 @@ class ExtenderCalls:
         self._client = client
         self._extender = extender
         self._nodes = list(nodes)
-        self._pods: dict[str, dict[str, Any]] = {}  # that wait in the queue, as they are now
+        self._pods: dict[str, dict[str, Any]] = {}  # pods in the queue, as they are now
         self._queue: asyncio.PriorityQueue[tuple[int, int, str]] = asyncio.PriorityQueue()
         self._number = itertools.count()
         self._news = asyncio.Condition()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             while True:
@@ -62,7 +62,7 @@ class ExtenderCalls:
                     tasks.create_task(self._bind(pod, node))
 
     async def await_all(self, holds: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
-        """Looked at after each attempt."""
+        """Wait until `holds` is true, which is checked after each attempt."""
         try:
             async with asyncio.timeout(within_s), self._news:
                 await self._news.wait_for(holds)
@@ -96,7 +96,7 @@ class ExtenderCalls:
             reasons = {kind: found.get(kind) or {} for kind in ("FailedNodes", "FailedAndUnresolvableNodes")}
             await self._tell(uid, Outcome(at=time.monotonic(), may_fit=reasons["FailedNodes"], never=[*reasons.values()][1]))
             return ""
-        if len(fits) == 1:  # prioritize is skipped then
+        if len(fits) == 1:  # prioritize is skipped in this case
             return str(fits[0])
         scores = await self._ask("prioritize", {"Pod": pod, "NodeNames": fits})
         return str(max(scores, key=lambda one: one["Score"])["Host"])

@@ -1,6 +1,6 @@
 """Container images without a registry: OCI image layouts as tar files, made of a few static binaries.
 
-`pause` holds a pod's namespaces. `busybox` has a shell, and two small programs of ours: `pause` as a container that ends at
+`pause` holds a pod's namespaces. `busybox` has a shell, and two small programs: `pause` as a container that ends at
 once on SIGTERM, and `try-open`, which says what opening a device gives as an errno. `cuda` is the same with what CUDA images
 set in their environment. Same inputs give the same bytes; they are built once and kept in a cache folder. Refuses: a machine
 without busybox or a C compiler with a static libc.
@@ -65,7 +65,7 @@ _ETC_GROUP = "root:x:0:\nnobody:x:65534:\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file of an image: a regular one, or a symbolic link where `link` says to what."""
+    """One file of an image: a regular one, or a symbolic link to `link`."""
 
     content: bytes = b""
     mode: int = 0o644
@@ -77,7 +77,7 @@ def default_cache() -> Path:
 
 
 def build_images(cache: Path) -> list[Path]:
-    """The image tars, built where the cache folder does not have them yet. May be called by several processes at once."""
+    """Return the image tars; build those that the cache folder lacks. Several processes may call it at once."""
     busybox = find_busybox(cache)
     recipe = _PAUSE_C + _TRY_OPEN_C + platform.machine() + Path(__file__).read_text()
     key = hashlib.sha256(recipe.encode() + busybox.read_bytes()).hexdigest()[:16]
@@ -93,7 +93,7 @@ def build_images(cache: Path) -> list[Path]:
 
 
 def compile_static(source: str) -> bytes:
-    """A static executable of one C file."""
+    """Compile one C file to a static executable."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise HostError("cannot build the images: there is no C compiler", hint=_INSTALL)
@@ -111,7 +111,7 @@ def compile_static(source: str) -> bytes:
 
 
 def render_image(name: str, files: Mapping[str, Entry], config: Mapping[str, object]) -> bytes:
-    """An OCI image layout as a tar: one uncompressed layer, everything owned by root, every date zero."""
+    """Render an OCI image layout as a tar: one uncompressed layer, everything owned by root, every date zero."""
     layer = _render_layer(files)
     blobs: dict[str, bytes] = {}
 
@@ -156,7 +156,7 @@ def _busybox_files(busybox: Path, pause: bytes, try_open: bytes) -> dict[str, En
 
 
 def find_busybox(cache: Path) -> Path:
-    """A static busybox: the machine's, or the one that `simnode.install` unpacked."""
+    """Return a static busybox: the machine's, or the one that `simnode.install` unpacked."""
     installed = shutil.which("busybox")
     for busybox in (*([Path(installed)] if installed else []), *cache.glob("busybox-static/**/bin/busybox")):
         # An ELF file that names a program interpreter needs shared libraries, which the image does not have.
@@ -191,7 +191,7 @@ def _json(value: object) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """By rename, so that another process never reads half a file."""
+    """Write by rename, so that another process never reads half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as out:
         out.write(content)

@@ -1,4 +1,4 @@
-"""What the demo and the node tests need from the machine: `python -m simnode.install` uses what is there and gets the rest.
+"""Install what the demo and the node tests need: `python -m simnode.install` uses what is there and gets the rest.
 
 Enters: a Debian machine. Leaves: containerd, runc, a static busybox, a C compiler, ip and nsenter in place. A containerd that
 is there is never replaced (installing Debian's beside Docker's would remove Docker's), and no package is ever removed. Refuses:
@@ -40,18 +40,18 @@ NEEDS = (
 )
 
 TEST_NEEDS = (
-    # Not started, only run: systemd and journald in namespaces of their own, and what judges unit files.
+    # Not started, only run: systemd and journald in namespaces of their own, and what checks unit files.
     Need(programs=("systemctl", "systemd-analyze", "journalctl"), packages=("systemd",)),
-    Need(programs=("jq",), packages=("jq",)),  # a question of docs/install.md
+    Need(programs=("jq",), packages=("jq",)),  # docs/install.md mentions it
     Need(programs=("strace",), packages=("strace",)),  # shows what ip(8) sends
-    Need(programs=("promtool",), packages=("prometheus",)),  # judges rules, and tries them
+    Need(programs=("promtool",), packages=("prometheus",)),  # checks rules, and tries them
     Need(programs=("chromium", "chromedriver"), packages=("chromium", "chromium-driver")),  # opens central's page
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """Why there is no containerd of the version that was asked for."""
+    """Why the requested version of containerd is not available."""
 
     cause: str
 
@@ -70,7 +70,7 @@ def missing_packages(needs: Sequence[Need] = NEEDS) -> list[str]:
 
 
 def install(needs: Sequence[Need] = NEEDS) -> None:
-    """May be called again: what is there is not touched."""
+    """Install the packages. May be called again: what is there is not touched."""
     packages, busybox = missing_packages(needs), not _has_busybox()
     if not packages and not busybox:
         return
@@ -83,11 +83,11 @@ def install(needs: Sequence[Need] = NEEDS) -> None:
     if packages:
         _apt_get(f"installing {', '.join(packages)}", "install", "--yes", "--no-install-recommends", "--no-remove", *packages)
     if busybox:
-        _unpack_package(_BUSYBOX, [], default_cache() / _BUSYBOX)  # installed, it would replace a busybox that is there
+        _unpack_package(_BUSYBOX, [], default_cache() / _BUSYBOX)  # its installation would replace an existing busybox
 
 
 def newer_containerd(version_prefix: str, cache: Path | None = None) -> Binaries | Unavailable:
-    """A containerd of that version from a later Debian, unpacked below the cache folder; or why there is none.
+    """Return a containerd of that version from a later Debian, unpacked below the cache folder; or why there is none.
 
     Nothing is installed and the machine's package lists stay as they are. The second call finds what the first unpacked.
     """
@@ -144,7 +144,7 @@ def _links_statically() -> bool:
 
 
 def _private_apt(folder: Path) -> list[str]:
-    """apt's options for lists and sources of our own, on the mirror that this machine's apt uses."""
+    """Return apt's options for separate lists and sources, on the mirror that this machine's apt uses."""
     codename = _release().get("VERSION_CODENAME", "")
     targets = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)"])
     rows = (line.split() for line in targets.splitlines())
@@ -161,7 +161,7 @@ def _private_apt(folder: Path) -> list[str]:
         "Dir::Etc::SourceParts": "/dev/null",
         "Dir::State::Lists": folder / "lists",
         "Dir::Cache": folder / "cache",
-        "APT::Sandbox::User": "root",  # apt's own user can not write a folder of ours
+        "APT::Sandbox::User": "root",  # apt's own user cannot write to this folder
         "APT::Update::Post-Invoke::": "",
     }
     return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
@@ -188,7 +188,9 @@ def _run(command: list[str], *, folder: Path | None = None) -> str:
 
 
 def main() -> None:
-    """`python -m simnode.install [--tests] [VERSION]`: what the demo (the tests) need; with a version, that containerd too."""
+    """Run `python -m simnode.install [--tests] [VERSION]`: what the demo (the tests) need; with a version, also that
+    containerd.
+    """
     tests, versions = "--tests" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--tests"]
     try:
         install((*NEEDS, *TEST_NEEDS) if tests else NEEDS)

@@ -22,7 +22,7 @@ _TIMEOUT_S = 15.0
 
 
 class KubeError(LadingError):
-    """The API server's answer to a call, when it is no success."""
+    """The API server's answer to a call, if it is an error."""
 
     def __init__(self, method: str, path: str, status: int, text: str) -> None:
         super().__init__(f"cannot {method} {path}: {status}: {text}")
@@ -59,7 +59,7 @@ class KubeApi:
         return self.has("/readyz")
 
     def has(self, path: str) -> bool:
-        """Whether a GET of it succeeds; also False while nobody answers."""
+        """Report whether a GET of it succeeds; False also while no server answers."""
         try:
             self.call("GET", path)
         except KubeError:
@@ -70,7 +70,7 @@ class KubeApi:
         return self.call("GET", f"/api/v1/nodes/{name}")
 
     def node_condition(self, name: str, kind: str) -> Mapping[str, str]:
-        """One of the node's conditions; empty while the node or the condition is not there."""
+        """Return one of the node's conditions; empty while the node or the condition does not exist."""
         try:
             conditions = self.node(name)["status"].get("conditions", [])
         except KubeError:
@@ -94,7 +94,7 @@ class KubeApi:
         self.call("DELETE", f"{_PODS}/{name}", {"gracePeriodSeconds": grace_s})
 
     def pod_events(self, name: str) -> list[str]:
-        """`reason: message` of each event about the pod, as `kubectl describe pod` shows them."""
+        """Return `reason: message` of each event about the pod, as `kubectl describe pod` shows them."""
         selector = quote(f"involvedObject.kind=Pod,involvedObject.name={name}")
         found = self.call("GET", f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
         return [f"{event['reason']}: {event['message']}" for event in found]

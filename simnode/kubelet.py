@@ -84,7 +84,7 @@ class ContainerSpec:
     devices: Sequence[Device] = ()
     mounts: Sequence[Mount] = ()
     cdi_devices: Sequence[str] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)  # beside kubelet's own, as a device plugin may add
+    annotations: Mapping[str, str] = field(default_factory=dict)  # in addition to kubelet's own, as a device plugin may add
     privileged: bool = False
     attempt: int = 0  # counts restarts
 
@@ -106,7 +106,7 @@ class ContainerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFolders:
-    """What `/var/log/pods`, `/var/lib/kubelet/pods` and the cgroup root are for a kubelet."""
+    """A kubelet's folders: `/var/log/pods`, `/var/lib/kubelet/pods`, and the cgroup root."""
 
     logs: Path
     pods: Path

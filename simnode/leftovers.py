@@ -1,4 +1,4 @@
-"""What a private containerd can leave behind on its machine, found and cleared: shims, mounts, sockets, cgroups.
+"""What a private containerd can leave behind on its machine: find and remove shims, mounts, sockets, cgroups.
 
 Everything is found by the rig's own folder, socket or cgroup name, so that nothing of the host's containerd is ever touched.
 Source: proc(5) (mountinfo, net/unix, PID/stat), containerd's runtime v2 README (a shim's command line carries `-address`).
@@ -19,25 +19,25 @@ _GONE_EVERY_S = 0.02
 
 
 def mounts_below(folder: Path) -> list[Path]:
-    """Mount points below the folder, deepest first."""
+    """Return the mount points below the folder, deepest first."""
     lines = (_PROC / "self/mountinfo").read_text().splitlines()
     points = (Path(re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4])) for line in lines)
     return sorted((p for p in points if p.is_relative_to(folder)), key=lambda p: len(p.parts), reverse=True)
 
 
 def sockets_below(folder: Path) -> list[Path]:
-    """Unix sockets that some process has bound below the folder."""
+    """Return the Unix sockets that a process has bound below the folder."""
     return sorted({path for path in _bound_sockets().values() if path.is_relative_to(folder)})
 
 
 def processes_given(path: Path) -> list[int]:
-    """Pids that were started with an argument that is this path or lies below it, this process not among them."""
+    """Return the pids started with an argument that is this path or lies below it, without this process."""
     pids = (int(entry.name) for entry in _PROC.glob("[0-9]*"))
     return sorted(pid for pid in pids if pid != os.getpid() and any(Path(a).is_relative_to(path) for a in _arguments(pid)))
 
 
 def below(folder: Path) -> list[str]:
-    """Everything still there, in words: what a test asserts to be empty after a session."""
+    """Return everything that still exists, as text: a test asserts that it is empty after a session."""
     return [
         *(f"mount {path}" for path in mounts_below(folder)),
         *(f"socket {path}" for path in sockets_below(folder)),
@@ -46,9 +46,9 @@ def below(folder: Path) -> list[str]:
 
 
 def end_shims(address: Path) -> None:
-    """Ends the shims that serve the containerd with this socket, their containers first, and removes the shims' own sockets.
+    """End the shims that serve the containerd with this socket, their containers first, and remove the shims' own sockets.
 
-    Containers first: a shim is their subreaper, so that without it nobody would know any more whose they were.
+    Containers first: a shim is their subreaper, so that without it their owner can no longer be found.
     """
     shims = [pid for pid in processes_given(address) if Path(_arguments(pid)[0]).name.startswith("containerd-shim")]
     sockets = [path for pid in shims for path in _sockets_of(pid)]
@@ -60,7 +60,7 @@ def end_shims(address: Path) -> None:
 
 
 def end_processes(path: Path) -> None:
-    """SIGTERM to every process that was started with this path as an argument, then SIGKILL."""
+    """Send SIGTERM to every process that was started with this path as an argument, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         pids = processes_given(path)
         _signal(pids, number)
@@ -74,7 +74,7 @@ def unmount_below(folder: Path) -> None:
 
 
 def remove_cgroups(name: str) -> None:
-    """Removes the cgroup `/<name>` and all below it from every hierarchy, v1 and v2; what is still in use stays."""
+    """Remove the cgroup `/<name>` and all below it from every hierarchy, v1 and v2; what is still in use stays."""
     for line in (_PROC / "self/mounts").read_text().splitlines():
         _, point, kind, *_ = line.split()
         if kind not in ("cgroup", "cgroup2"):
@@ -85,14 +85,14 @@ def remove_cgroups(name: str) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes a folder after unmounting what is mounted in it; never through a mount into somewhere else."""
+    """Remove a folder after unmounting what is mounted in it; never through a mount into another place."""
     unmount_below(folder)
     if not mounts_below(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _bound_sockets() -> dict[str, Path]:
-    """Inode → path of each socket with a name in the file system."""
+    """Return inode → path of each socket with a name in the file system."""
     rows = (line.split() for line in (_PROC / "net/unix").read_text().splitlines()[1:])
     return {row[6]: Path(row[7]) for row in rows if len(row) > 7 and row[7].startswith("/")}
 
@@ -111,7 +111,7 @@ def _sockets_of(pid: int) -> list[Path]:
 def _arguments(pid: int) -> list[str]:
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # it ended while we looked
+    except OSError:  # it ended while this read it
         return [""]
 
 
@@ -125,7 +125,7 @@ def _descendants(pids: list[int]) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in _PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()  # the name before it may hold spaces
+            fields = entry.read_text(errors="replace").rpartition(")")[2].split()  # the name before it may contain spaces
             children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
     out: list[int] = []
     ask = list(pids)
@@ -136,7 +136,7 @@ def _descendants(pids: list[int]) -> list[int]:
 
 
 def _wait_gone(pids: list[int]) -> None:
-    """Until they are gone, or zombies that somebody else has yet to reap."""
+    """Wait until they have ended, or are zombies that another process has yet to reap."""
     for _ in range(_GONE_LOOKS):
         if not any(_alive(pid) for pid in pids):
             return

@@ -1,4 +1,4 @@
-"""Network devices as rtnetlink shows them, read without entering a namespace: what the rig sees, beside the code it tests.
+"""Network devices as rtnetlink shows them, read without entering a namespace: the rig's view, independent of the tested code.
 
 Enters: a namespace's path, once, to open a socket in it. Leaves: its links; one link of another namespace that is known there
 by number (a veth's peer says it as IFLA_LINK_NETNSID); and a wake-up whenever a link changes in any of them.
@@ -38,13 +38,13 @@ class SeenLink:
     mac: str
     mtu: int
     up: bool
-    alias: str  # goes with the device from namespace to namespace
-    peer: int  # of a veth: its other end's index
-    peer_netnsid: int | None  # in this namespace's numbers; None: the other end is here too
+    alias: str  # stays with the device from namespace to namespace
+    peer: int  # of a veth: the index of its other end
+    peer_netnsid: int | None  # in this namespace's numbers; None: the other end is in this namespace too
 
 
 def enter(netns: Path) -> None:
-    """This thread, and those that it starts, are in that namespace from now on."""
+    """Enter that namespace in this thread and in those that it starts."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -55,8 +55,9 @@ def enter(netns: Path) -> None:
 
 
 def open_socket(netns: Path, *, listening: bool = False) -> socket.socket:
-    """A socket of that namespace; with `listening`, one that becomes readable when a link changes there or in a namespace that
-    has a number there. A socket keeps the namespace that it was opened in, so a thread that ends opens it."""
+    """Open a socket in that namespace; with `listening`, one that becomes readable when a link changes there or in a namespace
+    that has a number there. A socket keeps the namespace that it was opened in, so a thread that ends opens it.
+    """
     opened: list[socket.socket | OSError] = []
 
     def work() -> None:
@@ -79,12 +80,12 @@ def open_socket(netns: Path, *, listening: bool = False) -> socket.socket:
 
 
 def list_links(sock: socket.socket) -> list[SeenLink]:
-    """All links of the socket's namespace."""
+    """Return all links of the socket's namespace."""
     return list(_ask(sock, _DUMP, _LINK.pack(0, 0, 0, 0, 0)))
 
 
 def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) -> SeenLink | None:
-    """A link of the socket's namespace, or of another by that one's number; None where either is gone."""
+    """Return a link of the socket's namespace, or of another by that one's number; None where either does not exist."""
     target = b"" if netnsid is None else _ATTRIBUTE.pack(8, _TARGET_NETNSID) + struct.pack("=i", netnsid)
     try:
         return next(_ask(sock, 0, _LINK.pack(0, 0, index, 0, 0) + target), None)
@@ -93,7 +94,7 @@ def find_link(sock: socket.socket, index: int, *, netnsid: int | None = None) ->
 
 
 def drain(sock: socket.socket) -> None:
-    """Takes what a listening socket was woken by."""
+    """Read the messages that woke a listening socket."""
     with contextlib.suppress(OSError):  # EAGAIN: that was all; ENOBUFS: some were lost
         while True:
             sock.recv(_LARGEST, socket.MSG_DONTWAIT)

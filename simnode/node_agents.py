@@ -1,4 +1,4 @@
-"""The nodes' part without nodes: kubelet that runs what is bound, and lading-hooks that takes assignments and reports grants.
+"""The nodes' part without nodes: a kubelet that runs bound pods, and lading-hooks that reads assignments and reports grants.
 
 Enters: pods, from a list and a watch; what each node has, from a file. Leaves: pods that run, NodeDevices with the grants, and
 pods that end when they are told to: first the pod goes, then its node says that the devices are free. An assignment is read by
@@ -21,13 +21,13 @@ from lading.kube.resource import NODE_DEVICES, PODS
 from lading.nodedevices import Grant, GrantedGpu, Status
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
-END_S: Final = 0.3  # for a container to end, once it was told to
+END_S: Final = 0.3  # for a container to end after its deletion
 
 
 class NodeAgents:
     def __init__(self, client: KubeClient, reports: Mapping[str, Status], keys: Mapping[str, Ed25519PublicKey]) -> None:
         self.refused: dict[str, Refusal] = {}  # by pod uid
-        self.released: dict[str, float] = {}  # by pod uid: when its node says so; monotonic seconds
+        self.released: dict[str, float] = {}  # by pod uid: when its node reports the end; monotonic seconds
         self._client = client
         self._reports = dict(reports)
         self._trust = Trust(accepted=frozenset({Form.SIGNED}), keys=keys)
@@ -35,7 +35,7 @@ class NodeAgents:
         self._ending: set[PodUid] = set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             async for page in self._client.list_pages(PODS.path()):
                 version = page.resource_version
@@ -84,7 +84,7 @@ class NodeAgents:
 
 
 def _grant(container: str, request: ContainerRequest, card_of: Mapping[str, GpuUuid], who: Mapping[str, Any]) -> Grant:
-    """`card_of`: a MIG instance's card."""
+    """Return the grant. `card_of`: a MIG instance's card."""
     gpus = tuple(
         GrantedGpu(
             uuid=card_of.get(gpu.name, GpuUuid(gpu.name)),

@@ -1,4 +1,4 @@
-"""The fake NVML of a simulated node: compiling it, and writing the state that it reads (format: fake_nvml.c).
+"""The fake NVML of a simulated node: compile it, and write the state that it reads (format: fake_nvml.c).
 
 The real pynvml loads it like the real library, by its SONAME. `FAKE_NVML_STATE` names the state file, else it is `state` beside
 the library, so that a command that a person starts sees what the daemon sees. It is read anew for every session: a test that
@@ -23,7 +23,7 @@ LINK_TO_GPU, LINK_TO_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One call, or all (`*`), that answers an error: of one GPU by index, or of the driver (None)."""
+    """A call, or all (`*`), that returns an error: for one GPU by index, or for the driver (None)."""
 
     status: int  # nvmlReturn_t
     gpu: int | None = None
@@ -32,7 +32,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlState:
-    """What NVML would say now: the profile's cards, and what happened to them since."""
+    """What NVML reports now: the profile's cards, and the changes since."""
 
     profile: Profile
     processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
@@ -71,20 +71,20 @@ class NvmlState:
         return [f"nvlink {index} {n} {end} {int((index, n) not in self.links_down)}" for n, end in enumerate(ends)]
 
     def write(self, path: Path) -> None:
-        """Replaces the file in one step, so that a session that opens meanwhile reads the old or the new one."""
+        """Replace the file in one step, so that a session that opens meanwhile reads the old or the new one."""
         new = path.with_suffix(".new")
         new.write_text(self.render())
         new.replace(path)
 
 
 def bus_id(bdf: str) -> str:
-    """As NVML writes it: eight digits of domain, upper case."""
+    """Return the address as NVML writes it: eight digits of domain, upper case."""
     domain, rest = bdf.split(":", 1)
     return f"{int(domain, 16):08X}:{rest.upper()}"
 
 
 def compile_fake_nvml(out: Path) -> Path:
-    """Compiles the library into the folder `out` and answers its path. Raises HostError without a C compiler."""
+    """Compile the library into the folder `out` and return its path. Raises HostError without a C compiler."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         raise HostError("cannot compile the fake NVML: no C compiler", hint="apt-get install gcc libc6-dev, or set CC")
@@ -93,7 +93,7 @@ def compile_fake_nvml(out: Path) -> Path:
     command = [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     command += [f'-DSTATE_BESIDE="{out.resolve() / "state"}"', f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own source, a compiler of the host
+        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - own source, the host's compiler
     except (OSError, subprocess.CalledProcessError) as e:
         cause = e.stderr.strip() if isinstance(e, subprocess.CalledProcessError) else str(e)
         raise HostError(f"cannot compile the fake NVML with {compiler}: {cause}", hint="apt-get install gcc libc6-dev") from e

@@ -49,7 +49,7 @@ _SHORT: Final = {
     "dgx-a100": "dgx",
     "workstation": "desk",
 }
-# What comes, and how often.
+# Kinds of pods, and how often they come.
 _ASKS: Final[tuple[tuple[int, str, Mapping[str, str]], ...]] = (
     (5, "serve", {"gpu-memory": "16Gi", "gpu-core": "30"}),
     (4, "notebook", {"gpu-memory": "8Gi"}),
@@ -60,11 +60,11 @@ _ASKS: Final[tuple[tuple[int, str, Mapping[str, str]], ...]] = (
     (1, "pretrain-large", {"gpu": "8", "rdma": "4"}),
 )
 NAMESPACES: Final = ("research", "vision", "speech", "default")
-FULL: Final = 0.8  # of the cards, beyond which more pods end than come
+FULL: Final = 0.8  # share of the cards above which more pods end than come
 
 
 class SimCluster:
-    """Says what an API server would, and does kube-scheduler's part: one pod at a time, bound at once."""
+    """The API server's part, and kube-scheduler's: one pod at a time, bound at once."""
 
     def __init__(self, nodes: int) -> None:
         self.ledger = Ledger()
@@ -72,8 +72,8 @@ class SimCluster:
         self.scheduler = Scheduler(self.ledger, self.pending, clock=time.monotonic, policy=Policy.FRAGMENTATION)
         self.reports = Reports()
         self.live = Live(self.scheduler, self.reports, clock=time.monotonic)
-        self.pods: dict[str, Json] = {}  # that are bound, by name
-        self._waiting: dict[str, Json] = {}  # that fit nowhere yet, by uid
+        self.pods: dict[str, Json] = {}  # bound pods, by name
+        self._waiting: dict[str, Json] = {}  # pods that do not fit yet, by uid
         self._random = random.Random(1)  # noqa: S311 - a simulation
         self._version = 0
         self._number = 0
@@ -97,7 +97,7 @@ class SimCluster:
         self.report(name, driver="580.95.05", reporter="0.1.0")
         self.set_ready(name, True)
 
-    # ---- what nodes say
+    # ---- reports of nodes
 
     @property
     def nodes(self) -> list[str]:
@@ -107,7 +107,7 @@ class SimCluster:
         return self._status[name]
 
     def report(self, name: str, **changes: Any) -> None:
-        """The node's report, with these parts of its status other than they were."""
+        """Return the node's report, with these parts of its status replaced."""
         status = self._status[name] = msgspec.structs.replace(self._status[name], **changes)
         grants = tuple(grant for listed in self.grants[name].values() for grant in listed)
         said = msgspec.structs.replace(status, grants=grants, past=tuple(self._past[name][::-1]), **self.use_of(name, grants))
@@ -127,7 +127,7 @@ class SimCluster:
         self._devices_feed.removed(Ident("", name, ""), self._next())
 
     def use_of(self, name: str, grants: Sequence[Grant]) -> Json:
-        """Of each card that somebody holds most of what is held, now and then nothing, and now and then too much."""
+        """Return the use of each card: most of what is held, sometimes nothing, sometimes too much."""
         use = []
         for gpu in self._status[name].gpus:
             mine = [one for grant in grants for one in grant.gpus if one.uuid == gpu.uuid]
@@ -141,7 +141,7 @@ class SimCluster:
     # ---- pods
 
     def create(self, name: str, limits: Mapping[str, str], *, namespace: str = "default", priority: int = 0) -> Json:
-        """Asks for devices; nothing is decided yet."""
+        """Create a pod that requests devices, without a decision."""
         resources = {"limits": {PREFIX + key: value for key, value in limits.items()}}
         spec = {"containers": [{"name": "main", "resources": resources}], "schedulerName": "lading", "priority": priority}
         self._number += 1
@@ -152,7 +152,7 @@ class SimCluster:
         return pod
 
     def schedule(self, pod: Json) -> str:
-        """Its node; empty where it fits nowhere."""
+        """Schedule the pod. Return its node; empty where it fits on none."""
         nodes = list(self.ledger.nodes())
         decoded = msgspec.convert(pod, Pod)
         if not self.scheduler.filter(decoded, nodes).fitting:
@@ -189,10 +189,10 @@ class SimCluster:
         self._version += 1
         return str(self._version)
 
-    # ---- life
+    # ---- time
 
     def step(self) -> None:
-        """One pod comes, or one ends, and those that wait are tried again."""
+        """Let one pod come, or one end, and try the waiting ones again."""
         cards = [card for room in self.ledger.rooms() for card in room.cards]
         busy = sum(card.pods > 0 for card in cards) / max(1, len(cards))
         if self.pods and self._random.random() < (0.65 if busy > FULL else 0.25):
@@ -212,7 +212,7 @@ class SimCluster:
             self.step()
 
     def make_trouble(self) -> None:
-        """A card that is ill, one that a stranger uses, one that is cordoned, a PF without a link, a node that is away."""
+        """Make a card unhealthy, one used without a grant, one cordoned, a PF without a link, a node unreachable."""
         names = [name for name in self.nodes if len(self._status[name].gpus) > 1]
         for number, name in enumerate(names[2 : 3 + len(names) // 10]):
             first, *others, last = self._status[name].gpus
@@ -254,7 +254,7 @@ def _past(device: str, grant: Grant, now: int) -> Past:
 
 
 class _Verbs:
-    """What kube-scheduler would ask, which is not here."""
+    """The calls of kube-scheduler, which does not run here."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.filter = cluster.scheduler.filter
@@ -282,7 +282,7 @@ class _Verbs:
 
 
 class Served:
-    """The real server on such a cluster."""
+    """The real server on this cluster."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.leads = True
@@ -294,7 +294,7 @@ class Served:
         )
 
     async def start(self, port: int = 0) -> str:
-        """The page's address."""
+        """Start the server. Return the page's address."""
         host, bound = await self._server.start(Address("127.0.0.1", port), None)
         return f"http://{host}:{bound}/"
 

@@ -1,4 +1,4 @@
-"""Draws a node: its cards and VFs by PCIe switch, and who holds them. Pure: a report and decisions in, lines of text out.
+"""Draw a node: its cards and VFs by PCIe switch, and the pods that hold them. Pure: report and decisions in, lines of text out.
 
     GPU  1a:00.0  [AAAAAAAAAAAAAAAAAAAA]  train, whole
     GPU  1b:00.0  [BBBBCC..............]  serve 16.0 GiB 30 %, notebook 8.0 GiB
@@ -21,7 +21,7 @@ _FREE: Final = "."
 
 
 def letters(decisions: Iterable[Decision]) -> dict[str, str]:
-    """By pod, in the order given; those beyond Z share a mark."""
+    """Return a letter by pod, in the order given; pods beyond Z share a mark."""
     placed = [decision.pod for decision in decisions if decision.node]
     return {pod: ascii_uppercase[n] if n < len(ascii_uppercase) else "#" for n, pod in enumerate(placed)}
 
@@ -57,7 +57,7 @@ def draw_card(gpu: Gpu, parts: Sequence[Part], marks: Mapping[str, str]) -> str:
 
 
 def short(bdf: str) -> str:
-    """A PCI address without the domain that nearly all of them have."""
+    """Return a PCI address without the domain, which is the same in nearly all of them."""
     return bdf.removeprefix("0000:")
 
 
@@ -89,8 +89,9 @@ def _summary(status: Status) -> str:
 
 
 def _switch(place: Place) -> tuple[str, ...]:
-    """The bridges down to the upstream port of the first switch: those behind it count as one with it. Never the port that is
-    the device's own."""
+    """Return the bridges down to the upstream port of the first switch: those behind it count as one with it. Never the port
+    that is the device's own.
+    """
     return place.path[:-1][:3] or place.path
 
 
@@ -103,11 +104,11 @@ def _where(path: Sequence[str], place: Place) -> str:
 
 COLUMNS: Final = ("POD", "CONTAINER", "ASKS", "NODE", "GPU", "AT", "OF IT", "VF")
 _NONE: Final = "-"
-_UUID: Final = len("GPU-01234567")  # of a UUID: enough to tell cards of a cluster from one another
+_UUID: Final = len("GPU-01234567")  # of a UUID: enough to distinguish cards of a cluster
 
 
 def decision_rows(decision: Decision) -> Iterator[tuple[str, ...]]:
-    """A row for each card or VF of each container; what is as above is left out."""
+    """Return a row for each card or VF of each container; values equal to those above are left out."""
     of_pod = (decision.pod, decision.node or _NONE)
     for container in decision.containers:
         of_container = (container.name + " (init)" * container.init, container.asks)

@@ -38,7 +38,7 @@ class Authority:
         self.certificate.write_bytes(_pem(self._certificate.sign(self._key, hashes.SHA256())))
 
     def sign(self, name: str, user: str, *, group: str = "", addresses: Sequence[str] = ()) -> KeyPair:
-        """A pair for a client (`user`, `group`) and, with addresses, for a server: host names and IP addresses."""
+        """Return a pair for a client (`user`, `group`) and, with addresses, for a server: host names and IP addresses."""
         pair = KeyPair(certificate=self._folder / f"{name}.crt", key=self._folder / f"{name}.key")
         key = write_key(pair.key)
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
@@ -50,13 +50,13 @@ class Authority:
 
 
 def write_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A new private key, and its PEM file."""
+    """Return a new private key, and its PEM file."""
     key = ec.generate_private_key(ec.SECP256R1())
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,  # "EC PRIVATE KEY": kube-apiserver takes it for a public key too
+            serialization.PrivateFormat.TraditionalOpenSSL,  # "EC PRIVATE KEY": kube-apiserver also reads a public key from it
             serialization.NoEncryption(),
         )
     )
@@ -70,7 +70,7 @@ def _builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certif
         .subject_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _HOUR)  # a clock that was set back meanwhile
+        .not_valid_before(now - _HOUR)  # in case a clock was set back
         .not_valid_after(now + _DAY)
     )
 

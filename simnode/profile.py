@@ -1,4 +1,4 @@
-"""What a simulated node has, as a small JSON file; an unknown or missing key is an error that names it.
+"""The profile of a simulated node, a small JSON file; an unknown or missing key is an error that names it.
 
     {"name": "…", "driver": {"version": "550.127.05"},            no "driver": a node without NVIDIA's
      "nvswitch_partitions": "h100",                               optional, as lading-hooks is configured there
@@ -41,14 +41,14 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     minor: int
     memory_mib: int
     reserved_mib: int
-    module_id: int = 0  # as NVML answers for a card that is on no board
-    nvlinks: dict[str, int] = {}  # PCI address of the peer → how many; a peer that is no GPU of the profile is an NVSwitch
+    module_id: int = 0  # as NVML answers for a card that is not on a board
+    nvlinks: dict[str, int] = {}  # links by PCI address of the peer; one that is no GPU of the profile is an NVSwitch
     mig: tuple[Mig, ...] | None = None  # None: MIG mode is off
 
 
 class VfFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bdf: str
-    driver: str = "mlx5_core"  # empty: none bound
+    driver: str = "mlx5_core"  # empty: no driver is bound
     ibdevs: tuple[str, ...] = ()
     netdev: str = ""
 
@@ -62,7 +62,7 @@ class PfFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PciNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bridge (`below`), a GPU or a PF; its VFs lie beside the PF, as the kernel places them."""
+    """A bridge (`below`), a GPU or a PF; its VFs are beside the PF, as the kernel places them."""
 
     bdf: str
     below: tuple["PciNode", ...] = ()
@@ -93,13 +93,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def endpoints(self) -> tuple[tuple[HostBridge, PciNode], ...]:
-        """Every GPU and PF with its host bridge, by PCI address."""
+        """Yield every GPU and PF with its host bridge, by PCI address."""
         found = [(bridge, node) for bridge in self.host_bridges for node in _flatten(bridge.below) if node.gpu or node.pf]
         return tuple(sorted(found, key=lambda item: item[1].bdf))
 
     @property
     def gpus(self) -> tuple[tuple[str, GpuCard], ...]:
-        """(bdf, card) in NVML's order, which is the index."""
+        """Return (bdf, card) in NVML's order, which is the index."""
         return tuple((node.bdf, node.gpu) for _, node in self.endpoints if node.gpu)
 
     @property
@@ -117,7 +117,7 @@ DEFAULT_MAJORS = {
 
 
 def load_profile(source: Path | str | dict[str, Any]) -> Profile:
-    """From a file, the name of one in `profiles/`, or what such a file decodes to. Raises ConfigError."""
+    """Load a profile from a file, from `profiles/` by name, or from what such a file decodes to. Raises ConfigError."""
     try:
         if isinstance(source, dict):
             return msgspec.convert(source, Profile)

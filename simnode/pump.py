@@ -1,11 +1,11 @@
-"""Bytes from one socket to another, until either ends; both are shut down then."""
+"""Copy bytes from one socket to another until either ends; then shut both down."""
 
 import contextlib
 import socket
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """Blocks: one thread for each direction."""
+    """Copy from `source` to `sink`. Blocks: use one thread for each direction."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)
@@ -14,7 +14,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def shut(end: socket.socket) -> None:
-    """Wakes whoever waits in it, in another thread too, which close(2) alone does not. May be called twice."""
+    """Wake all threads that wait in the socket, which close(2) alone does not do. May be called twice."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()

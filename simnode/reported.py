@@ -1,6 +1,6 @@
 """What the simulated nodes report: the status of their NodeDevices, in files, so that it needs neither root nor a compiler.
 
-Written by the node's own code from the profiles (`simnode/profiles`), of nodes where nobody holds anything yet; a test compares
+Written by the node's own code from the profiles (`simnode/profiles`), of nodes where no device is held yet; a test compares
 the two. `python -m simnode.reported` writes the files anew; that needs root and a C compiler.
 """
 
@@ -27,7 +27,9 @@ def read_status(profile: str) -> Status:
 
 
 def build_reported(node: SimNode, nvml_library: Path) -> Status:
-    """FAKE_NVML_STATE is the node's. Without what differs from start to start: the boot, the version of lading-hooks."""
+    """Return the reports. FAKE_NVML_STATE is the node's. The boot id and the version of lading-hooks, which differ between
+    starts, are left out.
+    """
     partitions = read_partitions(node.profile.nvswitch_partitions)
     found = read_inventory(node.root, nvml_library=nvml_library, partitions=partitions)
     return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")

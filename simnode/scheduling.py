@@ -29,12 +29,12 @@ SYSTEM: Final = "lading-system"
 CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
 KEY_ID: Final = "central-1"
-PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: what is no workload
-LEAD_S: Final = 60.0  # 15 s of a lease, and a busy machine
+PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: everything but workloads
+LEAD_S: Final = 60.0  # 15 s of a lease, and time for a busy machine
 
 
 class SigningKey:
-    """Central's pair: `private` is central's file, `public` the nodes'."""
+    """Central's key pair: `private` is central's file, `public` the nodes'."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,12 +46,14 @@ class SigningKey:
 
 
 class Replica(Child):
-    """One lading-central. It serves at `address` and `port`, whether it leads or not."""
+    """One lading-central. It serves at `address` and `port` as a leader and as a standby."""
 
     def __init__(
         self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey, address: str = "127.0.0.1", service: str = ""
     ) -> None:
-        """With a `service`, the leader points that at `address`, which must not be the loopback's then."""
+        """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
+        address.
+        """
         self.address, self.port = address, free_port()
         config = folder / f"{name}.toml"
         settings = {
@@ -70,10 +72,10 @@ class Replica(Child):
 
     @property
     def leads(self) -> bool:
-        return self.running and self.get("/v1/why/nobody/nothing")[0] == http.client.NOT_FOUND
+        return self.running and self.get("/v1/why/absent/absent")[0] == http.client.NOT_FOUND
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body; 0 where nobody answers."""
+        """Return status and body; 0 where the server does not answer."""
         connection = http.client.HTTPConnection(self.address, self.port, timeout=10.0)
         try:
             connection.request("GET", path)
@@ -87,7 +89,7 @@ class Replica(Child):
 
 class Scheduling:
     def __init__(self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2) -> None:
-        """The namespace of `deploy/` and its rights are in the control plane already: see `install`."""
+        """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`."""
         self._plane = plane
         self._deploy = deploy
         self._ends = contextlib.ExitStack()
@@ -117,7 +119,7 @@ class Scheduling:
 
     @property
     def leader(self) -> Replica:
-        """HostError where there is none now."""
+        """Return the leader. Raises HostError where there is none now."""
         for replica in self.replicas:
             if replica.leads:
                 return replica
@@ -127,7 +129,7 @@ class Scheduling:
         self._plane.eventually(lambda: any(replica.leads for replica in self.replicas), "a leader", within_s=LEAD_S)
 
     def restart_ended(self) -> None:
-        """As kubelet would: a kube-scheduler that loses its lease ends."""
+        """Restart processes that have ended, as kubelet would: a kube-scheduler that loses its lease ends."""
         for child in (*self.replicas, self.scheduler):
             if not child.running:
                 child.start()
@@ -142,7 +144,9 @@ class Scheduling:
 
 
 def install(plane: ControlPlane, deploy: Path, *, parts: Sequence[str] = PARTS) -> None:
-    """What `kubectl apply -k` makes of deploy/, without the workloads, which run here as processes. May be called again."""
+    """Apply what `kubectl apply -k` makes of deploy/, without the workloads, which run here as processes. May be called
+    again.
+    """
     for words in [("-f", str(deploy / "namespace.yaml")), *(("-k", str(deploy / part)) for part in parts)]:
         done = plane.kubectl("apply", "--server-side", *words)
         if done.returncode:

@@ -16,7 +16,7 @@ from simnode.pump import pump, shut
 
 class Service:
     def __init__(self, api: KubeApi, *, namespace: str, name: str) -> None:
-        """`name` is the EndpointSlice's too, as where somebody writes it by hand for a Service without a selector."""
+        """Listen on a free port. `name` is also the EndpointSlice's, as for a Service without a selector."""
         self._api = api
         self._path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}"
         self._endpoint: tuple[str, int] | None = None

@@ -1,4 +1,4 @@
-"""What the demos print: steps, tables, checks. Colours only on a terminal that wants them (https://no-color.org)."""
+"""The demos' output: steps, tables, checks. Colours only on a terminal that supports them (https://no-color.org)."""
 
 import os
 import sys
@@ -9,10 +9,10 @@ _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
 class Terminal:
-    """Prints, and remembers the checks and those that failed."""
+    """A printer that records the checks and their failures."""
 
     def __init__(self, out: TextIO | None = None) -> None:
-        """On stdout, where nothing else is given."""
+        """Print to stdout by default."""
         self._out = sys.stdout if out is None else out
         self._colours = self._out.isatty() and "NO_COLOR" not in os.environ
         self._steps = 0
@@ -31,7 +31,7 @@ class Terminal:
         self._print(self._paint(_BOLD, f"{self._steps}. {text}"))
 
     def shown(self, heading: str, lines: Iterable[str]) -> None:
-        """Lines as they came from somewhere else, set apart."""
+        """Print lines of another program, set apart."""
         kept = [line for line in lines if line.strip()]
         self._print(f"   {heading}" + ("" if kept else self._paint(_DIM, "  (none)")))
         for line in kept:
@@ -45,14 +45,14 @@ class Terminal:
         self._print(f"   {text}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns as wide as they need to be; the last one is not filled up."""
+        """Print columns as wide as needed; the last one is not padded."""
         widths = [max(len(row[n]) for row in (headers, *rows)) for n in range(len(headers))]
         for row in (headers, *rows):
             text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             self._print("   " + (self._paint(_DIM, text) if row is headers else text))
 
     def drawn(self, lines: Iterable[str]) -> None:
-        """As they are; the first one is what the others are about."""
+        """Print lines unchanged; the first one is their heading."""
         head, *rest = lines
         self._print("")
         self._print("   " + self._paint(_BOLD, head))

@@ -1,4 +1,4 @@
-"""`lading-hooks` in the namespace of a rig, on the rig's kernel: `python -m simnode.vf_daemon --config FILE`, else all is real.
+"""`lading-hooks` in the namespace of a rig, on the rig's kernel: `python -m simnode.vf_daemon --config FILE`; the rest is real.
 
 The environment says which rig it is. What is started loads everything and forks the daemon; one that is killed at a point
 (`VfRig.arm`) is there again a moment later, as systemd has it, without the half second that Python takes to load it all again.
@@ -34,7 +34,7 @@ _WAITED_FOR: Final = frozenset({signal.SIGCHLD, signal.SIGTERM})
 def main() -> None:
     folder = RigFolder(Path(os.environ[FOLDER]))
     set_clock(folder)
-    enter(folder.netns)  # before there is any other thread
+    enter(folder.netns)  # before another thread exists
     run = importlib.import_module("hooks.daemon.daemon").run
     parser = argparse.ArgumentParser(prog="simnode.vf_daemon", description="lading-hooks on a rig with VFs.")
     add_flags(parser, Settings, config=CONFIG)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def set_clock(folder: RigFolder) -> None:
-    """Wall time is the rig's. The daemon takes the clock when it is loaded, and that must be after this."""
+    """Set wall time to the rig's. The daemon takes the clock when it is loaded, which must be after this."""
     now = time.time
 
     def of_rig() -> float:
@@ -65,7 +65,7 @@ def set_clock(folder: RigFolder) -> None:
 
 
 def serve(run: Callable[..., Coroutine[Any, Any, None]], folder: RigFolder, args: argparse.Namespace) -> None:
-    """The daemon. Does not return."""
+    """Run the daemon. Does not return."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         settings = parse_args(Settings, args, check)
@@ -79,7 +79,7 @@ def serve(run: Callable[..., Coroutine[Any, Any, None]], folder: RigFolder, args
 
 
 def wait(pid: int) -> int:
-    """The end of the daemon; who asks this program to end asks it."""
+    """Wait for the end of the daemon; pass SIGTERM on to it. Return its exit code."""
     while True:
         if signal.sigwait(_WAITED_FOR) == signal.SIGTERM:
             os.kill(pid, signal.SIGTERM)

@@ -1,4 +1,6 @@
-"""The folder of a rig with VFs: what the rig, the daemon under it and tests say to one another, and what outlives a daemon."""
+"""The folder of a rig with VFs: the files by which the rig, the daemon in it and tests communicate, and the state that outlives
+a daemon.
+"""
 
 import contextlib
 import fcntl
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-FOLDER: Final = "LADING_VF_RIG"  # in the daemon's environment: where it is
+FOLDER: Final = "LADING_VF_RIG"  # in the daemon's environment: the folder's path
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,42 +28,42 @@ class RigFolder:
 
     @property
     def rdma(self) -> Path:
-        """Exclusive mode where it is there: which namespace each ibdev is in that is not in the host's."""
+        """Return the file of exclusive mode, if it exists: the namespace of each ibdev that is not in the host's."""
         return self.path / "rdma.json"
 
     @property
     def clock(self) -> Path:
-        """By how many seconds the daemon's clock is ahead."""
+        """Return the file with the seconds by which the daemon's clock is ahead."""
         return self.path / "clock"
 
     @property
     def no_parents(self) -> Path:
-        """Where it is there, the kernel does not tell which function a network device is of: one before 5.14."""
+        """Return the file whose presence means: the kernel (before 5.14) does not report the function of a network device."""
         return self.path / "no-parents"
 
     @property
     def failing(self) -> Path:
-        """Names of kernel calls that are to fail, one a line."""
+        """Return the file with names of kernel calls that fail, one a line."""
         return self.path / "failing"
 
     @property
     def kill_at(self) -> Path:
-        """At which point, counted from 1, the daemon is to be killed."""
+        """Return the file with the point, counted from 1, at which the daemon is killed."""
         return self.path / "kill-at"
 
     @property
     def points(self) -> Path:
-        """The points that were passed since `kill_at` was written, one a line."""
+        """Return the file with the points passed since `kill_at` was written, one a line."""
         return self.path / "points"
 
     @property
     def stay_dead(self) -> Path:
-        """While it is there, a daemon that was killed at a point is not started again."""
+        """Return the file whose presence means: a daemon that was killed at a point is not started again."""
         return self.path / "stay-dead"
 
     @property
     def pid(self) -> Path:
-        """Of the daemon, which is another one after it was killed at a point."""
+        """Return the file with the daemon's pid, which changes after it was killed at a point."""
         return self.path / "pid"
 
     @contextlib.contextmanager
@@ -79,7 +81,7 @@ def read_json(path: Path) -> Any:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """By rename: a reader never sees half of it."""
+    """Replace the text by rename: a reader never sees half of it."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     new.replace(path)

@@ -1,4 +1,4 @@
-"""The kernel under `lading-hooks` on a simulated node with VFs: the real one for all that this machine's kernel has.
+"""The kernel under `lading-hooks` on a simulated node with VFs: the real one for everything that this machine's kernel has.
 
 Namespaces, links, addresses and routes are real. What a PF keeps of its VFs goes, as the bytes that would go to the kernel, to
 a model of its VF table, whose state is a file. RDMA devices are names in a file. After a call that moves a device sysfs is
@@ -51,7 +51,7 @@ class Points:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def follow(self, journal: type[Journal]) -> None:
-        """From now on each write of a journal is a point, once it is on disk."""
+        """Make each write of a journal a point, once it is on disk."""
         for name in _WRITES:
             setattr(journal, name, self._after(f"journal.{name}", getattr(journal, name)))
 
@@ -65,7 +65,7 @@ class Points:
 
 
 class RigKernel(HostKernel):
-    """The real one, but for what only hardware has."""
+    """The real kernel, except for what only hardware has."""
 
     def __init__(self, host_root: Path, folder: RigFolder) -> None:
         super().__init__(host_root, pf_exchange=VfTable(folder.pf_table).apply)
@@ -79,11 +79,11 @@ class RigKernel(HostKernel):
         return self._with_parent(netns, super().link(netns, name))
 
     def stands_alone(self, link: Link) -> bool:
-        """What a veth is told to stand on is its other end."""
+        """Return True: the device below a veth is its other end."""
         return True
 
     def _with_parent(self, netns: str | None, link: Link | None) -> Link | None:
-        """A veth is of no function; what stands in for one is told by its alias."""
+        """Add the parent: a veth has no function; its alias names the function for which it stands."""
         if link is None or self._folder.no_parents.exists():
             return link
         with open_socket(Path(netns) if netns else self._folder.netns) as asking:
@@ -126,12 +126,12 @@ class RigKernel(HostKernel):
 
 
 def _numbered(ibdev: str) -> RdmaDevice:
-    """Nobody renames these: a number from the name is the same each time."""
+    """Return the device with a number computed from its name, the same each time: these devices are never renamed."""
     return RdmaDevice(zlib.crc32(ibdev.encode()), ibdev)
 
 
 class _Watched:
-    """Every call of a kernel, with what the rig does around it."""
+    """Every call of a kernel, with the rig's actions before and after it."""
 
     def __init__(self, kernel: Kernel, host_root: Path, folder: RigFolder, points: Points) -> None:
         self._kernel = kernel
@@ -158,5 +158,5 @@ class _Watched:
 
 
 def rig_kernel(host_root: Path, folder: RigFolder, points: Points) -> Kernel:
-    """Made in the rig's namespace, once."""
+    """Make the rig's kernel, in the rig's namespace, once."""
     return cast("Kernel", _Watched(RigKernel(host_root, folder), host_root, folder, points))

@@ -34,15 +34,15 @@ from simnode.vf_folder import RigFolder, read_json, replace_text
 from simnode.vf_sysfs import mirror, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
 
-_OTHER_END: Final = "other end of "  # the alias of a pair's end that stays in the host's namespace
-_LOOK_S: Final = 0.2  # at the latest; links that change wake the keeper before
+_OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace
+_LOOK_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
 _RETURN_AFTER_S: Final = 0.05  # what the devices of a dead namespace take
 _SETTLED_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """A function's network device as it was when the node was built."""
+    """The network device of a function as it was when the node was built."""
 
     bdf: str
     name: str
@@ -52,7 +52,7 @@ class StandIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Where a VF's network device is, and as what."""
+    """The namespace of a VF's network device, and its name there."""
 
     name: str
     mac: str
@@ -62,7 +62,7 @@ class Whereabouts:
 
 
 def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
-    """A node without GPUs and with that many Ethernet PFs of that many VFs each."""
+    """Return a node without GPUs, with that many Ethernet PFs of that many VFs each."""
 
     def pf(number: int) -> dict[str, Any]:
         bus = f"{0x20 + number:02x}"
@@ -98,7 +98,9 @@ class VfRig:
         exclusive: bool = False,
         old_kernel: bool = False,
     ) -> None:
-        """`exclusive`: RDMA devices are in one namespace each. `old_kernel`: it does not tell which function a device is of."""
+        """Prepare the rig. `exclusive`: each RDMA device is in one namespace. `old_kernel`: does not report a device's
+        function.
+        """
         self.node = node
         self.folder = RigFolder(folder)
         self.stand_ins = {one.bdf: one for one in _stand_ins(node)}
@@ -143,19 +145,19 @@ class VfRig:
             self._keeper = None
         self._stack.close()
 
-    # ---- what a test sees
+    # ---- for tests: state
 
     @property
     def vfs(self) -> list[str]:
         return [bdf for bdf in self.stand_ins if (self.node.pci(bdf) / "physfn").is_symlink()]
 
     def where(self) -> Mapping[str, Whereabouts]:
-        """Each VF's device, at this moment; not there is one whose namespace died a moment ago."""
+        """Return where each VF's device is now; a device whose namespace has just ended is missing."""
         with self.folder.locked():
             return self._look()
 
     def pf_state(self, vf: str) -> VfState:
-        """What its PF keeps of a VF."""
+        """Return what its PF keeps of a VF."""
         for bdf, pf in VfTable(self.folder.pf_table).read().items():
             for function, state in zip(self._functions[bdf], pf.vfs, strict=True):
                 if function == vf:
@@ -163,7 +165,7 @@ class VfRig:
         raise KeyError(vf)
 
     def lost_home(self) -> dict[str, Whereabouts | None]:
-        """The VFs that are not exactly as they were when the node was built: what must be empty when nobody holds any."""
+        """Return the VFs that are not exactly as they were when the node was built: must be empty if no pod holds any."""
         seen = self.where()
         out: dict[str, Whereabouts | None] = {}
         for bdf in self.vfs:
@@ -173,7 +175,7 @@ class VfRig:
         return out
 
     def rdma_away(self) -> dict[str, str]:
-        """Exclusive mode: the namespaces' paths by ibdev, of those that are not the host's."""
+        """Return the namespaces' paths by ibdev, in exclusive mode, without those in the host's."""
         with self.folder.locked():
             settle_rdma(self.node.root, self.folder)
             if not self._exclusive:
@@ -181,30 +183,30 @@ class VfRig:
             return {ibdev: at["netns"] for ibdev, at in read_json(self.folder.rdma).items()}
 
     def host_links(self) -> list[SeenLink]:
-        """All of the host's namespace."""
+        """Return all links of the host's namespace."""
         with self.folder.locked():
             return list_links(self._asking)
 
     def links_left(self) -> int:
-        """How many links the host's namespace has that are nobody's."""
+        """Return how many links of the host's namespace belong to no device of the node."""
         known = {*self.stand_ins, *(f"{_OTHER_END}{bdf}" for bdf in self.stand_ins)}
         return sum(1 for link in self.host_links() if link.name != "lo" and link.alias not in known)
 
-    # ---- what a test does
+    # ---- for tests: actions
 
     def fail(self, *calls: str) -> None:
-        """These calls of the daemon to its kernel fail from now on; without any, none does."""
+        """Let these calls of the daemon to its kernel fail from now on; without arguments, none."""
         replace_text(self.folder.failing, "".join(f"{call}\n" for call in calls))
 
     def arm(self, point: int, *, stay_dead: bool = False) -> None:
-        """The daemon is killed at that point from here; 0 only counts them. With `stay_dead` it is back after `disarm`."""
+        """Kill the daemon at that point, counted from now; 0 only counts them. With `stay_dead`, `disarm` starts it again."""
         self.folder.points.unlink(missing_ok=True)
         if stay_dead:
             self.folder.stay_dead.touch()
         replace_text(self.folder.kill_at, str(point))
 
     def disarm(self) -> list[str]:
-        """The points that were passed."""
+        """Undo `arm`. Return the points that were passed."""
         self.folder.kill_at.unlink(missing_ok=True)
         self.folder.stay_dead.unlink(missing_ok=True)
         points = self.folder.points.read_text().splitlines() if self.folder.points.exists() else []
@@ -212,7 +214,7 @@ class VfRig:
         return points
 
     def pass_time(self, seconds: int) -> None:
-        """The daemon's clock goes ahead by that much; what it measures by a monotonic one goes on as it does."""
+        """Move the daemon's clock ahead by that much; its monotonic clock is not changed."""
         before = int(self.folder.clock.read_text()) if self.folder.clock.exists() else 0
         replace_text(self.folder.clock, str(before + seconds))
 
@@ -221,7 +223,7 @@ class VfRig:
         return int(self.folder.pid.read_text())
 
     def reboot(self) -> None:
-        """Everything of the kernel's is as when the node was built, under another boot id. No daemon and no pod may run."""
+        """Restore everything of the kernel as when the node was built, under another boot id. No daemon and no pod may run."""
         with self.folder.locked():
             ends = {link.alias: link for link in list_links(self._asking)}
             for bdf in self.stand_ins:
@@ -236,7 +238,7 @@ class VfRig:
         boot_id.write_text(f"{uuid.uuid4()}\n")
 
     def await_returned(self, *vfs: str) -> None:
-        """Until these are in the host's namespace, under whatever name."""
+        """Wait until these are in the host's namespace, under any name."""
         until = time.monotonic() + _SETTLED_S
         while not all((one := self.where().get(bdf)) and one.at_home for bdf in vfs):
             if time.monotonic() > until:
@@ -256,13 +258,13 @@ class VfRig:
                 self._look()
                 wait_s = self._bring_back()
                 links = list_links(self._asking)
-                if shown != links or not ready:  # what the daemon showed and left half-way is found by a look without cause
+                if shown != links or not ready:  # a change that the daemon left half-done is found by this periodic look
                     mirror(self.node.root, links)
                     settle_rdma(self.node.root, self.folder)
                     shown = links
 
     def _look(self) -> dict[str, Whereabouts]:
-        """Where each device is; what is seen of one is remembered for when it dies."""
+        """Find where each device is; record it for when the device dies."""
         links = list_links(self._asking)
         aliased = {link.alias: link for link in links}
         seen = {}
@@ -280,7 +282,7 @@ class VfRig:
         return seen
 
     def _bring_back(self) -> float:
-        """Makes anew what died long enough ago; answers when to look again."""
+        """Make devices again that died long enough ago; return when to look again."""
         due = [bdf for bdf, at in self._missing_since.items() if at + _RETURN_AFTER_S <= time.monotonic()]
         self._make(StandIn(bdf=bdf, name=last.name, mac=last.mac, mtu=last.mtu) for bdf in due for last in [self._last[bdf]])
         for bdf in due:
@@ -305,7 +307,9 @@ class VfRig:
         mirror(self.node.root, links)
 
     def _fill_pf_table(self) -> None:
-        """Some VFs have settings of somebody else's, to which a release must go back; the others are as drivers begin them."""
+        """Give some VFs settings as if another program had made them, which a release must restore; the others have the
+        drivers' defaults.
+        """
         links = {link.name: link for link in list_links(self._asking)}
         used = VfState(mac="02:5e:ff:00:00:01", vlan=7, qos=1, max_tx_rate=5000, link_state=1)
         states = {

@@ -1,4 +1,4 @@
-"""sysfs of a rig with VFs, kept as a kernel would show it: what is in another namespace is not there.
+"""The sysfs of a rig with VFs, kept as a kernel would show it: a device in another namespace is not listed.
 
 Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
 """
@@ -13,17 +13,17 @@ from typing import Final
 from simnode.links import SeenLink
 from simnode.vf_folder import RigFolder, read_json, replace_text
 
-_AWAY: Final = ".away"  # where what is hidden of a function is kept
+_AWAY: Final = ".away"  # where the hidden parts of a function are kept
 _RDMA_KINDS: Final = ("infiniband", "infiniband_verbs", "infiniband_mad")
 
 
 def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:
-    """Makes the `net` folder of every function as sysfs would show it for these links of the host's namespace."""
+    """Make the `net` folder of every function as sysfs would show it for these links of the host's namespace."""
     at_home = {link.alias: link for link in links}
     for function in (host_root / "sys/bus/pci/devices").iterdir():
         folder, link = function / "net", at_home.get(function.name)
         if link is None and not folder.is_dir():
-            continue  # it never had one
+            continue  # it never had a device
         shown = sorted(folder.iterdir()) if folder.is_dir() else []
         if link is not None and shown and shown[0].name != link.name:
             shown[0].rename(folder / link.name)
@@ -37,7 +37,7 @@ def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:
 
 
 def settle_rdma(host_root: Path, folder: RigFolder) -> None:
-    """Exclusive mode: an ibdev that is in another namespace is not in the host's sysfs; the dead give theirs back."""
+    """Apply exclusive mode: an ibdev in another namespace is not in the host's sysfs; a dead namespace returns its own."""
     if not folder.rdma.exists():
         return
     away = {ibdev: at for ibdev, at in read_json(folder.rdma).items() if netns_inode(at["netns"]) == at["inode"]}
@@ -52,7 +52,7 @@ def settle_rdma(host_root: Path, folder: RigFolder) -> None:
 
 
 def netns_inode(path: str) -> int:
-    """0: there is no namespace (any more)."""
+    """Return the inode; 0 if there is no namespace (any more)."""
     try:
         return Path(path).stat().st_ino
     except OSError:

@@ -1,4 +1,4 @@
-"""The kernel's side of a PF's VFs, where there is no such hardware: rtnetlink requests in as they were sent, answers out.
+"""The kernel's side of a PF's VFs, without such hardware: takes rtnetlink requests as sent, returns answers.
 
 `VfTable.apply` is a whole exchange: RTM_GETLINK of a PF by name answers with the PF and all of its VFs, RTM_NEWLINK with an
 IFLA_VFINFO_LIST changes one and answers with an acknowledgement, anything else is refused as Linux refuses it. The octets are
@@ -62,7 +62,7 @@ _VLAN_INFO_SIZE: Final = 16  # sizeof(struct ifla_vf_vlan_info), its padding too
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfState:
-    """By the kernel's numbers."""
+    """The settings of a VF, by the kernel's numbers."""
 
     mac: str = "00:00:00:00:00:00"
     vlan: int = 0
@@ -81,9 +81,9 @@ class VfState:
 class PfState:
     index: int
     vfs: tuple[VfState, ...]
-    lose_mac: int = 0  # as many MACs to come are acknowledged and not kept
-    refuse: Mapping[str, str] = field(default_factory=dict)  # field of a VfState → the errno of who sets it
-    untold: tuple[str, ...] = ()  # spoofchk, trust: the driver does not tell
+    lose_mac: int = 0  # number of next MACs that are acknowledged and not kept
+    refuse: Mapping[str, str] = field(default_factory=dict)  # field of a VfState → the errno when it is set
+    untold: tuple[str, ...] = ()  # spoofchk, trust: the driver does not report them
 
 
 class _RefusedError(Exception):
@@ -94,7 +94,7 @@ class _RefusedError(Exception):
 
 
 class VfTable:
-    """PFs by the names of their network devices. Any number of threads and processes may use one file."""
+    """The PFs by the names of their network devices. Any number of threads and processes may use one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -107,7 +107,7 @@ class VfTable:
         }
 
     def write(self, pfs: Mapping[str, PfState]) -> None:
-        """In one step: who is killed in it leaves the old one."""
+        """Write in one step: a process killed meanwhile leaves the old one."""
         fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         fresh.write_text(json.dumps({name: asdict(pf) for name, pf in pfs.items()}, indent=1))
         fresh.replace(self._path)
@@ -118,7 +118,7 @@ class VfTable:
             self.write({**pfs, pf: decide(pfs[pf])})
 
     def apply(self, request: bytes) -> bytes:
-        """One exchange: all messages that answer the request."""
+        """Process one exchange: return all messages that answer the request."""
         try:
             return self._carry_out(request) + _end(request, 0)
         except _RefusedError as e:
@@ -161,7 +161,7 @@ class VfTable:
                 raise _RefusedError(errno.EINVAL, "no IFLA_VF_INFO")
             for setting, payload in _tlvs(info):
                 pf = _change(pf, setting, payload)
-                if setting in {_NODE_GUID, _PORT_GUID}:  # do_setvfinfo returns here, whatever else was asked for
+                if setting in {_NODE_GUID, _PORT_GUID}:  # do_setvfinfo returns here and ignores the rest of the request
                     break
         self.write({**pfs, name: pf})
 
@@ -173,7 +173,7 @@ class VfTable:
 
 
 def _change(pf: PfState, setting: int, payload: bytes) -> PfState:
-    """do_setvfinfo, with a driver that checks what they all check."""
+    """Change a VF as do_setvfinfo does, with a driver that checks what all drivers check."""
     if setting not in _SIZES:
         raise _RefusedError(errno.EOPNOTSUPP, f"VF attribute {setting}")
     if len(payload) < _SIZES[setting]:
@@ -248,7 +248,7 @@ def _describe(name: str, pf: PfState, *, with_vfs: bool) -> bytes:
 
 
 def _describe_vf(number: int, vf: VfState, untold: tuple[str, ...]) -> bytes:
-    """rtnl_fill_vfinfo, in its order."""
+    """Describe a VF as rtnl_fill_vfinfo does, in its order."""
     flags = {name: _NOT_TOLD if name in untold else getattr(vf, name) for name in ("spoofchk", "trust")}
     vlan_info = struct.pack("=III", number, vf.vlan, vf.qos) + vf.vlan_proto.to_bytes(2, "big") + bytes(2)
     return b"".join(
@@ -281,7 +281,7 @@ def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _end(request: bytes, code: int, words: str = "") -> bytes:
-    """struct nlmsgerr as a socket with NETLINK_CAP_ACK and NETLINK_EXT_ACK gets it."""
+    """Render the struct nlmsgerr that a socket with NETLINK_CAP_ACK and NETLINK_EXT_ACK gets."""
     sequence = _HEADER.unpack_from(request)[3]
     body = struct.pack("=i", -code) + request[: _HEADER.size] + (_tlv(1, words.encode() + b"\0") if words else b"")
     flags = _NLM_F_CAPPED | (_NLM_F_ACK_TLVS if words else 0)
