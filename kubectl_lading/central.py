@@ -181,7 +181,7 @@ def _checked(url: str) -> str:
     except ValueError:  # the port is not a number
         known = False
     if not known:
-        raise ConfigError(f"cannot use --central {url}: it is no URL", hint="http://HOST:8080, as of a port-forward")
+        raise ConfigError(f"cannot use --central {url}: it is not a URL", hint="http://HOST:8080, as of a port-forward")
     return url
 
 

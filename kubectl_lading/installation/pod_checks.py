@@ -22,7 +22,7 @@ def pods_assigned(now: Installation) -> Iterator[Said]:
 def pods_healthy(now: Installation) -> Iterator[Said]:
     if pods := now.workload.unhealthy:
         yield degraded(
-            f"{_pods(pods, 'has', 'have')} devices that fell ill: {listed(pods)}",
+            f"{_pods(pods, 'has', 'have')} devices that became unhealthy: {listed(pods)}",
             mend=f"kubectl lading pod {_flags(pods[0])}",
         )
 

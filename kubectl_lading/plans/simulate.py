@@ -105,7 +105,7 @@ def _read(file: str) -> str:
     except OSError as e:
         raise ConfigError(f"cannot read {file}: {e.strerror}") from e
     except UnicodeDecodeError as e:
-        raise ConfigError(f"cannot read {file}: it is no text: {e}") from e
+        raise ConfigError(f"cannot read {file}: it is not text: {e}") from e
 
 
 def draw(simulation: Simulation, *, wide: bool) -> RenderableType:

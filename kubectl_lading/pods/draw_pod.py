@@ -47,7 +47,7 @@ def draw_pod(report: PodReport, *, wide: bool) -> Iterator[RenderableType]:
 
 
 def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
-    yield "asks", report.asks or ("what stands below, by hand" if report.by_hand else "for no device of lading.dev/")
+    yield "asks", report.asks or ("the devices below, by hand" if report.by_hand else "for no device of lading.dev/")
     for key, value in report.by_hand.items():
         yield (
             key,

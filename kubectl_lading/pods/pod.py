@@ -65,7 +65,7 @@ async def _pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
 def _read_key(given: str) -> tuple[str, bytes]:
     key_id, _, file = given.partition("=")
     if not (key_id and file):
-        raise ConfigError(f"cannot use --public-key {given}: it is no ID=FILE", hint="the id stands in the pod's signature")
+        raise ConfigError(f"cannot use --public-key {given}: it is not ID=FILE", hint="the id is in the pod's signature")
     try:
         return key_id, Path(file).read_bytes()
     except OSError as e:

@@ -87,7 +87,7 @@ def _on_its_node(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[Eve
     if runs:
         healthy = pod.condition(DEVICES_HEALTHY)
         ill = healthy.message if healthy is not None and healthy.status == "False" else ""
-        said = f"runs on node {node}" + (", with devices that fell ill" if ill else "")
+        said = f"runs on node {node}" + (", with devices that became unhealthy" if ill else "")
         return Situation(stand=Stand.RUNNING, said=said, node=node, hint=ill)
     waits = tuple(f"{name}: {why}" for name, why in unstarted)
     return Situation(stand=Stand.STARTING, said=f"is bound to node {node}, and starts there", node=node, waits_for=waits)

@@ -62,7 +62,7 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
     total: TopRow
 
 
-@command("top", columns=(("NAMESPACE", "Or POD, or NODE: whom the row is about."), *COLUMNS), scope=Scope.PODS)
+@command("top", columns=(("NAMESPACE", "Or POD, or NODE: what the row is about."), *COLUMNS), scope=Scope.PODS)
 @click.argument("of", type=click.Choice([one.value for one in Of]), default=Of.NODES.value)
 @click.option("--sort", type=click.Choice([one.value for one in Sort]), default=Sort.HELD.value, show_default=True)
 def top(flags: Flags, of: str, sort: str) -> None:

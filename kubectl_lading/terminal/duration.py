@@ -21,7 +21,7 @@ class Duration(click.ParamType[float]):
             return value
         found = _DURATION.fullmatch(str(value))
         if not value or found is None:
-            self.fail(f"{value!r} is no duration: write it as 90s, 5m or 1h", param, ctx)
+            self.fail(f"{value!r} is not a duration: write it as 90s, 5m or 1h", param, ctx)
         hours, minutes, seconds = (int(part or 0) for part in found.groups())
         duration = float(hours * 3600 + minutes * 60 + seconds)
         if duration < self._least:
