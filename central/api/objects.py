@@ -44,7 +44,8 @@ class Node(_Wire, frozen=True):
 
 
 class LeaseSpec(_Wire, frozen=True):
-    """Times are for people, in RFC 3339 with microseconds: nobody decides by another machine's clock."""
+    """The spec of a Lease. Its times, in RFC 3339 with microseconds, are for people: no replica decides by another machine's
+    clock."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0

@@ -1,4 +1,5 @@
-"""This moment as Kubernetes writes it: RFC 3339, in UTC. Source: metav1.Time and metav1.MicroTime of k8s.io/apimachinery."""
+"""Write the current time as Kubernetes does: RFC 3339, in UTC. Source: metav1.Time and metav1.MicroTime of
+k8s.io/apimachinery."""
 
 from datetime import UTC, datetime
 

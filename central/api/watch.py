@@ -54,10 +54,10 @@ class Unreadable:
 
 class Sink(Protocol[T_contra]):
     def replaced(self, objects: "Sequence[T_contra | Unreadable]", version: str) -> None:
-        """These were all at the version; whatever is not among them is gone."""
+        """Replace all known objects with these, listed at `version`. An object that is not among them is gone."""
 
     def changed(self, obj: "T_contra | Unreadable") -> None:
-        """New, or another than before."""
+        """Take in an object that is new or has changed."""
 
     def removed(self, gone: Ident, version: str) -> None:
         """By the version at the latest."""
@@ -181,9 +181,9 @@ class Reflector(Generic[T]):
                 await slices.pause()
 
     async def _follow(self) -> bool:
-        """One watch, to its end; whether the next can go on from there. One that never said a word is either about a kind that
-        nobody changes, or from the future: after a store was restored from a backup, it counts versions anew, and such a watch
-        is silent (tried with 1.36). A list does for both."""
+        """Follow one watch to its end. Return whether the next watch can go on from there. A watch without any event watches
+        either a kind that does not change, or a version in the future: after a store was restored from a backup, it counts
+        versions anew, and such a watch is silent (tried with 1.36). In both cases a list is right."""
         loop = asyncio.get_running_loop()
         began, silent = loop.time(), True
         events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
@@ -207,7 +207,7 @@ class Reflector(Generic[T]):
         else:
             obj = self._parse(event.object)
             if not obj.metadata.uid:
-                raise MalformedError(f"cannot watch {self._resource.path()}: an event about nobody")
+                raise MalformedError(f"cannot watch {self._resource.path()}: an event without a uid")
             self._tell(obj.metadata, obj)
 
     def _tell(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
@@ -224,7 +224,7 @@ class Reflector(Generic[T]):
         try:
             return _BARE.decode(event.object).metadata
         except msgspec.DecodeError as e:
-            raise MalformedError(f"cannot watch {self._resource.path()}: {event.type} of nobody: {e}") from e
+            raise MalformedError(f"cannot watch {self._resource.path()}: {event.type} without metadata: {e}") from e
 
     def _parse(self, raw: msgspec.Raw) -> T | Unreadable:
         try:

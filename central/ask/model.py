@@ -85,7 +85,7 @@ class Ask:
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
     partition: PartitionPolicy | None = None  # None: the cluster's default
-    sharing: Sharing | None = None  # of the shares; whole cards have nobody beside them
+    sharing: Sharing | None = None  # of the shares; a whole card is not shared
     _hash: int = field(init=False, repr=False, compare=False)  # each decision looks it up eight times
 
     def __post_init__(self) -> None:

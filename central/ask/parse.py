@@ -1,10 +1,10 @@
-"""What a pod asks for: its `resources.limits` and annotations into one Ask.
+"""Parse a pod's device request: its `resources.limits` and annotations become one Ask.
 
-None where it asks for nothing of ours. BadAsk where what stands there has no meaning, in words for the person who wrote it:
-amounts that are none, a request that differs from its limit, a whole card and a share of one in one container, a resource or
-annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
-value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. The first
-problem is told. Zero counts as absent.
+The result is None if the pod requests no device of Lading, and BadAsk if the request is invalid, with a message for its author:
+an amount that is not valid, a request that differs from its limit, a whole card and a share of one in one container, a resource
+or annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
+value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. Only the
+first problem is reported. Zero counts as absent.
 
 Source: docs/reference.md, "What a pod asks for".
 """
@@ -264,7 +264,7 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
 
 
 def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
-    """What the node refuses on a pod with an assignment is said before the pod holds devices there."""
+    """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
     for key in annotations:
         if key == GRANT or key in {MANUAL_GPUS, MANUAL_VFS} or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")):
             raise _BadAskError(f"cannot use {_shown(key)}: the pod asks for devices in resources.limits; keep one of the two")

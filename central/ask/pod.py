@@ -1,8 +1,8 @@
 """The few fields of a Pod that central reads: from the watch, from kube-scheduler's requests, from a manifest.
 
-Decoded from JSON with msgspec, which skips all else without building it: a pod of 4 KB costs a few microseconds. A field of
-another type than Kubernetes gives it is a msgspec.ValidationError, for whoever decodes. Frozen and without cycles, so that the
-garbage collector need not look at 100,000 of them.
+They are decoded from JSON with msgspec, which skips all other fields without building them: a pod of 4 KB costs a few
+microseconds. A field whose type is not that of Kubernetes raises msgspec.ValidationError in the decoder. The structs are frozen
+and without cycles, so that the garbage collector need not look at 100,000 of them.
 
 Source: k8s.io/api/core/v1, as of v1.36.
 """
@@ -15,7 +15,7 @@ from lading.vocabulary import PodUid
 
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central tells of devices that fell ill
 
-# The API server writes text. A manifest may have numbers, and `cpu: 0.5` of somebody else's must not make it unreadable.
+# The API server writes text. A manifest may have numbers, and `cpu: 0.5` of another container must not make it unreadable.
 Amount = str | int | float
 
 

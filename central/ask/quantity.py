@@ -26,7 +26,7 @@ _SCALE: Final = {
 
 @lru_cache(maxsize=4096)  # some dozen amounts, of a hundred thousand pods
 def parse_quantity(value: str | int) -> Fraction | None:
-    """An int is what YAML's `1` without quotes is."""
+    """Return the quantity as a fraction. An int is what YAML's `1` without quotes is."""
     if isinstance(value, int):
         return Fraction(value)
     match = _SYNTAX.fullmatch(value) if len(value) <= _LONGEST else None

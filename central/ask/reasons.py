@@ -1,8 +1,8 @@
-"""The form of the codes by which central refuses a pod, and those that are about the pod or its Binding, whatever the node has.
+"""Define the reason codes with which central refuses a pod because of the pod or its Binding, regardless of the node.
 
-Each code has a sentence. kube-scheduler is told both, in one fixed text: it groups nodes by it. With
-`central.fit.model.Missing`, which is about a node, this is the closed list of central; what a node refuses by is
-`lading.reasons`. docs/reasons.md explains all.
+Each code has a sentence. kube-scheduler receives both, in one fixed text, because it groups nodes by the text. These codes and
+`central.fit.model.Missing`, which is about a node, are all codes of central; the codes of a node are in `lading.reasons`.
+docs/reasons.md explains all.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Coded(StrEnum):
-    """Has no members: those that inherit have them, as code and sentence."""
+    """A base without members: its subclasses have them, as code and sentence."""
 
     text: str
     shown: str
@@ -23,23 +23,23 @@ class Coded(StrEnum):
         return member
 
     def about(self, detail: str) -> str:
-        """Shown with words of this case, in place of the sentence."""
+        """Return the code with a detail of this case in place of the sentence."""
         return f"{detail} ({self})"
 
 
 class OfPod(Coded):
-    """Why a pod is given no node, whatever they have."""
+    """Why a pod gets no node, regardless of the nodes' devices."""
 
-    REQUEST_MALFORMED = "request-malformed", "what the pod asks for has no meaning"
+    REQUEST_MALFORMED = "request-malformed", "invalid device request"
     BOUND_ELSEWHERE = "bound-elsewhere", "pod is being bound to another node"
     POD_ENDED = "pod-ended", "pod has ended"
 
 
 class OfBinding(Coded):
-    """Why a pod that had been given a node is not bound to it, or not yet. kube-scheduler tries again."""
+    """Why a pod that had a node is not bound to it, or not yet. kube-scheduler tries again."""
 
-    POD_UNKNOWN = "pod-unknown", "central does not know the pod yet; this is retried by itself"
-    DEVICES_TAKEN = "devices-taken", "its devices are not free there any more; this is retried by itself"
-    BINDING_REFUSED = "binding-refused", "the API server does not take the Binding"
+    POD_UNKNOWN = "pod-unknown", "central does not know the pod yet; this is retried automatically"
+    DEVICES_TAKEN = "devices-taken", "its devices are not free there any more; this is retried automatically"
+    BINDING_REFUSED = "binding-refused", "the API server refused the Binding"
     BINDING_UNCLEAR = "binding-unclear", "it is not known whether the pod is bound"
-    NOT_LEADING = "not-leading", "this central does not lead any more; whether the pod is bound, the next leader sees"
+    NOT_LEADING = "not-leading", "this replica is no longer the leader; the next leader finds out whether the pod is bound"

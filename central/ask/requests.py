@@ -58,7 +58,7 @@ def _of_pod(pod: Pod, resource: str) -> int:
 
 
 def _most_while_starting(containers: Iterable[Container], resource: str) -> tuple[int, int]:
-    """The most that init containers use at one time, and what the sidecars go on using."""
+    """Return the most that init containers use at one time, and what the sidecars go on using."""
     most = sidecars = 0
     for container in containers:
         amount = _of_container(container, resource)
@@ -70,7 +70,7 @@ def _most_while_starting(containers: Iterable[Container], resource: str) -> tupl
 
 
 def _of_container(container: Container, resource: str) -> int:
-    """A limit alone is a request too: in the API server's objects that is filled in."""
+    """Return the container's request. A limit alone is a request too: the API server fills it in."""
     amounts: Resources = container.resources
     for said in (amounts.requests, amounts.limits):
         if resource in said:

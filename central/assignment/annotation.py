@@ -53,7 +53,7 @@ class _Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
 
 class _Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """Without the namespace: it is the pod's, and nobody else's word is asked for it."""
+    """The sharing labels, without the namespace: that is always the pod's own."""
 
     affinity: _Label = ""
     anti_affinity: _Label = ""
@@ -96,7 +96,8 @@ def render_assignment(
     roles: Sequence[tuple[str, Role]],
     sharing: Sharing | None = None,
 ) -> str:
-    """The same arguments give the same bytes: a Binding that is sent again carries what was signed first."""
+    """Return the annotation's text. The same arguments give the same bytes: a Binding that is sent again carries what was
+    signed first."""
     order = _starting_order(placed, roles)
     at_once = _less_than_the_sum(placed, roles)
     named = name_vfs(placed, roles)
@@ -106,7 +107,8 @@ def render_assignment(
 
 
 def name_vfs(placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]) -> dict[PciAddress, str]:
-    """The interfaces' names in the pod, whose containers are in one network namespace: a VF of several of them has one name."""
+    """Return the interface names in the pod by VF. Its containers are in one network namespace: a VF that several have has one
+    name."""
     vfs = dict.fromkeys(vf.bdf for name in _starting_order(placed, roles) for vf in placed[name].vfs)
     return {bdf: f"rdma{number}" for number, bdf in enumerate(vfs)}
 
@@ -164,8 +166,8 @@ def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: in
 
 
 def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -> OwnAssignment | BadAssignment:
-    """What the pod takes is computed from its containers' roles, not believed: `pod_memory_mib` is written for the node.
-    `namespace`: the pod's, where its sharing labels mean something."""
+    """Parse the pod's assignment. What the pod takes is computed from its containers' roles, not read from the annotation:
+    `pod_memory_mib` is written for the node. `namespace` is the pod's; its sharing labels apply there."""
     try:
         found = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair

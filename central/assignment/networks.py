@@ -1,13 +1,13 @@
 """A pod's VFs as Multus' networks: for a cluster whose own CNI (Multus with sriov-cni, or host-device) brings them into pods.
 
 CNI runs before the node makes any container, and Multus reads the pod at the API server: so which VFs a pod has must be in its
-annotations when it is bound, and the Binding writes both at once. Enters: what the pod's `k8s.v1.cni.cncf.io/networks` says,
-its VFs with their names in the pod, and the configured NetworkAttachmentDefinition. Leaves: the annotation, with the pod's
-other networks as they are, before ours. One of ours that the pod names itself is left out: only central says which VF that is.
-Refused: an annotation that Multus could not read either.
+annotations when it is bound, and the Binding writes both at once. Input: the pod's `k8s.v1.cni.cncf.io/networks`, its VFs with
+their names in the pod, and the configured NetworkAttachmentDefinition. Output: the annotation, with the pod's other networks
+unchanged, before those that central adds. An entry of the pod for the configured definition is left out: only central decides
+which VF that is. An annotation that Multus could not read either is refused.
 
 `deviceID` reaches a plugin with the capability of that name (host-device) as `runtimeConfig.deviceID`. sriov-cni takes it from
-its configuration alone: there each VF has a definition of its own, and `{vf}` in the name says whose.
+its configuration alone: there each VF has a definition of its own, and `{vf}` in its name is replaced by the VF.
 
 Source: Kubernetes Network Custom Resource Definition De-facto Standard v1.3, §4.1; Multus 4 (types.NetworkSelectionElement).
 """
@@ -68,7 +68,7 @@ def parse_vf_network(text: str) -> VfNetwork | None:
 
 
 def add_networks(own: str, pod_namespace: str, vfs: Iterable[tuple[PciAddress, str]], network: VfNetwork) -> str | Unreadable:
-    """What the annotation is to be: `own`, unchanged, where there is nothing to add or to leave out. `vfs`: with their names in
+    """Return the new annotation: `own`, unchanged, if there is nothing to add or to leave out. `vfs` come with their names in
     the pod. The same arguments give the same text."""
     there = _parse(own)
     if isinstance(there, Unreadable):

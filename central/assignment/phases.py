@@ -55,7 +55,7 @@ def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer
 
 
 def add_up(containers: Iterable[PlacedContainer]) -> dict[GpuUuid, Amounts]:
-    """The shares of containers that run at the same time, by card."""
+    """Return the shares of containers that run at the same time, by card."""
     return _beside({}, containers)
 
 

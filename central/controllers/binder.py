@@ -108,11 +108,11 @@ class Binder:
 
     @property
     def unclear(self) -> int:
-        """Bindings of which nobody knows yet how they ended."""
+        """Return the number of Bindings whose outcome is not known yet."""
         return len(self._settling)
 
     async def close(self) -> bool:
-        """What is unclear stays so: whoever leads next reads it from the API server. True: nothing is."""
+        """Stop binding. Return whether every outcome is known. The next leader reads unknown ones from the API server."""
         self._closed = True
         tasks = [*self._binding.values(), *self._settling]
         for task in tasks:
@@ -137,7 +137,7 @@ class Binder:
             self._say(Event.BIND_REFUSED, reserved, str(e))
             return OfBinding.BINDING_REFUSED.about(str(e))
         except BaseException as e:
-            # Unclear, malformed, an error of ours, or cancelled: it may have been carried out.
+            # Unclear, malformed, a bug in central, or cancelled: it may have been carried out.
             self._settle_later(reserved)
             self._outcomes[BindOutcome.UNCLEAR] += 1
             self._say(Event.BIND_UNCLEAR, reserved, f"{type(e).__name__}: {e}")
@@ -187,7 +187,8 @@ class Binder:
         raise refused
 
     def _annotations(self, reserved: Reservation, networks: str) -> dict[str, str] | Unreadable:
-        """What the API server is to merge into the pod's. `networks`: what the pod has, in the version that is bound."""
+        """Return the annotations that the API server is to merge into the pod's. `networks` is the pod's annotation in the
+        version that is bound."""
         annotations = {ASSIGNMENT: reserved.assignment}
         if self._signer:
             annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
@@ -203,10 +204,10 @@ class Binder:
         if is_bound_by(reserved, now):
             return ""
         self._scheduler.release(reserved)
-        self._say(Event.BIND_REFUSED, reserved, f"somebody else bound it to {now.spec.node_name}")
-        return OfPod.BOUND_ELSEWHERE.about(f"the pod was bound to {now.spec.node_name} by somebody else")
+        self._say(Event.BIND_REFUSED, reserved, f"another scheduler bound it to {now.spec.node_name}")
+        return OfPod.BOUND_ELSEWHERE.about(f"another scheduler bound the pod to {now.spec.node_name}")
 
-    # ---- when nobody knows
+    # ---- when the outcome is not known
 
     def _settle_later(self, reserved: Reservation) -> None:
         if self._closed:

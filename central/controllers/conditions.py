@@ -1,14 +1,14 @@
-"""What pods have to be told of the health of their devices: a condition of each that holds one which fell ill.
+"""Compute the pod conditions about the health of devices: one for each pod that holds a device that became unhealthy.
 
-Enters: a node's room, who holds what of it by assignment or grant, and what the pods' conditions say already. Leaves: a word
-for each pod whose condition says something else than is so. A pod is told nothing before one of its devices falls ill for the
-first time: whoever has no such condition has healthy devices, and 100,000 pods have none.
+Input: a node's room, which pods hold its devices by assignment or grant, and the current conditions of the pods. Output: a Word
+for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes unhealthy for the first
+time: a pod without the condition has healthy devices, and 100,000 pods have none.
 
-What was said is kept where it was said, in the pod: a new leader reads it there and repeats nothing. A word is known by its
-text, so that one about the same devices and reasons is the same.
+The condition itself, in the pod, is the record of what was written: a new leader reads it there and repeats nothing. Two words
+about the same devices and reasons have the same text and are equal.
 
-A card's ill health is that of its MIG instances, a PF's that of its VFs. A device that the node does not report any more is
-ill: its pod can not get it again. Cordons are no illness, and of a node without a report nothing is known.
+An unhealthy card makes its MIG instances unhealthy, an unhealthy PF its VFs. A device that the node does not report any more is
+unhealthy: its pod cannot get it again. A cordon does not make a device unhealthy. Of a node without a report nothing is known.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class Conditions:
         self._changed[pod.spec.node_name] = None
 
     def put(self, word: Word, version: int) -> None:
-        """It was said. What the watch shows of the pod before that version is late."""
+        """Record that the condition was written. What the watch shows of the pod before that version is out of date."""
         self._said[word.pod.pod] = Said(healthy=word.healthy, message=word.message, version=version)
 
     def forget(self, uid: PodUid) -> None:

@@ -113,7 +113,7 @@ class Warner:
         return chosen[:AT_ONCE]
 
     def _words_on(self, name: str) -> tuple[list[Word], bool]:
-        """What is to be said to pods there; and whether that is all as long as nothing changes."""
+        """Return the conditions to write to pods there, and whether these are all as long as nothing changes."""
         room = self._ledger.room(name)
         if not concerns(room, self._ledger.holds_on(name), self._conditions):
             return [], True
@@ -123,13 +123,15 @@ class Warner:
         return words, not words and not any(map(self._is_coming, holders))
 
     def _is_there(self, held: Held, name: str) -> bool:
-        """The API server has it bound to this node, and it is not at its end: no node writes into pods of others."""
+        """Return whether the API server has the pod bound to this node and not ended: no node writes into pods of other
+        nodes."""
         load = self._ledger.load_of(held.holder.pod)
         ends = held.record is not None and held.record.deleting
         return load is not None and load.node == name and bool(held.holder.name) and not ends
 
     def _is_coming(self, held: Held) -> bool:
-        """It is being bound, or the watch is late. What it holds will not change by that, and nobody else would tell us."""
+        """Return whether the pod is being bound, or the watch is late. What it holds will not change by that, so that no other
+        event would follow."""
         uid = held.holder.pod
         return self._ledger.load_of(uid) is None and not self._ledger.has_ended(uid)
 
@@ -150,7 +152,7 @@ class Warner:
             failing.word = word
             quiet_s = failing.backoff.failed(at_least_s=e.retry_after_s)
             if failing.backoff.failures == 1:
-                self._write(word, f"not told yet: {e}: {word.message}")
+                self._write(word, f"not written yet: {e}: {word.message}")
         else:
             self._failing.pop(uid, None)
             self._conditions.put(word, _version_in(answer))

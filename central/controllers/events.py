@@ -1,7 +1,7 @@
-"""Tells people of what central did to their pods, or found: Kubernetes Events, as `kubectl describe pod` shows them.
+"""Record what central did to pods, or found, as Kubernetes Events, which `kubectl describe pod` shows.
 
-An Event is news, not state: it is sent once, one after the other, and what can not be sent is dropped, as is what comes faster
-than the API server takes it. Nobody waits for it.
+An Event is not state: Events are sent once, one after the other. One that cannot be sent is dropped, and so are Events that
+come faster than the API server takes them. No other work waits for an Event.
 
 Source: core/v1 Event, k8s.io/api, as of v1.36.
 """

@@ -48,7 +48,8 @@ class PodFeed:
         unassigned: Callable[[Pod], None],
         accepts: Callable[[str, str], bool] = lambda text, signature: True,
     ) -> None:
-        """`accepts` tells whether a configured key signed an assignment; by default every assignment counts."""
+        """Create the handler. `accepts` returns whether a configured key signed an assignment; by default every assignment
+        counts."""
         self._accepts = accepts
         self._accepted: dict[PodUid, tuple[bytes, bool]] = {}  # the hash of assignment and signature, and the result
         self._ledger = ledger
@@ -59,8 +60,8 @@ class PodFeed:
         self._told: set[PodUid] = set()  # of which the log, and its events, speak already
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
-        """A pod that kube-scheduler named and no watch has shown ends here too, with what is reserved for it, unless it is
-        newer than the list."""
+        """Replace all pods. A pod that kube-scheduler named and no watch has shown ends here too, with what is reserved for it,
+        unless it is newer than the list."""
         listed = {PodUid(one.metadata.uid) for one in objects}
         self._told &= listed
         self._accepted = {uid: known for uid, known in self._accepted.items() if uid in listed}

@@ -1,21 +1,21 @@
-"""Wakes pods that were refused, once there is room for them.
+"""Requeue pods that were refused, once there is room for them.
 
 kube-scheduler does not know when devices become free: a pod that an extender refused waits up to five minutes, unless something
 happens to it. So central *touches* it: a patch of its status moves it to the front of kube-scheduler's queue at once (seen with
-1.36; any change does). It happens after the ledger released, never before, or the pod would be refused again and wait.
+1.36; any change does). It happens after the ledger released the devices, never before: else the pod would be refused again.
 
 Room that appears begins a new *round* for each ask that it fits. In a round every refused pod is woken at most once, while
 there is room, a few for each node with room at a time, whatever they ask. One half of these places is for the first in line,
-by priority and then by age; the other half for those who had no turn for the longest time, because the first in line may be
-pods for which this is no room (another taint, no cpu), and new rounds may come faster than one ends. A pod that is refused once
+by priority and then by age; the other half for the pods that had no turn for the longest time, because the first in line may be
+pods that cannot use this room (another taint, no cpu), and new rounds may come faster than one ends. A pod that is refused once
 more had its turn: it waits for the next round.
 
-Only what got room is judged, for each ask: never all nodes, but for an ask whose affinity group left its card. That may be more
-than one look has time for (all nodes of a cluster at once when central starts, ten thousand asks). Then the newest and the
-oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it goes in slices: a
-look never keeps the loop.
+For each ask only nodes that got room are judged, never all nodes, except for an ask whose affinity group left its card. That
+may be more than one look has time for (all nodes of a cluster at once when central starts, ten thousand asks). Then the newest
+and the oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it is done in
+slices: a look never blocks the loop.
 
-Room that is held for a pod (*nominated*) is in nobody's round: that pod is woken when its room is complete.
+Room that is held for a pod (*nominated*) is in no round: that pod is woken when its room is complete.
 
 Source: k8s.io/kubernetes/pkg/scheduler (activeQ, backoffQ, unschedulable pods), checked in tests/cluster.
 """
@@ -39,7 +39,7 @@ from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 0.1  # between two looks; kube-scheduler's own back-off of up to 1 s comes on top
-JUDGED_S: Final = 0.3  # of one look for judging what got room; then whoever is found so far is woken
+JUDGED_S: Final = 0.3  # of one look for judging what got room; then the pods found so far are woken
 GOING_ON_S: Final = 0.1  # of one look for what a filter had no time for
 FOR_EACH_NODE: Final = 8  # pods woken in one look: most nodes have so many cards
 FIRST: Final = FOR_EACH_NODE // 2  # of these: the first in line
@@ -194,7 +194,7 @@ class Waker:
                 yield pod, current
 
     def _still_fits(self, current: _Round, name: str) -> bool:
-        """Looked at once in a look, for those who would have the place."""
+        """Return whether the ask still fits the node; evaluated once in a look."""
         if current.nodes.get(name) != self._look:
             if not self._scheduler.fits_on(current.ask, name):
                 current.nodes.pop(name, None)

@@ -33,7 +33,7 @@ class Signer:
 
 
 def load_signer(path: Path, key_id: str, others: Mapping[str, Ed25519PublicKey] | None = None) -> Signer:
-    """Raises ConfigError for a file that can not be read or holds another kind of key."""
+    """Load the key that signs assignments. Raise ConfigError for a file that cannot be read or holds another kind of key."""
     hint = "openssl genpkey -algorithm ed25519 -out KEY.pem"
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)

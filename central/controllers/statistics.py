@@ -43,7 +43,7 @@ class Amounts(NamedTuple):
 class Overview:
     nodes: Mapping[NodeState, int]
     gpus: Amounts  # one that is held in part is held
-    mig_gpus: int  # in MIG mode, of which nobody has an instance; no others of these
+    mig_gpus: int  # in MIG mode, without a held instance; no others of these
     memory_mib: Amounts  # as below, of GPUs that are not in MIG mode
     core_percent: Amounts
     vfs: Amounts
@@ -146,7 +146,7 @@ class Survey:
         return self._parts[-1]
 
     async def _unusable(self, free: Sequence[Free], slices: Slices) -> float:
-        """The mean over the pods to expect that ask for GPUs."""
+        """Return the mean over the pods to expect that ask for GPUs."""
         total, mass = 0, 0
         for kind, weight in self._forecast.workload.kinds:
             if kind.cpu_only:

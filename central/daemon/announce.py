@@ -1,8 +1,8 @@
-"""Points the Service at the replica that leads: an EndpointSlice with one address, written by whoever begins to answer.
+"""Point the Service at the leader: an EndpointSlice with one address, written by the replica that becomes leader.
 
 A Service with a selector would send every other connection to a replica that answers 503, and leaving a standby unready would
-stall a rollout. So the Service has no selector. A leader that lost the lease takes nothing back: the next one overwrites it,
-and until then its 503 is the truth. It is written again from time to time, should somebody have deleted it.
+stall a rollout. So the Service has no selector. A leader that lost the lease does not remove its address: the next leader
+overwrites it, and until then a 503 is the right answer. The slice is written again at intervals, in case it was deleted.
 
 Source: "Services without selectors"; discovery.k8s.io/v1 EndpointSlice; server-side apply.
 """

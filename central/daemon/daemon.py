@@ -54,7 +54,8 @@ class Replica:
         return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
 
     def gained(self) -> None:
-        """A replica that could not renew in time may lead again a moment later, without the wait that another one has."""
+        """Begin a term of leadership. A replica that could not renew in time may lead again a moment later, without the wait
+        that another replica has."""
         self.term = self._make_term().begin(after_s=max(0.0, self._begins_at - self._clock()))
 
     def lost(self) -> None:
@@ -68,7 +69,7 @@ class Replica:
             self.term = None
 
     async def close(self) -> bool:
-        """True: how every Binding ended is known, and another replica may lead at once."""
+        """End all terms. Return whether the outcome of every Binding is known, so that another replica may lead at once."""
         self.lost()
         return all(clear is True for clear in await asyncio.gather(*self._ending, return_exceptions=True))
 
@@ -211,18 +212,19 @@ async def run(settings: Settings, log: Log) -> None:
 
 
 async def _never_silent() -> str:
-    """Whoever hears this has heard the loop."""
+    """Return an empty text, no error: any answer shows that the loop runs."""
     return ""
 
 
 def _conditions(leadership: Replica, election: Election) -> tuple[Condition, ...]:
-    """A replica that waits is ready to wait; one that leads is ready once it has read everything."""
+    """Return the readiness conditions. A standby is ready to wait; a leader is ready once it has read everything."""
     reading = election.is_leader() and not leadership.leads()
     return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
 
 
 async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Replica) -> None:
-    """What runs in the background never ends by itself. If it does, its error ends the daemon: a new one reads all anew."""
+    """Wait until the daemon is to stop. The background tasks never end by themselves: if one does, raise its error, which ends
+    the daemon; a new process reads everything again."""
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():

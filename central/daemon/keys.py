@@ -35,7 +35,8 @@ def new_key(argv: Sequence[str]) -> None:
 
 
 def write_pair(folder: Path, key_id: str) -> tuple[Path, Path]:
-    """The private key's file, readable by its owner only, and the public one's. Neither may be there."""
+    """Write a key pair. Return the file of the private key, readable by its owner only, and that of the public one. Neither
+    file may exist."""
     key = Ed25519PrivateKey.generate()
     sign(key, key_id, "")  # an id that can not be written is an error now
     private, public = folder / f"{key_id}.pem", folder / f"{key_id}.pub.pem"

@@ -75,7 +75,8 @@ class Leadership:
         page: bool = False,
         counts: Counts | None = None,
     ) -> None:
-        """`counts`: the process's, which go on from term to term. `foreign`: annotations that are not read."""
+        """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
+        read."""
         self._foreign = foreign
         self.ledger = Ledger()
         self.pending = PendingPods()
@@ -178,7 +179,7 @@ class Leadership:
         self._over = True
 
     async def end(self) -> bool:
-        """A Binding that is under way is left to whoever leads next. True: there is none."""
+        """End the term. A Binding that is under way is left to the next leader. Return whether there is none."""
         self.stop()
         for task in self.tasks:
             task.cancel()
@@ -214,7 +215,7 @@ class Leadership:
         self._evictor.refused(pod, names)  # which is made from the scheduler
 
     def _unassigned(self, pod: Pod) -> None:
-        """It runs without the devices that it asks for, or is refused by its node."""
+        """Report a pod that runs without the devices that it asks for, or is refused by its node."""
         metadata, spec = pod.metadata, pod.spec
         why = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
         fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}

@@ -61,7 +61,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    holder: str  # "" for nobody
+    holder: str  # "" if no replica holds it
     duration_s: int
     version: str = ""  # of the object; "" where it is not there yet
     acquired: str = ""
@@ -122,8 +122,8 @@ class KubeLease:
 
 
 class Election:
-    """`gained` and `lost` are called on the loop, in turns; `lost` at the renew deadline at the latest. Nobody else has the
-    identity: a process that was started anew is another candidate."""
+    """The election of the leader. `gained` and `lost` are called on the loop, in turns; `lost` at the renew deadline at the
+    latest. No other process has the identity: a restarted process is another candidate."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Election:
         self._leading = False  # `gained` was called, and `lost` not yet
         self._record: Record | None = None  # as last seen
         self._since: float | None = None  # it is so; None before the first look
-        self._current = False  # nobody can have changed it but by taking over: no look needed before writing
+        self._current = False  # only a replica that took over can have changed it: no read needed before writing
         self._failing = False  # and the log says so already
 
     @property

@@ -1,9 +1,8 @@
-"""What central counts as it answers, and the gauges that are read when somebody asks.
+"""Count requests and answers, and compute the gauges at each scrape.
 
-Enters: requests and how they were answered; what the process did (counts.py); the term that is now. Leaves: a registry of its
-own. A scrape reads numbers that are there: nodes are counted beside it (survey.py), and only pods that wait are looked at.
-Label values come from closed lists (verbs, reasons, states): neither a pod nor a node nor a device makes a series. On the
-loop's thread.
+Input: requests and their answers; what the process did (counts.py); the current term. Output: a registry of its own. A scrape
+reads numbers that exist already: nodes are counted in the background (statistics.py), and only pending pods are read. Label
+values come from closed lists (verbs, reasons, states): no pod, node or device makes a series. All runs on the loop's thread.
 
 Source: prometheus.io/docs/practices/naming.
 """
@@ -28,7 +27,7 @@ from lading import __version__
 
 _BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0)
 _REASONS: Final = (*Missing, *OfPod)
-_UNKNOWN: Final = "unknown"  # a pod that an earlier leader refused, and nobody has asked about since
+_UNKNOWN: Final = "unknown"  # a pod that an earlier leader refused, with no request about it since
 
 
 class Metrics:
@@ -40,7 +39,7 @@ class Metrics:
         leads: Callable[[], bool],
         transitions: Callable[[], int],
     ) -> None:
-        """`transitions`: of the lease, as last seen."""
+        """Create the registry. `transitions` returns those of the lease, as last seen."""
         self.registry = CollectorRegistry(auto_describe=True)
         self._took = Histogram(
             "lading_central_request_seconds",
@@ -74,12 +73,12 @@ class _State(Collector):
         return ()  # else the registry would collect once to learn the names
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build = GaugeMetricFamily("lading_build_info", "The running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield GaugeMetricFamily("lading_central_leader", "1 while this replica leads and answers.", value=int(self._leads()))
         yield CounterMetricFamily(
-            "lading_central_lease_transitions", "Changes of leader, as the lease says.", self._transitions()
+            "lading_central_lease_transitions", "Changes of leader, as the lease counts them.", self._transitions()
         )
         yield from _of_counts(self._counts)
         term = self._term()
@@ -96,29 +95,33 @@ class _State(Collector):
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
-    """Of the process, whoever leads now."""
+    """Yield the metrics of the process, which do not depend on the current leader."""
     refusals = CounterMetricFamily(
-        "lading_central_refusals", "Answers that named no node, by what most nodes said.", labels=["reason"]
+        "lading_central_refusals", "Answers that named no node, by the reason of most nodes.", labels=["reason"]
     )
     for reason in _REASONS:
         refusals.add_metric([reason], counts.refused[reason])
     yield refusals
-    bindings = CounterMetricFamily("lading_central_bindings", "Bindings by how they ended.", labels=["outcome"])
+    bindings = CounterMetricFamily("lading_central_bindings", "Bindings by outcome.", labels=["outcome"])
     for outcome in BindOutcome:
         bindings.add_metric([outcome], counts.bound[outcome])
     yield bindings
-    evictions = CounterMetricFamily("lading_central_evictions", "Pods to be evicted.", labels=["reason", "outcome"])
+    evictions = CounterMetricFamily(
+        "lading_central_evictions", "Evictions of pods, by reason and outcome.", labels=["reason", "outcome"]
+    )
     for cause in (PREEMPTED, CONFLICT):
         for evicted in EvictOutcome:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions
-    yield CounterMetricFamily("lading_central_preemptions", "Pods for which room was begun to be made.", counts.nominated)
+    yield CounterMetricFamily("lading_central_preemptions", "Pods for which preemption was started.", counts.nominated)
     yield CounterMetricFamily("lading_central_wakes", "Refused pods that were woken.", counts.woken)
 
 
 def _of_watches(term: Leadership) -> Iterator[Metric]:
     silent = GaugeMetricFamily(
-        "lading_central_watch_silent_seconds", "Since the API server said anything of these.", labels=["resource"]
+        "lading_central_watch_silent_seconds",
+        "Seconds since the API server last sent anything about these.",
+        labels=["resource"],
     )
     failures = CounterMetricFamily("lading_central_watch_failures", "Lists and watches that failed.", labels=["resource"])
     for watch in term.watches:
@@ -136,7 +139,7 @@ def _of_pods(pending: PendingPods) -> Iterator[Metric]:
     pods.add_metric(["other"], len(pending) - refused)
     yield pods
     waiting = GaugeMetricFamily(
-        "lading_central_pods_waiting", "Pods that were refused, by what most nodes said.", labels=["reason"]
+        "lading_central_pods_waiting", "Pods that were refused, by the reason of most nodes.", labels=["reason"]
     )
     for reason in (*_REASONS, _UNKNOWN):
         waiting.add_metric([reason], tally[reason])
@@ -150,7 +153,7 @@ def _of_bindings(term: Leadership) -> Iterator[Metric]:
         value=len(term.ledger.reservations()),
     )
     yield GaugeMetricFamily(
-        "lading_central_bindings_unclear", "Of them, those of which nobody knows how they ended.", value=term.unclear_bindings
+        "lading_central_bindings_unclear", "Bindings whose outcome is not known yet.", value=term.unclear_bindings
     )
 
 
@@ -176,14 +179,16 @@ def _by_state(name: str, help_text: str, amounts: Amounts) -> GaugeMetricFamily:
 
 def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "lading_central_fragmentation_ratio", "Of what is free, the part that pods to expect can not use.", seen.fragmentation
+        "lading_central_fragmentation_ratio", "Part of the free capacity that expected pods cannot use.", seen.fragmentation
     )
-    yield GaugeMetricFamily("lading_central_fragmentation_free_gpus", "What is free, in whole GPUs.", seen.free_milli / 1000)
+    yield GaugeMetricFamily("lading_central_fragmentation_free_gpus", "Free capacity, in whole GPUs.", seen.free_milli / 1000)
     yield GaugeMetricFamily(
-        "lading_central_fragmentation_unusable_gpus", "Of it, what pods to expect can not use.", seen.unusable_milli / 1000
+        "lading_central_fragmentation_unusable_gpus",
+        "Free capacity that expected pods cannot use, in whole GPUs.",
+        seen.unusable_milli / 1000,
     )
     places = GaugeMetricFamily(
-        "lading_central_fragmentation_places", "Pods of so many whole GPUs for which there is room.", labels=["gpus"]
+        "lading_central_fragmentation_places", "How many pods of this many whole GPUs would fit.", labels=["gpus"]
     )
     for gpus, count in seen.places.items():
         places.add_metric([str(gpus)], count)
@@ -191,16 +196,12 @@ def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
 
 
 def _of_workload(forecast: Forecast) -> Iterator[Metric]:
-    """What the policy fragmentation reckons with."""
-    source = GaugeMetricFamily(
-        "lading_central_workload_source", "1 for where the pods to expect are known from.", labels=["source"]
-    )
+    """Yield the metrics of the workload that the policy fragmentation expects."""
+    source = GaugeMetricFamily("lading_central_workload_source", "1 for the source of the expected pods.", labels=["source"])
     for one in Source:
         source.add_metric([one.value], int(one is forecast.source))
     yield source
     yield GaugeMetricFamily(
-        "lading_central_workload_learned_pods", "Pods that came and were learned from.", value=forecast.learned
+        "lading_central_workload_learned_pods", "Incoming pods that were learned from.", value=forecast.learned
     )
-    yield GaugeMetricFamily(
-        "lading_central_workload_kinds", "Kinds of pods that are expected.", value=len(forecast.workload.kinds)
-    )
+    yield GaugeMetricFamily("lading_central_workload_kinds", "Kinds of expected pods.", value=len(forecast.workload.kinds))

@@ -1,4 +1,4 @@
-"""Every setting of central: configuration key, flag, default, help."""
+"""Define every setting of central: configuration key, flag, default, help."""
 
 import ipaddress
 import os
@@ -24,29 +24,29 @@ CONFIG: Final = Path("/etc/lading/central.toml")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    listen: Annotated[str, Setting("address and port for kube-scheduler's questions")] = "127.0.0.1:8080"
+    listen: Annotated[str, Setting("address and port for kube-scheduler's requests")] = "127.0.0.1:8080"
     tls_certificate: Annotated[str, Setting("PEM file; empty: plain HTTP")] = ""
     tls_key: Annotated[str, Setting("PEM file of its private key")] = ""
     tls_client_ca: Annotated[str, Setting("PEM file: callers need a certificate that it signed")] = ""
     tls_client_names: Annotated[
-        tuple[str, ...], Setting("common names in certificates that may ask verbs; empty: all that tls_client_ca signed")
+        tuple[str, ...], Setting("common names of certificates that may call the verbs; empty: all that tls_client_ca signed")
     ] = ()
     tls_readers: Annotated[
         bool, Setting("with tls_client_ca: the page and what kubectl lading reads need no certificate; verbs always do")
     ] = False
-    kubeconfig: Annotated[str, Setting("how to reach the API server; empty: as the pod that this runs in")] = ""
+    kubeconfig: Annotated[str, Setting("kubeconfig file; empty: in-cluster service account")] = ""
     signing_key: Annotated[str, Setting("PEM file of the Ed25519 key that signs assignments; empty: they are not signed")] = ""
-    key_id: Annotated[str, Setting("its name in the nodes' [keys]")] = "k1"
+    key_id: Annotated[str, Setting("name of signing_key in the nodes' [keys]")] = "k1"
     keys: Annotated[dict[str, str], Setting("public keys that signed assignments before: key id = PEM file", flag=False)] = {}
     policy: Annotated[Policy, Setting("for pods without lading.dev/policy: fragmentation, binpack or spread")] = (
         Policy.FRAGMENTATION
     )
-    workload: Annotated[str, Setting("policy fragmentation: JSON file of the pods to expect; empty: none is known")] = ""
-    learn_workload: Annotated[bool, Setting("policy fragmentation: learn from the pods that come, beside the file")] = True
+    workload: Annotated[str, Setting("policy fragmentation: JSON file of the expected pods; empty: none")] = ""
+    learn_workload: Annotated[bool, Setting("policy fragmentation: learn from incoming pods, in addition to the file")] = True
     spread_containers_per_card: Annotated[
         int,
         msgspec.Meta(ge=0, le=100),
-        Setting("policy spread: so many share a card that each asked for; 0: none"),
+        Setting("policy spread: how many containers that each request a whole card share one; 0: off"),
     ] = 0
     nvswitch_partition: Annotated[
         PartitionPolicy, Setting("for pods without lading.dev/nvswitch-partition: prefer or honor")
@@ -57,15 +57,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     foreign_annotations: Annotated[
         tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
     ] = ()
-    lease_namespace: Annotated[str, Setting("where the lease of the leader is")] = "lading-system"
-    lease_name: Annotated[str, Setting("its name")] = "lading-central"
-    identity: Annotated[str, Setting("this replica's name in the lease; empty: the host's")] = ""
-    service: Annotated[str, Setting("the Service, without a selector, that is pointed at the leader; empty for none")] = ""
-    advertise: Annotated[str, Setting("this replica's IP address in it; empty: POD_IP of the environment")] = ""
-    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9442"
-    probes: Annotated[
-        str, Setting("address and port of /healthz and /readyz alone, for kubelet; empty: they are at metrics only")
+    lease_namespace: Annotated[str, Setting("namespace of the leader's lease")] = "lading-system"
+    lease_name: Annotated[str, Setting("name of the leader's lease")] = "lading-central"
+    identity: Annotated[
+        str, Setting("this replica's name in the lease; empty: POD_NAME of the environment, or the host name")
     ] = ""
+    service: Annotated[str, Setting("Service without a selector that central points at the leader; empty: none")] = ""
+    advertise: Annotated[str, Setting("this replica's IP address for service; empty: POD_IP of the environment")] = ""
+    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty: none")] = "127.0.0.1:9442"
+    probes: Annotated[str, Setting("address and port of /healthz and /readyz alone, for kubelet; empty: only at metrics")] = ""
     page: Annotated[bool, Setting("the page of the cluster at /, and GET /v1/cluster")] = True
     otlp_endpoint: Annotated[
         str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
@@ -78,18 +78,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(settings: Settings) -> None:
-    """What only several settings, or the files that they name, can show. Raises ConfigError."""
+    """Check what only several settings together, or the files that they name, can show. Raise ConfigError."""
     if parse_address(settings.listen) is None:
         raise ConfigError("listen is empty", hint="listen = 127.0.0.1:8080")
     parse_address(settings.metrics)
     parse_address(settings.probes)
     advertised(settings, port=1)
     if bool(settings.tls_certificate) != bool(settings.tls_key):
-        raise ConfigError("tls_certificate and tls_key: one without the other", hint="set both, or neither for plain HTTP")
+        raise ConfigError("only one of tls_certificate and tls_key is set", hint="set both, or neither for plain HTTP")
     if settings.tls_client_ca and not settings.tls_certificate:
-        raise ConfigError("tls_client_ca is set, and there is no TLS", hint="set tls_certificate and tls_key too")
+        raise ConfigError("tls_client_ca is set without TLS", hint="set tls_certificate and tls_key too")
     if (settings.tls_client_names or settings.tls_readers) and not settings.tls_client_ca:
-        raise ConfigError("tls_client_names or tls_readers is set, and no tls_client_ca", hint="set tls_client_ca too")
+        raise ConfigError("tls_client_names or tls_readers is set without tls_client_ca", hint="set tls_client_ca too")
     read_signer(settings)
     read_prior(settings)
     parse_vf_network(settings.cni_network)
@@ -104,7 +104,7 @@ def listen_address(settings: Settings) -> Address:
 
 
 def advertised(settings: Settings, *, port: int) -> Address | None:
-    """Where the Service shall point; None where there is none. Raises ConfigError."""
+    """Return the address for the Service; None if no Service is configured. Raise ConfigError."""
     if not settings.service:
         return None
     host = settings.advertise or os.environ.get("POD_IP", "")
@@ -113,13 +113,13 @@ def advertised(settings: Settings, *, port: int) -> Address | None:
     except ValueError as e:
         hint = "in a Deployment: POD_IP from fieldRef status.podIP"
         raise ConfigError(
-            f"advertise: {host!r} is no IP address, and service = {settings.service!r} needs one", hint=hint
+            f"advertise: {host!r} is not an IP address; service = {settings.service!r} needs one", hint=hint
         ) from e
     return Address(host, port)
 
 
 def read_prior(settings: Settings) -> dict[PodKind, float] | None:
-    """The workload file; None where there is none. Raises ConfigError."""
+    """Read the workload file. Return None if no file is configured. Raise ConfigError."""
     if not settings.workload:
         return None
     try:
@@ -127,12 +127,12 @@ def read_prior(settings: Settings) -> dict[PodKind, float] | None:
     except OSError as e:
         raise ConfigError(f"cannot read workload {settings.workload}: {e.strerror}") from e
     except msgspec.MsgspecError as e:
-        hint = "docs/central.md says what stands in it"
+        hint = "docs/central.md describes its format"
         raise ConfigError(f"cannot read workload {settings.workload}: {e}", hint=hint) from e
 
 
 def read_tls(settings: Settings) -> ssl.SSLContext | None:
-    """None: plain HTTP. Raises ConfigError."""
+    """Return the TLS context; None: plain HTTP. Raise ConfigError."""
     files = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     return server_tls(*files, readers=settings.tls_readers)
 

@@ -60,14 +60,14 @@ class _BadBodyError(Exception):
 
 
 class _NotLeadingError(Exception):
-    """This replica does not lead, or no longer."""
+    """Raised if this replica is not the leader, or no longer."""
 
 
 class Verbs(Protocol):
     """What the server asks; see central.scheduling.scheduler and central.controllers.binder."""
 
     async def find(self, sent: Pod) -> Pod | None:
-        """The pod as the watch shows it; see central.state.seen."""
+        """Return the pod as the watch shows it; see central.state.seen."""
 
     async def prepare_filter(self, pod: Pod) -> None:
         """Judge nodes for as long as one request may take, in slices."""

@@ -115,6 +115,6 @@ class HostPriority(msgspec.Struct, frozen=True):
 
 
 def name_winner(winner: str | None) -> list[HostPriority]:
-    """The answer to prioritize: one node named. kube-scheduler gives 0 to a node that is not in the list; to say so of 5,000
-    would take longer than everything else."""
+    """Return the answer to prioritize: one node. kube-scheduler gives 0 to a node that is not in the list; listing 5,000 nodes
+    with 0 would take longer than everything else."""
     return [] if winner is None else [HostPriority(Host=winner, Score=MAX_SCORE)]

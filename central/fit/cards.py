@@ -74,7 +74,8 @@ class Card:
                 self.busy |= 1 << phase
 
     def beyond(self, wanted: Wanted) -> int:
-        """What the pod would take of it beyond what it takes at other times: 0 nothing, 1 less than asked, 2 all of it."""
+        """Return what the pod would take of the card beyond what it takes at other times: 0 nothing, 1 less than asked, 2 all
+        of it."""
         if not self.busy:
             return 2
         if self.whole:

@@ -24,7 +24,7 @@ from lading.nodedevices import Gpu
 
 
 def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
-    """`steps` bounds the search."""
+    """Choose the pod's devices on the node. `steps` bounds the search."""
     try:
         return _search(room, demand, policy, steps) or _why_not(room, demand, policy, steps)
     except SearchEndedError as e:
@@ -70,7 +70,7 @@ def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
 
 
 def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
-    """A VF that may not be given is not load of its PF."""
+    """Return the free VFs. A VF that may not be given is not load of its PF."""
     port_of = layout.topology.port_of
     taken = [0] * (max(port_of, default=-1) + 1)
     free = ports = 0
@@ -106,8 +106,8 @@ def _placed_gpu(gpu: Gpu, wanted: Wanted) -> PlacedGpu:
 
 
 def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Missing:
-    """By counting each container would fit: whether it does alone, and all would together; as things are, if nobody else held
-    anything, and if nothing were wrong."""
+    """Return why the node does not fit, by counting: whether each container would fit alone and all together; as things are, if
+    no other pod held anything, and if nothing were wrong."""
     never, not_now = Missing.NODE_TOO_SMALL, Missing.SHARES_DO_NOT_FIT
     if bound := find_bound(room, demand, policy, steps=steps):
         demand = bound.demand
@@ -134,7 +134,8 @@ class Bound(NamedTuple):
 
 
 def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
-    """The first container that fits by counting, and not where it is bound to be; None: each does, for itself."""
+    """Return the first container that fits by counting, but not in the place to which it is bound; None if each container fits
+    by itself."""
     for wanted in demand.wanted if demand.bound else ():
         alone = replace(demand, wanted=(wanted,))
         if not _may_fit(room, alone, policy, steps):
@@ -143,7 +144,7 @@ def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) ->
 
 
 def _in_the_way(room: NodeRoom, alone: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
-    """The fewest without which it would fit; all of them where it takes all, or more."""
+    """Return the fewest bonds without which the container would fit; all of them if it takes all, or more."""
     bonds = bonds_of(alone)
     for count in range(1, len(bonds)):
         for some in combinations(bonds, count):
@@ -161,7 +162,7 @@ def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool
 
 
 def bonds_of(demand: Demand) -> Sequence[Bond]:
-    """What binds its devices to a place."""
+    """Return what binds the demand's devices to a place."""
     bonds: list[Bond] = [PartitionPolicy.HONOR] if demand.partition is PartitionPolicy.HONOR else []
     bonds += [RdmaPolicy.PER_SWITCH] if demand.rdma is RdmaPolicy.PER_SWITCH else []
     bonds += [demand.scope] if demand.scope is not Scope.ANY else []

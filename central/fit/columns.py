@@ -1,12 +1,12 @@
-"""All nodes as columns of numbers, so that the nodes that changed are judged and scored in one step of vectors.
+"""Keep all nodes as columns of numbers, so that the nodes that changed are judged and scored in one vectorized step.
 
-A *row* is a node, a *slot* one of its cards. Enters: rooms, one at a time, as the ledger has them, and what pods leave of a
-node's cpu and memory. Leaves: arrays; which rows changed since when; and `States`, which is what a score depends on. A node
-that goes leaves its row empty, for the next one that comes.
+A *row* is a node, a *slot* one of its cards. Input: rooms, one at a time, as the ledger has them, and the free cpu and memory
+of a node. Output: arrays; which rows changed since a version; and `States`, the values on which a score depends. When a node is
+removed, its row becomes empty and is used for the next new node.
 
-All figures are integers, exact ones for whether a pod fits (MiB, percent), and one for how much of a card is left to score by:
-its thousandth parts (*milli*), of memory or of compute, whichever is scarcer. 1000 is a card that nobody holds and that may be
-given; a card that may not be given has none left.
+All figures are integers: exact ones for whether a pod fits (MiB, percent), and for scores how much of a card is left, in
+thousandths of the card (*milli*), of memory or of compute, whichever is scarcer. 1000 is a card that no pod holds and that may
+be given; a card that may not be given has 0 left.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -85,7 +85,7 @@ class Columns:
     # ---- what is told
 
     def put(self, room: NodeRoom) -> None:
-        """The node as it is now, with its cpu and memory."""
+        """Store the current state of the node, with its cpu and memory."""
         row = self._row(room.name, len(room.cards))
         self._set_cards(row, self.rooms[row], room)
         self.rooms[row] = room
@@ -152,7 +152,7 @@ class Columns:
         return ((self.devices_changed if devices_only else self.changed) > tick).nonzero()[0]
 
     def has_load(self, row: int, room: NodeRoom) -> bool:
-        """That room has the cpu and memory of this row."""
+        """Return whether the room has the cpu and memory of this row."""
         return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (*self.left[:, row].tolist(),)
 
     def dropped_since(self, tick: int) -> list[tuple[str, int]] | None:
@@ -228,7 +228,7 @@ class Columns:
         self.odd, self.parted = (np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.odd, self.parted))
 
     def _set_cards(self, row: int, before: NodeRoom | None, room: NodeRoom) -> None:
-        """What the ledger built again: a card that nobody took or gave back is the very same."""
+        """Write the cards that the ledger built again: an unchanged card is the same object."""
         had = before.cards if before is not None else ()
         plane = self.cards[row]
         for slot, card in enumerate(room.cards):
@@ -325,7 +325,7 @@ def left_of(card: CardRoom, part: Part | None = None) -> int:
 
 
 def milli_asked(size_mib: int, memory_mib: int | None, core_percent: int | None) -> int:
-    """What a share takes of such a card, rounded up: more than FULL where it can not."""
+    """Return what a share takes of such a card in milli, rounded up; more than FULL if the card is too small for it."""
     core = (core_percent or 0) * 10
     if memory_mib is None:
         return core

@@ -80,7 +80,7 @@ class ColumnStanding:
         self._seen = columns.tick  # now that all are judged
 
     def _recall(self, rows: Sequence[int]) -> list[int]:
-        """Sets those that are alike others that were counted; answers the rest."""
+        """Copy the results of rows that are equal to counted ones. Return the other rows."""
         columns, rest = self._columns, []
         for row in rows:
             known = self._counted.get(columns.alike[row])
@@ -100,7 +100,7 @@ class ColumnStanding:
                 self._counted[self._columns.alike[row]] = int(self._missing[row]), self._cards[row].copy()
 
     def outlook(self, row: int) -> Hashable:
-        """What a choice depends on there beside what columns tell."""
+        """Return what a choice in this row depends on, beyond what the columns hold."""
         if self.wish is not None and not self._is_odd(row):
             return None
         return int(self._missing[row]), int(self._apart[row]), self._after[row].tobytes()

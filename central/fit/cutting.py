@@ -50,8 +50,8 @@ def _solve(demand: tuple[tuple[int, float], ...]) -> Floats:
 
 
 def _entering(sizes: list[int], prices: Floats) -> Floats | None:
-    """A pattern that is worth more than the card that it costs. (More of a size than is wanted is never cut: there is also the
-    pattern without it.)"""
+    """Return a pattern that is worth more than the card that it costs. It never has more of a size than is wanted: there is
+    also the pattern without it."""
     worth, last = _knapsack(sizes, prices)
     if worth[WHOLE] <= 1.0 + _NEARLY:
         return None

@@ -48,7 +48,7 @@ class Wanted:
     vfs: int = 0  # as the pod's policy counts them
 
     def mib_of(self, usable_mib: int) -> int:
-        """What a share takes of a card of this size, rounded down to MiB."""
+        """Return what a share takes of a card of this size, rounded down to MiB."""
         if self.memory_mib is not None:
             return self.memory_mib
         return usable_mib * (self.core_percent or 0) // 100
@@ -160,7 +160,7 @@ def _wanted(container: ContainerAsk, mask: int, per_card: int) -> Wanted:
 
 
 def _peak(wholes: Sequence[Wanted], phases: int) -> tuple[int, tuple[Wanted, ...]]:
-    """The most whole cards at one time, and that as one need."""
+    """Return the highest number of whole cards at one time, and that number as one need."""
     peak = max((sum(one.count for one in wholes if one.mask >> phase & 1) for phase in range(phases)), default=0)
     if not peak:
         return 0, ()

@@ -1,17 +1,18 @@
-"""Whether a pod fits on a node, and with which devices: a room and an ask → Placement or NoFit.
+"""Decide whether a pod fits on a node, and with which devices: a room and an ask → Placement or NoFit.
 
-Exact: if there is a placement under these rules it is found, unless the search meets a bound, which is said (SEARCH_ENDED,
-SETS_ENDED).
+The search is exact: if there is a placement under these rules it is found, unless the search reaches a limit, which is reported
+(SEARCH_ENDED, SETS_ENDED).
 
-- A whole card is one that nobody holds. Nothing is given of a card that is unhealthy, cordoned, used without a grant, of
-  another model than asked, or in MIG mode; where a MIG profile is asked for, its instances are the cards (mig.py).
+- A whole card is one that no pod holds. Nothing is given of a card that is unhealthy, cordoned, used without a grant, of
+  another model than asked, or in MIG mode; if a MIG profile is asked for, its instances are the cards (mig.py).
 - The shares on a card never add up to more than is free of its memory and compute; a share by compute alone takes the same
   percentage of the card's usable memory.
-- Shares of two pods are together only where the labels of both allow it (sharing.py).
-- In no phase of the pod (demand.py) have two of its containers the same VF, or one of them a card whole that the other uses
-  too. Between phases devices are used again, and more is taken only where they do not suffice.
+- Shares of two pods are on one card only if the labels of both allow it (sharing.py).
+- In no phase of the pod (demand.py) do two of its containers have the same VF, or does one have a whole card that another uses
+  too. Between phases devices are used again, and more are taken only if they do not suffice.
 
-Deterministic: equal rooms and asks give equal answers. Of a card that is held whole, a room says that 0 MiB and 0 % are free.
+The answer is deterministic: equal rooms and asks give equal answers. A card that is held whole has 0 MiB and 0 % free in a
+room.
 """
 
 from typing import Final
@@ -37,7 +38,7 @@ def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LI
 
 
 def _fit(room: NodeRoom, ask: Ask, policy: Policy, limits: Limits, brief: bool) -> Placement | NoFit:
-    """By devices alone, whoever else has shares of them."""
+    """Decide by devices alone, regardless of which pods have shares of them."""
     demand = read_demand(ask, policy, limits)
 
     def choose_in(room: NodeRoom) -> Devices | Missing:

@@ -1,10 +1,10 @@
-"""Which workload the policy fragmentation reckons with: a prior, what was learned online, or both.
+"""Forecast the workload that the policy fragmentation expects: from a prior, from what was learned online, or from both.
 
-Online, each pod counts once, when it is first asked about, and the older the less: after HALF_LIFE more pods it weighs half. A
-prior counts as if so many pods of it had come before the first, and fades like them. Without a file there is a small one of
-ours, for the first few pods. Enters: shapes of pods, as they come. Leaves: a Workload, now and then a new one: to change it has
-all nodes scored anew, so that it is looked at when twice as many pods came, later at fixed distances, and only done where it
-differs.
+Online, each pod counts once, when it is first asked about, and older pods count less: after HALF_LIFE more pods a pod weighs
+half. A prior counts as if a fixed number of its pods had come before the first, and fades like them. Without a file a small
+built-in prior is used for the first few pods. Input: shapes of pods, as they come. Output: a Workload. A new Workload means
+that all nodes are scored again, so that a change is considered when twice as many pods came, later after fixed numbers of pods,
+and only made if the workload differs.
 """
 
 from collections import OrderedDict
@@ -64,7 +64,7 @@ class Forecast:
         return forecast
 
     def arrived(self, uid: PodUid, shape: Shape) -> bool:
-        """True: `workload` is another one now."""
+        """Learn from a pod that came. Return whether `workload` changed."""
         if not self._learns or uid in self._seen:
             return False
         self._seen[uid] = None
@@ -99,6 +99,6 @@ class Forecast:
 
 
 def _apart(one: Workload, other: Workload) -> float:
-    """The part of the pods that is of another kind in the one than in the other (total variation distance)."""
+    """Return the part of the pods whose kinds differ between the two workloads (total variation distance)."""
     had, has = dict(one.kinds), dict(other.kinds)
     return sum(abs(had.get(kind, 0) - has.get(kind, 0)) for kind in had.keys() | has.keys()) / (2 * MASS)

@@ -41,7 +41,7 @@ class Scoring(Protocol):
         compared among all nodes for one pod."""
 
     def is_current(self) -> bool:
-        """False: the cluster is another than when this was made, so that one that is made now would score otherwise."""
+        """Return False if the cluster has changed since this was made, so that one made now would give other scores."""
 
 
 class Fragmentation:

@@ -62,7 +62,7 @@ class State(NamedTuple):
     cards: int  # that may be taken
     again: int = 0  # of these: those that the pod has at another time
     partly: int = 0  # and those it has a part of then, and would take more of
-    untouched: int = 0  # cards of which nobody holds anything
+    untouched: int = 0  # cards of which no pod holds anything
     ranks: tuple[int, ...] = ()  # of each card, where a policy prefers some: the lowest first
     vfs: FreeVfs = FreeVfs()
     kinds: tuple[int, ...] = ()  # of each card, where some make another difference to what follows
@@ -156,7 +156,7 @@ class _Search:
         return self._best
 
     def every(self) -> Iterator[Found | None]:
-        """The best choice with each set of cards; None for a set with which there is none."""
+        """Yield the best choice with each set of cards, None for a set without a choice."""
         if not self._query.cards:
             yield self.best()
             return
@@ -177,7 +177,8 @@ class _Search:
         return cards.bit_count() - partly - (cards & self._state.again).bit_count(), partly
 
     def _quotas(self) -> Iterator[tuple[int, int]]:
-        """The fewest new cards first. Of a pod that has no cards at another time all are new."""
+        """Yield the numbers of cards of each sort, the fewest new cards first. If the pod has no cards at another time, all are
+        new."""
         count, cards, state = self._query.cards, self._cards, self._state
         again, partly = (cards & state.again).bit_count(), (cards & state.partly).bit_count()
         fresh = cards.bit_count() - again - partly
@@ -238,7 +239,7 @@ class _Search:
                 yield from self._sets(at, allowed & at.joined[number], cards | low, missing - 1)
 
     def _linked(self, cards: int) -> tuple[int, int]:
-        """The worst link, and the sum."""
+        """Return the worst link, and the sum of all."""
         links, numbers = self._links, bits(cards)
         between = [links[a][b] for a in numbers for b in numbers if a < b]
         return max(between, default=0), sum(between)
@@ -263,7 +264,7 @@ class _Search:
             self._best = Found(key, cards, vfs.vfs(cost), link, level)
 
     def _closest(self, cards: int, farthest: int) -> tuple[int, int | None]:
-        """The least worst distance, and the cost with it; a greater one only for fewer new VFs."""
+        """Return the least worst distance, and the cost with it; a greater distance only if it takes fewer new VFs."""
         vfs = self._vfs
         if not self._state.vfs.again:
             for level in range(self._nearest, farthest + 1):
@@ -279,7 +280,7 @@ class _Search:
     # ---- what no set can surpass
 
     def _ideal(self, first: tuple[int, int, int], level: int, least: int) -> tuple[int, ...]:
-        """A key that no set of cards with a worst link of `level` can be below."""
+        """Return a lower bound of the keys of all sets of cards with a worst link of `level`."""
         count = self._query.cards
         pairs = count * (count - 1) // 2
         ranks = sum(sorted(self._state.ranks[n] for n in bits(self._cards))[:count]) if self._state.ranks else 0
@@ -337,5 +338,6 @@ def _alike_cards(
 
 
 def _is_home(site: Site) -> bool:
-    """It has more than one card alone, which is as far from everything as any other in the next larger site."""
+    """Return whether the site has more than a single card: that is as far from everything as any other in the next larger
+    site."""
     return bool(site.ports) or site.cards.bit_count() > 1

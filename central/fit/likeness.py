@@ -23,7 +23,7 @@ Likeness = Callable[[NodeRoom], int]
 
 
 def likeness_for(demand: Demand) -> Likeness:
-    """The one that leaves the fewest rooms to judge."""
+    """Return the equivalence function that leaves the fewest rooms to judge."""
     if not is_placed(demand):
         return likeness
     return likeness_of_devices if demand.vfs_peak else likeness_of_cards

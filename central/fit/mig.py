@@ -45,7 +45,7 @@ _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
 def choose_instances(room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], Devices | Missing]) -> Devices | Missing:
-    """What `choose` finds among the instances as cards, as instances; what it misses, by their name."""
+    """Return what `choose` finds among the instances as cards, as instances; or what it misses, as the reason for instances."""
     found = choose(instances_as_cards(room, demand))
     if isinstance(found, Missing):
         if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in room.cards):
@@ -125,7 +125,7 @@ def _picked(topology: Topology, query: Query, state: State, cards: int, ports: S
 
 
 def instances_as_cards(room: NodeRoom, demand: Demand) -> NodeRoom:
-    """The room itself for a demand for cards."""
+    """Return a room whose cards are the instances; for a demand for cards the room itself."""
     if not demand.mig_profile:
         return room
     cards = tuple(_as_card(card, gpu) for card in room.cards for gpu in _instances(card.gpu, demand.mig_profile))
@@ -182,7 +182,7 @@ def _state(card: CardRoom) -> str:
 
 
 def with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
-    """These cards with their best VFs; compared by what joint.py compares first, which decides among instances."""
+    """Return these cards with their best VFs, with the key that joint.py compares first, which decides among instances."""
     cards = sum(1 << number for number in numbers)
     costs = ((vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None)
     if state.vfs.again:

@@ -1,4 +1,4 @@
-"""What a fit answers: the devices for each container, or why not."""
+"""Define the results of a fit: the devices for each container, or the reason for none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from central.assignment.model import PlacedContainer, Taken
 
 
 class Missing(Coded):
-    """Why a node does not fit. In fixed sentences without numbers (`explain` has them): kube-scheduler groups nodes by them."""
+    """Why a node does not fit. The sentences have no numbers (`explain` has them): kube-scheduler groups nodes by them."""
 
     NO_REPORT = "no-report", "node reports no devices"
-    NOT_RECONCILED = "not-reconciled", "node does not know yet who holds its devices"
+    NOT_RECONCILED = "not-reconciled", "node does not know yet which pods hold its devices"
     UNREACHABLE = "unreachable", "node is not reachable"
     NO_MODEL = "no-model", "node has no GPU of the model asked for"
     TOO_FEW_GPUS = "too-few-gpus", "node has too few GPUs"
@@ -21,11 +21,11 @@ class Missing(Coded):
     NO_CARD_WITH_ROOM = "no-card-with-room", "no single GPU has enough free memory or compute"
     NODE_TOO_SMALL = "node-too-small", "node is too small for the GPUs and GPU shares of all containers"
     SHARES_DO_NOT_FIT = "shares-do-not-fit", "too little free for the GPUs and GPU shares of all containers"
-    KEPT_OFF = "kept-off", "sharing constraints keep it off the GPUs with room"
-    GROUP_FULL = "group-full", "GPU of its affinity group has no room for it"
+    KEPT_OFF = "kept-off", "sharing constraints exclude the GPUs with free capacity"
+    GROUP_FULL = "group-full", "GPU of its affinity group has too little free capacity"
     GROUP_ELSEWHERE = "group-elsewhere", "GPU of its affinity group is on another node"
-    SEARCH_ENDED = "search-ended", "pod has containers in one another's way in too many ways to try"
-    SETS_ENDED = "sets-ended", "node has too many sets of GPUs to try for one container"
+    SEARCH_ENDED = "search-ended", "placement search limit reached"
+    SETS_ENDED = "sets-ended", "GPU set search limit reached for one container"
     TOO_FEW_MIG = "too-few-mig", "node has too few MIG instances of the profile asked for"
     TOO_FEW_FREE_MIG = "too-few-free-mig", "too few free MIG instances of the profile asked for"
     TOO_FEW_VFS = "too-few-vfs", "node has too few RDMA VFs"
@@ -43,12 +43,12 @@ class Missing(Coded):
 
     @property
     def unresolvable(self) -> bool:
-        """It can never fit here: no eviction would help."""
+        """Return whether the pod can never fit here: no eviction would help."""
         return self in _UNRESOLVABLE
 
     @property
     def undecided(self) -> bool:
-        """A bound was met: it may fit, or not."""
+        """Return whether a limit was reached: the pod may fit, or not."""
         return self in {Missing.SEARCH_ENDED, Missing.SETS_ENDED, Missing.NOT_REACHED}
 
 
@@ -73,7 +73,7 @@ _UNRESOLVABLE = frozenset(
 
 
 BY_SHOWN: Final = {missing.shown: missing for missing in Missing}
-# As it is shown: what an eviction may change. A node that was not evaluated may fit as it is: nothing is evicted there.
+# By the shown text: what an eviction may change. A node that was not evaluated may fit as it is: nothing is evicted there.
 MAY_FIT_LATER = frozenset(
     missing.shown for missing in Missing if not missing.unresolvable and missing is not Missing.NOT_REACHED
 )
@@ -81,7 +81,7 @@ MAY_FIT_LATER = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """Of one pod on one node, by container, in the order of the ask."""
+    """The devices of one pod on one node, by container, in the order of the ask."""
 
     containers: Mapping[str, PlacedContainer]
     link: int = 0  # the worst between two GPUs of a container; as below, 0 where there is no pair
@@ -100,6 +100,6 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFit:
-    """Cheap, for it is answered for thousands of nodes: `why.explain` puts it into words for one."""
+    """A refusal of one node. It is cheap, because thousands of nodes get one; `why.explain` explains that of one node."""
 
     missing: Missing

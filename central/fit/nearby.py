@@ -20,9 +20,8 @@ _CALLED: Final = {Scope.SWITCH: "switch", Scope.NUMA: "NUMA node", Scope.SOCKET:
 
 
 def explain_scope(room: NodeRoom, demand: Demand, *, now: bool) -> str:
-    """As things are (`now`), or if nobody held anything.
-
-    "2 free GPUs and 2 free VFs below one switch asked; the nearest has 2 GPUs and 1 VF (0000:16:00.0)"."""
+    """Explain what is nearest to the scope, as things are (`now`), or as if no pod held anything. An example: "2 free GPUs and
+    2 free VFs below one switch asked; the nearest has 2 GPUs and 1 VF (0000:16:00.0)"."""
     layout = lay_out(room, vfs=True)
     sites = sites_of(layout.topology, demand.scope)
 
@@ -88,7 +87,7 @@ def explain_partition(room: NodeRoom, demand: Demand, *, now: bool) -> str:
 
 
 def _would_do(card: CardRoom, demand: Demand, wanted: Wanted, *, now: bool) -> bool:
-    """`now`: as things are, or if nobody held anything."""
+    """Return whether the card would do, as things are (`now`) or if no pod held anything."""
     if not is_asked(card, demand):
         return False
     short = short_of_cards([card], replace(wanted, count=1))
@@ -128,7 +127,7 @@ def _name(room: NodeRoom, layout: Layout, site: Site, scope: Scope) -> str:
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> str:
-    """The deepest bridge above all of them."""
+    """Return the deepest bridge above all of them."""
     common = ""
     for bridges in zip(*paths, strict=False):
         if len(set(bridges)) > 1:

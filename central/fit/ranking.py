@@ -91,7 +91,7 @@ class Ranking:
             now.seen, now.judged = columns.tick, self.standing.tick
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
-        """Sets those that are alike others that were scored; answers the rest."""
+        """Copy the scores of rows that are equal to scored ones. Return the other rows."""
         if scores.kinds != len(self._columns.kinds) or len(scores.known) >= VERDICTS:
             scores.known.clear()
             scores.kinds = len(self._columns.kinds)
@@ -125,7 +125,8 @@ class Ranking:
             self._now, self._coming = coming, None
 
     def best(self, among: Collection[str] | None = None) -> str | None:
-        """The node with the highest score, and of several the first; None if none of these fits. `among` None: of all."""
+        """Return the node with the highest score, the first if several have it; None if none of these fits. `among` None: of
+        all."""
         rows = self._top()
         if not len(rows):
             return None
@@ -136,7 +137,7 @@ class Ranking:
         return self._columns.names[first_of(self._columns, rows)] if len(rows) else None
 
     def _top(self, rows: Ints | None = None) -> Ints:
-        """The rows that have the highest score, of all or of these."""
+        """Return the rows that have the highest score, of all or of these."""
         scores = self._now.scores if rows is None else self._now.scores[rows]
         if not len(scores):
             return np.zeros(0, np.int64)
@@ -147,7 +148,7 @@ class Ranking:
         return best if rows is None else rows[best]
 
     def slot(self, row: int, scoring: Scoring) -> int | None:
-        """The card that is the best there for one share; None where that is not known, or not any more."""
+        """Return the best card of the row for one share; None if it is not known, or no longer."""
         now = self._now
         if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == NO_SLOT:
             return None
@@ -206,7 +207,7 @@ class Rankings:
         self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
 
     def __contains__(self, ask: Ask) -> bool:
-        """It is remembered."""
+        """Return whether the ask is remembered."""
         return ask in self._standings
 
     def catching_up(self) -> Steps:
@@ -228,7 +229,7 @@ class Rankings:
         return standing
 
     def renew(self) -> None:
-        """What the scoring was made from is not what it was."""
+        """Make the scoring again, because its inputs have changed."""
         self.scoring = self._new_scoring(self.columns)
 
     def knows_all(self, names: Collection[str]) -> bool:
@@ -274,7 +275,7 @@ class Rankings:
         return ranking.slot(row, self.scoring) if ranking is not None and columns is self.columns else None
 
     def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
-        """The row of that room, which without a pod's claims is not as the ledger has it."""
+        """Return the row of that room. A room without some pod's claims differs from the one in the ledger."""
         columns = self.columns
         row = columns.row_of.get(room.name, -1)
         known = columns.rooms[row] if row >= 0 else None

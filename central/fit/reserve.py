@@ -1,12 +1,12 @@
-"""How much it counts that several cards of one node are free together, for the pods that ask for several at once.
+"""Compute the weight of several free cards on one node, for the pods that ask for several at once.
 
-Few pods ask for eight cards, and each of them is lost where no node has eight left. So every number of cards above one counts
-as if it came OFTEN at least, and the more, the fewer places for it there still are: places are nodes with so many cards that
-nobody holds, and as many are needed as such pods come while the rest of the cards is given away.
+Few pods ask for eight cards, and each of them waits if no node has eight left. So every number of cards above one counts as if
+it came OFTEN at least, and counts more if fewer places for it are left. A place is a node with that many cards that no pod
+holds; as many places are needed as such pods come while the rest of the cards is given away.
 
-Enters: a workload, and what is free in the cluster. Leaves: for each *group*, pods of one number of cards and the same models,
-a factor. It moves with the cluster; to weigh anew has all nodes scored anew, so that it pays off only where some factor is off
-by more than APART.
+Input: a workload, and what is free in the cluster. Output: a factor for each *group*, pods of one number of cards and the same
+models. The factors change with the cluster; new factors mean that all nodes are scored again, which pays off only if some
+factor is off by more than APART.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from central.fit.columns import FULL
 from central.fit.workload import MASS, Workload
 
 OFTEN: Final = MASS // 40
-# Numbers of cards for which room is kept even if nobody is known to ask for them.
+# Numbers of cards for which room is kept even if no known pod asks for them.
 NUMBERS: Final = (2, 4, 8)
 LEAST: Final = 0.3
 MOST: Final = 4.0

@@ -53,7 +53,7 @@ def is_open(card: CardRoom, sharing: Sharing | None) -> bool:
 
 def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit: Fit) -> Placement | NoFit:
     its = {card.gpu.uuid for card in group_cards(room, sharing)}
-    # Two cards of one group are nobody's choice (a second leader, a forged assignment): there it takes no more pods.
+    # One group on two cards is an error (a second leader, a forged assignment): there it takes no more pods.
     opened = {card.gpu.uuid for card in room.cards if is_open(card, sharing) and (not its or its == {card.gpu.uuid})}
     found = fit(_only(room, opened))
     if sharing is None or not sharing.affinity or isinstance(found, NoFit) or len(_shared(found)) <= 1:
@@ -81,5 +81,5 @@ def _shared(placement: Placement) -> list[GpuUuid]:
 
 
 def _order(card: CardRoom, policy: Policy) -> tuple[int, ...]:
-    """The lowest address decides what is equal: rooms have their cards in that order."""
+    """Return the sort key of the card. Ties go to the lowest address: rooms have their cards in that order."""
     return (card.containers, -card.free_mib) if policy is Policy.SPREAD else (card.free_mib, card.free_core)

@@ -39,7 +39,8 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
 
 
 def asked_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
-    """Those that could serve it if nobody held them and nothing were wrong with them; a card in MIG mode could not."""
+    """Return the cards that could serve the demand if no pod held them and nothing were wrong with them; a card in MIG mode
+    could not."""
     return [card for card in room.cards if is_asked(card, demand)]
 
 

@@ -91,7 +91,7 @@ class Standing:
             heappush(self._heap, (_reversed(verdict), name))
 
     def best(self, among: Collection[str]) -> str | None:
-        """The node with the highest score, and of several the first by name; None if none of these fits."""
+        """Return the node with the highest score, the first by name if several have it; None if none of these fits."""
         candidates: Collection[str] = among  # mostly all, so that the first that is looked for is there
         passed_over: list[tuple[tuple[int, ...], str]] = []
         found = None
@@ -117,7 +117,7 @@ class Standing:
         return found
 
     def _best_of(self, among: Collection[str]) -> str | None:
-        """The same by a look at each of them."""
+        """Return the same by reading the score of each node."""
         found, highest = None, None
         for name in among:
             score = self.fits.get(name)
@@ -146,7 +146,7 @@ class Standings:
         self._known: OrderedDict[Ask, Standing] = OrderedDict()
 
     def __contains__(self, ask: Ask) -> bool:
-        """It is remembered."""
+        """Return whether the ask is remembered."""
         return ask in self._known
 
     def of(self, ask: Ask) -> Standing:

@@ -1,13 +1,13 @@
-"""How close the devices of one node are, as levels that compare: the smaller, the closer.
+"""Compute how close the devices of one node are, as levels: the smaller the level, the closer.
 
 A *distance* is between any two functions: through one switch, through several that hang below one another, below one host
 bridge, in one NUMA node, on one socket, or across. A *link* is between two GPUs: NVLinks, the more the better, before any PCIe.
-What hangs below one root port is one switch to whoever demands one, however many it is made of: that only tells which of two
-choices is the closer. Two switches below one host bridge are two. What the node does not know (an empty path, no NUMA node)
-equals nothing, not even another unknown.
+All devices below one root port are below one switch for a pod that requests one, even if it consists of several: their number
+only decides which of two choices is closer. Two switches below one host bridge are two. What the node does not know (an empty
+path, no NUMA node) equals nothing, not even another unknown.
 
-Enters: the places and links of a room's devices. Leaves: a `Topology`, in which devices are numbers in the order of their
-addresses. Nodes that are built alike have the very same one, so that what was found for one of them holds for all.
+Input: the places and links of a room's devices. Output: a `Topology`, in which devices are numbers in the order of their
+addresses. Nodes with the same hardware share one object, so that what was found for one of them holds for all.
 
 Source: `nvidia-smi topo -m` orders alike: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
 """
@@ -95,7 +95,7 @@ def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
 
 
 class Site(NamedTuple):
-    """Devices that are within some distance of one another: a switch, a host bridge, a NUMA node, …"""
+    """A group of devices within some distance of one another: such as a switch, a host bridge or a NUMA node."""
 
     number: int
     levels: tuple[int, ...]  # the distances of which these devices are a group, ascending; none: a step between two of them
@@ -138,7 +138,7 @@ REMEMBERED: Final = 32768  # some hundred bytes each; a cluster has 15,000 nodes
 
 
 def lay_out(room: NodeRoom, *, vfs: bool) -> Layout:
-    """`vfs`: with them; without, the same answer for less time where nobody asks for one."""
+    """Return the layout of the room. `vfs`: with its VFs; without, it takes less time and is enough if no VF is requested."""
     cards, asked = room.cards, room.vfs if vfs else ()
     devices = (room.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
     key = id(devices[-1]), vfs
@@ -179,7 +179,7 @@ def _topology(gpus: Sequence[Gpu], pfs: Sequence[Pf], port_of: tuple[int, ...], 
 
 
 def _masks(gpus: Sequence[Gpu], partitions: Sequence[Partition]) -> Iterator[int]:
-    """A partition of which a card is gone is none."""
+    """Yield the partitions as masks of cards, without partitions of which a card is missing."""
     number = {gpu.module_id: n for n, gpu in enumerate(gpus) if gpu.module_id is not None}
     for partition in partitions:
         if partition.modules and all(module in number for module in partition.modules):
@@ -201,7 +201,7 @@ def _levels(places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
 
 
 def _joined(groups: Sequence[int], keys: Sequence[Hashable]) -> list[int]:
-    """Groups of which members have one key are one."""
+    """Join groups that have members with the same key."""
     joined = list(groups)
     first: dict[Hashable, int] = {}
     for device, key in enumerate(keys):
@@ -248,7 +248,7 @@ def _of_kind(
 
 
 def _site(sites: list[Site], levels: Sequence[Sequence[int]], level: int, devices: Sequence[int], cards: int) -> Site:
-    """The group of these devices at this level, with all below it."""
+    """Return the group of these devices at this level, with all groups below it."""
     own = [level]
     while level > 0:
         parts: dict[int, list[int]] = {}

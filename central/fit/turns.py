@@ -159,7 +159,7 @@ class _Search:
         self._prefer = preference(policy)
         self._steps = steps
         self._failed: set[CardState] = set()
-        self._backtracked = False  # the best choice of each container is nobody's fault, however long it takes
+        self._backtracked = False  # the best choice of each container does not count as a step, however long it takes
         self.chosen: list[Chosen] = []
 
     def run(self, depth: int) -> bool:
@@ -210,7 +210,7 @@ class _Search:
         return self._chosen(wanted, answer.found) if answer.found else None
 
     def _ways(self, wanted: Wanted, having: Sequence[Card]) -> Iterator[Chosen]:
-        """The best choice, then the others, as far as they make another difference to what follows."""
+        """Yield the best choice, then the others that make a difference to the containers that follow."""
         first = self._best(wanted, having)
         if first is None:
             return

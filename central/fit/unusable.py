@@ -1,11 +1,11 @@
-"""What of the free GPUs an expected pod could not use: the fragmentation of the cluster, as people are told of it.
+"""Compute how much of the free GPUs an expected pod could not use: the fragmentation of the cluster, as it is reported.
 
-The measure of Weng et al., by counting: for a pod of one kind, a card's free part is a *fragment* where that pod could not take
-it: its node lacks cpu or memory for it, has not enough whole cards free, or this card is of another model or has less left than
-the pod asks. Two things differ from the paper: memory of the node counts, and pods without GPUs, of which all that is free
-would be a fragment, are left out.
+It is the measure of Weng et al., by counting: for a pod of one kind, a card's free part is a *fragment* where that pod could
+not take it: its node lacks cpu or memory for it, has not enough whole cards free, or this card is of another model or has less
+left than the pod asks. Two things differ from the paper: memory of the node counts, and pods without GPUs, of which all that is
+free would be a fragment, are left out.
 
-Enters: columns, a kind of pod. Leaves: milli of cards. A kind is one step of vectors: 0.4 ms for 5,000 nodes of 8 cards.
+Input: columns, a kind of pod. Output: milli of cards. A kind is one step of vectors: 0.4 ms for 5,000 nodes of 8 cards.
 
 Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4.
 """

@@ -145,6 +145,6 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
 
 
 def left_after(columns: Columns, rows: Ints, found: Choices, requests: Ints) -> States:
-    """The states that the choices leave, with the pod's other requests gone too: [[cpu in milli], [memory in MiB]]."""
+    """Return the states that the choices leave, less the pod's other requests: [[cpu in milli], [memory in MiB]]."""
     of = rows[found.of]
     return States(columns.left[:, of] - requests, columns.kind[of], found.free)

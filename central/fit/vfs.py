@@ -80,11 +80,11 @@ class Choice:
         return sum(1 << self._numbers[self._bits - 1 - place] for place in bits(chosen))
 
     def without_address(self, cost: int) -> int:
-        """What of it compares before the addresses of cards do."""
+        """Return the part of the cost that compares before the addresses of cards do."""
         return -(-cost >> self._bits)
 
     def least(self) -> tuple[int, int]:
-        """New VFs and load that no choice is below. A VF on each switch is one at least."""
+        """Return a lower bound of new VFs and load of all choices. A VF on each switch means at least one VF."""
         cost = self._anywhere
         if cost is None:
             each = [cost - before for costs in self._ports.values() for before, cost in pairwise(costs)]
@@ -107,14 +107,14 @@ class Choice:
     # ---- what can not be, at a glance
 
     def suffice(self) -> bool:
-        """False: whatever the cards, the site has too few VFs."""
+        """Return False if the site has too few VFs for any cards."""
         if self._paired:
             return sum(len(costs) - 1 for costs in self._ports.values()) >= self._count
         return self._per_switch or self._anywhere is not None
 
     def could_be_within(self, groups: Sequence[Site], cards: int) -> bool:
-        """False: whichever of these cards are taken, some pair leaves its group. By numbers alone, so that it may be True where
-        that is so too."""
+        """Return False if some pair leaves its group, whichever of these cards are taken. It goes by numbers alone, so that it
+        may also return True in such a case."""
         if not self._paired:
             return True
         each = self._pairs_a_card if self._by_card else self._pairs_a_vf
@@ -130,7 +130,7 @@ class Choice:
         return len(gains) >= taken and sum(sorted(gains, reverse=True)[:taken]) >= wanted
 
     def useless_cards(self) -> int:
-        """That can be in no choice: for a VF on each switch, those below a switch with too few."""
+        """Return the cards that cannot be in any choice: for a VF on each switch, those below a switch with too few."""
         if not self._per_switch:
             return 0
         return sum(switch.cards for switch in _switches(self._site) if len(self._any_of(switch)) <= self._count)
@@ -188,14 +188,14 @@ class Choice:
         return {key: cost + weight * max(0, self._left_over(key, cards)) for key, cost in table.items()}
 
     def _left_over(self, key: int, cards: int) -> int:
-        """Ends of VFs in a site, less those of its cards."""
+        """Return the number of VF ends in a site, less those of its cards."""
         v, e = divmod(key, _V)
         if self._by_card:
             return v - cards * self._pairs_a_card - e
         return v * self._pairs_a_vf + e - cards
 
     def _any_of(self, site: Site) -> Sequence[int]:
-        """The least cost of v VFs of a site, whatever their distances, by v."""
+        """Return the least cost of v VFs of a site, by v, whatever their distances."""
         costs = self._by_site.get(site.number)
         if costs is None:
             costs = [0]
@@ -229,14 +229,16 @@ class Choice:
 
 
 def _switches(site: Site) -> Sequence[Site]:
-    """What hangs below one root port each; a device of an unknown place, or on no root port, is alone."""
+    """Return the groups of devices below one root port each; a device of an unknown place, or on no root port, is a group of
+    its own."""
     if Distance.SWITCHES in site.levels:
         return (site,)
     return [switch for child in site.children for switch in _switches(child)]
 
 
 def _numbers(topology: Topology, site: Site, vfs: FreeVfs, count: int) -> Sequence[int]:
-    """The VFs that may be chosen, ascending: of each PF no more than are asked for, those first that the pod has anyway."""
+    """Return the VFs that may be chosen, ascending: of each PF no more than are asked for, first those that the pod has
+    anyway."""
     numbers: list[int] = []
     if not count:
         return numbers
@@ -280,8 +282,8 @@ def _convolved(one: Sequence[int], other: Sequence[int], most: int) -> list[int]
 
 
 def in_pairs(topology: Topology, cards: Sequence[int], vfs: Sequence[int]) -> Sequence[int]:
-    """The VFs in the order of their cards: the n-th beside the n-th card, then each card's second one. Pairs are made from the
-    closest level up."""
+    """Return the VFs in the order of their cards: the n-th beside the n-th card, then each card's second one. Pairs are made
+    from the closest level up."""
     of_card: list[list[int]] = [[] for _ in cards]
     left = list(vfs)
     most = -(-len(vfs) // max(1, len(cards)))

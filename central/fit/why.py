@@ -1,7 +1,7 @@
-"""Why a node does not fit, in words and numbers, for the person who asks about one pod.
+"""Explain why a node does not fit, in words and numbers, for a person who asks about one pod.
 
-Enters: the room, the ask, and what `fit` said is missing. Leaves: one line with the nearest miss, and what would help where the
-room alone tells it. It is apart from `fit`, which answers for thousands of nodes and builds no text.
+Input: the room, the ask, and what `fit` found missing. Output: one line with the nearest miss, and what would help if the room
+alone shows it. It is separate from `fit`, which answers for thousands of nodes and builds no text.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from lading.amounts import format_mib
 _LISTED: Final = 8  # amounts in one line
 _FREE: Final = "free"
 _HELD: Final = "held"
-# On an empty node it would do.
+# Reasons that would not apply on an empty node.
 _NOW: Final = {
     Missing.TOO_FEW_FREE_VFS_OF_SWITCH,
     Missing.TOO_FEW_FREE_VFS_OF_PF,
@@ -33,7 +33,7 @@ _NOW: Final = {
 
 
 def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> str:
-    """`room`, `policy` and `limits` as they were given to `fit`."""
+    """Explain the reason. `room`, `policy` and `limits` must be those of the call of `fit`."""
     demand = read_demand(ask, policy_of(ask, policy), limits)
     match missing:
         case Missing.NO_REPORT:
@@ -55,15 +55,16 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             return f"{_asked_together(demand)}; each of these fits alone; {_states(room, demand)}"
         case Missing.SEARCH_ENDED:
             return (
-                f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; fewer different containers need fewer"
+                f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; "
+                "fewer different containers need fewer tries"
             )
         case Missing.SETS_ENDED:
             return (
-                f"{_asked_together(demand)}; none found among the first {MOST_SETS} sets of GPUs of one place that one of the "
-                "containers could have; a container that asks for fewer GPUs has fewer"
+                f"{_asked_together(demand)}; none fits among the first {MOST_SETS} sets of GPUs in one place for one of the "
+                "containers; a container that asks for fewer GPUs has fewer sets"
             )
         case Missing.NOT_REACHED:
-            return "central evaluates it in the background and has kube-scheduler ask again"
+            return "central evaluates it in the background; then kube-scheduler asks again"
         case Missing.TOO_FEW_VFS | Missing.TOO_FEW_FREE_VFS:
             return _explain_vfs(room, demand.vfs_peak)
         case Missing.TOO_FEW_VFS_OF_PF | Missing.TOO_FEW_FREE_VFS_OF_PF:
@@ -87,12 +88,12 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             assert_never(missing)
 
 
-# Devices that have to be in one place
+# Devices that must be in one place
 
 
 def _explain_bonds(room: NodeRoom, demand: Demand, missing: Missing, policy: Policy, limits: Limits) -> str:
-    """All that is in the way where it is more than the one thing that `missing` names. That takes a search, which is only done
-    where there is more than one."""
+    """Explain all bonds that fail, if these are more than the one that `missing` names. That takes a search, which is only
+    done if there is more than one bond."""
     bound = find_bound(room, demand, policy, steps=limits.search_steps) if len(bonds_of(demand)) > 1 else None
     bonds = bound.bonds if bound else [next(bond for bond, named in MISSING_OF.items() if missing in named)]
     alone = bound.demand if bound else demand
@@ -144,7 +145,7 @@ def _explain_unhealthy(room: NodeRoom, demand: Demand) -> str:
 
 
 def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
-    """How far from enough, in parts of a card."""
+    """Return how much is missing, in parts of a card."""
     size = max(1, card.gpu.usable_mib)
     mib = max(0, need.mib_of(card.gpu.usable_mib) - card.free_mib)
     core = max(0, (need.core_percent or 0) - card.free_core)
@@ -152,7 +153,7 @@ def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
 
 
 def _asked(need: Wanted, card: CardRoom | None = None) -> str:
-    """`card`: of which a percentage of memory is meant."""
+    """Describe the need. `card`: the card to which a percentage of memory refers."""
     if need.whole:
         return count_of(need.count, "whole GPU")
     parts = []
@@ -208,14 +209,15 @@ def _name(card: CardRoom) -> str:
 
 
 def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -> str:
-    """What the pod wrote itself is named; labels of others are not, which may be other tenants."""
+    """Explain which cards the sharing constraints close. Name the pod's own labels, but not those of others, which may be other
+    tenants."""
     having = [card for card in asked_cards(room, demand) if card.usable and card.free_mib]
     closed = [card for card in having if not is_open(card, sharing)]
     if not closed:
-        return f"{_asked_together(demand)}; by its share-affinity all on one GPU, and none has room for all of them"
+        return f"{_asked_together(demand)}; its share-affinity requires one GPU for all, and none has enough free"
     own = " and ".join(f"share-{rule} {label}" for rule, label in _rules(sharing) if label) or "no share-exclusion"
     free = f"{count_of(len(having), 'GPU')} with something free"
-    return f"it has {own}; of {free} {len(closed)} have sharers that may not be beside it"
+    return f"it has {own}; of {free} {len(closed)} have pods that may not share with it"
 
 
 def _rules(sharing: Sharing | None) -> tuple[tuple[str, str], ...]:
@@ -226,7 +228,7 @@ def _explain_group(room: NodeRoom, sharing: Sharing | None) -> str:
     on = []
     for card in group_cards(room, sharing):
         state = "" if card.usable else f", {_state(card)}"
-        closed = "" if is_open(card, sharing) else ", whose sharers it may not be beside"
+        closed = "" if is_open(card, sharing) else ", whose pods may not share with it"
         on.append(f"{_name(card)} with {format_mib(card.free_mib)} and {card.free_core}% free{state}{closed}")
     several = "; it takes no more pods until it is on one" if len(on) > 1 else ""
     return f"its affinity group is on {' and '.join(on)}{several}"

@@ -54,7 +54,7 @@ def workload_of(weights: Mapping[PodKind, float]) -> Workload:
 
 def kind_of(shape: Shape) -> PodKind:
     containers = shape.ask.containers
-    gpus = 0 if shape.ask.mig_profile else _whole_at_one_time(containers)  # MIG instances are of cards that nobody scores
+    gpus = 0 if shape.ask.mig_profile else _whole_at_one_time(containers)  # MIG instances are on cards that are not scored
     if gpus:
         return PodKind(requests=shape.requests, gpus=gpus, models=shape.ask.gpu_models)
     shares = [one.share for one in containers if one.share is not None]

@@ -1,8 +1,8 @@
-"""What is left on a node, weighed by what pods could do with it: three terms, each a look into tables.
+"""Weigh what is left on a node by what pods could do with it: the sum of three terms, each a lookup in tables.
 
-Enters: a workload, the kinds of nodes that there are, the terms' weights; then what nodes have left. Leaves: milli of cards,
-times MASS, weighted. A term costs what a node has cards, however many kinds of pods there are: the sums over these are in the
-tables.
+Input: a workload, the kinds of nodes, the weights of the terms; then what nodes have left. Output: milli of cards, times MASS,
+weighted. The time for a term grows with the number of a node's cards, not with that of the kinds of pods: the sums over these
+are in the tables.
 
 *Usable* is the opposite of the fragments of Weng et al.: of a node's free parts, those that a pod drawn at random could use,
 for the node has the cpu and memory for it, cards of its model, enough left of this card, or enough cards that are free as a
@@ -15,7 +15,7 @@ or fewer whole cards,
 
 *Fed* is the part of the free cards for which the cpu would last, if pods of one kind took all of it, on average over the kinds:
 min(free, cpu left * milli per cpu of the pod). Cpu that goes to a node without free cards costs nothing here, and cards
-that nobody can use for lack of cpu are worth nothing.
+that no pod can use for lack of cpu are worth nothing.
 
 Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4, for the first.
 """
@@ -149,8 +149,8 @@ class Tables:
 
 
 def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors) -> list[int]:
-    """The masses of pods by which cards are usable: of those that ask for several at once as reserve.py has it, and of models
-    that are scarce the more, by the root."""
+    """Return the masses of pods by which cards are usable: for pods that ask for several cards at once with the factors of
+    reserve.py; pods of scarce models weigh more, by the root."""
     of_number: Counter[int] = Counter()
     of_group: Counter[Group] = Counter()
     for one, mass in workload.kinds:
@@ -190,8 +190,8 @@ class Feeding:
 
 
 def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-    """The ratios of resource to cards from which on a pod finds enough for all cards, ascending; and, with none, one, two … of
-    them reached: the mass of the pods that do, and milli of cards that one unit feeds, for the others."""
+    """Return the ratios of resource to cards from which on a pod finds enough for all cards, ascending; and, with none, one,
+    two … of them reached: the mass of the pods that find enough, and the milli of cards that one unit feeds for the others."""
     pods = sorted(
         (min(-(-amount * _FINE // need), _OFFSET - 1), mass, mass * need // max(1, amount))
         for amount, mass, need in zip(asked, masses, needs, strict=True)
@@ -212,7 +212,7 @@ def _need(one: PodKind, kind: Kind) -> int:
 
 
 def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
-    """The most frequent sizes; what lies between is taken for the next larger. Which patterns there are grows with them."""
+    """Return the most frequent sizes; one between them counts as the next larger. The number of patterns grows with them."""
     if len(demand) <= MOST_SIZES:
         return demand
     kept = sorted(sorted(demand, key=lambda size: (-demand[size], size))[:MOST_SIZES])

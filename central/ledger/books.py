@@ -71,7 +71,7 @@ class Books:
         node.touch(self._changes.mark(node.name))
 
     def _mark_gain(self, node: NodeState, before: NodeRoom) -> None:
-        """What the node has or says of itself changed."""
+        """Record that what the node has, or reports, changed."""
         self._claimed.mark(node.name)
         self._mark(node)
         if gained(before, node.room()):

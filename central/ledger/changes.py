@@ -12,14 +12,14 @@ class Changes:
         self._freed: dict[str, None] = {}
 
     def mark(self, name: str) -> int:
-        """The number of this change."""
+        """Record a change of the node. Return its number."""
         self.version += 1
         self._changed.pop(name, None)
         self._changed[name] = self.version
         return self.version
 
     def free(self, name: str) -> None:
-        """A pod that was refused there may fit now."""
+        """Record that a pod that was refused there may fit now."""
         self._freed[name] = None
 
     def since(self, version: int) -> list[str]:

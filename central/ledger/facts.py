@@ -44,13 +44,13 @@ class Facts(Books):
         self._follow(record.uid, known, record)
 
     def remove_pod(self, uid: PodUid) -> None:
-        """A uid does not come back, so that no version is asked for."""
+        """Remove a pod. A uid does not come back, so that no version is needed."""
         self._gone_pods.put(uid)
         self._loads.forget(uid)
         self._follow(uid, self._pods.pop(uid, None), None)
 
     def set_load(self, load: PodLoad) -> None:
-        """Of a pod that has nothing of ours."""
+        """Store the load of a pod that has no devices of Lading."""
         self._loads.bind(load.uid, load.node, load.requests)
 
     def set_other_claim(self, uid: PodUid, claim: OtherClaim | None) -> None:
@@ -79,8 +79,8 @@ class Facts(Books):
             self._mark_gain(node, before)
 
     def replace_pods(self, records: Iterable[PodRecord], version: int, *, loads: Iterable[PodLoad] = ()) -> None:
-        """A list, made at `version`; `loads` are those of pods that have nothing of ours. A pod that is known by a newer one
-        (from a quorum read) stays, listed or not."""
+        """Replace all pods with a list, made at `version`. `loads` are those of pods without devices of Lading. A pod that is
+        known by a newer version (from a quorum read) stays, listed or not."""
         listed = {record.uid: record for record in records}
         for uid in [uid for uid, known in self._pods.items() if known.version <= version and uid not in listed]:
             self.remove_pod(uid)
@@ -93,7 +93,7 @@ class Facts(Books):
             self.set_load(load)
 
     def _follow(self, uid: PodUid, before: PodRecord | None, after: PodRecord | None) -> None:
-        """A pod is not what it was: ends the claims that are over by that, and settles what it holds."""
+        """Take in a changed pod: end the claims that are over by the change, and settle what it holds."""
         ended = after is None or after.terminal
         bound_to = after.node if after is not None else ""
         names = {record.node for record in (before, after) if record is not None and record.holds is not None}
@@ -145,7 +145,7 @@ class Facts(Books):
         self._redescribe(node, report, before, others)
 
     def remove_node(self, name: str, version: int) -> None:
-        """The NodeDevices object is gone; `version` as its last event has it."""
+        """Remove a node whose NodeDevices object is gone. `version` is that of its last event."""
         node = self._nodes.get(name)
         if node is not None and node.inventory.reported and version < node.report_version:
             return
@@ -157,7 +157,8 @@ class Facts(Books):
             self._redescribe(node, None, before, others)
 
     def replace_nodes(self, reports: Iterable[NodeDevices], version: int, *, unreadable: Collection[str] = ()) -> None:
-        """A list, made at `version`. Nodes whose report is there and can not be read stay as they are known."""
+        """Replace all nodes with a list, made at `version`. Nodes whose report exists and cannot be read stay as they are
+        known."""
         listed = {report.metadata.name: report for report in reports}
         known = [node for node in self._nodes.values() if node.inventory.reported and node.report_version <= version]
         for node in known:
@@ -196,18 +197,19 @@ class Facts(Books):
             self._mark_gain(node, before)
 
     def set_allocatable(self, name: str, allocatable: Requests | None, version: int) -> None:
-        """What the Node object has for pods; None where there is no Node any more, or it does not say."""
+        """Store the allocatable of a Node object; None if there is no Node any more, or it has none."""
         self._loads.offer(name, allocatable, version)
 
     def replace_allocatable(self, nodes: Mapping[str, tuple[Requests | None, int]], version: int) -> None:
-        """A list of Nodes, made at `version`; each with its own."""
+        """Replace the allocatable of all nodes with a list of Nodes, made at `version`; each entry has its own version too."""
         for name in [name for name, known in self._loads.nodes().items() if known < version and name not in nodes]:
             self.set_allocatable(name, None, version)
         for name, (allocatable, own_version) in nodes.items():
             self.set_allocatable(name, allocatable, own_version)
 
     def replace_reachable(self, nodes: Mapping[str, tuple[bool, int]], version: int) -> None:
-        """A list of Nodes, made at `version`: by name, whether it is Ready, and its own version."""
+        """Replace the reachable nodes with a list of Nodes, made at `version`: by name, whether it is Ready, and its own
+        version."""
         for name in [name for name, known in self._reachable.items() if known < version and name not in nodes]:
             self.set_reachable(name, False, version)
         for name, (reachable, own_version) in nodes.items():
@@ -215,8 +217,8 @@ class Facts(Books):
 
 
 def _side_by_side(names: Collection[str]) -> list[str]:
-    """The same names, close together in memory: whoever answers a filter looks at thousands of them, and scattered over the
-    heap, as they were decoded, each is a cache miss. Copies that are made first fill the holes of the heap."""
+    """Return the same names, close together in memory: a filter reads thousands of them, and scattered over the heap, as they
+    were decoded, each is a cache miss. Copies that are made first fill the holes of the heap."""
     close = _BYTES_A_NAME * (len(names) + 1024)
     tries: list[list[str]] = []
     while len(tries) < _TRIES:

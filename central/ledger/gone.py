@@ -25,5 +25,5 @@ class Gone(Generic[K]):
             del self._versions[next(iter(self._versions))]
 
     def outdates(self, key: K, version: int) -> bool:
-        """An object of this version was there before the removal."""
+        """Return whether an object of this version existed before the removal."""
         return version <= self._versions.get(key, -1)

@@ -24,7 +24,7 @@ class Groups:
         self._moved: dict[Group, None] = {}
 
     def move(self, uid: PodUid, node: str, before: Taken | None, after: Taken | None) -> None:
-        """What that pod holds on that node is not what it was."""
+        """Record that what the pod holds on the node changed."""
         had, has = set(cards_in_groups(node, before)), set(cards_in_groups(node, after))
         for group, card in had - has:
             cards = self._cards[group]
@@ -48,7 +48,7 @@ class Groups:
         return frozenset(self._cards.get(group, {}).get(card, ()))
 
     def take_moved(self) -> frozenset[Group]:
-        """Groups that left a card since this was asked last."""
+        """Return the groups that left a card since the last call."""
         moved = frozenset(self._moved)
         self._moved.clear()
         return moved

@@ -62,7 +62,7 @@ class Ledger(Facts):
         holder: Holder | None = None,
         requests: Requests = NO_REQUESTS,
     ) -> Conflict | None:
-        """Holds what a filter found for a moment. Replaces an earlier prediction for that pod; refused, it changes nothing."""
+        """Hold what a filter found, for a moment. It replaces an earlier prediction for that pod; a refusal changes nothing."""
         conflict = self._check(uid, node, taken)
         if conflict is None:
             who = holder or Holder(pod=uid)
@@ -70,8 +70,8 @@ class Ledger(Facts):
         return conflict
 
     def predict_load(self, load: PodLoad, until: float) -> None:
-        """The same for a pod that asks for no device: only its cpu and memory count there. Ends when it is bound, whether there
-        or elsewhere, when it is gone, or in time."""
+        """Hold the load of a pod that asks for no device: only its cpu and memory count there. It ends when the pod is bound,
+        there or elsewhere, when it is gone, or at `until`."""
         if self._obstacle(load.uid) is None:
             self._loads.expect(load, until)
 
@@ -100,9 +100,9 @@ class Ledger(Facts):
         holder: Holder | None = None,
         requests: Requests = NO_REQUESTS,
     ) -> Conflict | None:
-        """Before a Binding is sent. None: it is reserved, now or already. What the pod has itself on that node is in nobody's
-        way; its plans stay until it is bound, so that `release` undoes exactly this: but those that its affinity group can not
-        have beside it."""
+        """Reserve the devices before a Binding is sent. Return None if they are reserved, now or already. What the pod itself
+        has on that node does not conflict; its plans stay until it is bound, so that `release` undoes exactly this, except
+        those that its affinity group cannot have beside it."""
         wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen, requests=requests)
         known = self._own.of(uid).get(Claim.RESERVED)
         if known is not None:
@@ -114,12 +114,13 @@ class Ledger(Facts):
         return conflict
 
     def confirm(self, uid: PodUid) -> None:
-        """The Binding succeeded. Nothing where the watch was faster, or the pod is gone."""
+        """Confirm the reservation after a successful Binding. Do nothing if the watch was faster, or the pod is gone."""
         if self._own.confirm(uid):
             self._drop(uid, _PLANS)
 
     def release(self, uid: PodUid) -> None:
-        """The Binding was refused for certain. Nothing where one succeeded: the refused one was a second."""
+        """Release the reservation after a Binding that was certainly refused. Do nothing if a Binding succeeded: the refused
+        one was a second."""
         known = self._own.of(uid).get(Claim.RESERVED)
         if known is not None and not known.confirmed:
             self._drop(uid, [Claim.RESERVED])
@@ -132,8 +133,8 @@ class Ledger(Facts):
         self._drop(uid, [Claim.NOMINATED])
 
     def expire(self, now: float) -> None:
-        """Ends predictions and nominations whose time is over, and what lingers on nodes that are reachable again and silent
-        about it. To be called again and again, about once a second, on the clock of `until`."""
+        """End predictions and nominations whose time is over, and lingering claims on nodes that are reachable again and do not
+        report them. It must be called about once a second, with the time of the clock of `until`."""
         self._follow_victims(now)
         for uid, kind in self._own.expired(now):
             self._drop(uid, [kind])
@@ -216,7 +217,7 @@ class Ledger(Facts):
         return self._changes.version
 
     def room(self, name: str) -> NodeRoom:
-        """Also of a node that has no report, or that nobody knows."""
+        """Return the room of a node, also of one without a report, or of an unknown one."""
         node = self._nodes.get(name)
         return self._no_room(name) if node is None else node.room()
 
@@ -237,7 +238,7 @@ class Ledger(Facts):
         return (self.room(name) for name in self.nodes())
 
     def rooms_changed_since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
-        """The rooms that changed after that version (-1: all), None for a node that is gone; and the version that this is."""
+        """Return the rooms that changed after that version (-1: all), None for a node that is gone; and the current version."""
         names = self._changes.since(version)
         return [(name, self._nodes[name].room() if name in self._nodes else None) for name in names], self.version
 
@@ -282,11 +283,11 @@ class Ledger(Facts):
         return self._pods.get(uid)
 
     def load_of(self, uid: PodUid) -> PodLoad | None:
-        """What a bound pod takes of its node's cpu and memory."""
+        """Return what a bound pod takes of its node's cpu and memory."""
         return self._loads.bound_as(uid)
 
     def has_ended(self, uid: PodUid) -> bool:
-        """It is terminal, or gone: nothing is claimed for it any more."""
+        """Return whether the pod is terminal, or gone: nothing is claimed for it any more."""
         return self._obstacle(uid) is Obstacle.POD_ENDED
 
     def is_settled(self, uid: PodUid) -> bool:
@@ -326,7 +327,7 @@ class Ledger(Facts):
         return tuple(self._own.of_kind(Claim.NOMINATED))
 
     def holds_on(self, name: str) -> Iterator[tuple[PodUid, Taken]]:
-        """What each pod holds of this node, by whatever claim. Much cheaper than `holders`."""
+        """Yield what each pod holds of this node, by any claim. It is much cheaper than `holders`."""
         node = self._nodes.get(name)
         return ((uid, hold.taken) for uid, hold in (node.holds.items() if node is not None else ()))
 
@@ -348,7 +349,7 @@ class Ledger(Facts):
         return tuple(clash for name in sorted(self._crowded) for clash in clashes(self._nodes[name], self.holders(name)))
 
     def conflicts_on(self, name: str) -> tuple[Clash, ...]:
-        """The same of one node."""
+        """Return the same of one node."""
         node = self._nodes.get(name)
         return tuple(clashes(node, self.holders(name))) if node is not None and node.crowded() else ()
 

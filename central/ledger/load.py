@@ -1,13 +1,13 @@
-"""What pods leave of the nodes' cpu and memory: allocatable, less the requests of all pods that are bound there.
+"""Compute the free cpu and memory of nodes: allocatable, less the requests of all pods that are bound there.
 
-Not only of pods with devices: whoever is on a node with cards takes of the cpu that the cards need. Where central has a plan
-for a pod, or a Binding of it under way, its requests count there too. A pod without devices has no claims: it is *expected* on
-the node that central named for it, until it is bound, is gone, or its time is over. Sums are kept, so that a pod costs the same
-whatever else is on the node. These changes are numbered by themselves: they say nothing about devices, and most asks do not
-care.
+Pods without devices count too: every pod on a node with cards takes of the cpu that the cards need. If central has a plan for a
+pod, or a Binding of it under way, its requests count there too. A pod without devices has no claims: it is *expected* on the
+node that central named for it, until it is bound, is gone, or its time is over. Sums are kept, so that the cost of a pod does
+not depend on the other pods of the node. These changes have version numbers of their own: they do not concern devices, and most
+asks do not depend on them.
 
-Enters: requests of pods by node, allocatable of nodes. Leaves: what is left by node, nothing where more is requested than there
-is; and which nodes changed since when.
+Input: requests of pods by node, allocatable of nodes. Output: what is left by node, 0 if more is requested than there is; and
+the nodes that changed since a version.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ class Loads:
         return Left(max(0, cpu_milli), max(0, memory_mib), True)
 
     def of(self, uid: PodUid, name: str) -> Requests:
-        """What this pod counts there, bound or planned."""
+        """Return the requests that count for this pod there, bound or planned."""
         node, requests = self._bound.get(uid, ("", NO_REQUESTS))
         return requests if node == name else self._planned.get(uid, {}).get(name, NO_REQUESTS)
 
@@ -83,7 +83,7 @@ class Loads:
             self.forget(uid)
 
     def plan(self, uid: PodUid, node: str, requests: Requests | None) -> None:
-        """That central means to put it there; None: not any more."""
+        """Record the requests of a pod that central plans to place there; None: not any more."""
         planned = self._planned.get(uid)
         if (planned.get(node) if planned else None) == requests:
             return
@@ -97,8 +97,8 @@ class Loads:
         self._add(node, before, self.of(uid, node))
 
     def expect(self, load: PodLoad, until: float) -> None:
-        """A pod without devices will be bound there, as far as central knows. Replaces what was expected of it before; one that
-        is bound is where it is."""
+        """Expect a pod without devices on the node that central named. It replaces the pod's earlier expectation; a bound pod
+        is not changed."""
         self.forget(load.uid)
         if load.uid not in self._bound:
             self._expected[load.uid] = load.node, until
@@ -111,12 +111,12 @@ class Loads:
             self.plan(uid, node, None)
 
     def expire(self, now: float) -> None:
-        """Ends what was expected until now."""
+        """End expectations whose time is over."""
         for uid in [uid for uid, (_, until) in self._expected.items() if until <= now]:
             self.forget(uid)
 
     def offer(self, node: str, allocatable: Requests | None, version: int) -> None:
-        """What a Node says that pods may have; None: there is no Node, or it does not say."""
+        """Store the allocatable of a Node; None if there is no Node, or it has none."""
         known = self._allocatable.get(node)
         if known is not None and version < known[1]:
             return

@@ -1,4 +1,4 @@
-"""The ledger's values: what it is told of a pod, why something is held, what a node has left, and what it refuses."""
+"""Values of the ledger: the record of a pod, why something is held, what a node has left, and what is refused."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ class Claim(StrEnum):
     RESERVED = "reserved"  # central is binding it, or does not know yet how that ended
     BOUND = "bound"  # the pod's annotation says so
     GRANTED = "granted"  # the node's ledger says so
-    LINGERING = "lingering"  # the pod or its grant went away while nobody could reach the node
+    LINGERING = "lingering"  # the pod or its grant went away while the node was not reachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class CardRoom:
     free_core: int
     pods: int  # that hold something of it
     containers: int  # of these pods, on this card: the load of the `spread` policy
-    usable: bool  # healthy, not cordoned, not used by a stranger
-    free_mig: tuple[str, ...] = ()  # instances that nobody holds
+    usable: bool  # healthy, not cordoned, not used without a grant
+    free_mig: tuple[str, ...] = ()  # instances that no pod holds
     sharers: tuple[Labels, ...] = ()  # the different labels of its pods; nothing where none of them has any
 
     @property
     def free(self) -> bool:
-        """Nobody holds anything of it, and it may be given."""
+        """Return whether no pod holds anything of it, and it may be given."""
         return self.usable and self.pods == 0 and not self.gpu.mig_enabled
 
     def admits(self, labels: Labels) -> bool:
@@ -61,7 +61,7 @@ class VfRoom:
     vf: Vf
     pf: Pf
     usable: bool  # healthy, not cordoned
-    free: bool  # usable, and nobody holds it
+    free: bool  # usable, and no pod holds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """What the ledger is told of one pod. `version` is its resourceVersion, which the API server lets us compare as a number
-    (KEP-5504). Names that thousands of pods have in common are kept once."""
+    """The ledger's record of one pod. `version` is its resourceVersion, which can be compared as a number (KEP-5504). Names
+    that thousands of pods have in common are kept once."""
 
     uid: PodUid
     namespace: str
@@ -133,7 +133,7 @@ class PodRecord:
 
 
 class PodLoad(NamedTuple):
-    """A pod that has nothing of ours, and takes of its node's cpu and memory; no node: not any more."""
+    """The load of a pod without devices of Lading, which uses cpu and memory of its node; no node: not any more."""
 
     uid: PodUid
     node: str
@@ -157,7 +157,7 @@ class OwnClaim:
     holder: Holder
     node: str
     taken: Taken
-    until: float = math.inf  # on the clock of whoever made it; a reservation has no end but an outcome
+    until: float = math.inf  # on the clock of its creator; a reservation has no end but an outcome
     gen: int = 0  # of the assignment that is being bound
     confirmed: bool = False  # the Binding is known to have succeeded
     victims: frozenset[PodUid] = frozenset()  # of a nomination: pods whose end it waits for
@@ -186,7 +186,7 @@ class Obstacle(StrEnum):
     POD_BOUND = "pod-bound"
     RESERVED = "reserved"  # the same pod, with another node or other devices: that Binding may still succeed
     NODE = "node"  # not reported, not reconciled or not reachable
-    DEVICE = "device"  # not there, not usable, or somebody else has what is asked of it
+    DEVICE = "device"  # not there, not usable, or another pod has what is asked of it
     GROUP = "group"  # the pod's affinity group has another card
 
 

@@ -68,7 +68,7 @@ class NodeState:
 
     @property
     def silent(self) -> bool:
-        """It has devices, and nobody can say what happens there: nothing that was held is free."""
+        """Return whether the node has devices and is not reachable: nothing that was held there counts as free."""
         return self.inventory.reported and not self.reachable
 
     # ---- the room
@@ -121,7 +121,7 @@ class NodeState:
     # ---- what changes it
 
     def describe(self, report: NodeDevices | None) -> bool:
-        """What the node has, from now on. True if the room shows a difference."""
+        """Store the node's report. Return whether the room differs from before."""
         self._reported = NOT_REPORTED if report is None else inventory_of(report)
         return self.mark()
 
@@ -179,7 +179,8 @@ class NodeState:
         return ended
 
     def put(self, uid: PodUid, hold: Hold | None) -> tuple[bool, bool]:
-        """What this pod holds now by all its claims: whether that is a change, and whether something came free by it."""
+        """Store what this pod holds now by all its claims. Return whether that is a change, and whether something became free
+        by it."""
         former = self.holds.get(uid)
         if former == hold:
             if hold is not None:
@@ -200,7 +201,7 @@ class NodeState:
         return True, former is not None and (hold is None or not covers(hold.taken, former.taken))
 
     def crowded(self) -> bool:
-        """Some device is claimed beyond what there is. Whether by facts or only by plans is not looked at."""
+        """Return whether some device is claimed beyond its capacity, by facts or by plans."""
         if any(pods > 1 for pods in self.usage.vfs.values()):
             return True
         usable = {gpu.uuid: gpu.usable_mib for gpu in self.inventory.gpus}

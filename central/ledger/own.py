@@ -34,7 +34,7 @@ class OwnClaims:
         return former
 
     def confirm(self, uid: PodUid) -> bool:
-        """False where there is no reservation."""
+        """Confirm the reservation. Return False if there is none."""
         claims = self._by_pod.get(uid, {})
         if Claim.RESERVED not in claims:
             return False

@@ -34,7 +34,7 @@ def largest(a: Part, b: Part) -> Part:
 
 
 def covers_part(a: Part, b: Part) -> bool:
-    """With its labels: whoever loses one of them lets others in."""
+    """Return whether `a` covers `b`, labels included: a pod that loses one of its labels lets others in."""
     if b.sharing and union(a.sharing, b.sharing) != a.sharing:
         return False
     if a.whole != b.whole:
@@ -43,14 +43,14 @@ def covers_part(a: Part, b: Part) -> bool:
 
 
 def covers(a: Taken, b: Taken) -> bool:
-    """Whoever has `a` has `b`."""
+    """Return whether a pod that has `a` also has `b`."""
     if a is b:
         return True
     return a.vfs >= b.vfs and all(uuid in a.gpus and covers_part(a.gpus[uuid], part) for uuid, part in b.gpus.items())
 
 
 def merge(claims: Sequence[Taken]) -> Taken:
-    """What a pod holds by all of its claims on one node."""
+    """Return what a pod holds by all of its claims on one node."""
     merged = claims[0]
     for taken in claims[1:]:
         if covers(merged, taken):
@@ -63,7 +63,7 @@ def merge(claims: Sequence[Taken]) -> Taken:
 
 
 def taken_by_grants(grants: Collection[Grant]) -> Taken:
-    """What one pod takes by the grants of its containers."""
+    """Return what one pod takes by the grants of its containers."""
     by_card: dict[GpuUuid, list[tuple[str, GrantedGpu]]] = {}
     for grant in grants:
         for gpu in grant.gpus:

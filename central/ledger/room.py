@@ -88,7 +88,7 @@ def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: Inventory) -> VfRoom:
 
 
 def lacking(room: NodeRoom, taken: Taken) -> str | None:
-    """A device that cannot be taken as asked; None where all can. Whether the node serves at all is not looked at."""
+    """Return a device that cannot be taken as asked; None if all can. Whether the node serves at all is not checked."""
     cards = {card.gpu.uuid: card for card in room.cards if card.gpu.uuid in taken.gpus}
     for uuid, part in taken.gpus.items():
         if uuid not in cards or not _has_room(cards[uuid], part):
@@ -108,7 +108,7 @@ def _has_room(card: CardRoom, part: Part) -> bool:
 
 
 def gained(before: NodeRoom, after: NodeRoom) -> bool:
-    """A pod that did not fit before might fit now."""
+    """Return whether a pod that did not fit before might fit now."""
     if not after.serving:
         return False
     if _is_described_otherwise(before, after):
@@ -122,8 +122,8 @@ def gained(before: NodeRoom, after: NodeRoom) -> bool:
 
 
 def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
-    """A device that is there as before sits elsewhere or is of another kind, or what bound others is gone: what was in a pod's
-    way may be in nobody's way now."""
+    """Return whether a device that was there before is in another place or of another kind, or a constraint of others is gone:
+    a pod that was refused may fit now."""
     if after.partitions != before.partitions and not (after.partitions and set(after.partitions) <= set(before.partitions)):
         return True
     known = {card.gpu.uuid: card.gpu for card in before.cards}

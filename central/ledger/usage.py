@@ -56,7 +56,7 @@ class CardUse(NamedTuple):
 
     @property
     def sharers(self) -> tuple[Labels, ...]:
-        """The different labels of its pods, those without any too; nothing where nobody has any."""
+        """Return the different labels of its pods, those without any too; nothing if no pod has any."""
         if not self.labels:
             return ()
         return tuple(sorted({*self.labels, UNLABELLED} if len(self.labels) < self.pods else set(self.labels)))

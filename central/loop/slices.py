@@ -1,7 +1,7 @@
-"""Long work on the one loop, in slices: others have their turn in between.
+"""Do long work on the one loop in slices, with other tasks in between.
 
-A look at many nodes for many pods takes as long as it takes; kube-scheduler's next question waits for one slice of it at most.
-Whoever pauses finds that the ledger has changed.
+Work on many nodes for many pods may take long; kube-scheduler's next request waits for one slice of it at most. After a pause
+the ledger may have changed.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ SLICE_S: Final = 0.005  # and the piece of work that goes beyond it: mostly a fi
 
 
 class Slices:
-    """Of one piece of work. `clock`: seconds, monotonic. `rest_s`: how long others have at least between two slices; those who
-    were at work for no more than `quiet_s` are nobody, for whom there is no rest."""
+    """The slices of one piece of work. `clock`: seconds, monotonic. `rest_s`: the least time for other tasks between two
+    slices. There is no rest if other tasks worked for no more than `quiet_s`."""
 
     def __init__(
         self, clock: Callable[[], float], *, slice_s: float | None = None, rest_s: float = 0.0, quiet_s: float = 0.0
@@ -28,7 +28,7 @@ class Slices:
         self._until = clock() + self._slice_s
 
     async def pause(self) -> None:
-        """To be called after each small step."""
+        """Pause if the slice is over. It must be called after each small step."""
         ended = self._clock()
         if ended < self._until:
             return

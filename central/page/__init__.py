@@ -1,1 +1,1 @@
-"""The page for people, and its JSON: what is where, kept up with the ledger while somebody looks."""
+"""The page for people, and its JSON: where pods and devices are, kept current with the ledger while the page is open."""

@@ -58,7 +58,7 @@ def _file(path: Path) -> File:
 
 
 def takes(request: web.Request, etag: str) -> bool:
-    """The browser has it."""
+    """Return whether the browser has the file already."""
     return etag in [word.strip().removeprefix("W/") for word in request.headers.get("If-None-Match", "").split(",")]
 
 

@@ -1,11 +1,11 @@
-"""The cluster as JSON, node by node, kept up with the ledger while somebody looks: whole, or what changed since a revision.
+"""Keep the cluster as JSON, node by node, current while the page is open: whole, or as changes since a revision.
 
-Enters: a ledger, the nodes' reports, the scheduler. Leaves: parts of one JSON object. A node is encoded again only when
-something of it may have changed, and counts as changed only when its JSON is another. Nothing runs by itself: whoever asks has
-it caught up, at most every EVERY_S, for all who ask then.
+Input: a ledger, the nodes' reports, the scheduler. Output: parts of one JSON object. A node is encoded again only when
+something of it may have changed, and counts as changed only when its JSON differs. Nothing runs in the background: a request
+starts an update, at most every EVERY_S, for all requests at that time.
 
-kube-scheduler's questions come first: work is done in slices of SLICE_S, and while anybody else is at work on the loop with a
-rest after each that is longer than the slice, so that a question mostly finds the loop idle, and waits for one slice otherwise.
+kube-scheduler's requests come first: work is done in slices of SLICE_S. While other tasks work on the loop, a rest that is
+longer than the slice follows each slice, so that a request mostly finds the loop idle, and otherwise waits for one slice.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ class Live:
         self._ledger = scheduler.ledger
         self._reports = reports
         self._clock = clock
-        self._name = secrets.token_hex(4)  # a revision of another term is none of ours
-        # Apart, so that nothing in them is the garbage collector's business.
+        self._name = secrets.token_hex(4)  # a revision of another term is not valid in this one
+        # Apart, so that the garbage collector has nothing in them to look at.
         self._nodes: dict[str, bytes] = {}
         self._totals_of: dict[str, tuple[int, ...]] = {}
         self._sum = msgspec.structs.astuple(NOTHING)

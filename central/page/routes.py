@@ -1,13 +1,14 @@
-"""`GET /` and its files, and `GET /v1/cluster`: the page, and what it shows as JSON. Nothing can be changed by either.
+"""Serve `GET /` and its files, and `GET /v1/cluster`: the page, and what it shows as JSON. Both are read-only.
 
     GET /v1/cluster                    all of it, with its `revision`
     GET /v1/cluster?after=REVISION     what changed since: at once, or as soon as there is something, within WAIT_S
                                        (`&wait=0`: at once, be it nothing)
 
-Leaves: 503 where another replica leads (for people a page that says so and asks again), or where WATCHERS wait already. Of the
-term before, a revision is nobody's: then all of it is answered. Refuses (421) a connection from this very host that is meant
-for another name: `kubectl port-forward` ends on loopback, and a web page that its author has resolve to 127.0.0.1 is what a
-browser sends there with that author's name as Host (DNS rebinding). Who may ask at all is the listener's to say.
+The answer is 503 if another replica leads (for people a page that says so and asks again), or if WATCHERS requests wait
+already. A revision of the term before is not valid: then the answer holds all of it. A connection from this host with another
+name as Host is refused (421): `kubectl port-forward` ends on loopback, and a web page whose name its author resolves to
+127.0.0.1 makes a browser send requests there with that name as Host (DNS rebinding). The listener decides which clients may
+connect at all.
 """
 
 import asyncio
@@ -78,7 +79,7 @@ class Page:
             return await self._answer(request, live, after)
         with self._watching() as granted:
             if not granted:
-                return _refusal(503, "too many watch already\n")
+                return _refusal(503, "too many watchers\n")
             return await self._wait(request, after)
 
     async def _answer(self, request: web.Request, live: Live, after: str | None) -> web.StreamResponse:
@@ -112,7 +113,7 @@ class Page:
         return self._whole[1]
 
     def _changes(self, live: Live, after: str, *, packs: bool) -> "asyncio.Task[bytes] | None":
-        """Made once for all who ask for the same, as those who watch do. None: after what nobody knows."""
+        """Return one task for all requests for the same changes, as watching clients send them. None: unknown revision."""
         same = after, live.revision, packs
         if self._made is None or self._made[0] != same:
             changes = live.since(after)
@@ -155,7 +156,7 @@ def refuse_name(request: web.Request) -> web.Response | None:
     """None for one that may be answered."""
     if not _is_loopback(request.remote or "") or _is_ours(request.host):
         return None
-    return _refusal(421, "this is reached by an IP address or as localhost, and by no other name\n")
+    return _refusal(421, "use an IP address or localhost as the host name\n")
 
 
 def _is_loopback(peer: str) -> bool:
@@ -166,7 +167,7 @@ def _is_loopback(peer: str) -> bool:
 
 
 def _is_ours(host: str) -> bool:
-    """An address can not be somebody else's name."""
+    """Return whether the Host is localhost or an address: an address cannot be the name of another site."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if name.lower().rstrip(".") == "localhost":
         return True

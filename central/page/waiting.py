@@ -21,7 +21,7 @@ from central.state.pending import Pending, in_line
 from central.view.model import PendingView
 from lading.vocabulary import PodUid
 
-MOST: Final = 300  # more than anybody reads; kube-scheduler's own lists have the others
+MOST: Final = 300  # more than people read; kube-scheduler's own lists have the others
 _CHUNK: Final = 256  # pods that are put in line in one step
 
 SENTENCES: Final = OF_WHY | {FITS: "it fits; kube-scheduler has not bound it yet"}
@@ -32,7 +32,7 @@ class Waiting(NamedTuple):
     total: int = 0  # with those that are not among them
 
     def is_as(self, other: "Waiting") -> bool:
-        """The same but for the time that goes by."""
+        """Return whether both are the same, apart from the passing time."""
         return self.total == other.total and [*map(_timeless, self.pods)] == [*map(_timeless, other.pods)]
 
 
@@ -95,7 +95,7 @@ def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
 
 
 def _by_code(shown: Iterable[str]) -> dict[str, int]:
-    """The most frequent one first."""
+    """Count the reason codes, the most frequent one first."""
     return {_code(text): nodes for text, nodes in Counter(shown).most_common()}
 
 

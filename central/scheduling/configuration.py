@@ -1,6 +1,6 @@
-"""What central decides by, beside the ledger: its policy, its limits, and the pods that it expects. `GET /v1/reckoning`.
+"""The effective configuration of central's decisions: policy, limits, and the pods that it expects. `GET /v1/reckoning`.
 
-Whoever has the ledger's facts from the API server too decides with these as central does: `kubectl lading simulate`.
+With these and the ledger's facts from the API server, `kubectl lading simulate` decides as central does.
 """
 
 from collections.abc import Callable, Iterable

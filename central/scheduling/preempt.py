@@ -1,18 +1,19 @@
-"""Makes room for a pod of higher priority: which pods would have to go, on which node.
+"""Plan preemption for a pod of higher priority: which pods must be evicted, on which node.
 
-kube-scheduler's own preemption does not see devices: in its dry run they are ignored, so that a node where they are short looks
-as if evicting nobody sufficed. So central plans itself, when a pod fits on none of the nodes where all else suffices.
+kube-scheduler's own preemption does not see devices: its dry run ignores them, so that on a node with too few devices it finds
+that no eviction is needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
 
-Enters: a pod that was refused, the nodes that kube-scheduler asked about, the ledger. Leaves: the node, the victims, and where
-the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and really frees something that is
-asked: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; who can
-not be put back goes. A pod that is being deleted goes by itself: it is counted as gone, and costs nothing. A pod that a
-disruption budget protects stays, and of the pods that share a budget no more go than it allows: otherwise the Eviction API
+Input: a pod that was refused, the nodes that kube-scheduler asked about, the ledger. Output: the node, the victims, and where
+the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and frees something that is needed:
+with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; a pod that
+cannot be put back is a victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a disruption
+budget protects stays, and of the pods that share a budget no more are evicted than it allows: otherwise the Eviction API
 refuses the last victim after the first ones have ended without use. Nodes are compared as kube-scheduler compares them: the
 lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most important victims.
 
-Who is enough takes a dozen fits a node to find out; how many it takes at least, and so what it costs at least, follows from the
-numbers of cards and VFs. So the nodes that may cost the least come first, and it ends with a plan than which none costs less.
+To find the victims takes a dozen fits for each node; a lower bound of their number, and so of the cost, follows from the
+numbers of cards and VFs. So the nodes with the lowest bound come first, and the search ends with a plan that no other can
+undercut.
 
 Source: KubeSchedulerConfiguration's DefaultPreemption (pickOneNodeForPreemption), k8s.io/kubernetes/pkg/scheduler.
 """
@@ -103,7 +104,7 @@ def plans(
 
 
 def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, protection: Protection) -> Plan | None:
-    """On the same node as things are now. None: it is not enough any more, or nobody has to go."""
+    """Plan again on the same node as things are now. None: the victims are not enough any more, or none is needed."""
     standing = scheduler.standing(pod.ask)
     if not standing.complete:
         return None  # a node that changed meanwhile may do as it is
@@ -128,7 +129,7 @@ def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protecti
 
 
 def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cost | None:
-    """No plan there costs less. None: even without all of them there are too few cards or VFs."""
+    """Return a lower bound of the cost there. None: even without all victims there are too few cards or VFs."""
     going = sorted((victim for victim in victims if not victim.deleting), key=lambda v: (v.priority, -v.created))
     by_themselves = sum(_vfs_of(victim) for victim in victims if victim.deleting)
     vfs = _fewest(demand.vfs_peak - by_themselves - sum(vf.free for vf in room.vfs), map(_vfs_of, going))
@@ -136,12 +137,12 @@ def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cos
     cards = None if holds is None else _fewest(holds, map(_cards_of, going))
     if vfs is None or cards is None:
         return None
-    somebody = 0 if len(going) < len(victims) else 1
-    return _cost(going[: max(somebody, vfs, cards)])
+    at_least = 0 if len(going) < len(victims) else 1
+    return _cost(going[: max(at_least, vfs, cards)])
 
 
 def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> int | None:
-    """On how many cards somebody has to go, each pod counted on each, until enough are free. None: that can not be."""
+    """Return on how many cards a pod has to go, each pod counted on each card, until enough are free. None: impossible."""
     pods = Counter(uuid for victim in victims for uuid in _held(victim).gpus)
     going = Counter(uuid for victim in victims if not victim.deleting for uuid in _held(victim).gpus)
     cards = asked_cards(room, demand) if demand.whole_peak else ()

@@ -1,9 +1,9 @@
-"""What the extender's verbs decide: filter, prioritize, preempt, why, and the two ends of bind. No I/O; the clock is given.
+"""Decide for the extender's verbs: filter, prioritize, preempt, why, and the two ends of bind. No I/O; the clock is given.
 
     filter      which nodes fit; the best one's room is held for a moment (*predicted*), so that the next pod does not see it
     prioritize  names the predicted node; for a pod without devices the best one, where its cpu and memory count for that moment
     reserve     the devices of one pod on one node, taken from the ledger before anything is sent to the API server
-    confirm, release   how the Binding ended; while nobody knows, the reservation stays
+    confirm, release   how the Binding ended; while that is not known, the reservation stays
 
 kube-scheduler asks again whenever it likes: after its own timeout, after a restart, for a pod that is bound already. Everything
 here may be called again for the same pod uid.
@@ -42,7 +42,7 @@ from central.state.pending import Pending, PendingPods, pending_of
 from lading.vocabulary import PciAddress, PodUid
 
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
-# second filter; too late, room that nobody uses.
+# second filter; too late, room that no pod uses.
 PREDICTION_S: Final = 5.0
 # kube-scheduler tries all members of a PodGroup and binds none if one does not fit. A pod that is filtered again without a
 # Binding in between counts as such a trial: it holds devices for TRIAL_S, and for PREDICTION_S only once in HELD_AGAIN_S.
@@ -90,9 +90,10 @@ class Scheduler:
         counts: Counts | None = None,
         slice_s: float = math.inf,
     ) -> None:
-        """`clock`: monotonic seconds. `policy`: for pods that name none. `refused` is told of a pod that fits on none of these
-        nodes, where all but the devices suffices. `soon` does what can wait until filter's answer is on its way. `slice_s`: how
-        long one call judges nodes; those that it does not reach are refused as NOT_REACHED, and `judging` goes on."""
+        """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
+        that fits on none of these nodes, where everything but the devices suffices. `soon` does what can wait until filter's
+        answer is sent. `slice_s`: how long one call judges nodes; those that it does not reach are refused as NOT_REACHED, and
+        `judging` continues."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -120,7 +121,7 @@ class Scheduler:
             yield from self.judging(ask)
 
     def prioritize_steps(self, pod: Pod) -> Steps:
-        """The same for `prioritize`."""
+        """Take the same steps for `prioritize`."""
         if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
             ask = parse_ask(pod)
             if not isinstance(ask, BadAsk):
@@ -189,7 +190,7 @@ class Scheduler:
         return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.shown, fits_too=nominated)
 
     def hold_judged(self) -> None:
-        """The room of the pod that was judged last, for a moment. Nothing else is decided before."""
+        """Hold the room of the pod that was judged last, for a moment. No other decision is made before."""
         judged, self._judged = self._judged, None
         if judged is not None:
             self._predict(*judged)
@@ -206,7 +207,7 @@ class Scheduler:
         return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
     def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
-        """The one node to take; None where central has no word in it."""
+        """Return the one node to take; None if central has no preference."""
         self.hold_judged()
         predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
         if predicted and predicted.node in names:
@@ -261,7 +262,7 @@ class Scheduler:
         return standing
 
     def ranked(self, shape: Shape) -> Standing | Ranking:
-        """The same, and which node is the best, by the policy."""
+        """Return the same, with the best node by the policy."""
         standing = self.standing(shape.ask)
         return standing if isinstance(standing, Standing) else self.rankings.of(shape)
 
@@ -292,8 +293,8 @@ class Scheduler:
         return placement if isinstance(placement, Placement) else None
 
     def group_cards(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
-        """The card of its affinity group, where it has one: it can not be on another one. Several are a fault, after which the
-        group takes no more pods until one is left."""
+        """Return the card of the ask's affinity group, if it has one: the pod cannot be on another card. Several are an error:
+        the group takes no more pods until one is left."""
         groups = groups_of([ask.sharing]) if ask.sharing is not None else ()
         return self.ledger.group_cards(groups[0], without) if groups else frozenset()
 
@@ -320,7 +321,7 @@ class Scheduler:
         return nominated.node if nominated else ""
 
     def learn(self, uid: PodUid, shape: Shape) -> None:
-        """That such a pod came: the more often, the more the policy fragmentation reckons with the like."""
+        """Learn that such a pod came: the more often, the more of its kind the policy fragmentation expects."""
         if self.forecast.arrived(uid, shape):
             self.rankings.renew()
 
@@ -381,7 +382,7 @@ class Scheduler:
     # ---- bind
 
     def reserve(self, uid: PodUid, node: str) -> Reservation | Bound | NotBound:
-        """Takes the devices. Called again for a Binding whose outcome is not known yet, it says that."""
+        """Reserve the devices. If the outcome of an earlier Binding is not known yet, say that."""
         self.hold_judged()
         record = self.ledger.pod(uid)
         if record is not None and record.node:
@@ -409,7 +410,8 @@ class Scheduler:
         return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
 
     def _predicted(self, pod: Pending, node: str) -> Placement | None:
-        """What was found for it, where the node is as it was then. A group's card may have changed on any node."""
+        """Return what was predicted for the pod if the node has not changed since. The card of a group may have changed on any
+        node."""
         room, placement = pod.predicted or (None, None)
         return placement if room is self.ledger.room(node) and pod.ask.sharing is None else None
 
@@ -420,7 +422,7 @@ class Scheduler:
         self.ledger.release(reservation.pod.uid)
 
     def is_open(self, reservation: Reservation) -> bool:
-        """Nobody has said yet how it ended: neither a Binding's answer nor the watch."""
+        """Return whether neither a Binding's answer nor the watch has shown how it ended."""
         reserved = self.ledger.own_claim(reservation.pod.uid, Claim.RESERVED)
         return reserved is not None and not reserved.confirmed
 
@@ -437,5 +439,5 @@ def _in_words(conflict: Conflict, node: str) -> str:
     holders: Sequence[str] = [f"{holder.namespace}/{holder.name}" for holder in conflict.holders]
     by = f", held by {', '.join(holders[:4])}" if holders else ""
     device = f" {conflict.device}{by}" if conflict.device else ""
-    why = f"its devices on {node} can not be taken: {conflict.obstacle}{device}; this is retried by itself"
+    why = f"its devices on {node} cannot be taken: {conflict.obstacle}{device}; this is retried automatically"
     return OfBinding.DEVICES_TAKEN.about(why)

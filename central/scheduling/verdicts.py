@@ -59,7 +59,7 @@ def sort_nodes(verdicts: Verdicts) -> Filtered:
 
 
 def main_reason(answer: Filtered) -> Coded | None:
-    """What is true of most nodes, where the pod fits on none; None where it fits, or there are none."""
+    """Return the reason of most nodes if the pod fits on none; None if it fits, or there are no nodes."""
     if answer.fitting:
         return None
     said = Counter(answer.fails.values())

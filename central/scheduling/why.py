@@ -102,7 +102,7 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
 
 
 def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
-    """The card, its node, and who has it: pods of the asking pod's own namespace."""
+    """Return the card, its node, and the pods that have it: pods of the asking pod's own namespace."""
     (group,) = groups_of([pod.ask.sharing]) if pod.ask.sharing else ()
     cards = []
     for card in sorted(scheduler.group_cards(pod.ask, [pod.uid])):

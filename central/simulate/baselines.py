@@ -35,7 +35,7 @@ class Player(Protocol):
         """None: the pod fits nowhere."""
 
     def took(self, node: int) -> None:
-        """That placement is booked in the cluster."""
+        """Record that the placement is booked in the cluster."""
 
 
 class RandomFit:

@@ -90,14 +90,15 @@ class Cluster:
 
     @property
     def vf_allocation(self) -> float | None:
-        """Percent of the VFs that may be given; None where nobody asks for one, or there is none."""
+        """Return the percentage of the VFs that may be given which are allocated; None if no pod requests a VF, or there is
+        none."""
         places = self._places
         if places is None or not places.vfs or not any(kind.vfs for kind in self.kinds.all):
             return None
         return 100 * places.vfs_taken / places.vfs
 
     def take(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
-        """A pod was placed there."""
+        """Book a pod that was placed there."""
         asked = self.kinds.all[kind]
         each = asked.gpu_milli
         enough = self.cpu_milli[node] >= asked.cpu_milli and self.memory_mib[node] >= asked.memory_mib

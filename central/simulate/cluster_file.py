@@ -1,13 +1,13 @@
-"""A cluster by what its nodes report: a JSON file that names a NodeDevices for each kind of node.
+"""Read a cluster from what its nodes report: a JSON file that names a NodeDevices for each kind of node.
 
     {"nvswitch_partition": "prefer",                             optional; central's setting
      "nodes": [{"name": "h100", "count": 16, "devices": "dgx-h100.json", "cpu_milli": 112000, "memory_mib": 2097152}, …]}
 
 `devices` is a file beside this one, with a NodeDevices object as `kubectl get nodedevices NODE -o json` prints it, or its
-status alone. The nodes are `h100-1` to `h100-16`. A replay begins with nobody on them: what was held, used or cordoned when the
-report was written does not count; what was unhealthy is not given. Leaves: nodes of a Trace, and the setting. Refuses, naming
-file, entry, key and value: keys that are missing or unknown, numbers out of range, reports that can not be read or without
-devices, and what the replay can not tell: several models of cards on one node.
+status alone. The nodes are `h100-1` to `h100-16`. A replay begins without pods on them: what was held, used or cordoned when
+the report was written does not count; what was unhealthy is not given. Output: nodes of a Trace, and the setting. Errors name
+file, entry, key and value: keys that are missing or unknown, numbers out of range, reports that cannot be read or are without
+devices, and several models of cards on one node, which the replay does not support.
 """
 
 import json
@@ -40,7 +40,7 @@ class Described(NamedTuple):
 
 
 def read_cluster(path: Path) -> Described:
-    """Raises ConfigError."""
+    """Read the file. Raise ConfigError."""
     content = _read_json(path, f"cannot read {path}")
     if _is_report(content):
         example = dict(zip(_KEYS, ("n", 1, path.name, 64_000, 262_144), strict=True))
@@ -69,7 +69,7 @@ def read_cluster(path: Path) -> Described:
 
 
 def _is_report(content: object) -> bool:
-    """A NodeDevices object, or its status."""
+    """Return whether the content is a NodeDevices object, or its status."""
     if not isinstance(content, dict) or "nodes" in content:
         return False
     return content.get("kind") == KIND or not _REPORTED.isdisjoint(content)

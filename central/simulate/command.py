@@ -33,7 +33,7 @@ _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
 
 
 def simulate(argv: Sequence[str]) -> None:
-    """Raises ConfigError."""
+    """Run the command. Raise ConfigError."""
     args = _parser().parse_args(argv)
     ratio = _ratio(args.arrival_ratio)
     policies = _policies(args.policy or [Policy.FRAGMENTATION.value])
@@ -74,7 +74,7 @@ def read_trace(nodes: Path, pods: Path) -> Trace:
 
 
 def check_knows(policies: Sequence[AnyPolicy], trace: Trace) -> None:
-    """That the baselines know all that these pods have to have. Raises ConfigError."""
+    """Check that the baselines support all that these pods require. Raise ConfigError."""
     baseline = next((policy for policy in policies if isinstance(policy, Baseline)), None)
     if baseline is None:
         return
@@ -124,7 +124,7 @@ def replay_all(
 
 
 def write_pictures(folder: Path, reports: Sequence[Report], *, what: str) -> None:
-    """`what` begins the names of the files. Raises HostError."""
+    """Write the pictures. `what` begins the names of the files. Raise HostError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{what}-allocation.svg").write_text(draw_allocation(what, reports))
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _whole(text: str) -> int:
-    """argparse names the flag and the text where it is none."""
+    """Parse a whole number. For an invalid one argparse names the flag and the text."""
     if not _WHOLE.fullmatch(text):  # int() would read 1_0 as 10
         raise argparse.ArgumentTypeError(f"a whole number is needed, and this is {text!r:.{_SHOWN}}")
     return int(text)

@@ -27,7 +27,8 @@ Typical = tuple[int, int, int, tuple[str, ...]]  # cpu milli, share, whole cards
 
 
 def typical_pods(pods: Sequence[TracePod]) -> dict[Typical, float]:
-    """The most frequent types by how often they come; together 1. Equal ones: the larger first, as the original sorts."""
+    """Return the most frequent types with their frequencies; together 1. Of equal ones the larger comes first, as the original
+    sorts."""
     counts: dict[Typical, int] = {}
     for pod in pods:
         kind = pod.cpu_milli, pod.share, pod.whole, pod.models
@@ -68,7 +69,7 @@ class Fragments:
         return lost
 
     def levels(self, cpu_milli: Numbers) -> Numbers:
-        """What the tables want to know of nodes with so much cpu left."""
+        """Return the levels in the tables for nodes with this much cpu left."""
         return self._cpu.searchsorted(cpu_milli, side="right")
 
     def started(self, model: int, level: Numbers, free: Numbers) -> Floats:

@@ -42,4 +42,4 @@ class Run:
     failed: Mapping[str, int]
     curve: tuple[Point, ...]
     decision_s: float  # of one pod, on average
-    vf_allocation: float | None = None  # percent of the VFs, at the end; None where nobody asks for one
+    vf_allocation: float | None = None  # percent of the VFs, at the end; None if no pod requests one

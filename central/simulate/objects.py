@@ -44,7 +44,7 @@ def card_of(uuid: str) -> int:
 
 
 def render_devices(number: int, node: TraceNode) -> Manifest:
-    """`number`: the node's, different from that of all others."""
+    """Return the NodeDevices manifest of a node. `number` is the node's, different from that of all others."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,

@@ -129,7 +129,7 @@ def _ticks(least: float, most: float) -> list[float]:
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Moved so that no two are closer than a line of text, in their order, and none is below the frame."""
+    """Move the heights so that no two are closer than a line of text, in their order, and none is below the frame."""
     moved: dict[str, float] = {}
     before = -math.inf
     for name in sorted(heights, key=lambda name: heights[name]):

@@ -76,7 +76,8 @@ class Places:
         )
 
     def take(self, node: int, pod: TracePod, cards: Collection[int], vfs: Collection[PciAddress]) -> bool:
-        """False, and nothing is taken: they are not what it asked for, or not free. Whether the cards are, is not looked at."""
+        """Take the devices. Return False, and take nothing, if they are not what the pod asked for, or not free. Whether the
+        cards are free is not checked."""
         board, free, taken = self._boards[node], self._free[node], frozenset(vfs)
         if not taken <= free or len(taken) != len(vfs) or not _as_asked(board, pod, frozenset(cards), taken):
             return False

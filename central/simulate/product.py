@@ -40,7 +40,8 @@ VERSION: Final = "1"  # of the lists that a cluster begins with
 
 class Product:
     def __init__(self, cluster: Cluster, policy: Policy, expected: Sequence[TracePod]) -> None:
-        """`expected`: pods by which the policy fragmentation knows how often which kind comes; none: it learns that."""
+        """Create the policy. `expected`: pods by which the policy fragmentation knows how often which kind comes; without any
+        it learns that."""
         self._cluster = cluster
         self._names = np.array([node.name for node in cluster.nodes], dtype=object)
         self._row_of = {name: row for row, name in enumerate(self._names)}
@@ -67,7 +68,7 @@ class Product:
         return self._place_beside(kind, able, enough)
 
     def took(self, node: int) -> None:
-        """The ledger knows already."""
+        """Do nothing: the ledger knows already."""
 
     def _place(self, kind: int, names: Collection[str]) -> Placed | None:
         shape, uid = self._shapes[kind], PodUid(f"uid-{self._arrived}")
@@ -92,7 +93,7 @@ class Product:
         return Placed(self._row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
 
     def _place_beside(self, kind: int, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
-        """A pod without devices."""
+        """Place a pod without devices."""
         if not names:
             return None
         uid = PodUid(f"uid-{self._arrived}")
@@ -116,8 +117,8 @@ class Product:
 
 
 class _Able(Collection[str]):
-    """The nodes that kube-scheduler leaves. They are named once somebody goes through them, which is a part of a decision that
-    no scheduler has."""
+    """The nodes that kube-scheduler leaves. Their names are made once they are read, which is a part of a decision that no
+    scheduler has."""
 
     def __init__(self, names: NDArray[np.object_], row_of: Mapping[str, int], able: NDArray[np.bool_]) -> None:
         self._names = names
@@ -140,7 +141,7 @@ def read_pod(pod: TracePod) -> Pod:
 
 
 def shape_of(pod: Pod) -> Shape:
-    """A pod without devices has an Ask without containers."""
+    """Return the shape of the pod. A pod without devices has an Ask without containers."""
     ask = parse_ask(pod)
     if isinstance(ask, BadAsk):
         raise AssertionError(ask.message)  # noqa: TRY004  (read_pods lets no such pod through)

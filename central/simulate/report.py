@@ -33,7 +33,7 @@ class Report:
     runs: tuple[Run, ...]
     at_capacity: float
     at_end: float
-    vf_allocation: float | None  # at the end; None where nobody asks for one
+    vf_allocation: float | None  # at the end; None if no pod requests one
     placed: float  # of all pods
     arrived: Mapping[str, float]  # pods of each class
     failures: Mapping[str, float]  # of the class
@@ -112,8 +112,8 @@ def named_prior(reports: Sequence[Report]) -> str:
 
 
 def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[str, Any]:
-    """The first policy's figures, and under `others` those of the other ones. Figures at the end of arrivals stand under the
-    ratio in percent: "130"."""
+    """Return the first policy's figures, with those of the other policies under `others`. Figures at the end of arrivals have
+    the ratio in percent as their key, like "130"."""
     at_end = percent_of(ratio)
     first, *others = [_render(report, at_end) for report in reports]
     whole = {**first, "arrival_ratio": ratio}
@@ -123,7 +123,7 @@ def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[st
 
 
 def nodeless_models(trace: Trace) -> Counter[str]:
-    """What pods write as their models where no node has one of these, and how many pods do: they fit nowhere."""
+    """Count the pods by their models, if no node has one of these: such pods fit nowhere."""
     there = {node.model for node in trace.nodes}
     return Counter("|".join(pod.models) for pod in trace.pods if pod.models and there.isdisjoint(pod.models))
 

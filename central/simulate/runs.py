@@ -45,7 +45,7 @@ def run_tasks(trace: Trace, tasks: Sequence[Task], *, jobs: int, tell: Callable[
                 now = arrived.value
                 tell(now - told)
                 told = now
-        except BaseException:  # one failed, or somebody pressed Ctrl-C: those that have not begun need not
+        except BaseException:  # one failed, or Ctrl-C was pressed: those that have not begun are cancelled
             pool.shutdown(cancel_futures=True)
             raise
     return [future.result() for future in futures]

@@ -113,7 +113,7 @@ class Trace:
 
 
 def read_nodes(path: Path) -> tuple[TraceNode, ...]:
-    """Raises ConfigError."""
+    """Read the nodes. Raise ConfigError."""
     nodes: dict[str, TraceNode] = {}
     for row in _rows(path, _NODE_COLUMNS):
         node = TraceNode(

@@ -1,4 +1,4 @@
-"""What central did since the process began, over all its terms: plain numbers, which metrics show when somebody asks."""
+"""Count what central did since the process began, over all its terms: plain numbers, which metrics read at each scrape."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class BindOutcome(StrEnum):
 
     BOUND = "bound"
     REFUSED = "refused"
-    UNCLEAR = "unclear"  # nobody knows; later it counts once more, as one of these two
+    UNCLEAR = "unclear"  # not known; later it counts once more, as one of the other outcomes
     FOUND_BOUND = "found-bound"
     FOUND_NOT_BOUND = "found-not-bound"
 

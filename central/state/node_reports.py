@@ -36,7 +36,7 @@ class Reports:
             self._changes.mark(name)
 
     def replace(self, reports: Iterable[NodeDevices], *, unreadable: Collection[str]) -> None:
-        """A list. One that can not be read stays as it was known."""
+        """Replace all reports with a list. A report that cannot be read stays as it was known."""
         listed = {report.metadata.name: report for report in reports}
         for name in [name for name in self._reports if name not in listed and name not in unreadable]:
             self.remove(name)

@@ -36,7 +36,7 @@ class Pending:
     networks: str = ""  # Multus' annotation, as its owner wrote it
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
-    refused_for: Coded | None = None  # what was true of most nodes then; None: nobody has asked about it in this term
+    refused_for: Coded | None = None  # what was true of most nodes then; None: no request about it in this term
     undecided: bool = False  # refused before all nodes were judged
     woken_in: int = 0  # the last round of central.controllers.requeue
     gang: tuple[str, ...] = ()  # namespace and name of a native PodGroup; empty: none

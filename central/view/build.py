@@ -41,7 +41,8 @@ _IDLE_MIB: Final = 1024  # less than this is a context that does nothing
 
 
 def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView:
-    """Without a report there is no device to show: whoever holds some by an assignment is a problem then."""
+    """Build the view of a node. Without a report there is no device to show: then a pod that holds some by an assignment is a
+    problem."""
     room, held = ledger.room(name), ledger.holders(name)
     if report is None:
         return NodeView(name=name, state=NodeState.NO_REPORT, problems=_unreported(held))
@@ -260,7 +261,7 @@ def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: Inventory) -> PfVie
 
 
 def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: Inventory, free: State) -> VfView:
-    """`free`: what it is while nobody holds it, and nothing ails it."""
+    """Build the view of a VF. `free`: its state while no pod holds it, and it is healthy."""
     why = _why(vf, cordoned=inventory.is_cordoned(vf.bdf)) or why_pf
     return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else State.HELD if holders else free, why=why, holders=holders)
 
@@ -288,7 +289,7 @@ def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]
 
 
 def _switch(place: Place) -> str:
-    """The root port above it; its host bridge where there is none; the NUMA node where not even that is known."""
+    """Return the root port above the device; its host bridge if there is none; the NUMA node if that is not known either."""
     if place.path:
         return place.path[min(1, len(place.path) - 1)]
     return "" if place.numa is None else f"numa{place.numa}"
@@ -331,7 +332,7 @@ def _unreported(held: Collection[Held]) -> tuple[str, ...]:
     if not held:
         return ()
     pods = sorted(f"{one.holder.namespace}/{one.holder.name}" for one in held)
-    return (f"it reports no devices, and pods hold some of it: {', '.join(pods)}",)
+    return (f"it reports no devices, but pods hold devices of it: {', '.join(pods)}",)
 
 
 def _unknown_cordons(inventory: Inventory) -> list[str]:
@@ -349,5 +350,5 @@ def _unknown_cordons(inventory: Inventory) -> list[str]:
 def _clash(clash: Clash, holders: Holders) -> str:
     who = {holder.uid: f"{holder.namespace}/{holder.pod}" for holder in holders.get(clash.device, ())}
     pods = ", ".join(who.get(uid, uid) for uid in clash.pods)
-    what = "is held by several, and one should have it alone" if clash.exclusive else "is given beyond what it has"
+    what = "is held by several pods, but is exclusive" if clash.exclusive else "is overcommitted"
     return f"{clash.device} {what}: {pods}"

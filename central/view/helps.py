@@ -1,14 +1,15 @@
-"""What would help a pod that waits: whose end, on which node, would make room for it.
+"""Find what would help a pending pod: which pods would have to end, on which node, to make room for it.
 
-Enters: the scheduler as things are, one pending pod, nodes. Leaves: node by node, those that lack the least first, the smallest
-sets of pods that were found: when all of one set have ended, the pod fits there. Every answer is a fit of central's own, as if
-they were gone; nothing is guessed from amounts. By devices only.
+Input: the scheduler in its current state, one pending pod, nodes. Output: node by node, those that lack the least first, the
+smallest sets of pods that were found: when all pods of one set have ended, the pod fits there. Every answer is verified by
+central's own fit, as if these pods were gone; nothing is estimated from amounts. Only devices are considered.
 
 Pods that do not end, or come back on the same node, are in none of these sets: those of DaemonSets, and static pods with their
-mirror pods. The ledger does not know whose a pod is, so whoever asks names them. Where only they are in the way, they are told.
+mirror pods. The ledger does not know the owner of a pod, so the caller names them. If only they are in the way, they are
+listed.
 
-The search is bounded. Single pods are all tried, then pairs, threes and so on as long as the node's tries last; beyond, one set
-of which nobody can stay. So a set may be larger than necessary, and never too small.
+The search is bounded. Single pods are all tried, then pairs, threes and so on as long as the node's tries last; after that, one
+set of which no pod can stay. So a set may be larger than necessary, but never too small.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,7 +28,7 @@ from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
 TRIES: Final = 400  # fits on one node, some 0.1 ms each
-MOST_SETS: Final = 6  # that are told of one node
+MOST_SETS: Final = 6  # that are reported for one node
 
 
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,13 +36,13 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
 
     uid: str
     namespace: str = ""
-    pod: str = ""  # empty where nobody knows it: only its node still holds devices for it
+    pod: str = ""  # empty if not known: only its node still holds devices for it
     priority: int = 0
     deleting: bool = False  # it is ending already
 
 
 class NodeHelp(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Without sets: nobody's end would help there."""
+    """What would help on one node. Without sets: the end of no pod would help there."""
 
     node: str
     together: int = 0  # how many have to end
@@ -59,8 +60,8 @@ def find_helps(
     stay: Collection[PodUid] = frozenset(),
     tries: int = TRIES,
 ) -> Iterator[NodeHelp]:
-    """One for each of these nodes; without sets where nobody's end would help. Nodes where the pod fits are passed over.
-    `stay`: pods that do not end."""
+    """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
+    skipped. `stay`: pods that do not end."""
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     far = {name: lacks(scheduler.ledger.room_without(name, [pod.uid]), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
@@ -100,9 +101,9 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
 def smallest_sets(
     pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool], *, tries: int
 ) -> list[tuple[PodUid, ...]]:
-    """All sets of the smallest size, in the order of the pods; where `tries` do not last to find these, one set of which nobody
-    can be left out. Empty: all together are not enough. Whom a larger set frees a smaller part of it must not take away again:
-    `suffices` is true of each set that contains one of which it is true."""
+    """Return all sets of the smallest size, in the order of the pods; if `tries` do not last to find these, one set of which
+    no pod can be left out. Empty: all together are not enough. `suffices` must be monotonic: it must be true of each set that
+    contains one of which it is true."""
     if not pods or not suffices(pods):
         return []
     single: list[tuple[PodUid, ...]] = [(uid,) for uid in pods if suffices((uid,))]
@@ -124,7 +125,7 @@ def smallest_sets(
 
 
 def _none_too_many(pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool]) -> tuple[PodUid, ...]:
-    """The last ones of the order are put back first."""
+    """Return a set of which no pod can be left out. The last pods of the order are put back first."""
     gone = list(pods)
     for uid in reversed(pods):
         rest = [other for other in gone if other != uid]

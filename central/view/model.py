@@ -25,11 +25,11 @@ class Counts(NamedTuple):
 class State(StrEnum):
     """Of one device."""
 
-    FREE = "free"  # nobody has anything of it, and it may be given
+    FREE = "free"  # no pod has anything of it, and it may be given
     SHARED = "shared"  # a GPU of which parts are held, and the rest may be given
     HELD = "held"  # nothing of it is left to give
     WITHHELD = "withheld"  # not held, or only in part, and its node gives nothing now: the node's state says why
-    UNUSABLE = "unusable"  # unhealthy, cordoned, or used by somebody without a grant; it may be held all the same
+    UNUSABLE = "unusable"  # unhealthy, cordoned, or used without a grant; it may be held all the same
 
 
 class NodeState(StrEnum):
@@ -48,7 +48,7 @@ class Holder(_View, frozen=True):
 
     uid: str  # the pod's
     namespace: str = ""
-    pod: str = ""  # its name; empty where nobody knows it
+    pod: str = ""  # its name; empty if not known
     created: int = 0  # the pod, Unix seconds; 0: unknown
     claims: tuple[str, ...] = ()  # central.ledger.model.Claim: why the ledger believes so
     containers: tuple[str, ...] = ()  # where the node reports them
@@ -152,7 +152,7 @@ class PendingView(_View, frozen=True):
     pod: str
     asks: str  # in words
     created: int = 0  # Unix seconds; 0: unknown
-    refused_s: float | None = None  # for how long; None: not refused since it was last seen to fit, or nobody knows
+    refused_s: float | None = None  # for how long; None: not refused since it was last seen to fit, or not known
     reasons: dict[str, int] = {}  # nodes by reason code
     making_room_on: str = ""
 

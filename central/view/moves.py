@@ -1,11 +1,11 @@
-"""Which moves of running pods would open room for those that wait. Advice: nobody is moved by it.
+"""Find moves of running pods that would make room for pending pods. It is advice: no pod is moved.
 
-Enters: the scheduler as things are, the pods that wait, those that run and may be moved. Leaves, for each pod that waits, in
-the order in which central would serve them: that it fits as things are; or the fewest pods that would have to go elsewhere, of
-these the least important, with a place for each; or that no such set was found. All of it holds at one time: each plan counts
-with those before it, and every pod has its place while all others have theirs (whatif.py).
+Input: the scheduler in its current state, the pending pods, the running pods that may be moved. Output, for each pending pod,
+in the order in which central would serve them: that it fits as things are; or the fewest pods that would have to go elsewhere,
+of these the least important, with a place for each; or that no such set was found. All plans hold at the same time: each
+includes those before it, and every pod has its place while all others have theirs (whatif.py).
 
-A pod that is being deleted is taken for gone. Pods of an affinity group stay: they move together or not at all. The search is
+A pod that is being deleted counts as gone. Pods of an affinity group stay: they move together or not at all. The search is
 bounded: one pod of a node, then two, then three, on the nodes that lack the least first, as long as the tries last.
 """
 
@@ -107,7 +107,7 @@ def _somewhere(search: _Search, state: WhatIf, pod: Pending) -> Put | None:
 
 
 def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
-    """The best so far after each node."""
+    """Yield the best opening so far after each node."""
     if here := _somewhere(search, search.state, pod):
         yield Opening(pod=pod, to=here)
         return
@@ -124,7 +124,7 @@ def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
 
 
 def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
-    """The nodes where somebody's going may help."""
+    """Return the nodes where moving a pod away may help."""
     standing = search.scheduler.standing(pod.ask)
     demand = read_demand(pod.ask, policy_of(pod.ask, search.scheduler.policy), search.scheduler.limits)
     names = [
@@ -150,7 +150,7 @@ def _opening_on(search: _Search, pod: Pending, name: str, most: int) -> Opening 
 
 
 def _sets(records: Sequence[PodRecord], most: int) -> Iterator[tuple[PodRecord, ...]]:
-    """The smaller first; of one size those whose most important member is the least important."""
+    """Yield the smaller sets first; of one size those whose most important member is the least important."""
     for size in range(1, min(most, len(records)) + 1):
         for last in range(size - 1, len(records)):
             for others in combinations(records[:last], size - 1):
@@ -164,7 +164,7 @@ def _may_move(search: _Search, record: PodRecord) -> bool:
 
 
 def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -> Opening | None:
-    """The pod there without these, and a place for each of them, the largest first."""
+    """Place the pod there without these pods, and find a place for each of them, the largest first."""
     state = search.state.without(record.uid for record in going)
     to = state.place(pod.ask, name, pod.requests)
     if to is None:

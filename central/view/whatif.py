@@ -44,7 +44,7 @@ class WhatIf:
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """Nodes where somebody was put. Where pods are only gone more fits than before."""
+        """Return the nodes where a pod was placed. On nodes where pods are only gone, more fits than before."""
         return tuple(dict.fromkeys(one.node for one in self.put))
 
     def room(self, name: str) -> NodeRoom:
@@ -74,7 +74,7 @@ class WhatIf:
 
 
 def has_resources(room: NodeRoom, requests: Requests) -> bool:
-    """True where nobody says what there is."""
+    """Return whether the node has the requested cpu and memory; True if its amounts are not known."""
     if not room.resources_known:
         return True
     return requests.cpu_milli <= room.cpu_milli and requests.memory_mib <= room.memory_mib

@@ -34,7 +34,7 @@ async function ask(url) {
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
-/** Nobody looks: nothing is asked. */
+/** Wait until the page is visible: a hidden page sends no requests. */
 function visible() {
   if (!document.hidden) return Promise.resolve();
   return new Promise((done) => {

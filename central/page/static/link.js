@@ -1,4 +1,4 @@
-// What is looked at, as the part of the address behind #: it can be sent to somebody, and survives a reload.
+// Keeps the view in the part of the address behind #: the address can be shared, and survives a reload.
 
 const KEYS = ["view", "state", "q", "sort", "group", "pod", "node"];
 const DEFAULTS = { view: "map", state: "", q: "", sort: "name", group: "", pod: "", node: "" };

@@ -12,7 +12,7 @@ import { drawLegend, drawTotals } from "./totals.js";
 import { drawWaiting, tick } from "./waiting.js";
 import { clean, count, gpuLabel, nodeLabel, pfLabel } from "./words.js";
 
-const REORDER_MS = 15_000; // of an order that figures decide; never under somebody's pointer
+const REORDER_MS = 15_000; // of an order that figures decide; never while the pointer is over it
 const TELL_MS = 10_000; // between two announcements
 const LIST_MS = 2_000; // between two drawings of a list: each looks at all nodes
 
@@ -124,7 +124,7 @@ function drawWaitingPods() {
 
 const nodesOfPod = () => (state.pod && store.findPod(state.pod)?.nodes) || new Set();
 
-/** What is drawn anew loses what somebody marked to copy it. */
+/** Whether the panel must be drawn again: drawing it loses the text that the user selected. */
 function concernsPanel(changed, waiting) {
   if (state.node) return changed.has(state.node);
   return Boolean(state.pod) && (waiting || [...drawnFrom, ...nodesOfPod()].some((name) => changed.has(name)));
