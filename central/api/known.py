@@ -1,6 +1,6 @@
 """Which of a watch's events are news: pure, from the names and versions that were seen before.
 
-Enters: a list, then events in the order of the stream. Leaves: who is gone, and whether the event's object is to be taken. Late
+Input: a list, then events in the order of the stream. Output: who is gone, and whether the event's object is to be taken. Late
 and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer than
 what the stream has reached was taken before, or is part of the list. An object under a known name with another uid means that
 the known one is gone, whether or not its deletion was seen.
@@ -25,7 +25,7 @@ class Metadata(Protocol):
 
 
 class Ident(NamedTuple):
-    """Which object it is, or was."""
+    """The identity of an object that exists or existed."""
 
     namespace: str
     name: str
@@ -41,7 +41,7 @@ _NO_NEWS = News(None, False)
 
 
 class Known:
-    """`reached` is the version to go on from, as the server wrote it."""
+    """The known objects. `reached` is the version from which to continue, as the server wrote it."""
 
     def __init__(self) -> None:
         self.reached = ""
@@ -51,7 +51,8 @@ class Known:
         return len(self._uids)
 
     def listed(self, objects: Iterable[Metadata], resource_version: str) -> None:
-        """All there is. The version may be lower than before: a store that was restored from a backup counts anew."""
+        """Replace all known objects. The version may be lower than before: a store that was restored from a backup counts
+        anew."""
         self._uids = {(o.namespace, o.name): o.uid for o in objects}
         self.reached = resource_version
 

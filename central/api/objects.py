@@ -12,7 +12,7 @@ from central.ask.pod import Amount
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What all parts of an object have in common."""
+    """The options that all parts of an object share."""
 
 
 class Metadata(_Wire, frozen=True):
@@ -39,7 +39,7 @@ class Node(_Wire, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Unknown, which a node that went silent is given, is not ready."""
+        """Return whether the node is Ready. Unknown, the status of a node that went silent, is not ready."""
         return any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
 
 
@@ -72,7 +72,7 @@ class EventSource(_Wire, frozen=True):
 
 
 class Event(_Wire, frozen=True, omit_defaults=False):
-    """What `kubectl describe` shows of an object. `metadata.name` must be new."""
+    """An Event of an object, as `kubectl describe` shows it. `metadata.name` must be new."""
 
     metadata: dict[str, Any]
     involved_object: ObjectReference

@@ -1,10 +1,10 @@
 """One kind of objects as the API server has them: listed, then watched for ever, and told to a sink in one order.
 
-Enters: the API server's list and watch. Leaves: `replaced` with everything (at the start, and whenever the watch can not be
+Input: the API server's list and watch. Output: `replaced` with everything (at the start, and whenever the watch cannot be
 taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
 in it. The sink is called on the loop's thread, between two lines; an exception of the sink ends `run`.
 
-An object that can not be decoded is there all the same, and may hold devices: the sink is given an `Unreadable` for it, the log
+An object that cannot be decoded is there all the same, and may hold devices: the sink is given an `Unreadable` for it, the log
 says so once, and only its deletion takes it away. A line that does not even say whom it is about has the list taken again.
 
 Source: Kubernetes "API concepts": efficient detection of changes, watch bookmarks, 410 Gone.
@@ -46,7 +46,7 @@ T_contra = TypeVar("T_contra", bound=Named, contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """An object that is there, and that we can not understand. Without a name where even that can not be read."""
+    """An object that exists and cannot be decoded. It has no name if even that cannot be read."""
 
     metadata: Metadata
     why: str
@@ -60,7 +60,7 @@ class Sink(Protocol[T_contra]):
         """Take in an object that is new or has changed."""
 
     def removed(self, gone: Ident, version: str) -> None:
-        """By the version at the latest."""
+        """Remove an object. It was gone by that version at the latest."""
 
 
 class Both(Generic[T]):
@@ -83,7 +83,7 @@ class Both(Generic[T]):
 
 
 class _Bare(msgspec.Struct):
-    """Just whom it is about: the object of a bookmark or a deletion, or one that is unreadable otherwise."""
+    """Only the identity of an object: for a bookmark, a deletion, or an object that cannot be decoded otherwise."""
 
     metadata: Metadata = Metadata()
 
@@ -92,7 +92,8 @@ _BARE: Final = msgspec.json.Decoder(_Bare)
 
 
 class Reflector(Generic[T]):
-    """`synced` is set once the sink was given a whole list, and stays so. `failures`: calls that failed, each once."""
+    """A list and watch of one kind. `synced` is set once the sink has a whole list, and stays set. `failures`: failed calls,
+    each counted once."""
 
     def __init__(
         self,
@@ -107,8 +108,8 @@ class Reflector(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`read` changes each object before the sink gets it. `prepare` does slow work for each object of a list, in slices,
-        before the sink gets the list."""
+        """Create the reflector. `read` changes each object before the sink gets it. `prepare` does slow work for each object of
+        a list, in slices, before the sink gets the list."""
         self._read = read
         self._prepare = prepare
         self._clock = clock
@@ -132,11 +133,12 @@ class Reflector(Generic[T]):
 
     @property
     def silent_s(self) -> float:
-        """Since the API server said anything: a list, a change, or, about every minute, how far it is. Infinite before."""
+        """Return the seconds since the API server last sent anything: a list, a change, or, about every minute, a bookmark.
+        Infinite before that."""
         return asyncio.get_running_loop().time() - self._heard_at
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         listed = False
         while True:
             try:

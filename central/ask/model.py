@@ -64,8 +64,8 @@ class ContainerAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Sharing:
-    """With whom a pod's shares may be on one card. Labels mean something within their namespace only: pods of two namespaces
-    with the same text have nothing in common, so that one tenant can neither pull nor block another one's pods."""
+    """The rules for pods that share a card with this pod. Labels apply within their namespace only: pods of two namespaces with
+    the same text have nothing in common, so that one tenant can neither attract nor block pods of another."""
 
     namespace: str
     affinity: str = ""  # all shares of pods with this one are on one card; empty, as below: not asked
@@ -75,8 +75,8 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Containers in the order in which kubelet starts them: init containers and sidecars as written, then apps. Those that ask
-    for nothing are left out."""
+    """A pod's device request. Containers are in the order in which kubelet starts them: init containers and sidecars as
+    written, then apps. Containers without a request are left out."""
 
     containers: tuple[ContainerAsk, ...]
     policy: Policy | None = None  # None: the cluster's default
@@ -97,7 +97,7 @@ class Ask:
 
 
 class Requests(NamedTuple):
-    """What a pod asks of its node beside devices. Not in an Ask: whether the devices fit does not depend on it."""
+    """The pod's requests besides devices. They are not in an Ask: whether the devices fit does not depend on them."""
 
     cpu_milli: int = 0
     memory_mib: int = 0

@@ -3,7 +3,7 @@
 `render_assignment` writes compact JSON, in the form of docs/reference.md, containers in starting order. `parse_own` reads it
 when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. Unknown keys are ignored there, for another
 version of central may have written them; identities are not bent: a UUID or PCI address in another spelling would be another
-device to the ledger. What can not be read is a value with the cause, for the one who knows which pod it is.
+device to the ledger. What cannot be read is a value with the cause, for the one who knows which pod it is.
 
 The node reads the same text with a stricter parser of its own, and believes nothing about it.
 """

@@ -1,6 +1,6 @@
 """What a pod takes of a node: the most that its containers use at one time, device by device.
 
-Enters: the containers in starting order with their roles, and the devices of each. Leaves: Taken. Init containers run one after
+Input: the containers in starting order with their roles, and the devices of each. Output: Taken. Init containers run one after
 the other, each beside the sidecars that started before it; app containers run with one another and with all sidecars. So an
 amount is the largest over these moments. It is Kubernetes' rule for a pod's effective request, but for each card on its own:
 an init container and an app container on two cards take something of both.

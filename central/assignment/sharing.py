@@ -1,7 +1,7 @@
 """Who may have shares of one card together: the rules of share-affinity, share-anti-affinity and share-exclusion.
 
-Enters: the labels of pods, each a sorted tuple of Sharing: empty for a pod without labels, more than one value where its claims
-differ in them (then all are in force). Leaves: whether two pods may be on one card, and the groups that must be.
+Input: the labels of pods, each a sorted tuple of Sharing: empty for a pod without labels, more than one value where its claims
+differ in them (then all are in force). Output: whether two pods may be on one card, and the groups that must be.
 
 Anti-affinity and exclusion are between two pods, and the same in both directions. A pod without an exclusion label is like one
 with an empty label: it joins its like only. Affinity is about all cards of the cluster, and is checked where they are known

@@ -61,8 +61,9 @@ class Binder:
         network: VfNetwork | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Without a signer assignments are not signed, which nodes take that accept `unsigned`. `leads` is asked in the turn of
-        the loop in which a Binding is sent. Without a `network` pods get their VFs' network devices from the node, or none."""
+        """Create the binder. Without a signer assignments are not signed; nodes with `unsigned` accept these. `leads` is called
+        in the turn of the loop in which a Binding is sent. Without a `network` pods get their VFs' network devices from the
+        node, or none."""
         self._scheduler = scheduler
         self._client = client
         self._signer = signer
@@ -77,7 +78,7 @@ class Binder:
         self._closed = False
 
     async def bind(self, uid: PodUid, node: str) -> str:
-        """Empty, or why not. A caller that gives up changes nothing."""
+        """Bind a pod. Return an empty text, or the reason for a refusal. A caller that gives up changes nothing."""
         key = uid, node
         task = self._binding.get(key)
         if task is None:
@@ -217,13 +218,13 @@ class Binder:
         task.add_done_callback(self._settling.discard)
 
     async def _settle(self, reserved: Reservation) -> None:
-        """To the end, or until the watch says it: a pod that is bound, has ended or is gone."""
+        """Settle until the outcome is known, or until the watch shows it: a pod that is bound, has ended or is gone."""
         found = await self._find_out(reserved)
         if found is not None:
             self._outcomes[found] += 1
 
     async def _find_out(self, reserved: Reservation) -> BindOutcome | None:
-        """None: the watch said it."""
+        """Return the outcome. None: the watch has shown it."""
         backoff = Backoff()
         while self._scheduler.is_open(reserved):
             with contextlib.suppress(msgspec.DecodeError):
@@ -259,7 +260,7 @@ class Binder:
 
 
 def is_bound_by(reserved: Reservation, now: Pod) -> bool:
-    """By this very Binding: another of the same pod, by an earlier leader, has another text."""
+    """Return whether this Binding bound the pod: another one of the same pod, by an earlier leader, has another text."""
     return (
         now.metadata.uid == reserved.pod.uid
         and now.spec.node_name == reserved.node

@@ -32,7 +32,7 @@ _GONE: Final = "its node does not report it any more"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a pod's condition says, in the version of the pod."""
+    """The content of a pod's condition, in the version of the pod."""
 
     healthy: bool
     message: str
@@ -41,7 +41,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """What it has to say."""
+    """The condition to write into a pod."""
 
     pod: Holder
     node: str
@@ -54,14 +54,14 @@ class Word:
         return HEALTHY if self.healthy else UNHEALTHY
 
     def render_condition(self, at: str) -> dict[str, str]:
-        """For a patch that merges conditions by their type. `at`: RFC 3339."""
+        """Return a patch that merges conditions by their type. `at`: RFC 3339."""
         status = "True" if self.healthy else "False"
         condition = {"type": DEVICES_HEALTHY, "status": status, "reason": self.reason, "message": self.message}
         return condition | ({"lastTransitionTime": at} if self.turned else {})
 
 
 class Conditions:
-    """What pods' conditions say, by the newest version of each pod. Of those without one nothing is kept."""
+    """The conditions of pods, by the newest version of each pod. Pods without a condition are not kept."""
 
     def __init__(self) -> None:
         self._said: dict[PodUid, Said] = {}
@@ -75,7 +75,7 @@ class Conditions:
         return said is not None and (said.healthy, said.message) == (word.healthy, word.message)
 
     def show(self, pod: Pod) -> None:
-        """As the API server has it."""
+        """Store the condition as the API server has it."""
         condition = next(iter(pod.status.conditions), None)
         before = self._said.get(pod.metadata.uid)
         if condition is None and before is None:
@@ -101,14 +101,14 @@ class Conditions:
         self._said = {uid: said for uid, said in self._said.items() if uid in uids}
 
     def take_changed(self) -> tuple[str, ...]:
-        """Nodes of pods that say something else since this was asked last."""
+        """Return the nodes of pods whose conditions changed since the last call."""
         changed = tuple(self._changed)
         self._changed.clear()
         return changed
 
 
 def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: Conditions) -> bool:
-    """Whether one of these pods may have to be told something, which is seldom so, and costs a tenth of finding out what."""
+    """Return whether one of these pods may need a new condition. That is rare, and costs a tenth of computing the condition."""
     if not room.reported:
         return False
     known = _illnesses(room)
@@ -120,7 +120,7 @@ def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: 
 
 
 def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
-    """`holders`: of devices of this node, pods that are there."""
+    """Return the conditions to write. `holders`: pods on this node, by the devices that they hold."""
     if not room.reported:
         return
     known = _illnesses(room)
@@ -142,7 +142,7 @@ def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions
 
 
 def _illnesses(room: NodeRoom) -> dict[str, str]:
-    """Of every device that is there, in words; empty where it is well."""
+    """Return the problem of every reported device, in words; empty if it is healthy."""
     found: dict[str, str] = {}
     for card in room.cards:
         gpu = card.gpu
@@ -156,13 +156,13 @@ def _illnesses(room: NodeRoom) -> dict[str, str]:
 
 
 def _devices_of(held: Held, known: Mapping[str, str]) -> set[str]:
-    """By facts: no plan of central's is said to a pod."""
+    """Return the devices of the pod by facts: central's plans are not reported to a pod."""
     by_fact = (held.claims[claim] for claim in FACTS if claim in held.claims)
     return {device for taken in by_fact for device in _devices_in(taken, known)}
 
 
 def _devices_in(taken: Taken, known: Mapping[str, str]) -> Iterator[str]:
-    """Of a card that is ill or gone as a whole no MIG instance is named."""
+    """Return the devices. If a card is unhealthy or gone as a whole, its MIG instances are not named."""
     yield from taken.vfs
     for uuid, part in taken.gpus.items():
         yield uuid

@@ -44,7 +44,7 @@ class Tell(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Failing:
-    """A word that could not be said, for all that is known."""
+    """A condition that could not be written, as far as is known."""
 
     word: Word
     backoff: Backoff
@@ -67,7 +67,7 @@ class Warner:
         now: Callable[[], str],
         log: Log,
     ) -> None:
-        """`leads` is asked before each patch. `clock`: seconds, monotonic; `now`: RFC 3339."""
+        """Create the task. `leads` is called before each patch. `clock`: seconds, monotonic; `now`: RFC 3339."""
         self._ledger = ledger
         self._conditions = conditions
         self._client = client
@@ -82,13 +82,13 @@ class Warner:
         self._failing: dict[PodUid, _Failing] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Tells some of the pods that have to be told."""
+        """Write the conditions of some of the pods that need one."""
         self._settle_failures()
         words = await self._choose()
         async with asyncio.TaskGroup() as saying:
@@ -180,7 +180,7 @@ class Warner:
 
 
 def _version_in(answer: bytes) -> int:
-    """0 where it can not be read: then what the watch shows counts."""
+    """Return the version; 0 if it cannot be read: then what the watch shows counts."""
     try:
         return version_of(msgspec.json.decode(answer, type=_Answer).metadata.resource_version)
     except msgspec.DecodeError:

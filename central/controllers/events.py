@@ -37,7 +37,7 @@ class Teller:
         self._failing = False  # and the log says so already
 
     def tell(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None:
-        """Never blocks. Good news is no Warning."""
+        """Queue an Event; never block. Good news has the type Normal, not Warning."""
         at = self._now()
         event = KubeEvent(
             metadata={"name": f"{pod.name[:_LONGEST_NAME]}.{uuid4().hex}", "namespace": pod.namespace},
@@ -55,7 +55,7 @@ class Teller:
             self._failed("more of them than the API server takes")
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         while True:
             event = await self._waiting.get()
             try:

@@ -142,7 +142,7 @@ class Evictor:
         return found
 
     async def _plan(self, uid: PodUid, names: Sequence[str], protection: Protection) -> Plan | None:
-        """In slices. What it answers holds in this turn of the loop."""
+        """Plan in slices. The plan holds in this turn of the loop."""
         slices, ledger = Slices(self._clock), self._scheduler.ledger
         while pod := self._scheduler.pending.get_refused(uid):
             found, version = None, ledger.version
@@ -211,7 +211,7 @@ class Evictor:
     # ---- two pods with one device
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         while True:
             clashes = self._scheduler.ledger.conflicts()
             for clash in clashes:

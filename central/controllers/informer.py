@@ -36,7 +36,8 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class PodFeed:
-    """`unassigned` is told, once a pod, of one that asks for devices and was bound without an assignment."""
+    """The handler of pods. `unassigned` is called once with each pod that asks for devices and was bound without an
+    assignment."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class PodFeed:
         return known[1]
 
     def _record(self, pod: Pod | Unreadable) -> PodRecord | PodLoad | None:
-        """Of a pod that is not our business only what it takes of its node's cpu and memory."""
+        """Return the record. Of a pod without devices of Lading only its cpu and memory on its node are kept."""
         if isinstance(pod, Unreadable):
             uid = PodUid(pod.metadata.uid)
             return self._ledger.pod(uid) or self._ledger.load_of(uid)
@@ -171,7 +172,8 @@ def _other_claim(pod: Pod) -> OtherClaim | None:
 
 
 class DevicesFeed:
-    """NodeDevices. One that can not be decoded stays as it was known. `reports` keeps what the ledger does not."""
+    """The handler of NodeDevices. One that cannot be decoded stays as it was known. `reports` keeps what the ledger does
+    not."""
 
     def __init__(self, ledger: Ledger, reports: Reports | None = None) -> None:
         self._ledger = ledger
@@ -197,7 +199,7 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Whether kubelet answers, as its Ready condition says; and what it has for pods of cpu and memory."""
+    """The handler of Nodes: whether kubelet answers, by the Ready condition, and the allocatable cpu and memory."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -265,7 +267,7 @@ def _readiness(node: Node | Unreadable) -> tuple[bool, int]:
 
 
 def _taken_of_node(pod: Pod) -> Requests:
-    """Nothing before it is bound."""
+    """Return what the pod takes of its node; nothing before it is bound."""
     return requests_of(pod) if pod.spec.node_name else NO_REQUESTS
 
 

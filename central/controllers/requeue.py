@@ -48,7 +48,7 @@ AT_ONCE: Final = 64  # touches under way; the API server has others to serve
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Of one ask. `nodes` gained room that it fitted; by each the look in which it was last seen to."""
+    """A round of one ask. `nodes` are those that gained room and fitted, each with the look in which it last did."""
 
     ask: Ask
     number: int = 0  # that of the look in which it began
@@ -59,7 +59,7 @@ _Waiting = tuple[Pending, _Round]
 
 
 class Waker:
-    """`touch` changes the pod's status. `clock`: seconds, monotonic."""
+    """The requeueing of refused pods. `touch` changes the pod's status. `clock`: seconds, monotonic."""
 
     def __init__(
         self, scheduler: Scheduler, touch: Callable[[Pending], Awaitable[object]], *, clock: Callable[[], float], log: Log
@@ -77,7 +77,7 @@ class Waker:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         async with asyncio.TaskGroup() as touches:
             while True:
                 for pod in await self.look():
@@ -86,7 +86,7 @@ class Waker:
                 await asyncio.sleep(LOOK_S)
 
     async def look(self) -> list[Pending]:
-        """Whom to wake now. A pod that it names had its turn in this round."""
+        """Return the pods to wake now. A returned pod had its turn in this round."""
         self._look += 1
         slices = Slices(self._clock)
         ledger = self._scheduler.ledger
@@ -106,7 +106,7 @@ class Waker:
     # ---- what got room
 
     async def _judge(self, slices: Slices) -> None:
-        """At least one of what is to be judged, and as many as there is time for."""
+        """Judge at least one of the nodes to judge, and as many as there is time for."""
         until = self._clock() + JUDGED_S
         while self._unjudged:
             next_one, _ = self._unjudged.popitem(last=self._newest_next)
@@ -175,12 +175,12 @@ class Waker:
         return [pod for pod, _ in chosen]
 
     def _waiting(self, ask: Ask) -> list[Pending]:
-        """Those who had no turn in the present round, in line. It ends when there are none, or no room."""
+        """Return the pods that had no turn in the current round, in line. The round ends when there are none, or no room."""
         number = self._rounds[ask].number
         return [pod for pod in self._scheduler.pending.refused_with(ask) if pod.woken_in != number]
 
     async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
-        """Of those in line the ones for whom there is a place: so many for each node that still has room."""
+        """Return the pods in line for which there is a place: a fixed number for each node that still has room."""
         seats: Counter[str] = Counter()
         open_nodes: dict[_Round, list[str]] = {}
         for pod, current in line:
@@ -242,5 +242,5 @@ class Waker:
 
 
 def _last_turn(pod: Pending) -> tuple[int, tuple[int, str, PodUid]]:
-    """Who had none comes first."""
+    """Return the sort key of the last turn. Pods without a turn come first."""
     return pod.woken_in, in_line(pod)

@@ -16,7 +16,7 @@ from lading.signature import parse_signature, sign, verifies
 
 class Signer:
     def __init__(self, key: Ed25519PrivateKey, key_id: str, others: Mapping[str, Ed25519PublicKey] | None = None) -> None:
-        """`others`: public keys by id that signed assignments of pods that run now."""
+        """Create the signer. `others`: public keys by id that signed assignments of running pods."""
         self._key = key
         self._key_id = key_id
         self._public = {**(others or {}), key_id: key.public_key()}

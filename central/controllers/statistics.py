@@ -1,6 +1,6 @@
 """The cluster in numbers, looked at now and then: what there is to give, what is held, and how fragmented the rest is.
 
-Enters: the ledger, and the pods to expect. Leaves: an Overview, which is read at any time. A scrape that counted 5,000 nodes
+Input: the ledger, and the pods to expect. Output: an Overview, which is read at any time. A scrape that counted 5,000 nodes
 itself would let kube-scheduler wait meanwhile; so nodes are followed, those that changed since the last look, and all of it
 goes in slices, beside the scheduling path. What is added up is kept in parts of so few nodes that a step of vectors is short,
 however many there are in all.
@@ -32,7 +32,7 @@ _STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT
 
 
 class Amounts(NamedTuple):
-    """Of one thing. What is free and may not be given is unusable."""
+    """The amounts of one resource by state. Free devices that may not be given count as unusable."""
 
     free: int = 0
     held: int = 0
@@ -53,20 +53,20 @@ class Overview:
 
     @property
     def fragmentation(self) -> float:
-        """Of what is free, the part that is of no use; 0 where nothing is free."""
+        """Return the part of the free capacity that is unusable; 0 if nothing is free."""
         return self.unusable_milli / self.free_milli if self.free_milli else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Some of the nodes."""
+    """A part of the nodes."""
 
     columns: Columns
     vfs: dict[str, Amounts] = field(default_factory=dict)
 
 
 class _Counts(NamedTuple):
-    """Of some nodes; of several that have none in common they add up."""
+    """The counts of some nodes; counts of disjoint sets of nodes add up."""
 
     nodes: tuple[int, ...]  # by _STATES
     gpus: tuple[int, ...]
@@ -79,7 +79,7 @@ class _Counts(NamedTuple):
 
 
 class Survey:
-    """`clock`: seconds, monotonic."""
+    """The statistics of the cluster. `clock`: seconds, monotonic."""
 
     def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float]) -> None:
         self.overview: Overview | None = None  # before the first look
@@ -92,7 +92,7 @@ class Survey:
         self._seen_rooms = self._seen_loads = -1
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
@@ -175,7 +175,7 @@ def _count(part: _Part, free: Free) -> _Counts:
     usable = (cards[:, USABLE] > 0) & (serving == 0)[:, None]
 
     def amounts(left: int, whole: int | None) -> Amounts:
-        """Of two planes; None: of each 100."""
+        """Return the amounts of two planes; None: 100 of each."""
         full = FULL_CORE if whole is None else cards[:, whole]
         some = there & ~mig
         rest = cards[:, left]
@@ -195,7 +195,7 @@ def _count(part: _Part, free: Free) -> _Counts:
 
 
 def _overview(counts: Sequence[_Counts], unusable: float) -> Overview:
-    """Of all parts."""
+    """Return the sum of all parts."""
     total = _Counts(*(tuple(map(sum, zip(*column, strict=True))) for column in zip(*counts, strict=True)))
     return Overview(
         nodes=dict(zip(_STATES.values(), total.nodes, strict=True)),

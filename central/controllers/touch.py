@@ -18,10 +18,10 @@ TIMEOUT_S: Final = 4.0
 
 
 class Toucher:
-    """Called for a pod, it returns the pod as the API server has it after that. ConflictError: another one has its name."""
+    """A patch of a pod's status. It returns the pod as the API server has it then. ConflictError: another pod has its name."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str]) -> None:
-        """`now`: RFC 3339 with microseconds."""
+        """Create it. `now`: RFC 3339 with microseconds."""
         self._client = client
         self._now = now
 

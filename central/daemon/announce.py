@@ -29,7 +29,8 @@ _NOW: Final = float("-inf")
 
 
 class Announcer:
-    """`address` is where kube-scheduler reaches this replica; `leads` whether it answers now."""
+    """The writer of the EndpointSlice. `address` is where kube-scheduler reaches this replica; `leads` whether it answers
+    now."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Announcer:
         self._sleep = sleep
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         backoff, due = Backoff(), _NOW
         while True:
             await self._sleep(LOOK_S)
@@ -62,7 +63,7 @@ class Announcer:
                 due = self._clock() + await self._write(backoff)
 
     async def _write(self, backoff: Backoff) -> float:
-        """Seconds until it is due again."""
+        """Write the slice. Return the seconds until the next write."""
         try:
             await self._client.apply(self._path, self._body, manager=MANAGER, force=True)
         except KubeError as e:

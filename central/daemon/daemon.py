@@ -38,7 +38,8 @@ AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
 
 
 class Replica:
-    """Makes a term when the lease is gained, ends it when it is lost; the verbs are those of the term that is now."""
+    """The terms of this replica. A term is made when the lease is gained, and ended when it is lost; the verbs are those of the
+    current term."""
 
     def __init__(self, make_term: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
         self.term: Leadership | None = None
@@ -50,7 +51,8 @@ class Replica:
         self._log = log
 
     def leads(self) -> bool:
-        """Asked before every verb: by the clock, without a look at anything that could be late."""
+        """Return whether this replica leads. It is called before every verb and uses only the clock, without anything that
+        could be late."""
         return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
 
     def gained(self) -> None:
@@ -113,7 +115,7 @@ class Replica:
     # ---- central.page
 
     def live(self) -> Live | None:
-        """None while this replica does not lead."""
+        """Return the page's data; None while this replica does not lead."""
         return self._now.live if self.leads() else None
 
 

@@ -1,7 +1,7 @@
 """`lading-central new-key`: the pair of keys by which nodes know that an assignment is central's.
 
-Enters: a key id and a folder. Leaves: ID.pem for central alone, ID.pub.pem for every node, and on stdout what to do with them.
-Refuses: an id that a signature can not carry, a file that is there. How keys are exchanged and revoked: docs/install.md.
+Input: a key id and a folder. Output: ID.pem for central alone, ID.pub.pem for every node, and on stdout what to do with them.
+Refuses: an id that a signature cannot carry, a file that is there. How keys are exchanged and revoked: docs/install.md.
 Source: RFC 8410 (Ed25519 in PEM), RFC 5208 (PKCS #8).
 """
 

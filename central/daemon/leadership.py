@@ -145,7 +145,7 @@ class Leadership:
 
     @property
     def ready(self) -> bool:
-        """Every list is there, and every node was read: it is known which pod holds what."""
+        """Return whether every list and every node was read, so that it is known which pod holds what."""
         return self._warm
 
     @property
@@ -154,8 +154,8 @@ class Leadership:
 
     @property
     def _needed(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node]]:
-        """Without which no pod can be placed. Disruption budgets are not among them: without the right to read them central
-        places pods and evicts none for another one."""
+        """Return the watches without which no pod can be placed. Disruption budgets are not among them: without the right to
+        read them central places pods, but evicts none for another one."""
         return self._pods, self._devices, self._nodes
 
     @property
@@ -163,11 +163,11 @@ class Leadership:
         return self._binder.unclear
 
     def leads(self) -> bool:
-        """Whether this term may write now. The process may lead again, by another one."""
+        """Return whether this term may write now. The process may lead again, in another term."""
         return not self._over and self._leads()
 
     def begin(self, *, after_s: float = 0.0) -> Self:
-        """`after_s`: until a former term's Bindings are certainly over, so that the lists show them."""
+        """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
         work = [watch.run for watch in self.watches]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
@@ -175,7 +175,7 @@ class Leadership:
         return self
 
     def stop(self) -> None:
-        """At once: nothing is written from now on. `end` follows."""
+        """Stop at once: nothing is written from now on. `end` follows."""
         self._over = True
 
     async def end(self) -> bool:
@@ -237,11 +237,12 @@ class Leadership:
         return await self._binder.bind(uid, node)
 
     def reckoning(self) -> bytes:
-        """JSON."""
+        """Return the effective configuration as JSON."""
         return msgspec.json.encode(reckoning_of(self.scheduler, self._foreign))
 
     async def why(self, namespace: str, name: str) -> bytes | None:
-        """JSON; None for a pod that does not wait for devices. In slices: kube-scheduler asks meanwhile."""
+        """Return JSON; None for a pod that does not wait for devices. It works in slices, so that kube-scheduler can ask
+        meanwhile."""
         asked = (namespace, name)
         pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == asked), None)
         if pod is None:

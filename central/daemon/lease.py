@@ -39,13 +39,14 @@ _RELEASED_S: Final = 1  # beside no holder, as client-go's release writes it
 
 
 def boot_time() -> float:
-    """Seconds that also pass while the machine sleeps, which time.monotonic's do not."""
+    """Return seconds that also pass while the machine sleeps, unlike those of time.monotonic."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """client-go's numbers where it has them; equal for all replicas, or the longest duration counts."""
+    """The intervals of the election, those of client-go if it has them. They must be equal for all replicas, or the longest
+    duration counts."""
 
     duration_s: int = 15
     renew_deadline_s: float = 10.0
@@ -73,11 +74,11 @@ class Record:
 
 
 class Store(Protocol):
-    """Raises KubeError."""
+    """The access to the Lease. Its methods raise KubeError."""
 
     async def read(self, *, timeout_s: float) -> Record | None: ...
     async def write(self, record: Record, *, timeout_s: float) -> Record:
-        """Over exactly `record.version`. Answers it with its new version."""
+        """Write over exactly `record.version`. Return the record's new version."""
 
 
 class KubeLease:
@@ -154,15 +155,15 @@ class Election:
 
     @property
     def transitions(self) -> int:
-        """How often another one became the leader, as the lease counts it; as last seen."""
+        """Return how often the leader changed, as the lease counts it; as last seen."""
         return self._record.transitions if self._record is not None else 0
 
     def is_leader(self) -> bool:
-        """At this moment, by the clock alone."""
+        """Return whether this replica leads at this moment, by the clock alone."""
         return self._clock() < self._until
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled; `release` then lets another take over at once."""
+        """Run until it is cancelled; `release` then lets another replica take over at once."""
         while True:
             try:
                 await self._look_and_write()
@@ -177,7 +178,8 @@ class Election:
             self._notice()
 
     async def release(self) -> None:
-        """After `run` was cancelled and nothing is sent as a leader any more. May be called by who is none."""
+        """Release the lease, after `run` was cancelled and nothing is sent as leader any more. A replica that does not lead may
+        call it too."""
         held, self._until, self._leading = self.is_leader(), _NEVER, False
         if not held:
             return
@@ -242,7 +244,7 @@ class Election:
         return self._since is not None and self._clock() - self._since >= duration_s
 
     def _limit_s(self) -> float:
-        """Of one call; a leader's ends at its deadline, so that `lost` is not late."""
+        """Return the limit of one call in seconds; a leader's ends at its deadline, so that `lost` is not late."""
         left_s = self._until - self._clock()
         return min(self._terms.request_timeout_s, left_s) if left_s > 0 else self._terms.request_timeout_s
 

@@ -1,6 +1,6 @@
 """Limit the connections of the extender: how many may be open, and how long a request may take to arrive.
 
-Enters: an address, a factory of protocols. Leaves: each accepted connection with its protocol. A connection is *waiting* until
+Input: an address, a factory of protocols. Output: each accepted connection with its protocol. A connection is *waiting* until
 a request's head has arrived, and again after each answer. Beyond MAX_WAITING the connection that has waited longest is closed
 and the new one is served, so that silent clients block no other; kube-scheduler opens a closed idle connection again. A
 connection whose first head, TLS handshake included, takes longer than HEAD_S is closed.

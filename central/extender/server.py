@@ -1,7 +1,7 @@
 """The extender's verbs over HTTP/1.1, and what people ask: `POST /filter /prioritize /bind /preempt`, `GET /v1/why/<ns>/<pod>`,
 and central.page where there is one.
 
-Enters: requests. Leaves: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
+Input: requests. Output: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
 That is meant while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
 Refuses: a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413),
 not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503).
@@ -56,7 +56,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _BadBodyError(Exception):
-    """The caller's body, not what was done with it."""
+    """The caller's body is wrong, not the processing of it."""
 
 
 class _NotLeadingError(Exception):
@@ -64,7 +64,7 @@ class _NotLeadingError(Exception):
 
 
 class Verbs(Protocol):
-    """What the server asks; see central.scheduling.scheduler and central.controllers.binder."""
+    """The verbs that the server calls; see central.scheduling.scheduler and central.controllers.binder."""
 
     async def find(self, sent: Pod) -> Pod | None:
         """Return the pod as the watch shows it; see central.state.seen."""
@@ -83,17 +83,17 @@ class Verbs(Protocol):
         """Return the nodes where the devices suffice without these pods."""
 
     async def bind(self, uid: PodUid, node: str) -> str:
-        """Empty, or why not."""
+        """Bind a pod. Return an empty text, or the reason for a refusal."""
 
     async def why(self, namespace: str, name: str) -> bytes | None:
-        """JSON; None for a pod that is not known."""
+        """Return JSON; None for a pod that is not known."""
 
     def reckoning(self) -> bytes:
-        """JSON of central.scheduling.configuration."""
+        """Return JSON of central.scheduling.configuration."""
 
 
 class ExtenderServer:
-    """`leads` is asked for every verb: between two looks at it nothing is decided."""
+    """The HTTP server. `leads` is called for every verb: nothing is decided between two calls of it."""
 
     def __init__(
         self,
@@ -106,8 +106,9 @@ class ExtenderServer:
         tracing: Tracing = OFF,
         callers: Collection[str] = (),
     ) -> None:
-        """`answered` is told the verb, the status and the seconds of each; of the page nothing: who watches it mostly waits.
-        `callers`: with TLS and a client CA, the common names that may ask verbs; empty: every certificate of the CA."""
+        """Create the server. `answered` is called with verb, status and seconds of each request, except for those of the page,
+        which mostly wait. `callers`: with TLS and a client CA, the common names that may call the verbs; empty: every
+        certificate of the CA."""
         self._callers = frozenset(callers)
         self._checked = False  # whether callers need a certificate
         self._bodies = 0  # bytes, as announced by requests whose body is being read
@@ -309,7 +310,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 @contextmanager
 def _names_read(args: ExtenderArgs) -> Iterator[Names | None]:
-    """None: there are none. What is wrong with them may show when they are looked at."""
+    """Return the names; None if there are none. Errors in them may show only when they are read."""
     try:
         yield Names.read(args.NodeNames)
     except msgspec.ValidationError as e:
@@ -323,8 +324,8 @@ def _as_it_came(value: object) -> msgspec.Raw:
 
 
 def server_tls(certificate: str, key: str, client_ca: str, *, readers: bool = False) -> ssl.SSLContext | None:
-    """None without a certificate: plain HTTP, for a scheduler in the same pod. Raises ConfigError for files that are none.
-    `readers`: a client without a certificate may connect, for what is read only."""
+    """Return the TLS context; None without a certificate: plain HTTP, for a scheduler in the same pod. Raise ConfigError for
+    files that are not valid. `readers`: a client without a certificate may connect, for reading only."""
     if not certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

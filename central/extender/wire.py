@@ -13,19 +13,19 @@ from central.scheduling.verdicts import Filtered
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
-    """filter and prioritize; the names as they came."""
+    """The arguments of filter and prioritize; the names as they came."""
 
     Pod: Pod
     NodeNames: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Names(Sequence[str]):
-    """Of nodes, thousands for every pod: made of the text when one of them is looked at. Mostly it is enough to know whether
-    one is there, and to say them again. msgspec.ValidationError for what is no list, and then for a list of something else. A
-    name of a node has no character that JSON would escape."""
+    """Node names, thousands for every pod: decoded when one of them is read. Mostly it is enough to know whether one is there,
+    and to send them again. msgspec.ValidationError for what is no list, and later for a list of something else. A node's name
+    has no character that JSON would escape."""
 
     def __init__(self, raw: msgspec.Raw, text: bytes) -> None:
-        """Use `read`."""
+        """Do not call this; use `read`."""
         self.raw = raw
         self._text = text
         self._made: list[str] | None = None
@@ -34,7 +34,7 @@ class Names(Sequence[str]):
 
     @classmethod
     def read(cls, raw: msgspec.Raw) -> "Names | None":
-        """None for null, which is what Go makes of no list."""
+        """Read the names. Return None for null, which Go writes for a nil list."""
         text = bytes(raw)
         return None if text == b"null" else cls(raw, text)
 

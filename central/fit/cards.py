@@ -1,6 +1,6 @@
 """One card during one search: what others left of it, what this pod takes of it in each phase so far, what still has room.
 
-Enters: a card's room, what a container wants. Nothing is decided here but whether there is room.
+Input: a card's room, what a container wants. Nothing is decided here but whether there is room.
 """
 
 from central.fit.demand import Wanted
@@ -43,7 +43,7 @@ class Card:
         self.core = [0] * phases
 
     def takes(self, wanted: Wanted) -> bool:
-        """Whether there is room for that container too."""
+        """Return whether there is room for that container too."""
         if wanted.whole:
             return self.free and not self.busy & wanted.mask
         if self.whole & wanted.mask:
@@ -90,6 +90,6 @@ class Card:
         return 1 if more_mib < mib or max(0, more_core) < core else 2
 
     def state(self) -> CardState:
-        """Equal for cards between which a search need not tell. `busy` follows from the rest."""
+        """Return a key that is equal for cards between which a search need not distinguish. `busy` follows from the rest."""
         sizes = (self.usable_mib, self.free, self.free_mib, self.free_core, self.gpu.max_shares - self.containers)
         return (*sizes, self.whole, tuple(self.mib), tuple(self.core))

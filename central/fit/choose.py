@@ -1,6 +1,6 @@
 """The one place where devices are chosen: a room and a demand → the devices of every container, or what is missing.
 
-Enters: a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
+Input: a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
 mode.
 """
 
@@ -32,7 +32,7 @@ def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> Pla
 
 
 def choose_briefly(room: NodeRoom, demand: Demand, *, policy: Policy) -> PlacedDevices | Missing:
-    """Give each container its best choice in turn. What that finds is what `choose` finds, which costs more where it fails."""
+    """Give each container its best choice in turn. A result equals that of `choose`, which costs more if this finds none."""
     try:
         return _search(room, demand, policy, len(demand.wanted)) or Missing.NOT_REACHED
     except SearchEndedError:
@@ -55,7 +55,8 @@ def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Place
 
 
 def _only_choice(gpu: Gpu, wanted: Wanted) -> PlacedDevices:
-    """Of one container and one card, of which `find_shortage` is exact: as the policy fragmentation asks for each share."""
+    """Return the only choice for one container and one card, for which `find_shortage` is exact: the policy fragmentation asks
+    so for each share."""
     return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted),))})
 
 
@@ -127,7 +128,7 @@ MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
 
 
 class Bound(NamedTuple):
-    """A container that does not fit by what binds its devices to a place."""
+    """A container that does not fit because its devices are bound to a place."""
 
     demand: Demand  # for it alone
     bonds: Sequence[Bond]  # the fewest without which it would fit
@@ -170,7 +171,7 @@ def bonds_of(demand: Demand) -> Sequence[Bond]:
 
 
 def _loosened(demand: Demand, bonds: Sequence[Bond]) -> Demand:
-    """Without these, the other things as they are."""
+    """Return the demand without these bonds, otherwise unchanged."""
     for bond in bonds:
         match bond:
             case PartitionPolicy():
@@ -185,7 +186,7 @@ def _loosened(demand: Demand, bonds: Sequence[Bond]) -> Demand:
 
 
 def _emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:
-    """`healthy`: and nothing is wrong with anything."""
+    """Return the room as if no pod held anything; with `healthy` also as if nothing were wrong."""
     vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in room.vfs)
     cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in room.cards)
     return replace(room, cards=cards, vfs=vfs)

@@ -38,14 +38,14 @@ Loads = Callable[[int], tuple[Iterable[tuple[str, int, int, bool]], int]]  # the
 
 
 class Kind(NamedTuple):
-    """Of a node, by its cards. A node with different ones counts as if all were like its first."""
+    """The kind of a node, by its cards. A node with different cards counts as if all were like its first."""
 
     model: str = ""
     size_mib: int = 0
 
 
 class States(NamedTuple):
-    """What nodes have left: all that a score depends on."""
+    """The states of nodes: what they have left, which is all that a score depends on."""
 
     left: Ints  # [2, n]: cpu in milli, memory in MiB
     kind: Ints  # [n], an index of Columns.kinds
@@ -53,8 +53,8 @@ class States(NamedTuple):
 
 
 class Columns:
-    """`order`: among equal scores the node with the least is taken; by name where it is not given. `numbers`: of `alike`, which
-    several columns may have in common."""
+    """The columns of all nodes. `order`: among equal scores the node with the least is taken; by default by name. `numbers`: of
+    `alike`, which several columns may share."""
 
     def __init__(self, order: Callable[[str], Any] | None = None, numbers: Numbers | None = None) -> None:
         self.names: list[str] = []  # by row; empty for a row without a node
@@ -100,7 +100,7 @@ class Columns:
         self.devices_changed[row] = self.changed[row] = self.tick
 
     def load(self, name: str, cpu_milli: int, memory_mib: int, known: bool) -> None:
-        """Only what is left of cpu and memory is another; nothing for a node without a row."""
+        """Store changed cpu and memory of a node, and nothing else; ignore a node without a row."""
         row = self.row_of.get(name)
         if row is not None and self._set_load(row, cpu_milli, memory_mib, known):
             self.tick += 1
@@ -125,7 +125,7 @@ class Columns:
             del self._dropped[:_DROPPED]
 
     def alone(self, room: NodeRoom) -> "Columns":
-        """One node, which may be another than the ledger has now, in the same terms."""
+        """Return columns of one node, which may differ from the one in the ledger, in the same terms."""
         one = Columns()
         one.kinds, one._kind_of, one.models = self.kinds, self._kind_of, self.models
         one.put(room)
@@ -139,7 +139,7 @@ class Columns:
 
     @property
     def ranks(self) -> Ints:
-        """By row: its place among all, by `order`."""
+        """Return by row its place among all, by `order`."""
         if self._ranks is None:
             order = self._order
             keys = list(self.names) if order is None else [order(name) for name in self.names]
@@ -148,7 +148,7 @@ class Columns:
         return self._ranks
 
     def changed_since(self, tick: int, *, devices_only: bool = False) -> Ints:
-        """Rows; -1: all."""
+        """Return the rows that changed since; -1: all."""
         return ((self.devices_changed if devices_only else self.changed) > tick).nonzero()[0]
 
     def has_load(self, row: int, room: NodeRoom) -> bool:
@@ -156,7 +156,7 @@ class Columns:
         return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (*self.left[:, row].tolist(),)
 
     def dropped_since(self, tick: int) -> list[tuple[str, int]] | None:
-        """Names, and the rows that they had; None: too many to remember."""
+        """Return the removed names, and the rows that they had; None: too many to remember."""
         if tick < self._dropped_before:
             return None
         return [(name, row) for dropped, name, row in self._dropped if dropped > tick]
@@ -165,18 +165,19 @@ class Columns:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
 
     def cards_by_kind(self) -> list[int]:
-        """Of which shares or whole cards may be given at all."""
+        """Return the cards by kind of which shares or whole cards may be given at all."""
         rows = np.fromiter(self.row_of.values(), np.int64, len(self.row_of))
         cards = (self.cards[rows, MODEL] >= 0).sum(1)
         counts: list[int] = np.bincount(self.kind[rows], cards, len(self.kinds)).astype(np.int64).tolist()
         return counts
 
     def free_milli(self) -> int:
-        """Of all cards that may be given."""
+        """Return the free milli of all cards that may be given."""
         return int(self.free.sum())
 
     def places(self, gpus: int, models: Sequence[str]) -> int:
-        """How many pods that ask for so many cards of one of these models could be placed, one by one. No models: of any."""
+        """Return how many pods that ask for this many cards of one of these models could be placed, one by one. No models: of
+        any model."""
         places = self.full // gpus
         if models:
             suit = np.array([kind.model in models for kind in self.kinds])
@@ -184,7 +185,7 @@ class Columns:
         return int(places.sum())
 
     def models_of(self, names: Iterable[str]) -> Bools:
-        """By number of a model, whether it is one of these; the last, which -1 stands for, is none."""
+        """Return by number of a model whether it is one of these; the last, for which -1 is the index, is False."""
         wanted = np.zeros(len(self.models) + 1, np.bool_)
         for name in names:
             if name in self.models:
@@ -240,13 +241,13 @@ class Columns:
         self.free[row], self.full[row] = sum(free), free.count(FULL)
 
     def _compare(self, row: int) -> None:
-        """With all that are known: which it is alike."""
+        """Compare the row with all known ones, and store to which it is equal."""
         others = self.kind[row], self.serving[row], self.odd[row], self.parted[row]
         key = self.cards[row].tobytes(), *map(int, others)
         self.alike[row] = self._numbers.of(key)
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
-        """Whether it is another."""
+        """Store cpu and memory of the row. Return whether they changed."""
         now, (cpu, memory) = _load_of(cpu_milli, memory_mib, known), self.left
         if now == (cpu[row], memory[row]):
             return False
@@ -269,7 +270,7 @@ class Columns:
 
 
 class Followed:
-    """Columns that keep up with a ledger."""
+    """Columns that follow a ledger."""
 
     def __init__(self, columns: Columns, rooms: Rooms, loads: Loads) -> None:
         self.columns = columns
@@ -301,7 +302,7 @@ class Followed:
 
 
 def milli_left(size_mib: int, free_mib: int, free_core: int, *, bare: bool) -> int:
-    """Of one card that may be given."""
+    """Return the milli left of one card that may be given."""
     if size_mib <= 0:
         return 0
     left = min(free_mib * FULL // size_mib, free_core * 10, FULL)
@@ -313,7 +314,7 @@ def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:
 
 
 def left_of(card: CardRoom, part: Part | None = None) -> int:
-    """Milli of a card, once that is taken too."""
+    """Return the milli left of a card once this is taken too."""
     if not card.usable or card.gpu.mig_enabled:
         return 0
     size = card.gpu.usable_mib
@@ -341,11 +342,11 @@ def joined(some: States, more: States) -> States:
 
 
 def first_of(columns: Columns, rows: Ints) -> int:
-    """Of rows that are equally good, the one to take."""
+    """Return the row to take of rows that are equally good."""
     return int(rows[columns.ranks[rows].argmin()])
 
 
 def rows_of(columns: Columns, names: Collection[str]) -> Ints:
-    """Without those that have no row."""
+    """Return the rows of these names, without names that have no row."""
     rows = np.fromiter(map(columns.row_of.get, names, repeat(-1)), np.int64, len(names))
     return rows[rows >= 0]

@@ -1,6 +1,6 @@
 """How all nodes stand to one ask, by columns: which fit, why the others do not, and what every choice there would leave.
 
-Enters: columns (columns.py), an ask. A simple ask is judged by counting in columns (vectors.py); another one, and any ask on a
+Input: columns (columns.py), an ask. A simple ask is judged by counting in columns (vectors.py); another one, and any ask on a
 node that is odd, by the exact fit, once for all rooms that are alike. That tells too how close the devices of one container
 would be. Kept, and caught up with the columns; of a few nodes that changed, those that are alike others are looked up.
 """

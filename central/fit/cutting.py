@@ -1,6 +1,6 @@
 """What the rest of a card is worth to shares: cards are stock, shares are cut from it.
 
-Enters: how often shares of each size come, in percent of a card. Leaves: for each rest, in percent, what part of a whole card
+Input: how often shares of each size come, in percent of a card. Output: for each rest, in percent, what part of a whole card
 the shares are worth that fit into it, if every share is worth what it costs in cards where cards are cut with the least waste.
 A rest into which only sizes fit that fill the gaps of other cards anyway is worth little, whatever its size; one that takes
 a half is worth half a card.

@@ -4,7 +4,7 @@ A phase is a moment of the pod's life that must fit: each init container beside 
 the app containers with all sidecars. Two containers that share a phase share no whole card and no VF, and their shares add up;
 two that share none may have the same devices.
 
-Enters: an Ask, and how a whole card is cut (`Limits`). Leaves: a Demand, the same for equal asks and remembered.
+Input: an Ask, and how a whole card is cut (`Limits`). Output: a Demand, the same for equal asks and remembered.
 
 Source: KEP-753; facts on over-commit by count: the virtual devices of the Redis design, seed 002.
 """

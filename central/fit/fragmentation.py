@@ -1,7 +1,7 @@
 """How good it is to put a pod there: the score of the policy fragmentation, by what it leaves behind.
 
-Enters: what nodes have left, before and after a pod (columns.States), and the distribution of the pods to expect (workload.py).
-Leaves: a number for each choice; the higher is the better. It is the one place where that is decided, for the choice of a node
+Input: what nodes have left, before and after a pod (columns.States), and the distribution of the pods to expect (workload.py).
+Output: a number for each choice; the higher is the better. It is the one place where that is decided, for the choice of a node
 and for that of a card within it.
 
 What a node has left is *worth*, in milli of cards, the sum of four terms (worth.py):

@@ -1,6 +1,6 @@
 """Which cards and which VFs, chosen together for one container: by search, for one stated objective, exactly.
 
-Enters: the topology of a node, what the container wants, what is free. Leaves: a `Found`, or that there is no choice. The
+Input: the topology of a node, what the container wants, what is free. Output: a `Found`, or that there is no choice. The
 objective, of which what comes first counts first and less is better:
 
     cards that the pod does not have at another time anyway; of these those it has not even a part of

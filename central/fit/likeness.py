@@ -3,7 +3,7 @@
 In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one holds for all that are
 alike: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
 
-Enters: a room. Leaves: a number; equal numbers, equal verdicts and scores for every ask of the kind that it is for. Most asks
+Input: a room. Output: a number; equal numbers, equal verdicts and scores for every ask of the kind that it is for. Most asks
 do not care where on the node a card is; for the others rooms that are alike are fewer. A room is mostly looked at for several
 asks, so its number is remembered. Rooms that are alike have two numbers where the first one was forgotten.
 """

@@ -1,7 +1,7 @@
 """The nearest miss of devices that have to be in one place, in words and numbers: a scope, a VF on each switch or of each PF,
 an NVSwitch partition.
 
-Enters: a room, a demand, and whether it would do on an empty node. Leaves: one line that names the place that comes closest.
+Input: a room, a demand, and whether it would do on an empty node. Output: one line that names the place that comes closest.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Which node is the best for a pod's shape, under the policy fragmentation: the judged and scored columns, kept up to date.
 
-Enters: what changed in the ledger (columns.Followed), a Scoring. Leaves: for an Ask which nodes fit (counted.py), for a Shape
+Input: what changed in the ledger (columns.Followed), a Scoring. Output: for an Ask which nodes fit (counted.py), for a Shape
 the node with the highest score, and on a node the card that has it (`Rankings`). What did not change since a shape was last
 asked about keeps its score; what changed is scored in one step, for all nodes together.
 

@@ -1,6 +1,6 @@
 """How good a node is for an ask that fits there: numbers that are compared between nodes.
 
-Enters: one room and an ask, nothing else, so that the answer may be kept until that node changes. Leaves: a Score; the higher
+Input: one room and an ask, nothing else, so that the answer may be kept until that node changes. Output: a Score; the higher
 is the better node, and of equal ones the first by name is taken.
 
     binpack  where GPUs and VFs of one container are closest (joint.py); of these the fullest node: how full its cards would be

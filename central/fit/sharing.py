@@ -1,6 +1,6 @@
 """Which cards of a node a pod's labels, and those of the pods that have shares there, leave to it.
 
-Enters: a room, the labels of an ask, and a fit that knows nothing of labels. Leaves: a Placement that breaks none of the rules
+Input: a room, the labels of an ask, and a fit that knows nothing of labels. Output: a Placement that breaks none of the rules
 of assignment/sharing.py; or what is missing, which is a matter of labels only where the pod would fit without them.
 
 A card that the labels close has nothing free for shares, as far as the fit can see: so it is the fit's own search, exact as it
@@ -26,7 +26,7 @@ _KEPT_OFF = NoFit(missing=Missing.KEPT_OFF)
 
 
 def fit_among_sharers(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit: Fit) -> Placement | NoFit:
-    """`policy` is the one that holds for the ask."""
+    """Fit the pod among the sharers. `policy` is the one that applies to the ask."""
     if sharing is None and not any(card.sharers for card in room.cards):
         return fit(room)
     found = _fit_by_labels(room, sharing, policy, fit)
@@ -39,7 +39,7 @@ def fit_among_sharers(room: NodeRoom, sharing: Sharing | None, policy: Policy, f
 
 
 def group_cards(room: NodeRoom, sharing: Sharing | None) -> tuple[CardRoom, ...]:
-    """Those of this node that the pod's affinity group has."""
+    """Return the cards of this node that the pod's affinity group has."""
     if sharing is None or not sharing.affinity:
         return ()
     group = Group(sharing.namespace, sharing.affinity)
@@ -47,7 +47,7 @@ def group_cards(room: NodeRoom, sharing: Sharing | None) -> tuple[CardRoom, ...]
 
 
 def is_open(card: CardRoom, sharing: Sharing | None) -> bool:
-    """Whether those who share it and the pod may be together."""
+    """Return whether the pod may be together with the pods that share the card."""
     return card.admits(() if sharing is None else (sharing,))
 
 
@@ -69,7 +69,7 @@ def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit:
 
 
 def _only(room: NodeRoom, opened: set[GpuUuid]) -> NodeRoom:
-    """With shares on these cards alone."""
+    """Return the room with shares on these cards alone."""
     if len(opened) == len(room.cards):
         return room
     cards = (card if card.gpu.uuid in opened else replace(card, free_mib=0, free_core=0) for card in room.cards)

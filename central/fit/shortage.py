@@ -1,6 +1,6 @@
 """What a node clearly lacks for a demand, by counting: no search, no text. What is left over here may fit.
 
-Enters: a room and a demand. Leaves: a Missing, what can never fit before what does not fit now; or None. Exact for a pod of one
+Input: a room and a demand. Output: a Missing, what can never fit before what does not fit now; or None. Exact for a pod of one
 container that asks for cards, and for VFs of any number of containers.
 """
 
@@ -53,7 +53,7 @@ def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
 
 
 def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
-    """Of `asked_cards`, for one need by itself."""
+    """Return what is missing of `asked_cards`, for one need by itself."""
     large = usable = now = 0  # enough; and may be given; and has room
     whole = need.whole
     core = need.core_percent or 0
@@ -83,7 +83,7 @@ def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
 
 
 def short_of_vfs(room: NodeRoom, demand: Demand) -> Missing | None:
-    """With a VF on each switch, of which the number follows from the cards: for one switch."""
+    """Return what is missing of VFs. With a VF on each switch, whose number follows from the cards: for one switch."""
     count = demand.vfs_peak
     if demand.rdma is RdmaPolicy.PER_PF:
         return _short_of_each(room, count)
@@ -97,7 +97,7 @@ def short_of_vfs(room: NodeRoom, demand: Demand) -> Missing | None:
 
 
 def vfs_by_pf(room: NodeRoom) -> Mapping[PciAddress, Sequence[VfRoom]]:
-    """Of each PF that has one that may be given: those that may."""
+    """Return the VFs that may be given, by PF, of each PF that has one."""
     ports: dict[PciAddress, list[VfRoom]] = {}
     for vf in room.vfs:
         if vf.usable:

@@ -4,7 +4,7 @@ kube-scheduler asks about every node for every pod, and between two pods of one 
 answer is kept for each distinct Ask, and only nodes whose room changed since are looked at again; rooms that are alike
 (likeness.py) are judged once.
 
-Enters: an Ask, rooms that changed. Leaves: names by verdict, and the best among some. Nothing is decided here that `fit` does
+Input: an Ask, rooms that changed. Output: names by verdict, and the best among some. Nothing is decided here that `fit` does
 not decide.
 """
 
@@ -25,8 +25,8 @@ REMEMBERED = 256  # asks; a cluster has some dozen templates at a time, and each
 
 
 class Standing:
-    """For one ask. `fits` has every node with room for it; `reasons` has every node, with the reason to be shown of those that
-    do not fit, and nothing for the others."""
+    """The cached verdicts for one ask. `fits` has every node with room for it; `reasons` has every node, with the reason to
+    show for those that do not fit, and an empty text for the others."""
 
     __slots__ = ("_alike", "_ask", "_hard", "_heap", "_judge", "_open", "_verdicts", "fits", "reasons", "seen")
 
@@ -44,7 +44,7 @@ class Standing:
 
     @property
     def complete(self) -> bool:
-        """Every node is judged as it was when this was caught up."""
+        """Return whether every node was judged in its state of the last catch-up."""
         return not self._open and not self._hard
 
     def changed(self, name: str, room: NodeRoom | None) -> None:
@@ -129,8 +129,8 @@ class Standing:
 
 
 class Standings:
-    """The last REMEMBERED asks. `rooms(since)` says which nodes changed after that version of the ledger: their rooms now, or
-    None for a node that is gone; and the version that this brings one to."""
+    """The verdicts of the last REMEMBERED asks. `rooms(since)` returns the nodes that changed after that version of the ledger,
+    with their current rooms, or None for a node that is gone; and the new version."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Standings:
         *,
         alike: Callable[[Ask], Likeness] = lambda ask: likeness,
     ) -> None:
-        """`alike`: which rooms are one for that ask."""
+        """Create it. `alike` returns which rooms are equivalent for that ask."""
         self._judge = judge
         self._likeness_for = alike
         self._rooms = rooms
@@ -150,7 +150,7 @@ class Standings:
         return ask in self._known
 
     def of(self, ask: Ask) -> Standing:
-        """Caught up with what changed; `judging` goes on from there."""
+        """Return the verdicts, caught up with the changes; `judging` continues from there."""
         standing = self._known.get(ask)
         if standing is None:
             standing = self._known[ask] = Standing(ask, self._judge, self._likeness_for(ask))

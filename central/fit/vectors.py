@@ -1,8 +1,8 @@
 """Whether an ask fits, and what it would leave, for many nodes in one step: of asks that are simple.
 
 *Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
-be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). Enters: columns, the rows to look
-at, a Wish. Leaves: for each row the reason by which it does not fit, or 0; and for those that fit the states that every choice
+be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). Input: columns, the rows to look
+at, a Wish. Output: for each row the reason by which it does not fit, or 0; and for those that fit the states that every choice
 of cards would leave. All other asks, and nodes that are odd, are judged by the exact fit, one by one (standing.py).
 """
 

@@ -1,6 +1,6 @@
 """Which VFs go with given cards: the best for the worst distance, then for the sum of distances, then for the load of PFs.
 
-Enters: how many cards and VFs a container has, which VFs are free. Asked is for one set of cards after another. Leaves: a cost,
+Input: how many cards and VFs a container has, which VFs are free. Asked is for one set of cards after another. Output: a cost,
 that compares, and that says which VFs they are. It is exact.
 
 *Pairs* (`nearest`). n cards and m VFs are max(n, m) pairs of a card and a VF, shared out as evenly as the numbers allow: each

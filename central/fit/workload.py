@@ -1,6 +1,6 @@
 """What the cluster is likely to be asked for: kinds of pods, and how often they come.
 
-Enters: a workload file, or shapes of pods that came (forecast.py). Leaves: a Workload, whose masses are whole numbers that add
+Input: a workload file, or shapes of pods that came (forecast.py). Output: a Workload, whose masses are whole numbers that add
 up to MASS at most.
 
 Shapes that differ only in what no node has to tell apart are one kind: the names of containers, the policy. A pod of several

@@ -42,7 +42,7 @@ class Books:
         return claims
 
     def _settle(self, uid: PodUid, name: str) -> None:
-        """Brings what this pod holds on this node in line with its claims."""
+        """Bring what this pod holds on this node in line with its claims."""
         node = self._node(name)
         self._claimed.mark(name)
         planned = (claim.requests for claim in self._own.of(uid).values() if claim.node == name)

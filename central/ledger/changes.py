@@ -31,7 +31,7 @@ class Changes:
         return names
 
     def take_freed(self) -> tuple[str, ...]:
-        """In the order in which they got room; each answered once."""
+        """Return the nodes in the order in which they got room; each is returned once."""
         freed = tuple(self._freed)
         self._freed.clear()
         return freed

@@ -1,6 +1,6 @@
 """Where the affinity groups are: on which cards of the cluster pods with one share-affinity label hold something.
 
-Enters: every change of a pod's hold on a node. Leaves: the cards of a group, and which groups lost one, so that pods that were
+Input: every change of a pod's hold on a node. Output: the cards of a group, and which groups lost one, so that pods that were
 refused because of it are asked again. Holds of any kind count, a prediction too: of two pods that are filtered at the same
 moment the second goes where the first will be.
 """
@@ -38,7 +38,7 @@ class Groups:
             self._cards.setdefault(group, {}).setdefault(card, set()).add(uid)
 
     def cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
-        """As if these pods held nothing. Empty: the group's next pod may open any card."""
+        """Return the group's cards as if these pods held nothing. Empty: the group's next pod may open any card."""
         found = self._cards.get(group)
         if not found:
             return frozenset()

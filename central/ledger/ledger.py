@@ -1,6 +1,6 @@
 """The ledger: who holds which devices of which node, and why. One writer, in memory, rebuilt from what the API server says.
 
-Enters: what the API server says (facts.py), and central's own predictions, nominations and reservations. Leaves: a NodeRoom for
+Input: what the API server says (facts.py), and central's own predictions, nominations and reservations. Output: a NodeRoom for
 each node, which of them changed, which got room, who holds what. Refuses: a claim on what is not free.
 
 - BOUND ends when the pod is terminal or gone, not at its deletionTimestamp. GRANTED ends when the node's report does not name

@@ -1,6 +1,6 @@
 """The page's files, read once, with what every answer to a browser says: run and load nothing but these, and be in no frame.
 
-Enters: the folder `static`. Leaves: answers with ETag and, where it is taken, gzip.
+Input: the folder `static`. Output: answers with ETag and, where it is taken, gzip.
 """
 
 import gzip

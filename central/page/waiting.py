@@ -1,6 +1,6 @@
 """Pods that wait for devices, as the page shows them: what each asks, for how long it is refused, and why, by reason code.
 
-Enters: the scheduler, as things are. Leaves: the first MOST of them, in the order in which they get room, and how many there
+Input: the scheduler, as things are. Output: the first MOST of them, in the order in which they get room, and how many there
 are. Reasons are those of the last time that kube-scheduler asked, brought up to date: nothing is judged for the page alone, so
 that an ask that central has not judged yet, or has forgotten, has none.
 """

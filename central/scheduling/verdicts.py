@@ -1,6 +1,6 @@
 """The verdict about each node that kube-scheduler asked about, and the answer to filter that says it.
 
-Enters: names, which nodes fit, and the reasons by which others do not. Leaves: a `Filtered`. It names thousands of nodes for
+Input: names, which nodes fit, and the reasons by which others do not. Output: a `Filtered`. It names thousands of nodes for
 every pod, so each name is looked up once, by functions that loop in C.
 """
 

@@ -1,6 +1,6 @@
 """What nodes report beside what the ledger keeps of it: versions, problems, use, who held what. By node, as last written.
 
-Enters: NodeDevices, as DevicesFeed has them. Leaves: the same, and of which nodes it is another since when. Parts that did not
+Input: NodeDevices, as DevicesFeed has them. Output: the same, and of which nodes it is another since when. Parts that did not
 change stay the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat leaves
 nothing behind.
 """

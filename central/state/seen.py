@@ -1,6 +1,6 @@
 """Unbound pods as the watch shows them: central decides a request of kube-scheduler by these, never by the caller's copy.
 
-Enters: the watch of pods; `settled`, which tells that no request needs to wait for a pod. Leaves: the pod of a request.
+Input: the watch of pods; `settled`, which tells that no request needs to wait for a pod. Output: the pod of a request.
 kube-scheduler's watch may be ahead of central's by a moment, so `find` waits for the pod and for the version that was sent. If
 that version does not come in time, `find` returns the pod as it is.
 """

@@ -1,6 +1,6 @@
 """From what the ledger holds and what a node reports to its `NodeView`, and from many of these to totals.
 
-Enters: the ledger, and the report of one node; both of one moment, or nearly so. Leaves: values of `central.view.model`. What
+Input: the ledger, and the report of one node; both of one moment, or nearly so. Output: values of `central.view.model`. What
 is *free* is the ledger's word (central.ledger.room): here it is only named. Who opens the page has all nodes looked at
 beside the scheduling path, so that what most devices do not have (holders, a cordon, an illness) costs them nothing.
 """

@@ -1,6 +1,6 @@
 """The cluster as it would be: some pods gone, others placed. For advice only: nothing in the ledger changes by it.
 
-Enters: the scheduler as things are, who would be gone, who would be where. Leaves: rooms, and what a fit says to them, by the
+Input: the scheduler as things are, who would be gone, who would be where. Output: rooms, and what a fit says to them, by the
 same rules as central's own (central.ledger.room, central.fit): what is placed here could be reserved there.
 
 cpu and memory count where the Node says what there is. What only kube-scheduler knows (selectors, affinity, taints, volumes) is
