@@ -1,1 +1,1 @@
-"""What central reads of the API server and how it stays the only one: objects, list and watch, the leader's lease."""
+"""The objects that central reads from the API server, list and watch, and the leader's lease."""

@@ -1,7 +1,7 @@
-"""Which of a watch's events are news: pure, from the names and versions that were seen before.
+"""Decide which events of a watch are new: pure, from the names and versions that were seen before.
 
-Input: a list, then events in the order of the stream. Output: who is gone, and whether the event's object is to be taken. Late
-and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer than
+Input: a list, then events in the order of the stream. Output: which object is gone, and whether to take the new one.
+Late and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer than
 what the stream has reached was taken before, or is part of the list. An object under a known name with another uid means that
 the known one is gone, whether or not its deletion was seen.
 

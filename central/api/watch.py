@@ -1,11 +1,11 @@
-"""One kind of objects as the API server has them: listed, then watched for ever, and told to a sink in one order.
+"""List one kind of objects of the API server, then watch it for ever, and pass the objects to a sink in one order.
 
 Input: the API server's list and watch. Output: `replaced` with everything (at the start, and whenever the watch cannot be
 taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
 in it. The sink is called on the loop's thread, between two lines; an exception of the sink ends `run`.
 
 An object that cannot be decoded is there all the same, and may hold devices: the sink is given an `Unreadable` for it, the log
-says so once, and only its deletion takes it away. A line that does not even say whom it is about has the list taken again.
+says so once, and only its deletion takes it away. After a line without the identity of an object the list is read again.
 
 Source: Kubernetes "API concepts": efficient detection of changes, watch bookmarks, 410 Gone.
 """

@@ -1,1 +1,1 @@
-"""What a pod asks for: its JSON → one value, or a refusal in words for its author."""
+"""A pod's device request: its JSON → one value, or a refusal with a message for its author."""

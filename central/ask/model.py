@@ -1,4 +1,4 @@
-"""What a pod asks for, as one value. Two pods of one template ask the same thing: an Ask is compared and hashed."""
+"""A pod's device request as one value. Two pods of one template have equal requests: an Ask is compared and hashed."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

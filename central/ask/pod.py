@@ -91,7 +91,7 @@ class Condition(_Wire, frozen=True):
 
 
 class Status(_Wire, frozen=True):
-    """Of the conditions only ours stays: every pod has some five others."""
+    """Keep only the condition of Lading: every pod has some five others."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()

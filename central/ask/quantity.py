@@ -3,7 +3,7 @@
     quantity ::= [+-] number suffix          number ::= digits | digits "." [digits] | "." digits
     suffix   ::= "Ki" … "Ei" | "n" | "u" | "m" | "" | "k" | "M" | "G" | "T" | "P" | "E" | ("e" | "E") [+-] digits
 
-Never through a float. Two things of the original are left out, because the API server has done them before anybody else reads
+Never through a float. Two things of the original are left out, because the API server has done them before any client reads
 the value: amounts below a nano are not rounded up, binary ones are not cut at the largest int64. Refused beyond the grammar:
 a number without a digit ("." is 0 there), and what is longer than any amount, which would only cost time (`1e999999999`).
 

@@ -5,7 +5,7 @@
     or, where the pod as a whole says an amount, that one instead
     and the overhead of its runtime class
 
-Input: any pod, of anybody. What is no quantity counts as nothing: kube-scheduler and the API server judge it, not we.
+Input: any pod. An invalid quantity counts as nothing: kube-scheduler and the API server judge it, not central.
 
 Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead).
 """

@@ -1,4 +1,4 @@
-"""Who may have shares of one card together: the rules of share-affinity, share-anti-affinity and share-exclusion.
+"""Decide which pods may share a card: the rules of share-affinity, share-anti-affinity and share-exclusion.
 
 Input: the labels of pods, each a sorted tuple of Sharing: empty for a pod without labels, more than one value where its claims
 differ in them (then all are in force). Output: whether two pods may be on one card, and the groups that must be.

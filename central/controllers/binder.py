@@ -1,4 +1,4 @@
-"""Binds a pod: reserves its devices, sends one Binding that carries annotation and signature, and finds out how that ended.
+"""Bind a pod: reserve its devices, send one Binding with annotation and signature, and find out its outcome.
 
     reserve ─▶ Binding ─┬─ done ──────▶ confirm
                         ├─ refused ───▶ release

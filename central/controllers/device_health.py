@@ -1,13 +1,12 @@
-"""Warns the authors of pods whose devices fell ill, and says so when they are well again: a condition, and an Event.
+"""Report to pods when their devices become unhealthy, and when they are healthy again: a condition, and an Event.
 
-The condition is the state, and stays; the Event is the news of it, told when the API server has the condition. What has to be
-said is decided by central.controllers.conditions, from what is known now: two changes between two looks are one word or none,
-and a pod hears
-a second word after QUIET_S at the earliest, whatever its devices do meanwhile.
+The condition is the state, and stays; the Event follows once the API server has the condition. central.controllers.conditions
+computes the conditions from the current state: two changes between two looks are one condition or none, and a pod gets a second
+one after QUIET_S at the earliest, regardless of what its devices do meanwhile.
 
-A switch that goes takes the devices of a thousand pods with it: AT_ONCE of them are told in one look, the others in the next
-ones. What fails is tried again, later each time, until it is not so any more. Where an answer got lost, the watch shows whether
-the pod has the condition.
+A switch that fails makes the devices of a thousand pods unhealthy: AT_ONCE pods are handled in one look, the others in the next
+ones. A failed write is retried, with growing delays, until it is not needed any more. If an answer was lost, the watch shows
+whether the pod has the condition.
 
 Source: PodCondition (k8s.io/api core/v1); the strategic merge patch of `pods/status` merges conditions by their type.
 """
@@ -77,8 +76,8 @@ class Warner:
         self._now = now
         self._log = log
         self._looked = -1  # version of the ledger
-        self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to be told; those looked at last are behind
-        self._quiet: dict[PodUid, float] = {}  # pods that are told nothing, until when
+        self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to write to; those looked at last are last
+        self._quiet: dict[PodUid, float] = {}  # pods that get no condition, until when
         self._failing: dict[PodUid, _Failing] = {}
 
     async def run(self) -> None:

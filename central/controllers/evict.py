@@ -1,4 +1,4 @@
-"""Evicts: victims of a pod of higher priority, and one of two pods that hold one device.
+"""Evict pods: victims of a pod of higher priority, and one of two pods that hold one device.
 
 Both go by the Eviction API: disruption budgets count, and a pod ends in its own time. Its devices are free when the pod is
 gone and its node does not report them any more. They are held for the preemptor (*nominated*) until it is bound: while its

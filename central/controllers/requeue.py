@@ -106,7 +106,7 @@ class Waker:
     # ---- what got room
 
     async def _judge(self, slices: Slices) -> None:
-        """Judge at least one of the nodes to judge, and as many as there is time for."""
+        """Judge at least one unjudged node or ask, and as many as there is time for."""
         until = self._clock() + JUDGED_S
         while self._unjudged:
             next_one, _ = self._unjudged.popitem(last=self._newest_next)
@@ -180,7 +180,7 @@ class Waker:
         return [pod for pod in self._scheduler.pending.refused_with(ask) if pod.woken_in != number]
 
     async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
-        """Return the pods in line for which there is a place: a fixed number for each node that still has room."""
+        """Yield the pods in line for which there is a place: a fixed number for each node that still has room."""
         seats: Counter[str] = Counter()
         open_nodes: dict[_Round, list[str]] = {}
         for pod, current in line:

@@ -1,4 +1,4 @@
-"""Signs assignments with central's private key, which never leaves this object, and verifies those that pods bring back.
+"""Sign assignments with central's private key, which never leaves this object, and verify those that pods bring back.
 
 Source: lading/signature.py.
 """

@@ -1,4 +1,4 @@
-"""The cluster in numbers, looked at now and then: what there is to give, what is held, and how fragmented the rest is.
+"""Count the cluster at intervals: what may be given, what is held, and how fragmented the rest is.
 
 Input: the ledger, and the pods to expect. Output: an Overview, which is read at any time. A scrape that counted 5,000 nodes
 itself would let kube-scheduler wait meanwhile; so nodes are followed, those that changed since the last look, and all of it
@@ -175,7 +175,7 @@ def _count(part: _Part, free: Free) -> _Counts:
     usable = (cards[:, USABLE] > 0) & (serving == 0)[:, None]
 
     def amounts(left: int, whole: int | None) -> Amounts:
-        """Return the amounts of two planes; None: 100 of each."""
+        """Return the amounts by the planes `left` and `whole`; `whole` None: 100 for each card."""
         full = FULL_CORE if whole is None else cards[:, whole]
         some = there & ~mig
         rest = cards[:, left]

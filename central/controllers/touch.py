@@ -1,4 +1,4 @@
-"""Touches a pod: a condition of its status says that central looked at it, and its resourceVersion is a new one.
+"""Touch a pod: a condition of its status says that central looked at it, and its resourceVersion is a new one.
 
 That wakes kube-scheduler (central.controllers.requeue), and keeps a Binding that got lost from succeeding later
 (central.controllers.binder). The message of the condition changes with every touch, for a patch that changes nothing is none.
@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 4.0
 
 
 class Toucher:
-    """A patch of a pod's status. It returns the pod as the API server has it then. ConflictError: another pod has its name."""
+    """A callable that touches a pod and returns it as the API server then has it. ConflictError: another pod has the name."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str]) -> None:
         """Create it. `now`: RFC 3339 with microseconds."""

@@ -1,7 +1,7 @@
 """One leadership: the ledger and everything that reads and writes it, made when it begins, thrown away when it ends.
 
 Nothing is kept from one term to the next, because another leader may have assigned in between: the ledger is rebuilt from
-consistent lists, and only then are kube-scheduler's questions answered (`ready`).
+consistent lists, and only then are kube-scheduler's requests answered (`ready`).
 """
 
 import asyncio
@@ -193,7 +193,7 @@ class Leadership:
             await reflector.synced.wait()
         await in_slices(self.scheduler.warming(), self._clock)
         self._warm = True
-        for pod in self.pending:  # who was refused in an earlier term is not asked about again: it has to be woken
+        for pod in self.pending:  # kube-scheduler does not ask again about a pod refused in an earlier term: it has to be woken
             self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again

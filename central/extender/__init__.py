@@ -1,1 +1,1 @@
-"""What kube-scheduler asks and is answered."""
+"""Serve the requests of kube-scheduler."""

@@ -1,1 +1,1 @@
-"""Whether and how a pod's devices fit a node: pure, from an Ask and a NodeRoom."""
+"""Decide whether and how a pod's devices fit a node: pure, from an Ask and a NodeRoom."""

@@ -1,4 +1,4 @@
-"""The one place where devices are chosen: a room and a demand → the devices of every container, or what is missing.
+"""Choose devices, in this one place: a room and a demand → the devices of every container, or what is missing.
 
 Input: a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
 mode.
@@ -55,8 +55,8 @@ def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Place
 
 
 def _only_choice(gpu: Gpu, wanted: Wanted) -> PlacedDevices:
-    """Return the only choice for one container and one card, for which `find_shortage` is exact: the policy fragmentation asks
-    so for each share."""
+    """Return the only choice for one container and one card, for which `find_shortage` is exact: the policy fragmentation uses
+    it for each share."""
     return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted),))})
 
 

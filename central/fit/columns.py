@@ -30,7 +30,7 @@ PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card h
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
 _PLANES: Final = 8
 _NEVER: Final = -2  # before everything
-_DROPPED: Final = 1024  # nodes that went, which who looks now and then still has to hear of
+_DROPPED: Final = 1024  # removed nodes, kept for readers that look now and then
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
 Rooms = Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]  # that changed after a version, and the version now
@@ -69,7 +69,7 @@ class Columns:
         self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
         self.alike: list[int] = []  # a number: rows that have the same are alike in their devices, as far as columns tell
         self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
-        self.odd: Bools = np.zeros(0, np.bool_)  # who is there restricts who may be beside them: only the exact fit knows
+        self.odd: Bools = np.zeros(0, np.bool_)  # labels of pods there restrict other pods: only the exact fit knows
         self.parted: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
         self.devices_changed: Ints = np.zeros(0, np.int64)  # at which tick
         self.changed: Ints = np.zeros(0, np.int64)  # the same, cpu and memory too
@@ -82,7 +82,7 @@ class Columns:
         self._order = order
         self._ranks: Ints | None = None
 
-    # ---- what is told
+    # ---- changes
 
     def put(self, room: NodeRoom) -> None:
         """Store the current state of the node, with its cpu and memory."""
@@ -165,7 +165,7 @@ class Columns:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
 
     def cards_by_kind(self) -> list[int]:
-        """Return the cards by kind of which shares or whole cards may be given at all."""
+        """Return by kind the number of cards that may be given in shares or whole."""
         rows = np.fromiter(self.row_of.values(), np.int64, len(self.row_of))
         cards = (self.cards[rows, MODEL] >= 0).sum(1)
         counts: list[int] = np.bincount(self.kind[rows], cards, len(self.kinds)).astype(np.int64).tolist()
@@ -241,7 +241,7 @@ class Columns:
         self.free[row], self.full[row] = sum(free), free.count(FULL)
 
     def _compare(self, row: int) -> None:
-        """Compare the row with all known ones, and store to which it is equal."""
+        """Store the number that the row has in common with all rows equal to it."""
         others = self.kind[row], self.serving[row], self.odd[row], self.parted[row]
         key = self.cards[row].tobytes(), *map(int, others)
         self.alike[row] = self._numbers.of(key)
@@ -314,7 +314,7 @@ def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:
 
 
 def left_of(card: CardRoom, part: Part | None = None) -> int:
-    """Return the milli left of a card once this is taken too."""
+    """Return the milli left of a card once `part` is taken too."""
     if not card.usable or card.gpu.mig_enabled:
         return 0
     size = card.gpu.usable_mib

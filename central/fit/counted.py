@@ -1,4 +1,4 @@
-"""How all nodes stand to one ask, by columns: which fit, why the others do not, and what every choice there would leave.
+"""Judge all nodes for one ask, by columns: which fit, why the others do not, and what every choice there would leave.
 
 Input: columns (columns.py), an ask. A simple ask is judged by counting in columns (vectors.py); another one, and any ask on a
 node that is odd, by the exact fit, once for all rooms that are alike. That tells too how close the devices of one container

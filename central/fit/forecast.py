@@ -18,7 +18,7 @@ from lading.vocabulary import PodUid
 
 HALF_LIFE: Final = 4000  # pods
 PRIOR_PODS: Final = 1000.0  # that a file counts for, beside what is learned
-FIRST_PODS: Final = 5.0  # that ours counts for
+FIRST_PODS: Final = 5.0  # as many as the built-in prior counts for
 LOOK_FIRST: Final = 25  # pods, until what was learned is used; then each time twice as many
 LOOK_PODS: Final = 2000  # at the latest
 APART: Final = 0.1  # of the pods that are of another kind now: less is not worth to score all nodes anew
@@ -43,7 +43,7 @@ class Source(StrEnum):
 
 class Forecast:
     def __init__(self, prior: Mapping[PodKind, float] | None = None, *, learns: bool = True) -> None:
-        """`prior`: weights by kind; None: ours. One that does not learn keeps to it."""
+        """Create a forecast. `prior`: weights by kind; None: the built-in ones. Without learning it keeps the prior."""
         self.learned = 0  # pods
         self.source = Source.PRIOR if not learns else Source.BOTH if prior else Source.ONLINE
         self._learns = learns

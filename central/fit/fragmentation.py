@@ -1,4 +1,4 @@
-"""How good it is to put a pod there: the score of the policy fragmentation, by what it leaves behind.
+"""Score the placement of a pod under the policy fragmentation, by what it leaves behind.
 
 Input: what nodes have left, before and after a pod (columns.States), and the distribution of the pods to expect (workload.py).
 Output: a number for each choice; the higher is the better. It is the one place where that is decided, for the choice of a node

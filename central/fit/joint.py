@@ -46,7 +46,7 @@ _LEVELS: Final = {
 
 
 class Query(NamedTuple):
-    """Of one container."""
+    """The request of one container."""
 
     cards: int
     vfs: int = 0  # as the policy counts them
@@ -57,7 +57,7 @@ class Query(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of one node. Bit masks are by the topology's numbers."""
+    """The state of one node. Bit masks are by the topology's numbers."""
 
     cards: int  # that may be taken
     again: int = 0  # of these: those that the pod has at another time
@@ -79,7 +79,7 @@ class Found(NamedTuple):
 
     @property
     def order(self) -> tuple[tuple[int, ...], Sequence[int], Sequence[int]]:
-        """Of two sets of one size, the one with the lowest address that the other has not."""
+        """Return a sort key. Of equal sets of one size the one with the lowest address that the other lacks comes first."""
         return self.key, bits(self.cards), bits(self.vfs)
 
 
@@ -103,7 +103,7 @@ class Alternatives(NamedTuple):
 
 
 def alternatives(topology: Topology, query: Query, state: State, most: int) -> Alternatives | None:
-    """Every choice that makes a difference to what follows, the best first; None where it takes more than `most` sets."""
+    """Return all choices that differ for what follows, the best first; None if that takes more than `most` sets."""
     found: list[Found] = []
     sets = 0
     for site in sites_of(topology, query.scope):
@@ -121,7 +121,7 @@ def sites_of(topology: Topology, scope: Scope) -> Sequence[Site]:
 
 
 class _Search:
-    """Within one site. `_best` is what was found so far."""
+    """A search within one site. `_best` is what was found so far."""
 
     def __init__(self, topology: Topology, site: Site, query: Query, state: State) -> None:
         self._topology = topology

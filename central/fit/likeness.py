@@ -1,4 +1,4 @@
-"""Which rooms are alike: what a verdict and a score depend on, and nothing that only tells one device from another.
+"""Find equivalent rooms: what a verdict and a score depend on, and nothing that only tells one device from another.
 
 In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one holds for all that are
 alike: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.

@@ -6,7 +6,7 @@ a demand. Output: the room as such a demand sees it, and the way back from what 
 instance of another profile, which is another size, and one whose card is unusable or was given whole.
 
 Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
-for those who want to divide them anew; under the policy spread of those with the most. Instances are picked by how many of each
+for a new division into instances; under the policy spread of those with the most. Instances are picked by how many of each
 switch, beside VFs, or one by one, and not as a set: no link connects them, and a node may have 56, of which there are too many
 sets. Where those that are picked leave no room for what follows, another number of each kind is tried (turns.py).
 

@@ -37,7 +37,7 @@ _NEARER: Final = 1 << 32  # more than any difference between two scores
 
 @dataclass(slots=True)
 class _Scores:
-    """By row, of one shape."""
+    """The scores of one shape, by row."""
 
     scoring: Scoring
     seen: int = -1  # the tick to which they are caught up
@@ -75,7 +75,7 @@ class Ranking:
         return self.standing.reasons
 
     def catch_up(self, scoring: Scoring) -> None:
-        """`standing` has to be caught up."""
+        """Score what changed. `standing` must be caught up."""
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns
@@ -163,7 +163,7 @@ class Ranking:
         return having
 
     def _score(self, rows: Ints, into: _Scores) -> None:
-        """Of rows with room; nothing for none."""
+        """Score rows with room; do nothing without rows."""
         if not len(rows):
             return
         columns = self._columns
@@ -191,7 +191,7 @@ def _column(requests: Requests) -> Ints:
 
 
 class Rankings:
-    """The last asks and shapes."""
+    """The rankings of the last asks and shapes."""
 
     def __init__(
         self, followed: Followed, place: Place, scoring: Callable[[Columns], Scoring], *, limits: Limits = DEFAULT_LIMITS
@@ -233,7 +233,7 @@ class Rankings:
         self.scoring = self._new_scoring(self.columns)
 
     def knows_all(self, names: Collection[str]) -> bool:
-        """Every one of these nodes reports devices."""
+        """Return whether every one of these nodes reports devices."""
         return all(map(self._followed.catch_up().row_of.__contains__, names))
 
     def of(self, shape: Shape) -> Ranking:
@@ -251,7 +251,7 @@ class Rankings:
         return ranking
 
     def narrowed(self, room: NodeRoom, shape: Shape) -> NodeRoom:
-        """For one share: the room with that card only where it leaves most. The same room where that is not ours to say."""
+        """Return, for one share, the room with only the card that leaves most; else the same room."""
         wish = wish_of(shape.ask)
         if wish is None or wish.cards or len(room.cards) == 1:
             return room

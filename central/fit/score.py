@@ -1,4 +1,4 @@
-"""How good a node is for an ask that fits there: numbers that are compared between nodes.
+"""Score a node for an ask that fits there: numbers that are compared between nodes.
 
 Input: one room and an ask, nothing else, so that the answer may be kept until that node changes. Output: a Score; the higher
 is the better node, and of equal ones the first by name is taken.

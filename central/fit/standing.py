@@ -1,4 +1,4 @@
-"""How all nodes stand to one ask: who fits and how well, who does not and why; caught up with the ledger when it is asked.
+"""Cache the verdicts of one ask: which nodes fit and how well, which do not and why; updated from the ledger on demand.
 
 kube-scheduler asks about every node for every pod, and between two pods of one template a handful of nodes has changed. So the
 answer is kept for each distinct Ask, and only nodes whose room changed since are looked at again; rooms that are alike

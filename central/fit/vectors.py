@@ -39,7 +39,7 @@ class Wish(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def wish_of(ask: Ask) -> Wish | None:
-    """None: it is not simple."""
+    """Return the Wish of the ask; None if it is not simple."""
     if ask == Ask(containers=(), policy=ask.policy):
         return Wish()
     if len(ask.containers) != 1:
@@ -54,14 +54,14 @@ def wish_of(ask: Ask) -> Wish | None:
 
 
 class Fits(NamedTuple):
-    """Of some rows."""
+    """Which of some rows fit."""
 
     missing: Ints  # [rows], FITS or a number of REASONS
     cards: Bools  # [rows, slots], that would do, were the node to serve
 
 
 def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
-    """Of rows that are not odd."""
+    """Return which rows fit, of rows that are not odd."""
     cards = columns.cards[rows]
     if wish.nothing:
         serving = columns.serving[rows] == 1
@@ -104,7 +104,7 @@ def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
 
 
 def taken_by_share(size_mib: Ints, wish: Wish) -> Ints | int:
-    """MiB of cards of that size."""
+    """Return the MiB that the share takes of cards of that size."""
     if wish.memory_mib is not None:
         return wish.memory_mib
     return size_mib * (wish.core_percent or 0) // 100

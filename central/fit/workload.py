@@ -24,7 +24,7 @@ MOST_KINDS: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodKind:
-    """What one pod asks of one node: whole cards, or one share, or no card at all."""
+    """A kind of pods by its request: whole cards, or one share, or no card at all."""
 
     requests: Requests = NO_REQUESTS
     gpus: int = 0
@@ -43,7 +43,7 @@ class Workload:
 
 
 def workload_of(weights: Mapping[PodKind, float]) -> Workload:
-    """Equal weights in any order make equal workloads."""
+    """Return the workload of these weights. Equal weights in any order make equal workloads."""
     total = sum(weights.values())
     if total <= 0:
         return Workload()
@@ -103,7 +103,7 @@ class WrittenWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def parse_workload(text: bytes) -> dict[PodKind, float]:
-    """By kind its weight. msgspec.DecodeError for what is no workload."""
+    """Return the weights by kind. Raise msgspec.DecodeError for a text that is not a workload."""
     return kinds_written(msgspec.json.decode(text, type=WrittenWorkload).pods)
 
 

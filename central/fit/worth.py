@@ -86,7 +86,7 @@ class Tables:
         )
 
     def worth(self, states: States) -> Ints:
-        """All three."""
+        """Return the sum of the three terms."""
         worth: Ints = self.cut(states) + self.usable(states) + self.fed(states).sum(0)
         return worth
 

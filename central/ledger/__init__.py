@@ -1,1 +1,1 @@
-"""Who holds what, on every node: rebuilt from what the API server says, changed by one writer."""
+"""Which pods hold what, on every node: rebuilt from the API server's objects, changed by one writer."""

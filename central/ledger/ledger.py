@@ -1,7 +1,7 @@
-"""The ledger: who holds which devices of which node, and why. One writer, in memory, rebuilt from what the API server says.
+"""The ledger: which pods hold which devices, and why. One writer, in memory, rebuilt from the API server's objects.
 
 Input: what the API server says (facts.py), and central's own predictions, nominations and reservations. Output: a NodeRoom for
-each node, which of them changed, which got room, who holds what. Refuses: a claim on what is not free.
+each node, which of them changed, which got room, which pods hold what. Refuses: a claim on what is not free.
 
 - BOUND ends when the pod is terminal or gone, not at its deletionTimestamp. GRANTED ends when the node's report does not name
   it any more. A device is free when both are over.
@@ -213,7 +213,7 @@ class Ledger(Facts):
 
     @property
     def version(self) -> int:
-        """The number of the last change of any room."""
+        """Return the number of the last change of any room."""
         return self._changes.version
 
     def room(self, name: str) -> NodeRoom:
@@ -222,7 +222,7 @@ class Ledger(Facts):
         return self._no_room(name) if node is None else node.room()
 
     def room_without(self, name: str, pods: Iterable[PodUid]) -> NodeRoom:
-        """As if these pods held nothing there: for a pod's own claims, and for victims."""
+        """Return the room as if these pods held nothing there: for a pod's own claims, and for victims."""
         node = self._nodes.get(name)
         return self._no_room(name) if node is None else node.room_without(pods)
 
@@ -231,7 +231,7 @@ class Ledger(Facts):
         return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
 
     def nodes(self) -> tuple[str, ...]:
-        """Those that have a report."""
+        """Return the nodes that have a report."""
         return tuple(name for name, node in self._nodes.items() if node.inventory.reported)
 
     def rooms(self) -> Iterator[NodeRoom]:
@@ -243,7 +243,7 @@ class Ledger(Facts):
         return [(name, self._nodes[name].room() if name in self._nodes else None) for name in names], self.version
 
     def changed_since(self, version: int) -> list[str]:
-        """Only the names of these nodes, of those that are gone too."""
+        """Return only the names of these nodes, and of those that are gone."""
         return self._changes.since(version)
 
     def claims_changed_since(self, version: int) -> tuple[list[str], int]:
@@ -264,11 +264,11 @@ class Ledger(Facts):
         return self._loads.changes.version
 
     def take_freed(self) -> tuple[str, ...]:
-        """Nodes that got room since this was asked last: something was released, a device or node came (back) into service."""
+        """Return nodes that got room since the last call: a release, or a device or node that came (back) into service."""
         return self._changes.take_freed()
 
     def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
-        """Where shares of an affinity group are, as if these pods held nothing. Empty: any card may become the group's."""
+        """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
         return self._groups.cards(group, without)
 
     def group_members(self, group: Group, card: CardOf) -> tuple[Holder, ...]:
@@ -276,7 +276,7 @@ class Ledger(Facts):
         return tuple(held.holder for held in self.holders(card.node) if held.holder.pod in uids)
 
     def take_moved_groups(self) -> frozenset[Group]:
-        """Affinity groups that left a card since this was asked last: their pods may go where they could not before."""
+        """Return affinity groups that left a card since the last call: their pods may go where they could not before."""
         return self._groups.take_moved()
 
     def pod(self, uid: PodUid) -> PodRecord | None:
@@ -301,21 +301,21 @@ class Ledger(Facts):
         return self._loads.bound_as(uid) is not None if record is None else not record.terminal
 
     def lowest_priority(self) -> int | None:
-        """Of all pods that hold something by an assignment; None: there are none."""
+        """Return the lowest priority of all pods that hold something by an assignment; None if there are none."""
         return min(self._priorities, default=None)
 
     def bound_on(self, name: str) -> Iterator[PodRecord]:
-        """Pods that hold something of this node by an assignment. Cheaper than `holders`."""
+        """Yield pods that hold something of this node by an assignment. It is cheaper than `holders`."""
         node = self._nodes.get(name)
         records = map(self._pods.get, node.holds if node is not None else ())
         return (record for record in records if record is not None and record.node == name and record.holds is not None)
 
     def own_claim(self, uid: PodUid, kind: Claim) -> OwnClaim | None:
-        """Central's prediction, nomination or reservation for this pod."""
+        """Return central's prediction, nomination or reservation for this pod."""
         return self._own.of(uid).get(kind)
 
     def reservations(self) -> tuple[OwnClaim, ...]:
-        """Bindings under way, with an unclear outcome, or confirmed and not yet shown by the watch."""
+        """Return Bindings under way, with an unclear outcome, or confirmed and not yet shown by the watch."""
         return tuple(self._own.of_kind(Claim.RESERVED))
 
     def predictions(self) -> tuple[OwnClaim, ...]:
@@ -323,7 +323,7 @@ class Ledger(Facts):
         return tuple(self._own.of_kind(Claim.PREDICTED))
 
     def nominations(self) -> tuple[OwnClaim, ...]:
-        """Room that is being made for pods."""
+        """Return the nominations: room that is being made for pods."""
         return tuple(self._own.of_kind(Claim.NOMINATED))
 
     def holds_on(self, name: str) -> Iterator[tuple[PodUid, Taken]]:
@@ -332,7 +332,7 @@ class Ledger(Facts):
         return ((uid, hold.taken) for uid, hold in (node.holds.items() if node is not None else ()))
 
     def holders(self, name: str) -> tuple[Held, ...]:
-        """Who holds something of this node, and by which claims."""
+        """Return which pods hold something of this node, and by which claims."""
         node = self._nodes.get(name)
         if node is None:
             return ()
@@ -341,7 +341,7 @@ class Ledger(Facts):
         )
 
     def conflicts(self) -> tuple[Clash, ...]:
-        """Devices that several pods hold by assignment or grant and can not all have. Looks at nodes that changed since the
+        """Return devices that several pods hold by assignment or grant and cannot all have. Check nodes that changed since the
         last time, and at those that had more claims than devices then."""
         self._crowded.update(self._changes.since(self._looked))
         self._looked = self.version

@@ -43,7 +43,7 @@ class Loads:
         self._expected: dict[PodUid, tuple[str, float]] = {}  # of these, pods without devices; until when
 
     def left(self, name: str, without: Iterable[PodUid] = ()) -> Left:
-        """As if these pods were not there."""
+        """Return what is left as if these pods were not there."""
         known = self._allocatable.get(name)
         if known is None:
             return UNKNOWN
@@ -67,7 +67,7 @@ class Loads:
         return frozenset(self._bound)
 
     def bind(self, uid: PodUid, node: str, requests: Requests) -> None:
-        """Where the pod is bound; no node: nowhere, or it has ended."""
+        """Store where the pod is bound; no node: it is not bound, or has ended."""
         former = self._bound.get(uid)
         if former == ((node, requests) if node else None):
             return
@@ -105,7 +105,7 @@ class Loads:
             self.plan(load.uid, load.node, load.requests)
 
     def forget(self, uid: PodUid) -> None:
-        """Nothing is expected of it any more."""
+        """Forget the expectation of this pod."""
         if uid in self._expected:
             node, _ = self._expected.pop(uid)
             self.plan(uid, node, None)
@@ -131,7 +131,7 @@ class Loads:
         return LoadsSnapshot({name: allocatable for name, (allocatable, _) in self._allocatable.items()}, dict(self._requested))
 
     def nodes(self) -> dict[str, int]:
-        """Those that say it, with the version by which they did."""
+        """Return the nodes with allocatable, with the version of each."""
         return {name: version for name, (_, version) in self._allocatable.items()}
 
     def _add(self, name: str, less: Requests, more: Requests) -> None:

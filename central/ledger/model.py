@@ -32,7 +32,7 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRoom:
-    """One card as a fit sees it."""
+    """A card as a fit sees it."""
 
     gpu: Gpu
     free_mib: int
@@ -49,8 +49,8 @@ class CardRoom:
         return self.usable and self.pods == 0 and not self.gpu.mig_enabled
 
     def admits(self, labels: Labels) -> bool:
-        """Whether a share of a pod with these labels may be beside those of its pods. Where an affinity group is, and whether
-        there is room, is not looked at."""
+        """Return whether a share of a pod with these labels may be beside those of the card's pods. The place of an affinity
+        group, and free capacity, are not checked."""
         if not self.pods or not (labels or self.sharers):
             return True
         return all(together(labels, others) for others in self.sharers or (UNLABELLED,))
@@ -66,7 +66,7 @@ class VfRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoom:
-    """One node at one moment: immutable, so that it can be judged away from the ledger, and compared by `version`."""
+    """A node at one moment: immutable, so that it can be judged without the ledger, and compared by `version`."""
 
     name: str
     version: int  # of this node's content in the ledger; grows with each change
@@ -74,7 +74,7 @@ class NodeRoom:
     vfs: tuple[VfRoom, ...]
     partitions: tuple[Partition, ...] = ()  # GPUs, by module id, that NVSwitches can connect apart from all others
     reported: bool = True  # False: there is no NodeDevices object
-    reconciled: bool = True  # the node knows who holds what
+    reconciled: bool = True  # the node knows which pods hold what
     reachable: bool = True
     cpu_milli: int = 0  # of its allocatable, what requests of pods leave; neither is in `version`
     memory_mib: int = 0
@@ -82,13 +82,13 @@ class NodeRoom:
 
     @property
     def serving(self) -> bool:
-        """What is free here may be given."""
+        """Return whether the node's free devices may be given."""
         return self.reported and self.reconciled and self.reachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who a claim is for, in words for people."""
+    """The pod of a claim, by names for people."""
 
     pod: PodUid
     namespace: str = ""
@@ -124,7 +124,7 @@ class PodRecord:
 
     @property
     def holds(self) -> Taken | None:
-        """What it takes of its node by its assignment, as long as that is in force."""
+        """Return what the pod takes of its node by its assignment, as long as that is valid."""
         return self.taken if self.node and not self.terminal else None
 
     @property
@@ -141,7 +141,7 @@ class PodLoad(NamedTuple):
 
 
 def version_of(resource_version: str) -> int:
-    """0, which is older than every other, where it is no number."""
+    """Return the version as a number; 0, which is older than every other, if it is not a number."""
     return int(resource_version) if resource_version.isdecimal() else 0
 
 
@@ -175,12 +175,12 @@ class Held:
 
     @property
     def since(self) -> int:
-        """The pod's creation, in Unix seconds; 0 is unknown."""
+        """Return the pod's creation, in Unix seconds; 0 is unknown."""
         return self.record.created if self.record else 0
 
 
 class Obstacle(StrEnum):
-    """Why something can not be claimed."""
+    """Why something cannot be claimed."""
 
     POD_ENDED = "pod-ended"  # terminal, or gone
     POD_BOUND = "pod-bound"
@@ -192,7 +192,7 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Why a claim was refused. Nothing changed by asking."""
+    """Why a claim was refused. A refused claim changes nothing."""
 
     obstacle: Obstacle
     device: str = ""
@@ -201,7 +201,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """Pods that hold one device by their assignments or the node's grants, and can not all have it."""
+    """Pods that hold one device by their assignments or the node's grants, and cannot all have it."""
 
     node: str
     device: str

@@ -1,4 +1,4 @@
-"""One node in the ledger: what it has, who holds what of it and why, and its room, rebuilt when asked after a change."""
+"""One node in the ledger: its devices, which pods hold them and why, and its room, rebuilt on demand after a change."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -84,7 +84,7 @@ class NodeState:
         return self._room
 
     def room_without(self, pods: Iterable[PodUid]) -> NodeRoom:
-        """As if these pods held nothing here."""
+        """Return the room as if these pods held nothing here."""
         without = set(pods)
         holds = [self.holds[uid] for uid in without if uid in self.holds]
         if not holds:
@@ -113,7 +113,7 @@ class NodeState:
         )
 
     def touch(self, version: int) -> None:
-        """Something that the room shows has changed."""
+        """Record that something that the room shows has changed."""
         self.version = version
         if self._stale is None:
             self._stale = set()
@@ -143,7 +143,7 @@ class NodeState:
         return True
 
     def replace_grants(self, grants: Iterable[Grant]) -> set[PodUid]:
-        """Answers the pods whose grants are others now. On a silent node what is no longer named lingers."""
+        """Replace the grants. Return the pods whose grants changed. On a silent node what is no longer named lingers."""
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in grants:
             by_pod.setdefault(grant.pod, []).append(grant)

@@ -27,7 +27,7 @@ class OwnClaims:
         return (claims[kind] for claims in self._by_pod.values() if kind in claims)
 
     def put(self, kind: Claim, claim: OwnClaim) -> OwnClaim | None:
-        """Answers the one that it replaces."""
+        """Store the claim. Return the one that it replaces."""
         claims = self._by_pod.setdefault(claim.holder.pod, {})
         former = claims.get(kind)
         claims[kind] = claim
@@ -42,7 +42,7 @@ class OwnClaims:
         return True
 
     def drop(self, uid: PodUid, kinds: Iterable[Claim]) -> list[OwnClaim]:
-        """Those that there were."""
+        """Drop the claims. Return those that existed."""
         claims = self._by_pod.get(uid, {})
         dropped = [claims.pop(kind) for kind in kinds if kind in claims]
         if not claims:
@@ -50,5 +50,5 @@ class OwnClaims:
         return dropped
 
     def expired(self, now: float) -> list[tuple[PodUid, Claim]]:
-        """Predictions and nominations only: a reservation ends by its outcome."""
+        """Return expired predictions and nominations only: a reservation ends by its outcome."""
         return [(uid, kind) for uid, claims in self._by_pod.items() for kind, claim in claims.items() if claim.until <= now]

@@ -17,7 +17,7 @@ NOTHING = Part()
 
 
 def largest(a: Part, b: Part) -> Part:
-    """One of the two itself where it covers the other, so that equal values stay one object."""
+    """Return the largest of both; one of the two itself if it covers the other, so that equal values stay one object."""
     if covers_part(a, b):
         return a
     if covers_part(b, a):
@@ -75,7 +75,7 @@ def taken_by_grants(grants: Collection[Grant]) -> Taken:
 
 
 def containers_on_cards(grants: Iterable[Grant]) -> dict[GpuUuid, int]:
-    """How many containers have each card."""
+    """Count the containers on each card."""
     counts: dict[GpuUuid, int] = {}
     for grant in grants:
         for uuid in {gpu.uuid for gpu in grant.gpus}:

@@ -17,7 +17,7 @@ FULL_CORE = 100
 
 
 class Inventory(NamedTuple):
-    """What a node's report says that it has, and what a person says about that."""
+    """The devices in a node's report, and the cordons that a person set."""
 
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
@@ -45,7 +45,7 @@ def inventory_of(report: NodeDevices) -> Inventory:
 
 
 def card_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[CardRoom, ...]:
-    """Of a room built before from the same inventory (`last`), what did not change is taken over."""
+    """Return the cards. Unchanged ones are taken from an earlier room of the same inventory (`last`)."""
     cards = usage.cards
     if last is None:
         return tuple(_card_room(gpu, cards.get(gpu.uuid, UNUSED), inventory) for gpu in inventory.gpus)
@@ -138,7 +138,7 @@ def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
 
 
 def _is_another(before: Gpu, after: Gpu) -> bool:
-    """Health, users and sizes are not looked at: what they give is told by what is free."""
+    """Return whether the device is another one. Health, users and sizes are ignored: what is free reflects them."""
     was, now = ((gpu.model, gpu.place, gpu.module_id, gpu.links) for gpu in (before, after))
     profiles = {mig.uuid: mig.profile for mig in before.mig}
     return was != now or any(profiles.get(mig.uuid, mig.profile) != mig.profile for mig in after.mig)

@@ -16,7 +16,7 @@ class Hold(NamedTuple):
 
 
 class CardUse(NamedTuple):
-    """Of one card, by all pods."""
+    """The use of one card by all pods."""
 
     memory_mib: int = 0
     core_percent: int = 0
@@ -66,7 +66,7 @@ UNUSED = CardUse()
 
 
 class Usage:
-    """Devices that are in use; the others are not in here."""
+    """The devices in use; free ones are not in it."""
 
     __slots__ = ("cards", "vfs")
 
@@ -84,7 +84,7 @@ class Usage:
             self.vfs[vf] = self.vfs.get(vf, 0) + 1
 
     def remove(self, hold: Hold) -> None:
-        """Of a hold that was added."""
+        """Remove a hold that was added."""
         for uuid, part in hold.taken.gpus.items():
             left = self.cards[uuid].minus(part, hold.containers.get(uuid, 1))
             if left.pods:

@@ -1,4 +1,4 @@
-"""What the ledger tells of itself: who holds what by which claims, who clashes with whom, and all of it as one value."""
+"""Read the ledger: which pods hold what by which claims, which pods conflict, and all of it as one value."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -67,7 +67,7 @@ def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
 
 
 def _clash(parts: Mapping[PodUid, Part], usable_mib: int | None) -> bool | None:
-    """Whether something of the card that can have one owner has two (True), shares add up to too much (False), or neither."""
+    """Return True if an exclusive part of the card has two owners, False if shares add up to too much, None otherwise."""
     if len(parts) < 2:
         return None
     instances = [instance for part in parts.values() for instance in part.mig]
@@ -87,7 +87,7 @@ class NodeSnapshot(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Two ledgers that know the same are equal in this, whatever they went through. Not in it: versions, and what went away."""
+    """The content of a ledger: equal for ledgers with the same facts, whatever their history. No versions or removals."""
 
     pods: Mapping[PodUid, PodRecord]
     own: Mapping[PodUid, Mapping[Claim, OwnClaim]]

@@ -39,14 +39,14 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class Snapshot(NamedTuple):
-    """JSON in parts that joined are one object."""
+    """JSON in parts, which together are one object."""
 
     revision: str
     parts: list[bytes]
 
 
 class Live:
-    """Of one term. `clock`: monotonic seconds."""
+    """The JSON of one term. `clock`: monotonic seconds."""
 
     def __init__(self, scheduler: Scheduler, reports: Reports, *, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
@@ -99,7 +99,7 @@ class Live:
         self._changes.mark(name)
 
     def _view(self, name: str) -> NodeView | None:
-        """None for a node of which there is nothing to show."""
+        """Return the view of a node; None if there is nothing to show."""
         report = self._reports.get(name)
         if report is None and not any(self._ledger.holds_on(name)):
             return None
@@ -124,7 +124,7 @@ class Live:
         return self._joined(head | self._pending(), self._nodes.values())
 
     def since(self, revision: str) -> Snapshot | None:
-        """None where that is not a revision of this term."""
+        """Return the changes since a revision; None if it is not a revision of this term."""
         term, _, number = revision.partition(".")
         if term != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
             return None

@@ -2,7 +2,7 @@
 
     GET /v1/cluster                    all of it, with its `revision`
     GET /v1/cluster?after=REVISION     what changed since: at once, or as soon as there is something, within WAIT_S
-                                       (`&wait=0`: at once, be it nothing)
+                                       (`&wait=0`: at once, even if nothing changed)
 
 The answer is 503 if another replica leads (for people a page that says so and asks again), or if WATCHERS requests wait
 already. A revision of the term before is not valid: then the answer holds all of it. A connection from this host with another
@@ -26,7 +26,7 @@ from central.page.live import EVERY_S, Live
 
 WAIT_S: Final = 25.0  # shorter than any proxy's patience
 WATCHERS: Final = 64
-PLAIN_AT_ONCE: Final = 4  # who takes no gzip has all of it sent in parts: nothing of it is kept
+PLAIN_AT_ONCE: Final = 4  # a client without gzip gets all of it in parts: nothing of it is kept
 _PART: Final = 1 << 18  # bytes that are packed in one go, on a thread: zlib lets the loop run meanwhile
 _GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip's frame
 _LEVEL: Final = 4
@@ -35,7 +35,7 @@ _NOT_THE_LEADER: Final = "not the leader\n"
 
 class Page:
     def __init__(self, live: Callable[[], Live | None]) -> None:
-        """`live`: of the term in which this replica leads; None: it does not."""
+        """Create the routes. `live` returns the data of the term in which this replica leads; None: it does not lead."""
         self._live = live
         self._files = read_files()
         self._watchers = 0
@@ -52,7 +52,7 @@ class Page:
                 router.add_get(f"/{name}", self._file, allow_head=False)
 
     def stop(self) -> None:
-        """Who waits is answered."""
+        """Answer all waiting requests."""
         self._stopped.set()
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
@@ -99,7 +99,7 @@ class Page:
         async with self._plain:
             whole = live.whole()
             response = web.StreamResponse(headers=_headers(whole.revision, packs=False))
-            with contextlib.suppress(ConnectionError):  # who asked is gone
+            with contextlib.suppress(ConnectionError):  # the client is gone
                 await response.prepare(request)
                 for part in _in_parts(whole.parts):
                     await response.write(part)
@@ -107,7 +107,7 @@ class Page:
             return response
 
     def _packed_whole(self, live: Live) -> "asyncio.Task[bytes]":
-        """Made once for all who open the page at that moment."""
+        """Return the packed whole, made once for all clients that open the page at that moment."""
         if self._whole is None or self._whole[0] != live.moment:
             self._whole = live.moment, asyncio.get_running_loop().create_task(_joined(live.whole().parts, packs=True))
         return self._whole[1]
@@ -153,7 +153,7 @@ def _headers(revision: str, *, packs: bool) -> dict[str, str]:
 
 
 def refuse_name(request: web.Request) -> web.Response | None:
-    """None for one that may be answered."""
+    """Return a refusal, or None for a request that may be answered."""
     if not _is_loopback(request.remote or "") or _is_ours(request.host):
         return None
     return _refusal(421, "use an IP address or localhost as the host name\n")

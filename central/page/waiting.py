@@ -74,7 +74,7 @@ def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], no
 
 
 def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
-    """Count nodes by reason code, judging all nodes now; for one who asks rarely, and not beside central's own decisions."""
+    """Count nodes by reason code, judging all nodes now; for rare requests, and not during central's own decisions."""
     return _count_in_group(scheduler, pod) or _by_code(scheduler.standing(pod.ask).reasons.values())
 
 
@@ -83,7 +83,7 @@ def _count(scheduler: Scheduler, ask: Ask) -> dict[str, int]:
 
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
-    """Of a pod whose affinity group has a card; empty for any other."""
+    """Count for a pod whose affinity group has a card; return nothing for any other pod."""
     own = [PodUid(pod.uid)]
     group = scheduler.group_nodes(pod.ask, own)
     if not group:

@@ -38,7 +38,7 @@ from lading.vocabulary import PodUid
 
 # kube-scheduler's: added to each priority, so that of pods with negative priorities fewer are less.
 _ABOVE_ZERO: Final = 2**31
-# Planned for one pod, some 2 ms each where everybody holds a GPU and some VFs. Mostly it ends with one of the first; where many
+# Planned for one pod, some 2 ms each if every pod holds a GPU and some VFs. Mostly it ends with one of the first; where many
 # nodes may cost equally little and do cost more, the others are left out.
 MAX_NODES: Final = 200
 
@@ -151,7 +151,7 @@ def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -
 
 
 def _fewest(lacking: int, of_each: Iterable[int]) -> int | None:
-    """How many have to go until so many are free, each of which frees all that it has. None: all are not enough."""
+    """Return how many pods have to go until this many are free; each frees all that it has. None: all are not enough."""
     left = accumulate(sorted(of_each, reverse=True), sub, initial=lacking)
     return next((count for count, short in enumerate(left) if short <= 0), None)
 
@@ -168,7 +168,7 @@ def _cards_of(victim: PodRecord) -> int:
     return len(_held(victim).gpus)
 
 
-# ---- who goes
+# ---- which pods are evicted
 
 
 def _plan_on(
@@ -179,7 +179,7 @@ def _plan_on(
     protection: Protection,
     most: _Cost | None = None,
 ) -> Plan | None:
-    """None also where it costs more than `most`."""
+    """Return the plan for the node; None also if it costs more than `most`."""
 
     def without(gone: Iterable[PodUid]) -> Placement | None:
         placement = scheduler.verdict(pod.ask, name, [pod.uid, *gone])
@@ -192,7 +192,7 @@ def _plan_on(
     going: list[PodRecord] = []
 
     def put_back(some: Sequence[PodRecord]) -> bool:
-        """Those of them who can stay, the first ones first; as many at once as can, which takes fewer fits. False: too much."""
+        """Put back the pods that can stay, the first ones first, many at once to need fewer fits. False: too much."""
         nonlocal placement, gone
         staying = {victim.uid for victim in some}
         if kept := without(gone - staying):

@@ -5,8 +5,8 @@
     reserve     the devices of one pod on one node, taken from the ledger before anything is sent to the API server
     confirm, release   how the Binding ended; while that is not known, the reservation stays
 
-kube-scheduler asks again whenever it likes: after its own timeout, after a restart, for a pod that is bound already. Everything
-here may be called again for the same pod uid.
+kube-scheduler may repeat a request at any time: after its own timeout, after a restart, for a pod that is bound already. So
+every method here may be called again for the same pod uid.
 """
 
 import math
@@ -54,7 +54,7 @@ NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a Binding is to carry."""
+    """The content of a Binding."""
 
     pod: Pending
     node: str
@@ -70,7 +70,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotBound:
-    """It can not be, in words for the pod's events."""
+    """Why the pod cannot be bound, as a text for the pod's events."""
 
     why: str
 
@@ -114,7 +114,7 @@ class Scheduler:
     # ---- which nodes
 
     def filter_steps(self, pod: Pod) -> Steps:
-        """Judge nodes for `filter`, one in each step: what is done here `filter` finds done."""
+        """Judge nodes for `filter`, one in each step. `filter` does not judge these again."""
         ask = parse_ask(pod)
         uid = pod.metadata.uid
         if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, [uid]):
@@ -256,7 +256,7 @@ class Scheduler:
             yield
 
     def standing(self, ask: Ask) -> Standing | ColumnStanding:
-        """Which nodes fit, and why the others do not."""
+        """Return which nodes fit, and why the others do not."""
         standing = self._standing(ask)
         go_on(standing.judging(), self._clock, self._clock() + self._slice_s)
         return standing
@@ -274,7 +274,7 @@ class Scheduler:
         return policy_of(ask, self.policy) is Policy.FRAGMENTATION
 
     def fit(self, room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
-        """By this cluster's settings."""
+        """Fit the ask on a room by this cluster's settings."""
         return fit(room, ask, policy=self.policy, limits=self.limits, brief=brief)
 
     def verdict(self, ask: Ask, node: str, without: Collection[PodUid], requests: Requests = NO_REQUESTS) -> Placement | NoFit:
@@ -288,7 +288,7 @@ class Scheduler:
         return self.fit(room, ask)
 
     def placement(self, pod: Pending, node: str) -> Placement | None:
-        """Where the pod's devices would be there, with what it has claimed there itself."""
+        """Return where the pod's devices would be there, with what it has claimed there itself."""
         placement = self.verdict(pod.ask, node, [pod.uid], pod.requests)
         return placement if isinstance(placement, Placement) else None
 
@@ -302,8 +302,8 @@ class Scheduler:
         return frozenset(card.node for card in self.group_cards(ask, without))
 
     def fits_on(self, ask: Ask, node: str) -> bool:
-        """Whether it fits there as things are. Where no standing of that ask is kept none is made, which costs a look at all
-        nodes: there may be more asks than are kept."""
+        """Return whether it fits there as things are. If no verdicts of that ask are cached none are made, because that means
+        to judge all nodes, and there may be more asks than are cached."""
         group = self.group_nodes(ask)
         if not group and ask in (self.rankings if self._by_shape(ask) else self._standings):
             standing = self._standing(ask)
@@ -312,11 +312,11 @@ class Scheduler:
         return not group - {node} and isinstance(self.fit(self.ledger.room(node), ask), Placement)
 
     def known_reasons(self, ask: Ask) -> Mapping[str, str] | None:
-        """By node why it does not fit, empty where it does; None where no standing of that ask is kept, and none is made."""
+        """Return the reason by node, empty if the ask fits; None if no verdicts of that ask are cached: none are made then."""
         return self.standing(ask).reasons if ask in (self.rankings if self._by_shape(ask) else self._standings) else None
 
     def nominated_node(self, uid: PodUid) -> str:
-        """Where room is being made for it; empty: nowhere."""
+        """Return the node where room is being made for the pod; empty: none."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         return nominated.node if nominated else ""
 
@@ -367,7 +367,7 @@ class Scheduler:
         self._failed_trials -= over
 
     def _settled_node(self, uid: PodUid) -> str:
-        """Where the pod is bound, or will be, as far as anybody knows."""
+        """Return the node where the pod is bound, or will be, as far as is known."""
         record = self.ledger.pod(uid)
         if record is not None and record.node:
             return record.node

@@ -23,7 +23,7 @@ NO_CARD: Final = -1
 
 
 class Kinds:
-    """The distinct kinds of one workload as columns; a pod is told by the number of its kind."""
+    """The distinct kinds of one workload as columns; a pod is identified by the number of its kind."""
 
     def __init__(self, kinds: Sequence[TracePod], models: Sequence[str]) -> None:
         self.all = tuple(kinds)
@@ -40,7 +40,7 @@ class OverCapacityError(AssertionError):
 
 
 class Placed(NamedTuple):
-    """One pod, by a policy."""
+    """The placement of one pod by a policy."""
 
     node: int
     cards: Sequence[int]
@@ -48,8 +48,8 @@ class Placed(NamedTuple):
 
 
 class Cluster:
-    """`nodes` in the order of the run; a node is told by its place in it, a card by its place on the node. `partition`: the
-    cluster's setting."""
+    """`nodes` in the order of the run; a node is identified by its place in it, a card by its place on the node. `partition`:
+    the cluster's setting."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Cluster:
         return self._fits
 
     def free_cards(self, node: int, kind: int) -> list[int]:
-        """Those that would do for this pod, lowest first: with room for its share, or wholly free."""
+        """Return the cards that suit this pod, lowest first: with room for its share, or wholly free."""
         least = self.kinds.all[kind].share or FULL
         return [card for card, free in enumerate(self.free[node].tolist()) if free >= least]
 

@@ -60,7 +60,7 @@ def simulate(argv: Sequence[str]) -> None:
 
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
-    """By their suffix, nodes are a cluster file (.json) or a CSV. Raises ConfigError."""
+    """Read a trace. By their suffix, nodes are a cluster file (.json) or a CSV. Raise ConfigError."""
     if nodes.suffix == ".json":
         described = read_cluster(nodes)
         return Trace(nodes=described.nodes, pods=read_pods(pods), partition=described.partition)
@@ -92,7 +92,7 @@ def check_knows(policies: Sequence[AnyPolicy], trace: Trace) -> None:
 
 
 def warn_of_models(trace: Trace) -> None:
-    """On stderr, once, of the pods that fit nowhere whatever the policy."""
+    """Warn once on stderr of the pods that fit nowhere under any policy."""
     nowhere = nodeless_models(trace)
     if nowhere:
         listed = ", ".join(f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common(_LISTED))
@@ -114,7 +114,7 @@ def replay_all(
     jobs: int,
     what: str,
 ) -> list[Report]:
-    """Every policy on the same arrivals, with progress on stderr."""
+    """Replay every policy on the same arrivals, with progress on stderr."""
     tasks = [Task(policy, seed, ratio, prior) for policy in policies for seed in seeds]
     progress = Progress(what, count_arrivals(trace, tasks))
     try:

@@ -27,7 +27,7 @@ from lading.vocabulary import PciAddress
 
 
 class _Group(NamedTuple):
-    """Devices in one place; of VFs those that may be given."""
+    """A group of devices in one place; of VFs those that may be given."""
 
     cards: frozenset[int]
     vfs: frozenset[PciAddress]
@@ -42,7 +42,7 @@ class _Board(NamedTuple):
 
 
 class Places:
-    """A node is told by its place in `nodes`. `partition`: the cluster's setting."""
+    """A node is identified by its place in `nodes`. `partition`: the cluster's setting."""
 
     def __init__(self, nodes: Sequence[TraceNode], partition: PartitionPolicy) -> None:
         boards: dict[Hashable, _Board] = {}

@@ -136,7 +136,7 @@ class _Able(Collection[str]):
 
 
 def read_pod(pod: TracePod) -> Pod:
-    """As central reads it, without an identity."""
+    """Read a pod as central does, without an identity."""
     return msgspec.convert(render_pod("", pod), Pod)
 
 
@@ -149,7 +149,7 @@ def shape_of(pod: Pod) -> Shape:
 
 
 def start_ledger(cluster: Cluster) -> Ledger:
-    """All nodes, with nothing on them."""
+    """Return a ledger with all nodes, without pods."""
     ledger = Ledger()
     reports = [render_devices(row, node) for row, node in enumerate(cluster.nodes)]
     NodeFeed(ledger).replaced([msgspec.convert(render_node(node), Node) for node in cluster.nodes], VERSION)

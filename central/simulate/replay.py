@@ -26,12 +26,12 @@ TOLD: Final = 64  # arrivals between two words of progress
 
 
 class TurnedAwayError(AssertionError):
-    """A policy placed a pod nowhere, and there was room for it."""
+    """A policy refused a pod that fits on a node."""
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Nothing leaves in a replay: to look for what can go is to look at a whole cluster, again and again."""
+    """Switch off the garbage collector: nothing is freed in a replay, and each collection would traverse the whole cluster."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -51,7 +51,7 @@ def replay(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> Run:
-    """`tell` hears of every TOLD arrivals, and of the rest at the end."""
+    """Run the replay. `tell` is called after every TOLD arrivals, and for the rest at the end."""
     kinds = tuple(dict.fromkeys(trace.pods))
     number_of = {pod: number for number, pod in enumerate(kinds)}
     arriving = draw_arrivals(trace.pods, trace.capacity, ratio, seed)

@@ -18,7 +18,7 @@ from central.simulate.trace import Trace
 
 
 class Difference(NamedTuple):
-    """In points of percent."""
+    """A difference in percentage points."""
 
     mean: float
     error: float | None  # of that mean; None for one seed
@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Of one policy; means over its seeds, in percent."""
+    """The figures of one policy; means over its seeds, in percent."""
 
     policy: AnyPolicy
     prior: Prior | None  # None: no policy that expects any pods

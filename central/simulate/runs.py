@@ -63,7 +63,7 @@ _arrived: "Synchronized[int]"
 
 def _start(trace: Trace, arrived: "Synchronized[int]") -> None:
     global _trace, _arrived
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     _trace, _arrived = trace, arrived
 
 

@@ -35,7 +35,7 @@ class State(StrEnum):
 class NodeState(StrEnum):
     READY = "ready"
     UNREACHABLE = "unreachable"  # its Node is not Ready: what is held there stays held
-    NOT_RECONCILED = "not-reconciled"  # it does not know yet who holds its devices
+    NOT_RECONCILED = "not-reconciled"  # it does not know yet which pods hold its devices
     NO_REPORT = "no-report"  # there is no NodeDevices object
 
 

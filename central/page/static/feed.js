@@ -3,7 +3,7 @@
 const PATIENCE_MS = 60_000; // the server answers within 25 s, and a whole large cluster takes a while
 const LONGEST_MS = 15_000;
 
-/** `heard` gets each answer; `lost` is told why there is none, and in how many ms it is tried again. Ends never. */
+/** `heard` gets each answer; `lost` is called with the reason for none, and in how many ms it is tried again. Never ends. */
 export async function follow(url, { heard, lost }) {
   let revision = null;
   let failures = 0;

@@ -133,7 +133,7 @@ function concernsPanel(changed, waiting) {
 function light() {
   const always = new Set(meant);
   const pod = state.pod && store.findPod(state.pod);
-  if (pod?.nodes) always.add(pod.uid); // who waits is nowhere
+  if (pod?.nodes) always.add(pod.uid); // a waiting pod is on no node
   map.light(pointed, always);
 }
 

@@ -1,5 +1,5 @@
 // The map: a grid with a row for each node. Rows are drawn when they come near what is seen, so that thousands cost little; the
-// names of all others follow bit by bit, for who searches the text or has it read out.
+// names of all others follow bit by bit, for text search and screen readers.
 
 import { el } from "./dom.js";
 import { drawDevices, drawHead, rowOf } from "./row.js";

@@ -1,4 +1,4 @@
-// What the cluster is, as it was heard last: nodes, which pods are where, who waits. No elements here.
+// The last known state of the cluster: nodes, which pods are where, which pods wait. No elements here.
 
 import { clean, COUNTED, podName } from "./words.js";
 

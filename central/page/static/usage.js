@@ -22,7 +22,7 @@ export function shareOf(nodes, isMine) {
 /** Of nodes: the use of all their cards, also of those that are used without a grant. */
 export const shareOfNodes = (nodes) => ({ ...shareOf(nodes, () => true), ...used(nodes.flatMap((node) => node.gpus)) });
 
-/** Everybody who holds something or waits. */
+/** All pods that hold something or wait. */
 export function podsOf(store) {
   const holding = [...store.pods.values()].map((pod) => {
     const nodes = [...pod.nodes].sort().map((name) => store.nodes.get(name));

@@ -73,7 +73,7 @@ export function pfLabel(pf) {
 const STATES = {
   ready: "ready",
   unreachable: "not reachable: what is held there stays held",
-  "not-reconciled": "does not know yet who holds its devices",
+  "not-reconciled": "does not know yet which pods hold its devices",
   "no-report": "reports no devices",
 };
 export const stateOf = (node) => STATES[node.state] ?? clean(node.state);
