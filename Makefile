@@ -34,6 +34,7 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) -m lint.cycles
+	$(PY) -m lint.words
 	$(PY) -m protos.generate --check
 
 fmt: setup

@@ -4,8 +4,8 @@ lading-central, the API server and those who watch are processes of their own, a
 kube-scheduler does, one filter and one prioritize after the other. Each answer holds room on a node for a moment, so that
 every pod that is asked about is news for the page.
 
-* `nobody`, `first_look`, `watched`, `nobody_again`: filter and prioritize together, in ms: before anybody looked; while the
-  page is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
+* `unwatched`, `first_look`, `watched`, `unwatched_again`: filter and prioritize together, in ms: before the page was opened; while it
+  is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
   left, which shows how far the machine itself was the same.
 * `first_look_s`, `again_s`: from the request to the last byte, of the first one and of a later one; `gzip_mb`, `mb`: its size.
 * `node_us`: rendering one node, in this process. `rss_mb_nobody`, `rss_mb_watched`: of lading-central.
@@ -75,7 +75,7 @@ def measure(count: int) -> dict[str, Any]:
         warm, alone, first, watched, left = asker.create(started.api, 8 * len(SHAPES), PODS, MEANWHILE, PODS, PODS)
         for pod in warm:
             asker.ask(pod)
-        nobody = [asker.ask(pod)[0] for pod in alone]
+        unwatched = [asker.ask(pod)[0] for pod in alone]
         rss_mb_nobody = read_rss_mb(started.pid)
         look = threading.Thread(target=(opened := Look(started.port)).run)
         look.start()
@@ -97,12 +97,12 @@ def measure(count: int) -> dict[str, Any]:
             finally:
                 watchers.stop()
         rss_mb_watched = read_rss_mb(started.pid)
-        nobody_again = [asker.ask(pod)[0] for pod in left]
+        unwatched_again = [asker.ask(pod)[0] for pod in left]
     return {
-        "nobody": _in_ms(nobody),
+        "unwatched": _in_ms(unwatched),
         "first_look": _in_ms(meanwhile),
         "watched": _in_ms(with_watchers),
-        "nobody_again": _in_ms(nobody_again),
+        "unwatched_again": _in_ms(unwatched_again),
         "first_look_s": opened.took_s,
         "again_s": again.took_s,
         "gzip_mb": len(opened.body) / 1e6,
