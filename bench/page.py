@@ -4,8 +4,8 @@ lading-central, the API server and those who watch are processes of their own, a
 kube-scheduler does, one filter and one prioritize after the other. Each answer holds room on a node for a moment, so that
 every pod that is asked about is news for the page.
 
-* `unwatched`, `first_look`, `watched`, `unwatched_again`: filter and prioritize together, in ms: before the page was opened; while it
-  is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
+* `unwatched`, `first_look`, `watched`, `unwatched_again`: filter and prioritize together, in ms: before the page was opened;
+  while it is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
   left, which shows how far the machine itself was the same.
 * `first_look_s`, `again_s`: from the request to the last byte, of the first one and of a later one; `gzip_mb`, `mb`: its size.
 * `node_us`: rendering one node, in this process. `rss_mb_nobody`, `rss_mb_watched`: of lading-central.
