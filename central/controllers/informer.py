@@ -126,7 +126,7 @@ class PodFeed:
         if waits and isinstance(ask, Ask):
             self._pending.add(pending_of(pod, ask))
         elif waits:
-            self._pending.remove(metadata.uid)  # its annotations were changed, into what has no meaning
+            self._pending.remove(metadata.uid)  # its annotations were changed into an invalid request
         elif ask is not None and spec.node_name and not ended and self._first_time(metadata.uid):
             self._unassigned(pod)
         return self._holding(pod, text if spec.node_name else None, terminal=ended)

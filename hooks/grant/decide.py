@@ -131,7 +131,7 @@ def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
         return Refusal(
             reason=Reason.NOT_RECONCILED,
             message="cannot give devices yet: who holds what has not been compared with the container runtime since the start; "
-            "this is retried by itself",
+            "this is retried automatically",
         )
     return None
 

@@ -34,7 +34,7 @@ COLUMNS: Final = (
 _STATES: Final = {
     NodeState.READY: ("ready", "good"),
     NodeState.UNREACHABLE: ("not reachable: what is held there stays held, and nothing new is given", "bad"),
-    NodeState.NOT_RECONCILED: ("does not know yet who holds its devices: nothing is given until it does", "bad"),
+    NodeState.NOT_RECONCILED: ("does not know yet which pods hold its devices: none is given until it does", "bad"),
     NodeState.NO_REPORT: ("reports no devices: lading-hooks with report = true writes them", "bad"),
 }
 

@@ -68,7 +68,7 @@ class HookService:
         return b""
 
     def adjust(self, request: hook_pb2.AdjustRequest) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
-        stage = _STAGES.get(request.stage, "a stage of tomorrow")
+        stage = _STAGES.get(request.stage, f"unknown stage {request.stage}")
         span = self._tracing.begin(f"Adjust {stage}", parent=request.traceparent)
         try:
             response = self._adjusted(request)
