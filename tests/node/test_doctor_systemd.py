@@ -152,7 +152,7 @@ def test_a_kubeconfig_that_only_this_command_sees(systemd: PrivateSystemd, runs:
     path = write_kubeconfig(systemd, "http://127.0.0.1:9")
     systemd.run("systemctl", "start" if runs else "stop", f"{HOOKS}.service")
     report = ["--report", "--node-name", "n1", "--kubeconfig", path]
-    taken_out = f"systemctl cat {HOOKS}.service shows which file says so"
+    taken_out = f"systemctl cat {HOOKS}.service shows the file with this line"
     assert [mend for _, mend in found(systemd, HOOKS, "api", *report) if taken_out in mend]
     systemd.run("cp", path, "/etc/lading/kubeconfig")
     report[-1] = "/etc/lading/kubeconfig"

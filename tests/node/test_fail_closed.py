@@ -29,7 +29,7 @@ NOTICED_S = 2.0  # a change in the folder of registrations; nominally a twentiet
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
     """Shared by tests that leave both daemons, and the registration, as they found them."""
-    return share_lading("workstation")
+    return share_lading("demo-8gpu")
 
 
 @contextlib.contextmanager
