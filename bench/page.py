@@ -8,7 +8,7 @@ every pod that is asked about is news for the page.
   while it is opened for the first time, for which every node is rendered; with WATCHERS who follow every change; once they have
   left, which shows how far the machine itself was the same.
 * `first_look_s`, `again_s`: from the request to the last byte, of the first one and of a later one; `gzip_mb`, `mb`: its size.
-* `node_us`: rendering one node, in this process. `rss_mb_nobody`, `rss_mb_watched`: of lading-central.
+* `node_us`: rendering one node, in this process. `rss_mb_unwatched`, `rss_mb_watched`: of lading-central.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def measure(count: int) -> dict[str, Any]:
         for pod in warm:
             asker.ask(pod)
         unwatched = [asker.ask(pod)[0] for pod in alone]
-        rss_mb_nobody = read_rss_mb(started.pid)
+        rss_mb_unwatched = read_rss_mb(started.pid)
         look = threading.Thread(target=(opened := Look(started.port)).run)
         look.start()
         meanwhile = []
@@ -108,7 +108,7 @@ def measure(count: int) -> dict[str, Any]:
         "gzip_mb": len(opened.body) / 1e6,
         "mb": len(gzip.decompress(opened.body)) / 1e6,
         "node_us": measure_node(min(count, 1000)) * 1e6,
-        "rss_mb_nobody": rss_mb_nobody,
+        "rss_mb_unwatched": rss_mb_unwatched,
         "rss_mb_watched": rss_mb_watched,
     }
 

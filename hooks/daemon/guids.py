@@ -28,14 +28,13 @@ from hooks.host.attributes import read_attribute, read_names
 from hooks.host.boot import read_boot_id
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_ledger
-from hooks.model.inventory import Pf, Vf
+from hooks.model.inventory import INFINIBAND, Pf, Vf
 from lading.errors import HostError
 from lading.settings import add_flags, load
 from lading.vocabulary import PciAddress
 
 Rebind = Callable[[Path, Vf], None]
 
-_INFINIBAND: Final = "InfiniBand"
 _LOCAL, _GROUP = 0x02, 0x01  # of the first octet
 _LOOKS: Final = 50
 _LOOK_EVERY_S: Final = 0.1
@@ -99,7 +98,7 @@ def set_missing(
     for pf in _read_pfs(host_root):
         pf_guid = read_attribute(host_root / "sys/class/infiniband" / pf.ibdev / "node_guid") or pf.bdf
         for vf in pf.vfs:
-            if vf.link_layer != _INFINIBAND or _read_guid(host_root, vf.bdf) != 0:
+            if vf.link_layer != INFINIBAND or _read_guid(host_root, vf.bdf) != 0:
                 continue
             guid = derive_guid(pf_guid, vf.index)
             if vf.bdf in granted:

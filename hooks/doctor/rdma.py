@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hooks.model.attachment import RdmaMode
-from hooks.model.inventory import Pf, Vf
+from hooks.model.inventory import INFINIBAND, Pf, Vf
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 
 _VFIO: Final = "vfio"  # vfio-pci, mlx5_vfio_pci
@@ -111,7 +111,7 @@ def _ill(vf: Vf) -> Verdict:
         return failed(what, mend=f"ls {pci}/devices/{vf.bdf}/infiniband; lading-hooks ledger; modprobe mlx5_ib")
     if vf.uverbs is None:
         return failed(what, mend="modprobe ib_uverbs; ls -l /dev/infiniband; udevadm trigger -s infiniband_verbs")
-    if vf.link_layer == "InfiniBand":
+    if vf.link_layer == INFINIBAND:
         return failed(what, mend="systemctl restart lading-ib-guids")
     return failed(what, mend=f"ip link set <PF> vf {vf.index} mac <MAC>, then rebind it")
 
