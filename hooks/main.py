@@ -16,8 +16,9 @@ from hooks.daemon import ledger_commands, render
 from hooks.daemon.audit_command import audit
 from hooks.daemon.daemon import read_in_time, run
 from hooks.daemon.guids import set_guids
+from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust, rules
+from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust
 from hooks.grant.decide import Rules, View
 from hooks.host.boot import read_boot_id
 from hooks.ledger.foreign import find_foreign, name_processes
@@ -99,7 +100,7 @@ def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
     foreign = find_foreign(host_root, inventory, grants)
     processes = {card: name_processes(host_root, pids) for card, pids in foreign.host.items()}
     view = View(inventory=inventory, held=holdings_of(rows), foreign=foreign.held, host_processes=processes)
-    return rules(settings, read_trust(settings), cdi_refusal=""), view, grants
+    return make_rules(settings, read_trust(settings), make_vendors(settings), cdi_refusal=""), view, grants
 
 
 def _registration(argv: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from hooks.inventory.read import read_inventory
 from hooks.report.build import build_status
 from hooks.vendors.nvidia.nvswitch import read_partitions
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.nodedevices import Status
 from simnode.build import SimNode, build
 from simnode.nvml import compile_fake_nvml
@@ -31,7 +32,7 @@ def build_reported(node: SimNode, nvml_library: Path) -> Status:
     starts, are left out.
     """
     partitions = read_partitions(node.profile.nvswitch_partitions)
-    found = read_inventory(node.root, nvml_library=nvml_library, partitions=partitions)
+    found = read_inventory(node.root, vendors=[Nvidia(nvml_library=nvml_library, partitions=partitions)])
     return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")
 
 

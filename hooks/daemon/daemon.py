@@ -1,7 +1,7 @@
 """The daemon: build all parts, start, watch and stop them in order."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -12,23 +12,22 @@ from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
 from hooks.attach.netns import netns_path
 from hooks.daemon.metrics import Metrics
-from hooks.daemon.readiness import decide_ready, find_files_problem
+from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
+from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
-from hooks.daemon.settings import AttachBy, Settings, ledger_path, read_configured_partitions, read_trust, rules
-from hooks.frontends.cri_hook.ledger_service import LedgerService
-from hooks.frontends.cri_hook.service import HookServer, HookService
+from hooks.daemon.settings import AttachBy, Settings, ledger_path, read_trust
 from hooks.host.boot import read_boot_id
 from hooks.host.memlock import memlock_warning
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
-from hooks.model.inventory import Inventory, Partition
+from hooks.model.inventory import Inventory
 from hooks.node.node import Node
 from hooks.node.telling import Telling
+from hooks.ports import Vendor
 from hooks.report.reporter import Reporter, connect
 from hooks.vendors.nvidia.inject import GpuMode
-from hooks.vendors.nvidia.xid import KernelLog
 from lading import __version__
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
@@ -64,60 +63,54 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
         ):
             cdi = RuntimeCdi()
             trust = read_trust(settings)
-            ruled = lru_cache(maxsize=1)(lambda cdi_refusal: rules(settings, trust, cdi_refusal=cdi_refusal))
+            vendors = make_vendors(settings)
+            ruled = lru_cache(maxsize=1)(lambda refusal: make_rules(settings, trust, vendors, cdi_refusal=refusal))
             boot_id = read_boot_id(host_root)
-            attacher = make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log)
+            host = Host(
+                settings=settings,
+                ledger=ledger,
+                runtime=runtime,
+                attacher=make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log),
+                boot_id=boot_id,
+                log=log,
+                moved=lambda *move: metrics.moved(*move),  # noqa: PLW0108  metrics are made later: they read the node
+            )
             node = Node(
                 ledger=ledger,
                 runtime=runtime,
                 host_root=host_root,
                 boot_id=boot_id,
                 log=log,
-                attacher=attacher,
+                preparers=make_preparers(host),
                 rules=lambda: ruled(cdi.refusal),
                 reconcile_interval_s=settings.reconcile_interval,
                 soon=loop.call_soon,
             )
             node.watch = InventoryWatch(
-                partial(read_configured, settings, read_configured_partitions(settings), KernelLog(host_root)),
-                folders=watched_folders(host_root),
+                partial(read_configured, settings, vendors),
+                folders=watched_folders(host_root, vendors),
+                names=[name for vendor in vendors for name in vendor.device_names],
                 interval_s=settings.inventory_interval,
                 on_change=node.inventory_changed,
                 on_failure=node.inventory_failed,
             )
             await node.watch.start()
-            background = [
-                asyncio.create_task(node.keep_reconciled()),
-                asyncio.create_task(
-                    keep_forgetting(ledger.history, days=settings.audit_days, telling=Telling(log), clock=node.clock)
-                ),
-                *_device_info(settings, node, log),
-            ]
-            if settings.gpu_mode is GpuMode.CDI:
-                background.append(asyncio.create_task(cdi.keep_asking(runtime, settings.inventory_interval)))
             reporter = _reporter(settings, node, log)
-            if reporter is not None:
-                background.append(asyncio.create_task(reporter.keep_reporting()))
+            background = [asyncio.create_task(work) for work in _background(host, node, cdi, reporter)]
             metrics = Metrics(node, reporter)
-            node.vfs.told, node.released = metrics.moved, metrics.released
+            node.released = metrics.released
+            node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
             health = HealthServer(
                 parse_address(settings.metrics),
                 registry=metrics.registry,
                 silence=find_silence,
-                conditions=lambda: _conditions(settings, node, reporter),
+                conditions=lambda: _conditions(settings, node, vendors, reporter),
                 log=log,
             )
-            server = HookServer(
-                HookService(
-                    node,
-                    answered=lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds),
-                    tracing=tracing,
-                ),
-                log,
-                LedgerService(node, attacher, log),
-            )
+            front_ends = make_front_ends(node, host, Door(listener=listener, tracing=tracing))
             stop = stop_asked()  # before the first request can come, so that none is cut off
-            await server.start(listener)
+            for front_end in front_ends:
+                await front_end.start()
             await health.start()
             for problem in access_problems(listen_path):
                 log.warning(Event.SOCKET_ACCESS, problem)
@@ -133,7 +126,8 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             finally:
                 feeding.cancel()
                 await health.close()
-                await server.close()
+                for front_end in front_ends:
+                    await front_end.close()
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
@@ -158,21 +152,13 @@ class RuntimeCdi:
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
 
 
-def read_configured(
-    settings: Settings, partitions: tuple[Partition, ...] = (), kernel_log: KernelLog | None = None
-) -> Inventory:
-    """Read the node's inventory, with what the configured way of injection needs. `partitions` are for the report."""
-    devices, cdi = settings.gpu_mode is GpuMode.DEVICES, settings.gpu_mode is GpuMode.CDI
+def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
+    """Read the node's inventory, with what the configured way of injection needs."""
     return read_inventory(
         Path(settings.host_root),
-        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
-        driver_root=settings.driver_root,
-        driver_files=devices,
-        driver_groups=settings.driver_groups if devices else (),
-        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if cdi else [],
-        partitions=partitions,
+        vendors=vendors,
+        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if settings.gpu_mode is GpuMode.CDI else [],
         shares_per_gpu=settings.shares_per_gpu,
-        kernel_log=kernel_log or KernelLog(Path(settings.host_root)),
     )
 
 
@@ -180,7 +166,7 @@ async def read_in_time(settings: Settings) -> Inventory:
     """Read the inventory for a command, for which a person waits. Raise HostError if the driver hangs."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await in_thread(lambda: read_configured(settings))
+            return await in_thread(lambda: read_configured(settings, make_vendors(settings)))
     except TimeoutError as e:
         hint = "lading-hooks doctor; dmesg | grep -i xid"
         raise HostError(f"cannot read the GPUs: the driver gave no answer within {ANSWER_S:g} s", hint=hint) from e
@@ -207,12 +193,18 @@ def make_attacher(
     )
 
 
-def _device_info(settings: Settings, node: Node, log: Log) -> list[asyncio.Task[None]]:
-    if settings.attach is not AttachBy.CNI:
-        return []
-    files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
-    keeping = keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
-    return [asyncio.create_task(keeping)]
+def _background(host: Host, node: Node, cdi: RuntimeCdi, reporter: Reporter | None) -> Iterator[Coroutine[None, None, None]]:
+    """Yield the work that goes on until the end."""
+    settings, log = host.settings, host.log
+    yield node.keep_reconciled()
+    yield keep_forgetting(host.ledger.history, days=settings.audit_days, telling=Telling(log), clock=node.clock)
+    if settings.attach is AttachBy.CNI:
+        files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
+        yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
+    if settings.gpu_mode is GpuMode.CDI:
+        yield cdi.keep_asking(host.runtime, settings.inventory_interval)
+    if reporter is not None:
+        yield reporter.keep_reporting()
 
 
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
@@ -227,7 +219,7 @@ def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
     )
 
 
-def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tuple[Condition, ...]:
+def _conditions(settings: Settings, node: Node, vendors: Sequence[Vendor], reporter: Reporter | None) -> tuple[Condition, ...]:
     return decide_ready(
         inventory_age_s=node.watch.age_s if node.watch else float("inf"),
         inventory_interval_s=settings.inventory_interval,
@@ -236,7 +228,7 @@ def _conditions(settings: Settings, node: Node, reporter: Reporter | None) -> tu
         ledger=find_ledger_problem(node.ledger.path, node.ledger.last_write),
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
-        driver_files=find_files_problem(node.inventory, driver_root=settings.driver_root, mode=settings.gpu_mode),
+        driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
         unwell=node.unwell,
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",

@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hooks.grant.decide import Answer
+from hooks.attach.preparer import Operation
 from hooks.ledger.listing import Kind
+from hooks.model.answer import Answer
 from hooks.model.assignment import Form, GrantedGpu, Refusal
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
-from hooks.node.attaching import Operation
 from hooks.node.node import Node
 from hooks.report.reporter import Reporter
 from lading import __version__

@@ -9,9 +9,7 @@ required: the rest of the node is served as before.
 from collections.abc import Sequence
 
 from hooks.daemon.settings import max_age_s
-from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
-from hooks.vendors.nvidia.inject import GpuMode
 from lading.health import Condition
 
 _NAMED = 3  # of the bypassed containers, of the devices that became unhealthy
@@ -48,14 +46,6 @@ def decide_ready(
         Condition.unless(_some(unwell, "; "), name="held-devices", required=False),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
-
-
-def find_files_problem(inventory: Inventory | None, *, driver_root: str, mode: GpuMode) -> str:
-    """Describe why GPU containers are refused although the driver runs: its files cannot be mounted; empty if they can."""
-    driver = inventory.driver if inventory else None
-    if driver is None or driver.mounts or mode is not GpuMode.DEVICES or not driver_root:
-        return ""
-    return f"no libcuda.so.{driver.version} below driver_root {driver_root}: containers with GPUs are refused"
 
 
 def _some(names: Sequence[str], between: str) -> str:

@@ -3,9 +3,9 @@ configuration."""
 
 from typing import Any, Final
 
+from hooks.attach.preparer import STOP_WAIT_S
+from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings, attaches
-from hooks.node.attaching import STOP_WAIT_S
-from hooks.vendors.nvidia.inject import VISIBLE_DEVICES, VOID
 from lading.sockets import parse_endpoint
 from lading.vocabulary import PREFIX
 
@@ -23,12 +23,13 @@ _MARGIN_S: Final = 2.0  # for the work besides waiting; otherwise a refusal with
 def render_registration(settings: Settings) -> dict[str, Any]:
     """Return the registration as JSON values. It contains `hide_unassigned`, because the hook server is not called for pods
     without Lading's annotations. Raise ConfigError for a `listen` that is not a socket."""
+    hidden = {name: value for vendor in make_vendors(settings) for name, value in vendor.hidden_env.items()}
     registration: dict[str, Any] = {
         "remote-endpoint": str(parse_endpoint(settings.listen)),
         "failure-policy": "Fail",
         "runtime-hooks": list(_HOOKS),
         "annotation-prefixes": [PREFIX],
-        "env-values": [VISIBLE_DEVICES],
+        "env-values": list(hidden),
     }
     if attaches(settings):
         registration["deadlines"] = {
@@ -37,7 +38,7 @@ def render_registration(settings: Settings) -> dict[str, Any]:
         }
     if settings.hide_unassigned:
         hide = {
-            "env": {VISIBLE_DEVICES: VOID},
+            "env": hidden,
             "exempt-namespaces": list(settings.exempt_namespaces),
             "keep-kubelet-devices": settings.coexist,
         }

@@ -13,18 +13,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
-from google.protobuf.json_format import MessageToDict
 
 from hooks.forms.manual import is_manual
-from hooks.grant.decide import Answer, Rules, View, decide
+from hooks.grant.decide import Rules, View, decide
+from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.attachment import WantedVf
 from hooks.model.canonical import without_defaults
+from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, GrantKey, holding_of
 from lading.errors import ConfigError
 from lading.log import printable
 from lading.vocabulary import GRANT, PREFIX, PodUid, adds_sys_admin
-from protos.hook.v1 import hook_pb2
 
 _NO_UID: Final = "not-created-yet"  # of a pod that no API server has seen
 
@@ -133,7 +133,7 @@ def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> l
     """Decide for each container. `grants` is the ledger, from which each decision takes the container's own grant and those of
     others; `view` has the rest."""
     metadata, spec = pod.metadata, pod.spec
-    sandbox = hook_pb2.PodSandbox(
+    sandbox = Sandbox(
         name=metadata.name or metadata.generateName or "",
         namespace=metadata.namespace or "default",
         uid=metadata.uid or _NO_UID,
@@ -158,11 +158,11 @@ def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> l
     return out
 
 
-def _projected(container: _Container) -> hook_pb2.Container:
+def _projected(container: _Container) -> Container:
     security = container.securityContext
-    return hook_pb2.Container(
+    return Container(
         name=container.name,
-        env=[hook_pb2.EnvVar(name=env.name, value=env.value) for env in container.env or []],
+        env=tuple(EnvVar(env.name, env.value or "") for env in container.env or []),
         privileged=bool(security and security.privileged),
         sys_admin=bool(security and security.sys_admin),
     )
@@ -186,7 +186,7 @@ def as_json(rendered: Sequence[Rendered]) -> list[dict[str, Any]]:
             refusal = {"reason": one.result.reason.value, "message": one.result.message}
             out.append({"container": one.container, "refused": refusal})
         else:
-            adjustment = MessageToDict(one.result.adjustment, preserving_proto_field_name=True)
+            adjustment = msgspec.to_builtins(without_defaults(one.result.adjustment))
             attach = [_attached(wanted) for wanted in one.result.attach if wanted.netdev]
             out.append({"container": one.container, "adjustment": adjustment, **({"attach": attach} if attach else {})})
     return out
@@ -202,7 +202,7 @@ def _lines(one: Rendered) -> Iterator[str]:
         yield f"  {one.result.message}"
         return
     adjustment = one.result.adjustment
-    note = " nothing" if not adjustment.ByteSize() else " as granted before" if one.result.reused else ""
+    note = " nothing" if adjustment == Adjustment() else " as granted before" if one.result.reused else ""
     yield f"container {one.container}:{note}"
     rows = [("env", f"{env.name}={env.value}") for env in adjustment.env]
     rows += [

@@ -9,17 +9,14 @@ import msgspec
 from hooks.attach.cni import resource_problem
 from hooks.forms.annotations import Trust
 from hooks.forms.netdev import WrongSettingError, parse_settings, settings_conflict
-from hooks.grant.decide import Rules
-from hooks.grant.netdev import NetdevPolicy
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unwell import Unhealthy
 from hooks.model.assignment import Form
-from hooks.model.attachment import VfSettings
+from hooks.model.attachment import NetdevPolicy, VfSettings
 from hooks.model.inventory import Partition
 from hooks.vendors.nvidia.groups import DriverGroup
-from hooks.vendors.nvidia.hide import UnassignedPolicy
-from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.nvswitch import read_partitions
 from lading.errors import ConfigError
 from lading.health import parse_address
@@ -232,30 +229,10 @@ def read_vf_settings(settings: Settings) -> VfSettings:
     return found
 
 
-def rules(settings: Settings, trust: Trust, *, cdi_refusal: str) -> Rules:
-    """Return the rules for decisions. `cdi_refusal`: why the runtime does not honour CDI names, or empty."""
-    return Rules(
-        node_name=settings.node_name,
-        trust=trust,
-        pod=PodPolicy(
-            unsupported_handlers=settings.unsupported_handlers,
-            allow_privileged=settings.allow_privileged,
-            coexist=settings.coexist,
-        ),
-        unassigned=UnassignedPolicy(
-            hide=settings.hide_unassigned,
-            exempt_namespaces=frozenset(settings.exempt_namespaces),
-            coexist=settings.coexist,
-        ),
-        gpu=GpuInjection(mode=settings.gpu_mode, driver_files=bool(settings.driver_root), cdi_refusal=cdi_refusal),
-        rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
-        netdev=NetdevPolicy(
-            attaches=attaches(settings),
-            by_cni=settings.attach is AttachBy.CNI,
-            by_default=settings.netdev is not False,
-            settings=read_vf_settings(settings),
-        ),
-        unhealthy=settings.unhealthy,
-        dirty_tolerance_mib=settings.dirty_tolerance,
-        max_age_s=max_age_s(settings.inventory_interval),
+def netdev_policy(settings: Settings) -> NetdevPolicy:
+    return NetdevPolicy(
+        attaches=attaches(settings),
+        by_cni=settings.attach is AttachBy.CNI,
+        by_default=settings.netdev is not False,
+        settings=read_vf_settings(settings),
     )

@@ -14,7 +14,8 @@ import pynvml
 from hooks.doctor.cards import BadNode, CardsSeen
 from hooks.host.devnodes import Cause
 from hooks.model.inventory import Gpu
-from hooks.vendors.nvidia.inject import CDI_KIND, GpuMode
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.supplied import CDI_KIND
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
 
 _NAMED: Final = 8  # cards or nodes in one finding

@@ -17,11 +17,12 @@ from hooks.doctor import cards, cluster, files, kernel, needs, rdma, read, state
 from hooks.doctor.api import read_api
 from hooks.doctor.gpus import InjectionSeen, ReloadSeen
 from hooks.host.attributes import read_attribute
+from hooks.host.cdi import read_cdi_names
 from hooks.host.memlock import memlock_warning
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
-from hooks.vendors.nvidia.driver import read_cdi_names, read_driver_mounts, read_driver_versions
+from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
 from hooks.vendors.nvidia.inject import GpuMode
 from lading import __version__
 from lading.doctor.config import ConfigSeen

@@ -1,7 +1,7 @@
 """The one decision of this daemon: what a container gets, from its pod's annotations, the node, and the holders of devices.
 
-Enters: the hook's projection of a CreateContainer request, the node's rules (configuration), and a view of the node at this
-moment. Leaves: an adjustment, with the grant that must be in the ledger before it is answered; or a refusal.
+From the container, the node's rules (configuration) and a view of the node at this moment follows an adjustment, with the grant
+that must be in the ledger before it is answered; or a refusal.
 
 An existing grant wins: a restarted container gets the devices it had, an annotation that changed since is refused, and an
 assignment older than what the pod was granted is stale. If a device became unhealthy meanwhile, the container gets it when it
@@ -15,23 +15,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hooks.forms.annotations import Trust, parse_assignment
+from hooks.grant.cards import UnassignedPolicy, adjust_cards, hide_cards
 from hooks.grant.choose import choose
 from hooks.grant.dirty import Cleanness
-from hooks.grant.netdev import NetdevPolicy, decide_netdevs
+from hooks.grant.netdev import decide_netdevs
 from hooks.grant.pod import PodPolicy, check_pod
 from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unwell import Unhealthy, choose_again, find_unwell
 from hooks.ledger.reconcile import both_hold
-from hooks.model.assignment import Assignment, ContainerRequest, Form, Refusal
-from hooks.model.attachment import WantedVf
+from hooks.model.answer import Answer
+from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, Refusal
+from hooks.model.attachment import NetdevPolicy
+from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.grant import Grant, holding_of, render_annotation
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
-from hooks.vendors.nvidia.hide import UnassignedPolicy, adjust_unassigned
-from hooks.vendors.nvidia.inject import GpuInjection, adjust_gpus
+from hooks.ports import Isolation, Vendor
 from lading.reasons import Reason
 from lading.vocabulary import GRANT, NOTHING, GpuUuid, PciAddress, PodUid, SandboxId
-from protos.hook.v1 import hook_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,10 @@ class Rules:
     trust: Trust
     pod: PodPolicy
     unassigned: UnassignedPolicy
-    gpu: GpuInjection
+    vendors: Sequence[Vendor]
+    isolation: Isolation
     rdma: RdmaInjection
+    cdi_refusal: str = ""  # why the runtime does not honour CDI names, or empty
     netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
     unhealthy: Unhealthy = Unhealthy.KEEP
     dirty_tolerance_mib: int | None = None  # memory in use on a card that is granted whole; None: not checked
@@ -68,16 +71,7 @@ class View:
     boot_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    adjustment: hook_pb2.Adjustment
-    grant: Grant | None = None  # to be recorded before the adjustment is answered
-    key_id: str = ""  # of the key that signed the assignment, for the record
-    attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
-    reused: bool = False
-
-
-def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: Rules, view: View) -> Answer | Refusal:
+def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer | Refusal:
     pod = PodUid(sandbox.uid)
     assignment = parse_assignment(sandbox.annotations, pod=pod, node=rules.node_name, trust=rules.trust)
     if isinstance(assignment, Refusal):
@@ -86,12 +80,12 @@ def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: R
     if view.own and request != view.own.request:
         return _changed(view.own)
     if assignment is None or request.empty:
-        return _answer_nothing(sandbox, container, rules)
+        return _answer_nothing(sandbox, container, rules, view)
     refusal = (
         _check_names(sandbox, container)
         or _check_moment(assignment, view)
         or _check_inventory(request, rules, view)
-        or check_pod(sandbox, container, request, rules.pod)
+        or check_pod(sandbox, container, request, rules.pod, rules.vendors)
     )
     if refusal:
         return refusal
@@ -102,14 +96,13 @@ def decide(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: R
     return answer if isinstance(answer, Refusal) else replace(answer, key_id=assignment.key_id)
 
 
-def _answer_nothing(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, rules: Rules) -> Answer:
+def _answer_nothing(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer:
     """Write an empty grant, so that the container differs from one that was created past the proxy."""
-    adjustment = adjust_unassigned(sandbox, container, rules.unassigned)
-    adjustment.annotations[GRANT] = NOTHING
-    return Answer(adjustment=adjustment)
+    hidden = hide_cards(sandbox, container, view.inventory, Devices(), rules.vendors, rules.unassigned)
+    return Answer(adjustment=replace(hidden, annotations={GRANT: NOTHING}))
 
 
-def _check_names(sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Refusal | None:
+def _check_names(sandbox: Sandbox, container: Container) -> Refusal | None:
     """Refuse a container without a name or a pod without a uid: grants are kept by these."""
     if sandbox.uid and container.name:
         return None
@@ -161,8 +154,8 @@ def _changed(own: Grant) -> Refusal:
 
 
 def _grant(
-    sandbox: hook_pb2.PodSandbox,
-    container: hook_pb2.Container,
+    sandbox: Sandbox,
+    container: Container,
     assignment: Assignment,
     request: ContainerRequest,
     rules: Rules,
@@ -212,23 +205,18 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
     return None
 
 
-def _adjust(
-    sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, grant: Grant, rules: Rules, view: View
-) -> Answer | Refusal:
-    adjustment = hook_pb2.Adjustment(annotations={GRANT: render_annotation(grant)})
-    user_env = {env.name for env in container.env}
-    parts = [
-        adjust_gpus(grant.devices, view.inventory, rules.gpu),
-        adjust_vfs(grant.devices, view.inventory, rules.rdma, user_env),
-    ]
-    if not grant.devices.gpus:
-        parts.append(adjust_unassigned(sandbox, container, rules.unassigned))
-    for part in parts:
-        if isinstance(part, Refusal):
-            return part
-        adjustment.MergeFrom(part)
-    attach = decide_netdevs(sandbox, grant.request, grant.devices, view.inventory, rules.netdev)
+def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View) -> Answer | Refusal:
+    devices, inventory = grant.devices, view.inventory
+    cards = adjust_cards(devices, inventory, rules.vendors, rules.isolation, cdi_refusal=rules.cdi_refusal)
+    if isinstance(cards, Refusal):
+        return cards
+    vfs = adjust_vfs(devices, inventory, rules.rdma, {env.name for env in container.env})
+    if isinstance(vfs, Refusal):
+        return vfs
+    attach = decide_netdevs(sandbox, grant.request, devices, inventory, rules.netdev)
     if isinstance(attach, Refusal):
         return attach
-    reused = view.own is not None and view.own.devices == grant.devices
-    return Answer(adjustment=adjustment, grant=grant, attach=attach, reused=reused)
+    hidden = hide_cards(sandbox, container, inventory, devices, rules.vendors, rules.unassigned)
+    annotation = Adjustment(annotations={GRANT: render_annotation(grant)})
+    reused = view.own is not None and view.own.devices == devices
+    return Answer(adjustment=merge((cards, vfs, hidden, annotation)), grant=grant, attach=attach, reused=reused)

@@ -10,38 +10,22 @@ Source: ip-link(8) "vf": InfiniBand's PFs have GUIDs and partitions instead.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from hooks.forms.netdev import settings_conflict
 from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
-from hooks.model.attachment import VfConfig, VfSettings, WantedVf
+from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
+from hooks.model.container import Sandbox
 from hooks.model.inventory import INFINIBAND, Inventory, Vf
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
 
 # What a PF can set for an InfiniBand VF.
 _OF_BOTH: Final = frozenset({"link_state", "trust"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetdevPolicy:
-    """The rules from the node's configuration."""
-
-    attaches: bool = False  # Lading moves devices into pods; False: nothing does, or a CNI plugin
-    by_cni: bool = False  # a CNI plugin does
-    by_default: bool = False  # the network device of a VF whose assignment does not say
-    settings: VfSettings = field(default_factory=VfSettings)  # where its assignment does not say
-
-    @property
-    def expected(self) -> bool:
-        """Return whether Lading moves network devices into pods by default. A device that is missing on the host was then moved
-        by Lading, or by an unknown process."""
-        return self.attaches and self.by_default
-
-
 def decide_netdevs(
-    sandbox: hook_pb2.PodSandbox,
+    sandbox: Sandbox,
     request: ContainerRequest,
     devices: Devices,
     inventory: Inventory,
@@ -100,7 +84,7 @@ def _first(own: Any, default: Any) -> Any:
     return default if own is None else own
 
 
-def _check(sandbox: hook_pb2.PodSandbox, one: WantedVf, asked: VfRequest, policy: NetdevPolicy) -> Refusal | None:
+def _check(sandbox: Sandbox, one: WantedVf, asked: VfRequest, policy: NetdevPolicy) -> Refusal | None:
     words = f"VF {one.vf.bdf}"
     said = list(_named(asked.settings))
     ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # without it there is nothing to move

@@ -6,25 +6,31 @@ have no owner there), and containers to which kubelet gives devices of the same 
 that do not know each other would assign one card twice. Containers without devices from Lading are never refused here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Final
 
 from hooks.model.assignment import ContainerRequest, Refusal
+from hooks.model.container import Container, Sandbox
 from hooks.model.identity import shown
-from hooks.vendors.nvidia.supplied import names_uuids, supplied_gpu, supplied_rdma, visible_devices
+from hooks.ports import Vendor
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
+
+_VERBS_NODES: Final = "/dev/infiniband/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPolicy:
+    """The rules from the node's configuration."""
+
     unsupported_handlers: tuple[str, ...] = ("kata*", "runsc*", "gvisor*")  # fnmatch patterns of runtime handlers
     allow_privileged: bool = False
     coexist: bool = False  # a device plugin serves this node too
 
 
 def check_pod(
-    sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container, request: ContainerRequest, policy: PodPolicy
+    sandbox: Sandbox, container: Container, request: ContainerRequest, policy: PodPolicy, vendors: Sequence[Vendor]
 ) -> Refusal | None:
     if request.empty:
         return None
@@ -55,19 +61,17 @@ def check_pod(
             message=f"cannot give devices to {who}: its pod has a user namespace, in which it could not open them; "
             "remove hostUsers: false",
         )
-    return _check_device_plugin(container, request, policy, who)
+    return _check_device_plugin(container, request, policy, vendors, who)
 
 
 def _check_device_plugin(
-    container: hook_pb2.Container, request: ContainerRequest, policy: PodPolicy, who: str
+    container: Container, request: ContainerRequest, policy: PodPolicy, vendors: Sequence[Vendor], who: str
 ) -> Refusal | None:
     sign = ""
     if request.gpus:
-        sign = supplied_gpu(container)
-        if not sign and policy.coexist:
-            sign = next((f"NVIDIA_VISIBLE_DEVICES={v}" for v in visible_devices(container) if names_uuids(v)), "")
+        sign = next(filter(None, (vendor.supplied_by_kubelet(container, coexist=policy.coexist) for vendor in vendors)), "")
     if not sign and (request.vfs or request.any_vfs):
-        sign = supplied_rdma(container)
+        sign = _supplied_verbs_node(container)
     if not sign:
         return None
     return Refusal(
@@ -75,3 +79,11 @@ def _check_device_plugin(
         message=f"cannot give devices to {who}: kubelet gives it {shown(sign)} from a device plugin already; "
         "ask one of the two: the plugin's resource in resources.limits, or lading.dev",
     )
+
+
+def _supplied_verbs_node(container: Container) -> str:
+    """Return the first verbs node that kubelet gives for a device plugin; empty without one."""
+    for device in container.devices:
+        if device.container_path.startswith(_VERBS_NODES) or device.host_path.startswith(_VERBS_NODES):
+            return device.container_path
+    return ""

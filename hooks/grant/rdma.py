@@ -1,9 +1,8 @@
-"""RDMA RDMA VFs that a container holds → what has to be added to it: verbs nodes, and the names under which programs look for
-them.
+"""Give the RDMA devices of VFs to a container: verbs nodes, and the names under which programs look for them.
 
 In the kernel's shared mode (the default) every ibdev is visible in every network namespace, so the device cgroup is what keeps
 containers apart: nodes are given `rw`, never with `m`. A VF is in the grant by PCI address; ibdev and uverbs are looked up in
-the inventory at this moment. Refused: a VF that is gone or can not be used any more, a host without rdma_cm, which librdmacm
+the inventory at this moment. Refused: a VF that is gone or cannot be used any more, a host without rdma_cm, which librdmacm
 and what is built on it look for first.
 
 Environment: `PCIDEVICE_<resource>` (what SR-IOV device plugins set; Lading's value wins, because it names the assigned devices)
@@ -17,10 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hooks.model.assignment import Devices, GrantedVf, Refusal
+from hooks.model.container import Adjustment, EnvVar, devices_of
 from hooks.model.inventory import CharDevice, Inventory, Vf
-from hooks.vendors.nvidia.inject import devices_of
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
 
 NCCL_IB_HCA: Final = "NCCL_IB_HCA"
 
@@ -34,10 +32,10 @@ class RdmaInjection:
 
 def adjust_vfs(
     devices: Devices, inventory: Inventory, injection: RdmaInjection, user_env: AbstractSet[str]
-) -> hook_pb2.Adjustment | Refusal:
+) -> Adjustment | Refusal:
     """Return the adjustment for these VFs; empty if there are none. `user_env`: the names that the container sets itself."""
     if not devices.vfs:
-        return hook_pb2.Adjustment()
+        return Adjustment()
     vfs = _find_vfs(devices.vfs, inventory)
     if isinstance(vfs, Refusal):
         return vfs
@@ -50,10 +48,11 @@ def adjust_vfs(
     nodes.append(inventory.rdma_cm)
     if injection.mad:
         nodes += [node for vf in vfs for node in vf.umad]
-    env = [hook_pb2.EnvUpsert(name=pcidevice_name(injection.resource), value=",".join(vf.bdf for vf in vfs))]
+    env = [EnvVar(pcidevice_name(injection.resource), ",".join(vf.bdf for vf in vfs))]
     if NCCL_IB_HCA not in user_env:
-        env.append(hook_pb2.EnvUpsert(name=NCCL_IB_HCA, value="=" + ",".join(vf.ibdev for vf in vfs)))
-    return hook_pb2.Adjustment(env=env, devices=devices_of(nodes), add_capabilities=["IPC_LOCK"] if injection.ipc_lock else [])
+        env.append(EnvVar(NCCL_IB_HCA, "=" + ",".join(vf.ibdev for vf in vfs)))
+    capabilities = ("IPC_LOCK",) if injection.ipc_lock else ()
+    return Adjustment(env=tuple(env), devices=devices_of(nodes), add_capabilities=capabilities)
 
 
 def pcidevice_name(resource: str) -> str:

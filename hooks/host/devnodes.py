@@ -61,12 +61,6 @@ def read_driver_node(root: Path, path: str, *, majors: Mapping[str, int], driver
     return read_char_device(root, path, major=major, minor=minor)
 
 
-def find_device_root(host_root: Path, driver_root: str) -> Path:
-    """Return the folder below which the driver's device nodes are: a driver container makes them below its own root."""
-    root = Path(driver_root)
-    return root if driver_root and (root / "dev/nvidiactl").exists() else host_root
-
-
 def _stat_below(host_root: Path, path: str, parts: list[str]) -> os.stat_result:
     """Stat the path without following a link. The host root itself may be a link: an operator configured it."""
     at = -1

@@ -29,6 +29,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import ObservedWatch
 
 from hooks.model.inventory import Inventory
+from hooks.ports import Vendor
 from lading.errors import HostError
 from lading.threads import in_thread
 
@@ -44,16 +45,15 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
     DirDeletedEvent,
 ]
 
-# Much in /dev is irrelevant here: loop devices, volumes. These names are what an inventory contains: nodes, functions.
-_NAMES: Final = re.compile(
-    r"nvidia|infiniband|uverbs|umad|issm|rdma_cm|gdrdrv|dri$|card[0-9]|renderD|channel[0-9]|[0-9a-f]{4,8}:"
-)
+# Much in /dev is irrelevant here: loop devices, volumes. These, and those of vendors, are what an inventory contains.
+_NAMES: Final = ("infiniband", "uverbs", "umad", "issm", "rdma_cm")
+_FUNCTION: Final = re.compile(r"[0-9a-f]{4,8}:")
 
 
-def watched_folders(host_root: Path) -> tuple[Path, ...]:
+def watched_folders(host_root: Path, vendors: Sequence[Vendor]) -> tuple[Path, ...]:
     """Return the folders where inotify can report a change; the last is for simulated nodes, because a real sysfs sends no
     events."""
-    folders = ("infiniband", "nvidia-caps", "nvidia-caps-imex-channels", "dri")
+    folders = ("infiniband", *(name for vendor in vendors for name in vendor.device_folders))
     return tuple(host_root / name for name in ("dev", *(f"dev/{name}" for name in folders), "sys/bus/pci/devices"))
 
 
@@ -66,12 +66,14 @@ class InventoryWatch:
         read: Callable[[], Inventory],
         *,
         folders: Sequence[Path] = (),
+        names: Sequence[str] = (),
         interval_s: float = 10.0,
         on_change: Callable[[Inventory, Inventory], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._read = read
         self._folders = folders
+        self._names = (*_NAMES, *names)
         self._interval_s = interval_s
         self._on_change = on_change
         self._on_failure = on_failure
@@ -163,18 +165,22 @@ class InventoryWatch:
             there = folder.is_dir()
             if there and folder not in self._watches:
                 with contextlib.suppress(OSError):  # gone again, or no inotify instance left: the poll still sees changes
-                    self._watches[folder] = self._observer.schedule(_Waker(self._wake), str(folder), event_filter=_EVENTS)
+                    self._watches[folder] = self._observer.schedule(
+                        _Waker(self._wake, self._names), str(folder), event_filter=_EVENTS
+                    )
             elif not there and folder in self._watches:
                 self._observer.unschedule(self._watches.pop(folder))
 
 
 class _Waker(FileSystemEventHandler):
-    def __init__(self, wake: asyncio.Event) -> None:
+    def __init__(self, wake: asyncio.Event, names: tuple[str, ...]) -> None:
         self._wake = wake
+        self._names = names
         self._loop = asyncio.get_running_loop()
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        if not any(_NAMES.match(Path(os.fsdecode(path)).name) for path in (event.src_path, event.dest_path)):
+        names = [Path(os.fsdecode(path)).name for path in (event.src_path, event.dest_path)]
+        if not any(name.startswith(self._names) or _FUNCTION.match(name) for name in names):
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: an event between close() and the observer's end
             self._loop.call_soon_threadsafe(self._wake.set)

@@ -26,7 +26,7 @@ from hooks.model.assignment import Devices, GrantedGpu
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant, GrantKey, HeldBy, parse_annotation
 from lading.errors import StateError
-from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, PciAddress, PodUid, SandboxId
+from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 GRACE_S: Final = 60  # kubelet gives up a CreateContainer after two minutes at most; its sandbox is ready meanwhile anyway
@@ -84,10 +84,10 @@ def reconcile(
     boot_id: str,
     busy: Collection[PodUid] = frozenset(),
     stopped: Collection[PodUid] = frozenset(),
-    attached: Collection[tuple[PodUid, PciAddress]] = frozenset(),
+    not_back: Collection[tuple[PodUid, str]] = frozenset(),
 ) -> Actions:
     """`now` in Unix seconds; `boot_id` is for what is adopted; `stopped`: pods of which a sandbox was seen to stop before the
-    lists were begun, for which no grace is needed; `attached`: pods with VFs that are in their namespaces, or not back yet.
+    lists were begun, for which no grace is needed; `not_back`: pods with devices that were moved for them and are not back yet.
     Applying the answer and asking again with the same lists answers the same problems and no action.
     """
     if sandboxes is None or containers is None:
@@ -103,7 +103,7 @@ def reconcile(
     ended = {g.key for g in grants if g.pod in stopped or g.sandbox in tombstones}
     settled = [g for g in grants if g.pod not in busy and (g.key in ended or abs(now - g.granted_at) >= GRACE_S)]
     over = (g for g in settled if g.pod not in ready and g.key not in live)
-    release = {g.key for g in over if not any((g.pod, vf.bdf) in attached for vf in g.devices.vfs)}
+    release = {g.key for g in over if not any((g.pod, name) in not_back for name in g.devices.names)}
     kept = {g.key: g for g in grants if g.key not in release}
 
     said, unreadable = _read_annotations((f for f in found if f.annotation and f.key.pod not in busy), boot_id)

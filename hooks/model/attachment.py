@@ -76,6 +76,22 @@ class VfSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetdevPolicy:
+    """The rules from the node's configuration."""
+
+    attaches: bool = False  # Lading moves devices into pods; False: nothing does, or a CNI plugin
+    by_cni: bool = False  # a CNI plugin does
+    by_default: bool = False  # the network device of a VF whose assignment does not say
+    settings: VfSettings = field(default_factory=VfSettings)  # where its assignment does not say
+
+    @property
+    def expected(self) -> bool:
+        """Return whether Lading moves network devices into pods by default. A device that is missing on the host was then moved
+        by Lading, or by an unknown process."""
+        return self.attaches and self.by_default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A network device as RTM_GETLINK shows it."""
 

@@ -1,4 +1,4 @@
-"""What a node has: GPUs, RDMA PFs and VFs, as values. Read by `nvml` and `sysfs`, asked by `grant`.
+"""What a node has: GPUs, RDMA PFs and VFs, as values. Read by `inventory`, asked by `grant`.
 
 Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
 or a driver reload, so they are looked up here at the moment of use and never stored.
@@ -54,6 +54,7 @@ class Partition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     uuid: GpuUuid
+    vendor: str  # name of the `Vendor` that read it, and injects it
     bdf: PciAddress  # four-digit domain, lower case: 0000:1b:00.0
     index: int  # NVML's, in PCI order; for people, never stored
     minor: int
@@ -71,7 +72,7 @@ class Gpu:
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
     drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers
-    binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.vendors.nvidia.binding`)
+    binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.host.binding`)
     # What is in use is another number every time, and makes no other card. None: the driver does not tell.
     used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
     busy_percent: int | None = field(default=None, compare=False)  # of the driver's last sample period; not in MIG mode
@@ -131,20 +132,21 @@ class DriverMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """The NVIDIA driver as NVML and the device nodes show it; absent where there is none."""
+    """One vendor's driver, as it shows itself; absent where there is none."""
 
+    vendor: str
     version: str
-    control: tuple[CharDevice, ...]  # nvidiactl, nvidia-uvm, nvidia-uvm-tools, those of optional groups: what exists
+    control: tuple[CharDevice, ...]  # nodes that belong to no card, and those of optional groups: what exists
     mounts: tuple[DriverMount, ...] = ()  # its libraries and programs, where a driver root is configured
     missing: tuple[str, ...] = ()  # files of these that were removed after the reading; not in `mounts`
-    group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups (`hooks.vendors.nvidia.groups`)
+    group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups that the configuration names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
-    driver: Driver | None = None
+    drivers: tuple[Driver, ...] = ()  # one of each vendor
     rdma_cm: CharDevice | None = None
     cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
     partitions: tuple[Partition, ...] = ()  # of the board that the node's configuration names
@@ -154,3 +156,6 @@ class Inventory:
     @property
     def vfs(self) -> tuple[Vf, ...]:
         return tuple(vf for pf in self.pfs for vf in pf.vfs)
+
+    def driver_of(self, vendor: str) -> Driver | None:
+        return next((driver for driver in self.drivers if driver.vendor == vendor), None)

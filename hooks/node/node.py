@@ -1,41 +1,43 @@
 """The node at work: inventory, ledger and runtime joined, one decision at a time.
 
 Deciding and recording a grant happen without giving up the loop in between, so two requests never see one device free. What
-takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the background; VFs are brought into a pod after its
-grant is recorded and before it is answered (`attaching`).
+takes time (NVML, the runtime's lists, cgroups of GPU processes) happens in the background; preparers, as of VFs, do their work
+after the grant is recorded and before it is answered.
 """
 
 import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from hooks.grant.decide import Answer, Rules, View, decide
+from hooks.grant.decide import Rules, View, decide
 from hooks.grant.unwell import find_unwell
+from hooks.host.binding import find_rebound
+from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes, read_cgroups
 from hooks.ledger.period import Began, End, Ended
-from hooks.ledger.reconcile import Actions, reconcile
+from hooks.ledger.reconcile import LIVE, Actions, reconcile
 from hooks.ledger.store import Ledger
+from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
+from hooks.model.container import Container, Sandbox, merge
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
-from hooks.node.attaching import Attacher, Attaching
 from hooks.node.bypass import Bypassed, find_bypassed
+from hooks.node.life import Life, LifeEvent
 from hooks.node.telling import Telling, owner_fields
-from hooks.vendors.nvidia.binding import find_rebound
-from hooks.vendors.nvidia.driver import recheck_mounts
+from hooks.ports import Preparer, Seen
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
-from protos.hook.v1 import hook_pb2
 
 # While the runtime does not answer, and before the first comparison with it.
 RETRY_S: Final = 1.0
@@ -43,8 +45,8 @@ RETRY_S: Final = 1.0
 RELEASE_RETRY_S: Final = 2.0
 # How long a call waits for a new reading; the proxy waits for 2 s.
 READING_S: Final = 1.0
-# A stop that is under way for so long has no caller any more: kubelet gives up after two minutes, and asks again.
-STOPPING_S: Final = 150.0
+# For a reading that a preparer asks for; a card that hangs in its driver must not hold up the next comparison.
+LOOK_S: Final = 5.0
 
 _NOT_RECONCILED: Final = "not reconciled"
 
@@ -59,7 +61,7 @@ class Lists(Protocol):
 
 @dataclass(slots=True)
 class Node:
-    """The node. Call all methods on the loop's thread."""
+    """The node, behind the port `NodePort`. Call all methods on the loop's thread."""
 
     ledger: Ledger
     runtime: Lists
@@ -68,32 +70,34 @@ class Node:
     log: Log
     rules: Callable[[], Rules]
     reconcile_interval_s: float
-    attacher: Attacher
+    preparers: Sequence[Preparer] = ()
     clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
     soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
+    answered: Callable[[Answer | Refusal, float], object] = lambda *_: None  # with the seconds of deciding and recording
     released: Callable[[float], object] = lambda _: None  # is called with the seconds from a stop until a grant is freed
     watch: InventoryWatch | None = None
-    vfs: Attaching = field(init=False)
     reconciled: bool = False
     reconcile_failures: int = 0
     bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
     _reconciled_at: float = float("-inf")  # on time.monotonic()
-    _touched: dict[PodUid, float] = field(default_factory=dict)  # pods with a call since, on time.monotonic()
-    _stopped_pods: dict[PodUid, float] = field(default_factory=dict)  # a sandbox was seen to stop, and not released yet
-    _stopping: dict[PodUid, float] = field(default_factory=dict)  # a sandbox is being stopped, since when on time.monotonic()
+    life: Life = field(default_factory=Life)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _telling: Telling = field(init=False)
     _told: Inventory = field(default_factory=Inventory)  # the one of which the log knows
 
     def __post_init__(self) -> None:
-        self.vfs = Attaching(journal=self.ledger.journal, attacher=self.attacher)
         self._telling = Telling(self.log)
 
     @property
     def inventory(self) -> Inventory | None:
         """Return the newest inventory, with devices that Lading moved into pods shown as at home. None before the first."""
         current = self.watch.current if self.watch else None
-        return None if current is None else self.vfs.shown(current)
+        return None if current is None else self._shown(current)
+
+    def _shown(self, inventory: Inventory) -> Inventory:
+        for preparer in self.preparers:
+            inventory = preparer.shown(inventory)
+        return inventory
 
     @property
     def unwell(self) -> tuple[str, ...]:
@@ -107,24 +111,56 @@ class Node:
             for device, why in find_unwell(grant.devices, inventory).items()
         )
 
-    # ---- what the hook API asks
+    # ---- what front ends ask
 
-    async def adjust_after_reading(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Answer | Refusal:
+    def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:
+        began = time.monotonic()
+        answer = self._decide(sandbox, container)
+        if isinstance(answer, Refusal) and answer.transient:
+            return self._decide_after_reading(sandbox, container, began)
+        return self._prepared(sandbox, answer, time.monotonic() - began)
+
+    async def _decide_after_reading(self, sandbox: Sandbox, container: Container, began: float) -> Answer | Refusal:
         """Read the devices again, for as long as a call can wait, and decide again."""
-        if self.watch is not None:
-            with contextlib.suppress(TimeoutError, HostError):
-                async with asyncio.timeout(READING_S):
-                    await self.watch.refresh_now()
-        return self.adjust_container(sandbox, container)
+        await self._read_again(READING_S)
+        finished = self._prepared(sandbox, self._decide(sandbox, container), time.monotonic() - began)
+        return finished if isinstance(finished, Answer | Refusal) else await finished
 
-    def adjust_container(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> Answer | Refusal:
-        """Decide. The caller brings what `attach` of the answer names into the pod with `attach_vfs`, before it answers, and
-        has a transient refusal decided again with `adjust_after_reading`."""
+    def _prepared(
+        self, sandbox: Sandbox, answer: Answer | Refusal, took_s: float
+    ) -> Answer | Refusal | Awaitable[Answer | Refusal]:
+        if isinstance(answer, Answer) and (wanted := [one for one in self.preparers if one.wants(answer)]):
+            return self._prepare(sandbox, answer, wanted, took_s)
+        self.answered(answer, took_s)
+        return answer
+
+    async def _prepare(
+        self, sandbox: Sandbox, answer: Answer, preparers: Sequence[Preparer], took_s: float
+    ) -> Answer | Refusal:
+        """Do what has to be done outside the container. It outlives its call: a retry waits for the same work."""
+        self._note(LifeEvent.PREPARING, sandbox)
+        parts = [answer.adjustment]
+        refusal = None
+        try:
+            for preparer in preparers:
+                part = await preparer.prepare(sandbox, answer)
+                if isinstance(part, Refusal):
+                    refusal = part
+                    self._wake.set()  # what could not be undone is tried again soon
+                    break
+                parts.append(part)
+        finally:
+            self._note(LifeEvent.PREPARED, sandbox)
+        prepared = refusal or replace(answer, adjustment=merge(parts))
+        self.answered(prepared, took_s)
+        return prepared
+
+    def _decide(self, sandbox: Sandbox, container: Container) -> Answer | Refusal:
         inventory = self.inventory
         if inventory is None:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="cannot give devices yet: they have not been read")
         pod = PodUid(sandbox.uid)
-        self._touched[pod] = time.monotonic()
+        self._note(LifeEvent.CALLED, sandbox)
         try:
             answer = decide(sandbox, container, self.rules(), self._view(inventory, sandbox, container))
         except HostError as e:
@@ -151,68 +187,59 @@ class Node:
             self.log.warning(Event.GRANT_RELEASED, "a device fell ill", **_fields(held))
         self.ledger.record(grant, key_id=key_id)
 
-    async def attach_vfs(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
-        """Attach the VFs of the answer. The task outlives its call: the retry waits for the same one."""
-        self._touched[PodUid(sandbox.uid)] = math.inf  # however often the lists are compared meanwhile
-        try:
-            attached = await self.vfs.attach(sandbox, answer)
-        finally:
-            self._touched[PodUid(sandbox.uid)] = time.monotonic()
-        if isinstance(attached, Refusal):
-            self._wake.set()  # what could not be undone is tried again soon
-        return attached
+    def _note(self, event: LifeEvent, sandbox: Sandbox) -> None:
+        self.life.happened(event, PodUid(sandbox.uid), time.monotonic())
 
-    def has_vfs(self, sandbox: hook_pb2.PodSandbox) -> bool:
-        return self.vfs.has(sandbox)
-
-    async def give_back_vfs(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """Give back the VFs, after `stopping`, while the sandbox's namespace exists; waits for a bounded time."""
-        await self.vfs.give_back(sandbox)
-        if self.watch is not None:
-            self.watch.look_soon()
-
-    def stopping(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """Record that StopPodSandbox is about to go to the runtime: nothing is attached to this sandbox any more. From now on,
+    def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        """Record that StopPodSandbox is about to go to the runtime: nothing is prepared for this sandbox any more. From now on,
         check now and then whether it has stopped, because the caller may die before it reports the stop."""
-        self._stopping[PodUid(sandbox.uid)] = time.monotonic()
+        self._note(LifeEvent.STOP_CALLED, sandbox)
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
         self._wake.set()
+        preparers = [one for one in self.preparers if one.has(sandbox)]
+        return self._undo(sandbox, preparers) if preparers else None
 
-    def stopped(self, sandbox: hook_pb2.PodSandbox) -> None:
+    async def _undo(self, sandbox: Sandbox, preparers: Sequence[Preparer]) -> None:
+        for preparer in preparers:
+            await preparer.undo(sandbox)
+        if self.watch is not None:
+            self.watch.look_soon()
+
+    def stopped(self, sandbox: Sandbox) -> None:
         """Record that the sandbox has stopped: what its containers held is free once they have exited."""
-        self._stopping.pop(PodUid(sandbox.uid), None)
-        self._stopped_pods[PodUid(sandbox.uid)] = time.monotonic()
+        self._note(LifeEvent.STOPPED, sandbox)
         self._wake.set()
 
-    def sandbox_removed(self, sandbox: hook_pb2.PodSandbox) -> None:
+    def sandbox_removed(self, sandbox: Sandbox) -> None:
         """Record the removal of a sandbox whose stop may have happened while the daemon was not running. The tombstone stays
         until the lists have been without the sandbox for a while: if the daemon dies before the grants are released, the next
         instance learns it from there."""
-        self.stopping(sandbox)
+        with self._ledger_failure():
+            self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
         self.stopped(sandbox)
 
-    def container_created(self, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> None:
+    def container_created(self, sandbox: Sandbox, container: Container) -> None:
         with self._ledger_failure():
             self.ledger.add_container(PodUid(sandbox.uid), container.name, ContainerId(container.id), SandboxId(sandbox.id))
 
-    def container_removed(self, container: hook_pb2.Container) -> None:
+    def container_removed(self, container: Container) -> None:
         with self._ledger_failure():
             self.ledger.forget_containers([ContainerId(container.id)])
 
     # ---- the view of a decision
 
-    def _view(self, inventory: Inventory, sandbox: hook_pb2.PodSandbox, container: hook_pb2.Container) -> View:
+    def _view(self, inventory: Inventory, sandbox: Sandbox, container: Container) -> View:
         pod = PodUid(sandbox.uid)
         own = self.ledger.find(pod, container.name)
         foreign = Foreign() if own else find_foreign(self.host_root, inventory, self.ledger.grants())
         return View(
-            inventory=replace(inventory, driver=inventory.driver and recheck_mounts(inventory.driver)),
+            inventory=replace(inventory, drivers=tuple(map(recheck_mounts, inventory.drivers))),
             age_s=self.watch.age_s if self.watch else math.inf,
             rebound=find_rebound(self.host_root, inventory.gpus),
             own=own,
             pod_gen=self.ledger.newest_gen(pod),
-            held=(*self.ledger.held_by_others(pod, container.name), *self.vfs.holdings()),
+            held=(*self.ledger.held_by_others(pod, container.name), *(one for p in self.preparers for one in p.holdings())),
             foreign=foreign.held,
             host_processes={card: name_processes(self.host_root, pids) for card, pids in foreign.host.items()},
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
@@ -231,7 +258,7 @@ class Node:
     async def keep_reconciled(self) -> None:
         """Compare ledger and runtime at the start, every interval, and soon after a sandbox stopped. Never returns."""
         while True:
-            done = await self._reconcile()
+            done = await self.reconcile()
             if done:
                 self._reconciled_at = time.monotonic()
             else:
@@ -248,13 +275,15 @@ class Node:
     def _ending(self) -> bool:
         """Return whether there are holders whose sandbox was stopped, or was to be."""
         grants, is_stopped = self.ledger.grants(), self.ledger.is_stopped
-        stopped = bool(self._stopped_pods) or any(is_stopped(grant.sandbox) for grant in grants)
-        return stopped or self.vfs.ending(is_stopped, grants)
+        stopped = bool(self.life.stopped) or any(is_stopped(grant.sandbox) for grant in grants)
+        return stopped or any(preparer.ending(is_stopped, grants) for preparer in self.preparers)
 
-    async def _reconcile(self) -> bool:
+    async def reconcile(self) -> bool:
+        """Compare the ledger with the runtime's lists. Return whether both lists were there."""
         began = time.monotonic()
-        stopped = frozenset(self._stopped_pods)
-        grants, tombstones, generations = self.ledger.grants(), dict(self.ledger.tombstones()), self.vfs.generations()
+        stopped = self.life.stopped
+        grants, tombstones = self.ledger.grants(), dict(self.ledger.tombstones())
+        under_way = [preparer.under_way() for preparer in self.preparers]
         try:
             sandboxes, containers = await self.runtime.list_sandboxes(), await self.runtime.list_containers()
         except RuntimeUnavailableError as e:
@@ -262,6 +291,7 @@ class Node:
             return False
         self._telling.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
         await self._find_bypassed(sandboxes, containers)
+        now = time.monotonic()
         actions = reconcile(  # no await from here to `_apply`: a call answered in between would be missed
             grants,
             tombstones,
@@ -269,9 +299,9 @@ class Node:
             containers,
             now=int(self.clock()),
             boot_id=self.boot_id,
-            busy={pod for pod, at in self._touched.items() if at >= began} | self._with_vfs_on_their_way_back(),
+            busy=self.life.in_use_since(began) | self._given_back_by_others(now),
             stopped=stopped,
-            attached=self.vfs.held(),
+            not_back=frozenset().union(*(preparer.held() for preparer in self.preparers)),
         )
         for problem in actions.problems:
             self._telling.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
@@ -280,8 +310,19 @@ class Node:
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
             self._telling.once(Event.LEDGER_FAILED, str(e))
             return False
-        await self._reconcile_vfs(sandboxes, containers, stopped, generations)
-        self._forget_settled(began, {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY})
+        seen = Seen(
+            sandboxes=frozenset(SandboxId(s.id) for s in sandboxes),
+            ready=frozenset(SandboxId(s.id) for s in sandboxes if s.state == cri.SANDBOX_READY),
+            live=frozenset(SandboxId(c.pod_sandbox_id) for c in containers if c.state in LIVE),
+            stopped=stopped,
+            grants=self.ledger.grants(),
+            inventory=self.watch.current if self.watch else None,
+            read_again=partial(self._read_again, LOOK_S),
+        )
+        await self._reconcile_preparers(seen, under_way)
+        ready = {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY}
+        holders = {grant.pod for grant in self.ledger.grants() if grant.pod not in ready}
+        self.life.compared(began, time.monotonic(), holders=holders)
         if actions.reconciled and not self.reconciled:
             self.reconciled = True
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
@@ -294,40 +335,31 @@ class Node:
         self.bypassed = await asyncio.to_thread(find)
         self._telling.bypassed(self.bypassed)
 
-    def _with_vfs_on_their_way_back(self) -> set[PodUid]:
-        """Return the pods whose VFs are on their way back. If others move VFs into pods and back (CNI), the journal has no rows
-        of them: they are back when the stop has succeeded. Runtimes list a sandbox as not ready before that, since they end its
-        process first and run CNI's DEL then."""
-        oldest = time.monotonic() - STOPPING_S
-        self._stopping = {pod: at for pod, at in self._stopping.items() if at >= oldest}
-        if not self.rules().netdev.by_cni:
-            return set()
-        return {grant.pod for grant in self.ledger.grants() if grant.devices.vfs and grant.pod in self._stopping}
+    def _given_back_by_others(self, now: float) -> set[PodUid]:
+        """Return the pods whose devices another program gives back at this moment (CNI). They have no rows in a journal: they
+        are back when the stop has succeeded. Runtimes list a sandbox as not ready before that, since they end its process first
+        and run CNI's DEL then."""
+        stopping = self.life.stopping(now)
+        moved = (grant for grant in self.ledger.grants() if any(one.moved_by_others(grant) for one in self.preparers))
+        return {grant.pod for grant in moved if grant.pod in stopping}
 
-    async def _reconcile_vfs(
-        self,
-        sandboxes: Sequence[cri.PodSandbox],
-        containers: Sequence[cri.Container],
-        stopped: Collection[PodUid],
-        known: frozenset[int],
-    ) -> None:
-        """Compare the VFs, after the grants: a grant with a VF that is not back yet stays, and is looked at again as soon as it
-        is."""
-        grants = self.ledger.grants()
-        if await self.vfs.reconcile(sandboxes, containers, known=known, stopped=stopped, grants=grants):
-            self._wake.set()
-            if self.watch is not None:
-                self.watch.look_soon()
-        if self.watch is not None and self.rules().netdev.expected:
-            await self.vfs.look_for_strays(self.watch)
-            self._telling.strays(self.vfs.strays)
+    async def _reconcile_preparers(self, seen: Seen, under_way: Sequence[frozenset[int]]) -> None:
+        """Compare what was prepared, after the grants: a grant with a device that is not back yet stays, and is looked at again
+        as soon as it is."""
+        for preparer, before in zip(self.preparers, under_way, strict=True):
+            if await preparer.reconcile(seen, before):
+                self._wake.set()
+                if self.watch is not None:
+                    self.watch.look_soon()
+        self._telling.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})
 
-    def _forget_settled(self, began: float, ready: Collection[PodUid]) -> None:
-        """Delete notes of what happened before the lists were begun, because they contain it. A pod with a newer sandbox keeps
-        its grants."""
-        holders = {grant.pod for grant in self.ledger.grants() if grant.pod not in ready}
-        self._stopped_pods = {pod: at for pod, at in self._stopped_pods.items() if at >= began or pod in holders}
-        self._touched = {pod: at for pod, at in self._touched.items() if at >= began}
+    async def _read_again(self, wait_s: float) -> Inventory | None:
+        """Read the devices again; return None if that fails or takes longer."""
+        if self.watch is not None:
+            with contextlib.suppress(TimeoutError, HostError):
+                async with asyncio.timeout(wait_s):
+                    return await self.watch.refresh_now()
+        return None
 
     def _apply(self, actions: Actions) -> None:
         self.ledger.journal.restore(actions.restore)
@@ -344,11 +376,11 @@ class Node:
         for key in actions.release:
             for grant in self.ledger.release(key.pod, key.container, end=end):
                 self.log.info(Event.GRANT_RELEASED, **_fields(grant))
-                if (stopped := self._stopped_pods.get(key.pod)) is not None:
+                if (stopped := self.life.stopped_at(key.pod)) is not None:
                     self.released(time.monotonic() - stopped)
 
     def inventory_changed(self, _: Inventory, new: Inventory) -> None:
-        shown = self.vfs.shown(new)
+        shown = self._shown(new)
         self._telling.changes(self._told, shown, self.ledger.grants())
         self._told = shown
         try:

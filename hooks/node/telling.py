@@ -3,16 +3,14 @@
 Enters: inventories, grants, what the runtime lists. Leaves: log records. Decides nothing.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from hooks.inventory.changes import Change, ChangeKind, decide_changes
-from hooks.model.attachment import STRAY
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
 from lading.log import Event, Log
-from lading.vocabulary import PciAddress
 
 _MOST: Final = 1000  # problems that are remembered as said
 _CHANGE_EVENT: Final = {
@@ -69,13 +67,13 @@ class Telling:
                 container=one.container,
             )
 
-    def strays(self, vfs: Iterable[PciAddress]) -> None:
+    def missing(self, devices: Mapping[str, str]) -> None:
         """Log the VFs that another process moved. One that came back is logged again if it goes again."""
-        messages = {f"VF {vf}: {STRAY}": vf for vf in vfs}
+        messages = {f"VF {device}: {why}": device for device, why in devices.items()}
         gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
         self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}
-        for message, vf in sorted(messages.items()):
-            self.once(Event.VF_UNKNOWN_HOLDER, message, device=vf)
+        for message, device in sorted(messages.items()):
+            self.once(Event.VF_UNKNOWN_HOLDER, message, device=device)
 
 
 def owner_fields(grant: Grant) -> dict[str, Any]:

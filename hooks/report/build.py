@@ -48,7 +48,7 @@ def build_status(
     return Status(
         reporter=reporter,
         boot_id=_cut(boot_id),
-        driver=_cut(found.driver.version) if found.driver else "",
+        driver=_cut(", ".join(driver.version for driver in found.drivers)),
         reconciled=reconciled,
         gpus=gpus,
         pfs=pfs,

@@ -5,8 +5,8 @@
 
 import pytest
 
-from hooks.grant.decide import Answer
 from hooks.ledger.reconcile import GRACE_S
+from hooks.model.answer import Answer
 from lading.log import Level, Log
 from lading.reasons import Reason
 from tests.unit.hooks.node.test_node import Play, Rig, holders, play, reason
@@ -41,17 +41,17 @@ def test_what_is_in_use_is_kept_and_what_is_over_goes(play: Play, jump: int) -> 
         clock = WallClock()
         async with rig.node() as node:
             node.clock = clock
-            await node._reconcile()
+            await node.reconcile()
             used, over = rig.runtime.run("used"), rig.runtime.run("over")
             rig.create(node, "used", used)
             rig.create(node, "over", over, {"lading.dev/gpus": "1"})
             clock.pass_on(jump)
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == {"used", "over"}
             assert reason(rig.ask(node, "rival", rig.runtime.run("rival"))) is Reason.DEVICE_HELD
             rig.stop(node, "over", over)
             clock.pass_on(-jump)
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == {"used"}
 
     play(scenario)
@@ -65,14 +65,14 @@ def test_a_grant_that_nobody_can_vouch_for_is_not_stuck(play: Play, jump: int) -
         clock = WallClock()
         async with rig.node() as node:
             node.clock = clock
-            await node._reconcile()
+            await node.reconcile()
             gone, _ = rig.runtime.run("gone"), rig.runtime.run("other")
             rig.create(node, "gone", gone)
             rig.runtime.remove(gone)
             clock.pass_on(jump)
-            await node._reconcile()
+            await node.reconcile()
             clock.pass_on(2 * GRACE_S)
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == set()
             assert isinstance(rig.ask(node, "next", rig.runtime.run("next")), Answer)
 
@@ -85,15 +85,15 @@ def test_a_tombstone_holds_as_long_as_its_sandbox_is_there(play: Play, jump: int
         clock = WallClock()
         async with rig.node() as node:
             node.clock = clock
-            await node._reconcile()
+            await node.reconcile()
             stopped, _ = rig.runtime.run("pod"), rig.runtime.run("other")
             rig.stop(node, "pod", stopped)
             clock.pass_on(jump)
-            await node._reconcile()
+            await node.reconcile()
             assert reason(rig.ask(node, "pod", stopped)) is Reason.SANDBOX_STOPPED
             rig.runtime.remove(stopped)
             clock.pass_on(2 * GRACE_S)
-            await node._reconcile()
+            await node.reconcile()
             assert dict(node.ledger.tombstones()) == {}
 
     play(scenario)

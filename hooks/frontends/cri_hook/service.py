@@ -6,17 +6,16 @@ own. The listening socket is systemd's, or one that drops untrusted peers (ladin
 """
 
 import asyncio
-import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
+from hooks.frontends.cri_hook.messages import Result, read_container, read_sandbox, render_result
 from hooks.frontends.cri_hook.wire import CallError, Conversation, Later, Method
-from hooks.grant.decide import Answer
 from hooks.model.assignment import Refusal
-from hooks.node.node import Node
+from hooks.ports import NodePort
 from lading.http2.frames import MalformedError
 from lading.http2.messages import Status
 from lading.log import Event, Log
@@ -32,17 +31,11 @@ _HIGH_WATER: Final = 1 << 20
 DRAIN_S: Final = 5.0
 
 _STAGES: Final = {number: name for name, number in hook_pb2.Stage.items()}
-_NOTHING: Final = hook_pb2.AdjustResponse(adjustment=hook_pb2.Adjustment())
 
 
 class HookService:
-    def __init__(
-        self, node: Node, *, answered: Callable[[Answer | Refusal, float], object] = lambda *_: None, tracing: Tracing = OFF
-    ) -> None:
-        """Set the dependencies. `answered` is called for each container after its answer, with the seconds that deciding and
-        recording took."""
+    def __init__(self, node: NodePort, *, tracing: Tracing = OFF) -> None:
         self._node = node
-        self._answered = answered
         self._tracing = tracing
 
     def methods(self) -> Mapping[bytes, Method]:
@@ -54,112 +47,66 @@ class HookService:
             request = hook_pb2.AdjustRequest.FromString(message)
         except DecodeError as e:
             raise CallError(Status.INVALID_ARGUMENT, "the message is no AdjustRequest") from e
-        response = self.adjust(request)
-        if isinstance(response, hook_pb2.AdjustResponse):
-            return response.SerializeToString()
-        return _serialized(response)
+        span = self._tracing.begin(
+            f"Adjust {_STAGES.get(request.stage, f'unknown stage {request.stage}')}", parent=request.traceparent
+        )
+        try:
+            result = self._result(request)
+        except BaseException:
+            span.end()
+            raise
+        if isinstance(result, Awaitable):
+            return _later(span, request, result)
+        with span:
+            return _render(span, request, result)
+
+    def _result(self, request: hook_pb2.AdjustRequest) -> Result | Awaitable[Result]:
+        match request.stage:
+            case hook_pb2.CREATE_CONTAINER:
+                return self._node.adjust_container(read_sandbox(request.sandbox), read_container(request.container))
+            case hook_pb2.STOP_POD_SANDBOX:
+                return self._node.stopping(read_sandbox(request.sandbox))
+            case _:
+                return None  # Lading does nothing at the other stages
 
     def _observe(self, message: bytes) -> bytes:
         try:
             request = hook_pb2.ObserveRequest.FromString(message)
         except DecodeError as e:
             raise CallError(Status.INVALID_ARGUMENT, "the message is no ObserveRequest") from e
-        self.observe(request)
+        if request.grpc_status == Status.OK:
+            self._observed(request)
         return b""
 
-    def adjust(self, request: hook_pb2.AdjustRequest) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
-        stage = _STAGES.get(request.stage, f"unknown stage {request.stage}")
-        span = self._tracing.begin(f"Adjust {stage}", parent=request.traceparent)
-        try:
-            response = self._adjusted(request)
-        except BaseException:
-            span.end()
-            raise
-        if isinstance(response, hook_pb2.AdjustResponse):
-            with span:
-                _note_answer(span, request, response)
-            return response
-        return _traced(span, request, response)
-
-    def _adjusted(
-        self, request: hook_pb2.AdjustRequest
-    ) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
+    def _observed(self, request: hook_pb2.ObserveRequest) -> None:
         match request.stage:
             case hook_pb2.CREATE_CONTAINER:
-                began = time.monotonic()
-                answer = self._node.adjust_container(request.sandbox, request.container)
-                if isinstance(answer, Refusal) and answer.transient:
-                    return self._adjust_after_reading(request, began)
-                return self._finish(request.sandbox, answer, time.monotonic() - began)
-            case hook_pb2.STOP_POD_SANDBOX:
-                self._node.stopping(request.sandbox)
-                return self._give_back(request.sandbox) if self._node.has_vfs(request.sandbox) else _NOTHING
-            case _:
-                return _NOTHING  # Lading does nothing at the other stages
-
-    def _finish(
-        self, sandbox: hook_pb2.PodSandbox, answer: Answer | Refusal, took_s: float
-    ) -> hook_pb2.AdjustResponse | Coroutine[Any, Any, hook_pb2.AdjustResponse]:
-        if isinstance(answer, Answer) and answer.attach:
-            return self._attach(sandbox, answer, took_s)
-        return self._respond(answer, took_s)
-
-    async def _adjust_after_reading(self, request: hook_pb2.AdjustRequest, began: float) -> hook_pb2.AdjustResponse:
-        answer = await self._node.adjust_after_reading(request.sandbox, request.container)
-        finished = self._finish(request.sandbox, answer, time.monotonic() - began)
-        return finished if isinstance(finished, hook_pb2.AdjustResponse) else await finished
-
-    async def _attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer, took_s: float) -> hook_pb2.AdjustResponse:
-        return self._respond(await self._node.attach_vfs(sandbox, answer), took_s)
-
-    async def _give_back(self, sandbox: hook_pb2.PodSandbox) -> hook_pb2.AdjustResponse:
-        await self._node.give_back_vfs(sandbox)
-        return _NOTHING
-
-    def _respond(self, answer: Answer | Refusal, took_s: float) -> hook_pb2.AdjustResponse:
-        self._answered(answer, took_s)
-        if isinstance(answer, Refusal):
-            return hook_pb2.AdjustResponse(refusal=hook_pb2.Refusal(reason=answer.reason, message=answer.message))
-        return hook_pb2.AdjustResponse(adjustment=answer.adjustment)
-
-    def observe(self, request: hook_pb2.ObserveRequest) -> None:
-        if request.grpc_status != Status.OK:
-            return
-        match request.stage:
-            case hook_pb2.CREATE_CONTAINER:
-                self._node.container_created(request.sandbox, request.container)
+                self._node.container_created(read_sandbox(request.sandbox), read_container(request.container))
             case hook_pb2.REMOVE_CONTAINER:
-                self._node.container_removed(request.container)
+                self._node.container_removed(read_container(request.container))
             case hook_pb2.STOP_POD_SANDBOX:
-                self._node.stopped(request.sandbox)
+                self._node.stopped(read_sandbox(request.sandbox))
             case hook_pb2.REMOVE_POD_SANDBOX:
-                self._node.sandbox_removed(request.sandbox)
+                self._node.sandbox_removed(read_sandbox(request.sandbox))
             case _:
                 pass
 
 
-async def _traced(
-    span: Span, request: hook_pb2.AdjustRequest, later: Coroutine[Any, Any, hook_pb2.AdjustResponse]
-) -> hook_pb2.AdjustResponse:
+async def _later(span: Span, request: hook_pb2.AdjustRequest, later: Awaitable[Result]) -> bytes:
     with span:
-        response = await later
-        _note_answer(span, request, response)
-        return response
+        return _render(span, request, await later)
 
 
-def _note_answer(span: Span, request: hook_pb2.AdjustRequest, response: hook_pb2.AdjustResponse) -> None:
+def _render(span: Span, request: hook_pb2.AdjustRequest, result: Result) -> bytes:
     sandbox = request.sandbox
     span.note(
         k8s_namespace_name=sandbox.namespace,
         k8s_pod_name=sandbox.name,
         k8s_pod_uid=sandbox.uid,
         k8s_container_name=request.container.name,
-        lading_reason=response.refusal.reason,
+        lading_reason=result.reason if isinstance(result, Refusal) else "",
     )
-
-
-async def _serialized(later: Coroutine[Any, Any, hook_pb2.AdjustResponse]) -> bytes:
-    return (await later).SerializeToString()
+    return render_result(result).SerializeToString()
 
 
 class PeerService(Protocol):
@@ -172,8 +119,9 @@ class HookServer:
     """The connections. `close` ends them: requests received before it are answered, even if that takes a little longer; later
     requests are not accepted."""
 
-    def __init__(self, service: HookService, log: Log, *others: PeerService) -> None:
+    def __init__(self, service: HookService, log: Log, *others: PeerService, listener: Listener) -> None:
         """Set the dependencies. `others` are served on the same socket."""
+        self._listener = listener
         self._methods = service.methods()
         self._others = others
         self._log = log
@@ -181,9 +129,9 @@ class HookServer:
         self._running: set[asyncio.Task[None]] = set()  # calls that are answered later
         self._server: asyncio.Server | None = None
 
-    async def start(self, listener: Listener) -> None:
+    async def start(self) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _Connection(self._methods_for, self._open, self._running, failed=self._failed), sock=listener
+            lambda: _Connection(self._methods_for, self._open, self._running, failed=self._failed), sock=self._listener
         )
 
     async def close(self) -> None:

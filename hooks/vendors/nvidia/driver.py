@@ -1,28 +1,21 @@
-"""What a GPU container needs besides device nodes: the driver's files (mode `devices`), or CDI specs (mode `cdi`).
+"""Find the driver's files that a container with a GPU needs besides device nodes.
 
-Driver files are found as NVIDIA's container toolkit finds them: every library of the driver's version in the folder where
-libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which CRI can not ask for. So a library is
+They are found as NVIDIA's container toolkit finds them: every library of the driver's version in the folder where
+libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which CRI cannot ask for. So a library is
 also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1` or `libnvidia-nvvm.so.4`,
 where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image and the driver root may be
 of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in the toolkit without graphics;
 `groups` reads them where the node is configured to give them.
 
 Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/lookup/library.go, internal/discover/ipc.go;
-ld.so(8); cncf-tags/container-device-interface, pkg/cdi/cache.go and spec-dirs.go.
+ld.so(8).
 """
 
-import json
-import os
 import platform
-import stat
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
-from hooks.model.inventory import Driver, DriverMount
+from hooks.model.inventory import DriverMount
 
 _MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
 # Below the driver root, the first with libcuda: Debian's multiarch, its alternatives, Red Hat's, COS's, and Arch's folder.
@@ -60,34 +53,10 @@ def read_driver_mounts(driver_root: Path, version: str) -> tuple[DriverMount, ..
     )
 
 
-def recheck_mounts(driver: Driver) -> Driver:
-    """Return the driver with the mounts whose sources exist now. Its own files that do not are `missing`; sockets, and files of
-    optional groups, come and go.
-
-    A runtime creates a directory where the source of a mount is missing, and the driver's installer fails at that directory.
-    The moment between this look and the mount stays; in mode cdi the runtime refuses a missing source.
-    """
-    sources = {_source(mount) for mount in (*driver.mounts, *driver.group_mounts)}
-    gone = {host_path for host_path, kind in sources if not _is(kind, host_path)}
-    if not gone:
-        return driver
-    missing = {mount.host_path for mount in driver.mounts if mount.host_path in gone and not mount.is_socket}
-    mounts, group_mounts = (
-        tuple(mount for mount in mounts if mount.host_path not in gone) for mounts in (driver.mounts, driver.group_mounts)
-    )
-    return replace(driver, mounts=mounts, group_mounts=group_mounts, missing=tuple(sorted(missing)))
-
-
-def _source(mount: DriverMount) -> tuple[str, int]:
-    return mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
-
-
-def _is(kind: int, path: str) -> bool:
-    """Check the kind of a file. Follow links, as the runtime does."""
-    try:
-        return stat.S_IFMT(os.stat(path).st_mode) == kind  # noqa: PTH116  a Path costs more than the call
-    except OSError:
-        return False
+def find_device_root(host_root: Path, driver_root: str) -> Path:
+    """Return the folder below which the driver's device nodes are: a driver container makes them below its own root."""
+    root = Path(driver_root)
+    return root if driver_root and (root / "dev/nvidiactl").exists() else host_root
 
 
 def files_problem(driver_root: Path, version: str) -> str:
@@ -139,37 +108,3 @@ def _follow(name: str, links: dict[str, str]) -> str:
             break
         name = links[name]
     return name
-
-
-def read_cdi_names(folders: Iterable[Path]) -> frozenset[str]:
-    """Return `vendor/class=name` of each device that the specs define. A device that two specs of one folder define is dropped,
-    as in runtimes; a spec that cannot be read, or is invalid, defines nothing."""
-    names: set[str] = set()
-    dropped: set[str] = set()
-    for folder in folders:
-        here: set[str] = set()
-        for path in sorted(folder.glob("*")):
-            spec_names = _spec_names(path)
-            dropped |= here & spec_names
-            here |= spec_names
-        names |= here
-    return frozenset(names - dropped)
-
-
-def _spec_names(path: Path) -> set[str]:
-    """Return the names in a spec. Empty also for `.yml`, which runtimes do not read, and for a spec that names a device twice,
-    which they refuse."""
-    try:
-        if path.suffix == ".json":
-            spec: Any = json.loads(path.read_bytes())
-        elif path.suffix == ".yaml":
-            spec = yaml.safe_load(path.read_bytes())
-        else:
-            return set()
-        names = [device["name"] for device in spec["devices"]]
-        kind = spec["kind"]
-    except (OSError, ValueError, yaml.YAMLError, RecursionError, KeyError, TypeError):
-        return set()
-    if not all(isinstance(text, str) for text in (kind, *names)) or len(set(names)) < len(names):
-        return set()
-    return {f"{kind}={name}" for name in names}

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from hooks.host.attributes import pinned, read_device_number, read_names
-from hooks.host.devnodes import Cause, DeviceNodeError, find_device_root, read_driver_node
+from hooks.host.devnodes import Cause, DeviceNodeError, read_driver_node
 from hooks.model.inventory import CharDevice, Driver, DriverMount, Gpu
-from hooks.vendors.nvidia.driver import LOADER_FOLDERS, find_library_folder, with_link_names
+from hooks.vendors.nvidia.driver import LOADER_FOLDERS, find_device_root, find_library_folder, with_link_names
 from hooks.vendors.nvidia.procfs import read_majors
 
 

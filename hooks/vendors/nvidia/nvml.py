@@ -16,16 +16,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pynvml
 
 from hooks.host.attributes import read_numa
-from hooks.host.devnodes import Cause, DeviceNodeError, find_device_root, read_driver_node
+from hooks.host.binding import read_binding
+from hooks.host.devnodes import Cause, DeviceNodeError, read_driver_node
 from hooks.host.places import read_path, read_socket
 from hooks.model.identity import parse_pci_address
 from hooks.model.inventory import CharDevice, Driver, Gpu, MigInstance, NvLink
-from hooks.vendors.nvidia.binding import read_binding
+from hooks.vendors.nvidia.driver import find_device_root
 from hooks.vendors.nvidia.mig import read_profile
 from hooks.vendors.nvidia.nvlink import read_links
 from hooks.vendors.nvidia.procfs import (
@@ -39,6 +40,8 @@ from hooks.vendors.nvidia.procfs import (
 )
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
+
+NAME: Final = "nvidia"  # of the vendor, in inventories
 
 T = TypeVar("T")
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -94,7 +97,7 @@ def read_gpus(
         with _session(library):
             version = str(pynvml.nvmlSystemGetDriverVersion())
             cards, failures = _read_cards(host, problems)
-        driver = Driver(version=version, control=_read_control(host, problems))
+        driver = Driver(vendor=NAME, version=version, control=_read_control(host, problems))
     except (pynvml.NVMLError, LibraryError) as e:
         if not is_driver_loaded(host_root) and (isinstance(e, LibraryError) or e.value in _NO_DRIVER):
             return None, (), ()
@@ -175,6 +178,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
     reasons += _supported(lambda: _fabric_problem(handle), [])
     return Gpu(
         uuid=uuid,
+        vendor=NAME,
         bdf=bdf,
         index=index,
         minor=minor,
@@ -321,6 +325,7 @@ def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Fai
         cards.append(
             Gpu(
                 uuid=known.uuid,
+                vendor=NAME,
                 bdf=bdf,
                 index=failure.index,
                 minor=known.minor,

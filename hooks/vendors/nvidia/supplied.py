@@ -1,6 +1,6 @@
-"""Find what kubelet already gives a container on behalf of a device plugin: Lading neither assigns nor hides these devices.
+"""Find the cards that kubelet already gives a container for a device plugin: Lading neither assigns nor hides these.
 
-A container's CRI devices, CDI names and `cdi.k8s.io/` annotations come from kubelet only; a pod can not write them. Its
+A container's CRI devices, CDI names and `cdi.k8s.io/` annotations come from kubelet only; a pod cannot write them. Its
 environment a pod writes too, so a value counts only where the node is configured to coexist with a device plugin, and only a
 list of UUIDs does: `all`, `none` and indices are what images and people write.
 """
@@ -8,20 +8,26 @@ list of UUIDs does: `all`, `none` and indices are what images and people write.
 import re
 from typing import Final
 
-from hooks.vendors.nvidia.inject import CDI_KIND, VISIBLE_DEVICES
-from protos.hook.v1 import hook_pb2
+from hooks.model.container import Container
 
-_NVIDIA_NODE: Final = re.compile(r"/dev/nvidia.*", re.DOTALL)
-_INFINIBAND_NODE: Final = re.compile(r"/dev/infiniband/.*", re.DOTALL)
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+CDI_KIND: Final = "nvidia.com/gpu"
+_NODES: Final = "/dev/nvidia"
 _CDI_VENDOR: Final = CDI_KIND.partition("/")[0] + "/"
 _CDI_ANNOTATION: Final = "cdi.k8s.io/"
 _UUIDS: Final = re.compile(r"(?:GPU|MIG)-[^,]+(?:,(?:GPU|MIG)-[^,]+)*")
 
 
-def supplied_gpu(container: hook_pb2.Container) -> str:
-    """Return the first sign of a GPU from kubelet, for a message; empty without one."""
+def supplied_by_kubelet(container: Container, *, coexist: bool) -> str:
+    """Return the first sign of a card from kubelet, for a message; empty without one."""
+    values = container.values_of(VISIBLE_DEVICES) if coexist else ()
+    return supplied_card(container) or next((f"{VISIBLE_DEVICES}={value}" for value in values if names_uuids(value)), "")
+
+
+def supplied_card(container: Container) -> str:
+    """Return the first sign that only kubelet can write; empty without one."""
     for device in container.devices:
-        if _is_node(device, _NVIDIA_NODE):
+        if device.container_path.startswith(_NODES) or device.host_path.startswith(_NODES):
             return device.container_path
     for name in container.cdi_devices:
         if name.startswith(_CDI_VENDOR):
@@ -32,20 +38,5 @@ def supplied_gpu(container: hook_pb2.Container) -> str:
     return ""
 
 
-def supplied_rdma(container: hook_pb2.Container) -> str:
-    """Return the first verbs node from kubelet; empty without one."""
-    return next((device.container_path for device in container.devices if _is_node(device, _INFINIBAND_NODE)), "")
-
-
-def visible_devices(container: hook_pb2.Container) -> list[str]:
-    """Return each value of NVIDIA_VISIBLE_DEVICES: kubelet writes a device plugin's first, then the pod's, and the last
-    counts."""
-    return [env.value for env in container.env if env.name == VISIBLE_DEVICES]
-
-
 def names_uuids(value: str) -> bool:
     return _UUIDS.fullmatch(value) is not None
-
-
-def _is_node(device: hook_pb2.Device, pattern: re.Pattern[str]) -> bool:
-    return any(pattern.fullmatch(path) for path in (device.container_path, device.host_path))

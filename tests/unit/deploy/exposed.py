@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 import central.daemon.metrics
 import hooks.daemon.metrics
 import runtimeproxy.metrics
+from hooks.attach.preparer import Operation
 from hooks.ledger.store import Ledger
 from hooks.model.assignment import Devices, GrantedGpu
-from hooks.node.attaching import Operation
 from hooks.report.reporter import Reporter, connect
 from lading.log import Log
 from lading.reasons import Reason

@@ -23,6 +23,7 @@ def gpu(index: int, *, minor: int | None = None, unhealthy: str = "") -> Gpu:
     number = 7 - index if minor is None else minor
     return Gpu(
         uuid=uuid(index),
+        vendor="nvidia",
         bdf=PciAddress(f"0000:{0x10 + index:02x}:00.0"),
         index=index,
         minor=number,
@@ -71,6 +72,6 @@ def inventory(*, gpus: tuple[Gpu, ...] = (), vfs: tuple[Vf, ...] = ()) -> Invent
     return Inventory(
         gpus=gpus,
         pfs=(pf,) if vfs else (),
-        driver=Driver(version="580.65.06", control=control) if gpus else None,
+        drivers=(Driver(vendor="nvidia", version="580.65.06", control=control),) if gpus else (),
         rdma_cm=node("/dev/infiniband/rdma_cm") if vfs else None,
     )

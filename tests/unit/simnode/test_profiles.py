@@ -14,16 +14,18 @@ from central.fit.fit import fit
 from central.fit.model import Placement
 from central.fit.topology import Distance, distance
 from hooks.forms.annotations import Trust
-from hooks.grant.decide import Answer, Rules, View, decide
+from hooks.grant.cards import UnassignedPolicy
+from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.inventory.read import read_inventory
+from hooks.isolation.unenforced import Unenforced
+from hooks.model.answer import Answer
 from hooks.model.assignment import Form
-from hooks.vendors.nvidia.hide import UnassignedPolicy
-from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from hooks.model.container import Container, Sandbox
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.nodedevices import Gpu, Pf, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
-from protos.hook.v1 import hook_pb2
 from simnode.reported import build_reported, read_status
 from tests.conftest import BuildNode
 from tests.fakes.rooms import ask, reported_room, whole
@@ -135,19 +137,18 @@ def test_what_central_places_there_the_node_grants(
     assert isinstance(found, Placement), found
     placed = found.containers["train"]
     roles = [(container.name, container.role) for container in pod.containers]
-    sandbox = hook_pb2.PodSandbox(
-        id="s0", uid=uid, annotations={ASSIGNMENT: render_assignment(uid, "n1", 1, found.containers, roles)}
-    )
+    sandbox = Sandbox(id="s0", uid=uid, annotations={ASSIGNMENT: render_assignment(uid, "n1", 1, found.containers, roles)})
     rules = Rules(
         node_name="n1",
         trust=Trust(accepted=frozenset({Form.UNSIGNED})),
         pod=PodPolicy(),
         unassigned=UnassignedPolicy(),
-        gpu=GpuInjection(mode=GpuMode.DEVICES),
+        vendors=(Nvidia(),),
+        isolation=Unenforced(),
         rdma=RdmaInjection(),
     )
-    view = View(inventory=read_inventory(node.root, nvml_library=fake_nvml))
-    answer = decide(sandbox, hook_pb2.Container(name="train"), rules, view)
+    view = View(inventory=read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]))
+    answer = decide(sandbox, Container(name="train"), rules, view)
     assert isinstance(answer, Answer), answer
     assert answer.grant
     granted = answer.grant.devices

@@ -15,6 +15,7 @@ import pytest
 from hooks.attach.kernel import KernelError
 from hooks.daemon import ledger_commands
 from hooks.daemon.daemon import read_configured
+from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
@@ -201,7 +202,7 @@ def test_what_comes_back_while_the_devices_are_read_had_a_holder(desk: Desk, mon
     desk.remember(row=of(bdf))
 
     async def read_slowly(settings: Settings) -> Inventory:
-        found = read_configured(settings)
+        found = read_configured(settings, make_vendors(settings))
         with Ledger.open(desk.ledger) as ledger:
             ledger.journal.forget(bdf, of(bdf).generation)
         return found
@@ -214,7 +215,7 @@ def test_what_comes_back_while_the_devices_are_read_had_a_holder(desk: Desk, mon
 def test_a_driver_that_hangs_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     there = threading.Event()
     monkeypatch.setattr("hooks.daemon.daemon.ANSWER_S", 0.01)
-    monkeypatch.setattr("hooks.daemon.daemon.read_configured", lambda _: there.wait())
+    monkeypatch.setattr("hooks.daemon.daemon.read_configured", lambda *_: there.wait())
     status, out, err = desk.run(*command)
     there.set()
     assert (status, out) == (1, "")
@@ -337,8 +338,9 @@ def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) ->
         with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
             node = Node(ledger, inventory(vfs=(replace(holders.row(1).vf, bdf=VF),)), desk.runtime.lists)
             service = HookService(node)  # type: ignore[arg-type]
-            server = HookServer(service, log, LedgerService(node, Stuck(), log))  # type: ignore[arg-type]
-            await server.start(listener)
+            by_hand = LedgerService(node, Stuck(), log)  # type: ignore[arg-type]
+            server = HookServer(service, log, by_hand, listener=listener)
+            await server.start()
             try:
                 await asyncio.to_thread(work, node)
             finally:

@@ -8,15 +8,16 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hooks.attach.preparer import Operation, VfPreparer
 from hooks.daemon.metrics import Metrics
-from hooks.grant.decide import Answer
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
+from hooks.model.answer import Answer
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
-from hooks.model.attachment import Step
+from hooks.model.attachment import NetdevPolicy, Step
+from hooks.model.container import Adjustment
 from hooks.model.inventory import Inventory
-from hooks.node.attaching import Operation
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
 from hooks.report.reporter import Reporter, connect
@@ -25,7 +26,6 @@ from lading.log import Log
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
-from protos.hook.v1 import hook_pb2
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
 from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, uuid, vf
@@ -64,7 +64,7 @@ def a_node(ledger: Ledger, runtime: Runtime, folder: Path, log: Log) -> Node:
         log=log,
         rules=lambda: RULES,
         reconcile_interval_s=3600.0,
-        attacher=FakeAttacher(ledger.journal),
+        preparers=(VfPreparer(journal=ledger.journal, attacher=FakeAttacher(ledger.journal), policy=NetdevPolicy()),),
     )
 
 
@@ -85,9 +85,9 @@ def test_answers_count_by_what_the_container_got(play: Play) -> None:
     def scenario(_: Node, metrics: Metrics) -> None:
         held = grant("p", "c", whole(0))
         for answer in (
-            Answer(adjustment=hook_pb2.Adjustment(), grant=held),
-            Answer(adjustment=hook_pb2.Adjustment(), grant=held, reused=True),
-            Answer(adjustment=hook_pb2.Adjustment()),
+            Answer(adjustment=Adjustment(), grant=held),
+            Answer(adjustment=Adjustment(), grant=held, reused=True),
+            Answer(adjustment=Adjustment()),
             Refusal(reason=Reason.DEVICE_HELD, message=""),
         ):
             metrics.answered(answer, 0.003)

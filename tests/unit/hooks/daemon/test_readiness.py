@@ -1,14 +1,10 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hooks.daemon.readiness import decide_ready, find_files_problem
-from hooks.model.inventory import DriverMount
+from hooks.daemon.readiness import decide_ready
 from hooks.node.bypass import Bypassed
-from hooks.vendors.nvidia.inject import GpuMode
 from lading.vocabulary import ContainerId, PodUid
-from tests.unit.hooks.inventories import gpu, inventory
 
 NEVER = float("inf")
 READY: dict[str, Any] = {
@@ -53,19 +49,6 @@ def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> N
     problems = failed(**changed)
     assert list(problems) == [name]
     assert named in problems[name]
-
-
-def test_the_drivers_files_are_missed_only_where_they_are_to_be_mounted() -> None:
-    bare = inventory(gpus=(gpu(0),))
-    assert bare.driver
-    mounts = (DriverMount(host_path="/libcuda.so.1", container_path="/libcuda.so.1"),)
-    assert bare.driver.version in find_files_problem(bare, driver_root="/", mode=GpuMode.DEVICES)
-    assert not find_files_problem(bare, driver_root="", mode=GpuMode.DEVICES)
-    assert not find_files_problem(bare, driver_root="/", mode=GpuMode.CDI)
-    assert not find_files_problem(None, driver_root="/", mode=GpuMode.DEVICES)
-    assert not find_files_problem(inventory(), driver_root="/", mode=GpuMode.DEVICES)
-    whole = replace(bare, driver=replace(bare.driver, mounts=mounts))
-    assert not find_files_problem(whole, driver_root="/", mode=GpuMode.DEVICES)
 
 
 def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import AttachBy, Settings
 from hooks.main import main
-from hooks.node.attaching import STOP_WAIT_S
 from lading.errors import ConfigError
 from runtimeproxy.call.calls import Stage
 from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration

@@ -12,12 +12,12 @@ import pytest
 
 from hooks.attach.overlay import holdings_of
 from hooks.daemon import render
-from hooks.grant.decide import Answer, View
-from hooks.grant.netdev import NetdevPolicy
+from hooks.grant.decide import View
 from hooks.ledger.store import Ledger
 from hooks.main import main
+from hooks.model.answer import Answer
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
-from hooks.model.attachment import VfConfig, VfSettings
+from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings
 from hooks.model.grant import Grant
 from lading.errors import ConfigError
 from lading.reasons import Reason

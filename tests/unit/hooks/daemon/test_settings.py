@@ -5,14 +5,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from hooks.daemon.settings import AttachBy, Settings, attaches, check, read_configured_partitions, read_trust, rules
+from hooks.daemon.parts import make_rules, make_vendors
+from hooks.daemon.settings import AttachBy, Settings, attaches, check, netdev_policy, read_configured_partitions, read_trust
 from hooks.forms.annotations import Trust
 from hooks.grant.unwell import Unhealthy
 from hooks.main import serve
 from hooks.model.assignment import Form
 from hooks.model.attachment import VfConfig, VfSettings
 from hooks.vendors.nvidia.groups import DriverGroup
-from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import ConfigError
 
 
@@ -102,9 +104,11 @@ def test_rules_are_the_settings() -> None:
         gpu_mode=GpuMode.CDI,
         driver_root="/run/nvidia/driver",
     )
-    made = rules(settings, read_trust(settings), cdi_refusal="too old")
+    made = make_rules(settings, read_trust(settings), make_vendors(settings), cdi_refusal="too old")
     assert made.node_name == "n1"
-    assert made.gpu == GpuInjection(mode=GpuMode.CDI, driver_files=True, cdi_refusal="too old")
+    (vendor,) = made.vendors
+    assert isinstance(vendor, Nvidia)
+    assert (vendor.mode, vendor.driver_root, made.cdi_refusal) == (GpuMode.CDI, "/run/nvidia/driver", "too old")
     assert made.trust.accepted == {Form.MANUAL}
     assert (made.pod.allow_privileged, made.pod.coexist, made.pod.unsupported_handlers) == (True, True, ("kata-*",))
     assert (made.unassigned.hide, made.unassigned.coexist) == (False, True)
@@ -123,13 +127,13 @@ def test_rules_are_the_settings() -> None:
     ],
 )
 def test_who_brings_vfs_into_pods(settings: Settings, attaches: bool, by_default: bool) -> None:
-    made = rules(settings, Trust(accepted=frozenset()), cdi_refusal="").netdev
+    made = netdev_policy(settings)
     assert (made.attaches, made.attaches and made.by_default) == (attaches, by_default)
 
 
 def test_what_every_vf_has() -> None:
     settings = Settings(vf={"vlan": 7, "trust": True, "mtu": 9000}, unhealthy=Unhealthy.GIVE_UP)
-    made = rules(settings, Trust(accepted=frozenset()), cdi_refusal="")
+    made = make_rules(settings, Trust(accepted=frozenset()), (), cdi_refusal="")
     assert made.netdev.settings == VfSettings(config=VfConfig(vlan=7, trust=True), mtu=9000)
     assert made.unhealthy is Unhealthy.GIVE_UP
 
@@ -146,9 +150,9 @@ def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
     settings = Settings(assignments=(Form.MANUAL,), attach=AttachBy.CNI)
     check(settings)
     assert not attaches(settings)
-    made = rules(settings, read_trust(settings), cdi_refusal="").netdev
+    made = netdev_policy(settings)
     assert (made.attaches, made.by_cni) == (False, True)
-    assert not rules(Settings(assignments=(Form.MANUAL,)), Trust(accepted=frozenset()), cdi_refusal="").netdev.by_cni
+    assert not netdev_policy(Settings(assignments=(Form.MANUAL,))).by_cni
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ WELL = CardsSeen(
     on_bus=(gpu(0).bdf, gpu(1).bdf),
     loaded=True,
     module_version=VERSION,
-    nvml=NvmlSeen(library_version=VERSION, driver=Driver(version=VERSION, control=CONTROL), gpus=(gpu(0), gpu(1))),
+    nvml=NvmlSeen(
+        library_version=VERSION, driver=Driver(vendor="nvidia", version=VERSION, control=CONTROL), gpus=(gpu(0), gpu(1))
+    ),
 )
 NOTHING = CardsSeen(nvml=NvmlSeen(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
 

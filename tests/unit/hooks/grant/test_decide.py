@@ -8,21 +8,25 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hooks.forms.annotations import Trust
-from hooks.grant.decide import Answer, Rules, View, decide
-from hooks.grant.netdev import NetdevPolicy
+from hooks.grant.cards import UnassignedPolicy
+from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import NCCL_IB_HCA, RdmaInjection
 from hooks.grant.unwell import Unhealthy
+from hooks.isolation.unenforced import Unenforced
+from hooks.model.answer import Answer
 from hooks.model.assignment import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
-from hooks.model.attachment import VfConfig, VfSettings, WantedVf
+from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
+from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, HeldBy, parse_annotation
 from hooks.model.holding import Holding
-from hooks.vendors.nvidia.hide import UnassignedPolicy
-from hooks.vendors.nvidia.inject import VISIBLE_DEVICES, VOID, GpuInjection, GpuMode
+from hooks.vendors.nvidia.hide import VOID
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GRANT, NOTHING, ContainerId, PodUid, SandboxId
-from protos.hook.v1 import hook_pb2
 from tests.fakes.holders import BOOT, NOW
 from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
 
@@ -33,7 +37,8 @@ RULES = Rules(
     trust=Trust(accepted=frozenset({Form.MANUAL})),
     pod=PodPolicy(),
     unassigned=UnassignedPolicy(),
-    gpu=GpuInjection(mode=GpuMode.DEVICES),
+    vendors=(Nvidia(),),
+    isolation=Unenforced(),
     rdma=RdmaInjection(),
 )
 CENTRAL = replace(RULES, trust=Trust(accepted=frozenset({Form.UNSIGNED})))
@@ -50,9 +55,9 @@ def ask(
     privileged: bool = False,
     env: tuple[str, ...] = (),
 ) -> Answer | Refusal:
-    pod = hook_pb2.PodSandbox(id=sandbox, name="p", namespace="default", uid=POD, annotations=annotations)
-    names = [hook_pb2.EnvVar(name=one) for one in env]
-    return decide(pod, hook_pb2.Container(name=name, privileged=privileged, env=names), rules, view)
+    pod = Sandbox(id=sandbox, name="p", namespace="default", uid=POD, annotations=annotations or {})
+    names = tuple(EnvVar(one) for one in env)
+    return decide(pod, Container(name=name, privileged=privileged, env=names), rules, view)
 
 
 def answered(*args: object, **kwargs: object) -> Answer:
@@ -164,19 +169,17 @@ def test_env_of_the_users_own_is_known() -> None:
 
 def test_a_container_that_the_assignment_does_not_name_sees_no_card() -> None:
     answer = answered(central(train=0), rules=CENTRAL, name="side")
-    env = [hook_pb2.EnvUpsert(name=VISIBLE_DEVICES, value=VOID)]
-    assert answer == Answer(adjustment=hook_pb2.Adjustment(env=env, annotations={GRANT: NOTHING}))
+    env = (EnvVar(VISIBLE_DEVICES, VOID),)
+    assert answer == Answer(adjustment=Adjustment(env=env, annotations={GRANT: NOTHING}))
     bare = replace(CENTRAL, unassigned=UnassignedPolicy(hide=False))
-    assert answered(central(train=0), rules=bare, name="side") == Answer(
-        adjustment=hook_pb2.Adjustment(annotations={GRANT: NOTHING})
-    )
+    assert answered(central(train=0), rules=bare, name="side") == Answer(adjustment=Adjustment(annotations={GRANT: NOTHING}))
 
 
 def test_a_container_that_could_not_be_found_again_is_refused() -> None:
     assert reason({"lading.dev/gpus": "0"}, name="") is Reason.CONTAINER_UNNAMED
     assert answered({"lading.dev/gpus.train": "0"}, name="").grant is None
-    unknown = hook_pb2.PodSandbox(annotations={"lading.dev/gpus": "0"})
-    answer = decide(unknown, hook_pb2.Container(name="train"), RULES, VIEW)
+    unknown = Sandbox(annotations={"lading.dev/gpus": "0"})
+    answer = decide(unknown, Container(name="train"), RULES, VIEW)
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.CONTAINER_UNNAMED
 
@@ -213,7 +216,7 @@ def test_a_pod_that_can_not_be_served() -> None:
 
 def test_a_device_that_can_not_be_injected_is_no_grant() -> None:
     """The choice was possible, the injection is not: nothing may be recorded."""
-    rules = replace(RULES, gpu=GpuInjection(mode=GpuMode.CDI, cdi_refusal="too old"))
+    rules = replace(RULES, vendors=(Nvidia(mode=GpuMode.CDI),), cdi_refusal="too old")
     assert reason({"lading.dev/gpus": "0"}, rules=rules) is Reason.CDI_UNAVAILABLE
 
 

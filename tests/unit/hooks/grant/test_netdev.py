@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.grant.netdev import NetdevPolicy, decide_netdevs, merge_settings
+from hooks.grant.netdev import decide_netdevs, merge_settings
 from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
-from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, WantedVf
+from hooks.model.attachment import NetdevPolicy, Route, VfConfig, VfLinkState, VfSettings, WantedVf
+from hooks.model.container import Sandbox
 from hooks.model.inventory import Vf
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
 from tests.unit.hooks.inventories import inventory, vf
 
 ETHERNET = replace(vf(0), link_layer="Ethernet", netdev="eth0")
@@ -30,7 +30,7 @@ def decide(
     named = vfs[: len(vfs) - by_number]
     requests = tuple(VfRequest(name=one.bdf, netdev=netdev, settings=settings or VfSettings()) for one in named)
     devices = Devices(vfs=tuple(GrantedVf(bdf=one.bdf, ifname="net7" if one is ETHERNET else "") for one in vfs))
-    sandbox = hook_pb2.PodSandbox(id="s0", uid="pod-1", name="p", namespace="default", host_network=host_network)
+    sandbox = Sandbox(id="s0", uid="pod-1", name="p", namespace="default", host_network=host_network)
     return decide_netdevs(sandbox, ContainerRequest(vfs=requests, any_vfs=by_number), devices, NODE, policy)
 
 

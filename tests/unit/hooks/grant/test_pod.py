@@ -2,48 +2,49 @@ import pytest
 
 from hooks.grant.pod import PodPolicy, check_pod
 from hooks.model.assignment import ContainerRequest, GpuRequest, VfRequest
+from hooks.model.container import Container, Device, EnvVar, Sandbox
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
 
 GPU = ContainerRequest(gpus=(GpuRequest(name="0"),))
 VF = ContainerRequest(vfs=(VfRequest(name="mlx5_1"),))
 ANY_VF = ContainerRequest(any_vfs=1)
-PLAIN = hook_pb2.Container(name="train")
-NVIDIA = hook_pb2.Container(devices=[hook_pb2.Device(container_path="/dev/nvidia0", host_path="/dev/nvidia0")])
-UVERBS = hook_pb2.Container(devices=[hook_pb2.Device(container_path="/dev/infiniband/uverbs0", host_path="x")])
-SYS_ADMIN = hook_pb2.Container(sys_admin=True)
-PRIVILEGED = hook_pb2.Container(privileged=True)
-WITH_UUID = hook_pb2.Container(env=[hook_pb2.EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="GPU-1")])
+PLAIN = Container(name="train")
+NVIDIA = Container(devices=(Device("/dev/nvidia0", "/dev/nvidia0"),))
+UVERBS = Container(devices=(Device("/dev/infiniband/uverbs0", "x"),))
+SYS_ADMIN = Container(sys_admin=True)
+PRIVILEGED = Container(privileged=True)
+WITH_UUID = Container(env=(EnvVar("NVIDIA_VISIBLE_DEVICES", "GPU-1"),))
 
 
 def reason(
     request: ContainerRequest,
-    container: hook_pb2.Container = PLAIN,
-    sandbox: hook_pb2.PodSandbox | None = None,
+    container: Container = PLAIN,
+    sandbox: Sandbox | None = None,
     policy: PodPolicy | None = None,
 ) -> Reason | None:
-    refusal = check_pod(sandbox or hook_pb2.PodSandbox(), container, request, policy or PodPolicy())
+    refusal = check_pod(sandbox or Sandbox(), container, request, policy or PodPolicy(), [Nvidia()])
     return refusal.reason if refusal else None
 
 
 def test_a_plain_pod() -> None:
     for request in (GPU, VF, ANY_VF):
         assert reason(request) is None
-        assert reason(request, sandbox=hook_pb2.PodSandbox(runtime_handler="nvidia", privileged=True)) is None
+        assert reason(request, sandbox=Sandbox(runtime_handler="nvidia")) is None
 
 
 def test_containers_without_an_assignment_are_never_refused() -> None:
-    sandbox = hook_pb2.PodSandbox(runtime_handler="kata", user_namespace=True)
-    both = hook_pb2.Container(privileged=True, devices=NVIDIA.devices)
+    sandbox = Sandbox(runtime_handler="kata", user_namespace=True)
+    both = Container(privileged=True, devices=NVIDIA.devices)
     assert reason(ContainerRequest(), both, sandbox) is None
 
 
 @pytest.mark.parametrize("handler", ["kata", "kata-qemu", "runsc", "gvisor-debug"])
 def test_runtimes_with_another_kernel(handler: str) -> None:
-    sandbox = hook_pb2.PodSandbox(runtime_handler=handler)
+    sandbox = Sandbox(runtime_handler=handler)
     assert reason(VF, sandbox=sandbox) == Reason.RUNTIME_HANDLER
     assert reason(VF, sandbox=sandbox, policy=PodPolicy(unsupported_handlers=())) is None
-    assert reason(VF, sandbox=hook_pb2.PodSandbox(runtime_handler="my-" + handler)) is None
+    assert reason(VF, sandbox=Sandbox(runtime_handler="my-" + handler)) is None
 
 
 def test_privileged_containers() -> None:
@@ -58,7 +59,7 @@ def test_containers_that_open_every_device_by_a_capability() -> None:
 
 
 def test_user_namespaces() -> None:
-    assert reason(GPU, sandbox=hook_pb2.PodSandbox(user_namespace=True)) == Reason.USER_NAMESPACE
+    assert reason(GPU, sandbox=Sandbox(user_namespace=True)) == Reason.USER_NAMESPACE
 
 
 def test_a_device_plugin_gives_the_same_kind() -> None:
@@ -72,5 +73,5 @@ def test_a_device_plugin_gives_the_same_kind() -> None:
 def test_a_uuid_in_the_environment_is_a_plugins_only_where_one_serves_the_node() -> None:
     assert reason(GPU, WITH_UUID) is None
     assert reason(GPU, WITH_UUID, policy=PodPolicy(coexist=True)) == Reason.DEVICE_PLUGIN_CONFLICT
-    every = hook_pb2.Container(env=[hook_pb2.EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")])
+    every = Container(env=(EnvVar("NVIDIA_VISIBLE_DEVICES", "all"),))
     assert reason(GPU, every, policy=PodPolicy(coexist=True)) is None

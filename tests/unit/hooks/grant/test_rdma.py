@@ -4,9 +4,9 @@ import pytest
 
 from hooks.grant.rdma import RdmaInjection, adjust_vfs, pcidevice_name
 from hooks.model.assignment import Devices, GrantedVf, Refusal
+from hooks.model.container import Adjustment
 from hooks.model.inventory import Inventory
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
 from tests.unit.hooks.inventories import inventory, vf
 
 NODE = inventory(vfs=tuple(vf(i) for i in range(4)))
@@ -14,20 +14,18 @@ PLAIN = RdmaInjection()
 TWO = Devices(vfs=(GrantedVf(bdf=vf(3).bdf), GrantedVf(bdf=vf(0).bdf)))
 
 
-def adjust(
-    injection: RdmaInjection = PLAIN, user_env: frozenset[str] = frozenset(), node: Inventory = NODE
-) -> hook_pb2.Adjustment:
+def adjust(injection: RdmaInjection = PLAIN, user_env: frozenset[str] = frozenset(), node: Inventory = NODE) -> Adjustment:
     result = adjust_vfs(TWO, node, injection, user_env)
-    assert isinstance(result, hook_pb2.Adjustment), result
+    assert isinstance(result, Adjustment), result
     return result
 
 
-def env(adjustment: hook_pb2.Adjustment) -> dict[str, str]:
+def env(adjustment: Adjustment) -> dict[str, str]:
     return {upsert.name: upsert.value for upsert in adjustment.env}
 
 
 def test_no_vfs_no_adjustment() -> None:
-    assert adjust_vfs(Devices(), NODE, PLAIN, frozenset()) == hook_pb2.Adjustment()
+    assert adjust_vfs(Devices(), NODE, PLAIN, frozenset()) == Adjustment()
 
 
 def test_verbs_nodes_by_their_own_number() -> None:

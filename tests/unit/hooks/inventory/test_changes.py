@@ -14,6 +14,7 @@ def gpu(
     uuid: str, unhealthy: str = "", *, index: int = 0, pids: tuple[int, ...] = (), mig: tuple[MigInstance, ...] = ()
 ) -> Gpu:
     return Gpu(
+        vendor="nvidia",
         uuid=GpuUuid(uuid),
         bdf=PciAddress("0000:1a:00.0"),
         index=index,

@@ -6,6 +6,7 @@ import pytest
 
 from hooks.inventory.read import read_inventory
 from hooks.model.inventory import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.build import SimNode
@@ -36,6 +37,7 @@ def expected(node: SimNode) -> Inventory:
     numa = {endpoint.bdf: bridge.numa if bridge.numa >= 0 else None for bridge, endpoint in node.profile.endpoints}
     gpus = tuple(
         Gpu(
+            vendor="nvidia",
             uuid=GpuUuid(gpu.uuid),
             bdf=PciAddress(bdf),
             index=index,
@@ -105,11 +107,11 @@ def expected(node: SimNode) -> Inventory:
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.json")))
 def test_built_node_is_read_back(build_node: BuildNode, fake_nvml: Path, name: str) -> None:
     node = build_node(name)
-    inventory = read_inventory(node.root, nvml_library=fake_nvml)
+    inventory = read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)])
     assert inventory.problems == ()
     assert (inventory.gpus, inventory.pfs) == (expected(node).gpus, expected(node).pfs)
-    assert inventory.driver is not None
-    assert [(control.path, control.major, control.minor) for control in inventory.driver.control] == [
+    (driver,) = inventory.drivers
+    assert [(control.path, control.major, control.minor) for control in driver.control] == [
         ("/dev/nvidiactl", 195, 255),
         ("/dev/nvidia-uvm", 507, 0),
         ("/dev/nvidia-uvm-tools", 507, 1),
@@ -122,17 +124,17 @@ def test_driver_files_of_another_version_are_a_problem(build_node: BuildNode, fa
     (tmp_path / "driver/usr/lib64/libcuda.so.560.35.03").touch()
     (tmp_path / "driver/usr/bin").mkdir()
     (tmp_path / "driver/usr/bin/nvidia-smi").touch()
-    root, driver = build_node("workstation").root, str(tmp_path / "driver")
-    inventory = read_inventory(root, nvml_library=fake_nvml, driver_root=driver, driver_files=True)
-    assert inventory.driver
-    assert inventory.driver.mounts == ()
-    assert [inventory.driver.version in problem and "560.35.03" in problem for problem in inventory.problems] == [True]
+    root, driver_root = build_node("workstation").root, str(tmp_path / "driver")
+    inventory = read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml, driver_root=driver_root)])
+    (driver,) = inventory.drivers
+    assert driver.mounts == ()
+    assert [driver.version in problem and "560.35.03" in problem for problem in inventory.problems] == [True]
 
 
 def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = build_node({"name": "bare"})
     monkeypatch.delenv("FAKE_NVML_STATE")
-    assert read_inventory(node.root, nvml_library=fake_nvml) == Inventory()
+    assert read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]) == Inventory()
 
 
 @pytest.mark.parametrize("gone", ["sys", "proc", "dev"])
@@ -140,7 +142,7 @@ def test_a_folder_that_is_no_host_root(tmp_path: Path, gone: str) -> None:
     for part in {"sys", "proc", "dev"} - {gone}:
         (tmp_path / part).mkdir()
     with pytest.raises(HostError) as caught:
-        read_inventory(tmp_path, nvml_library=None)
+        read_inventory(tmp_path, vendors=[Nvidia(nvml_library=None)])
     assert str(tmp_path / gone) in str(caught.value)
 
 
@@ -148,4 +150,4 @@ def test_unreadable_sysfs_is_an_error_not_an_empty_inventory(tmp_path: Path) -> 
     for part in ("sys/bus/pci", "proc/devices", "dev"):
         (tmp_path / part).mkdir(parents=True)  # proc/devices is a folder: EISDIR
     with pytest.raises(HostError):
-        read_inventory(tmp_path, nvml_library=None)
+        read_inventory(tmp_path, vendors=[Nvidia(nvml_library=None)])

@@ -12,6 +12,7 @@ from hooks.inventory import watch as watch_module
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.model.inventory import Inventory
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import HostError
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.conftest import BuildNode
@@ -199,7 +200,7 @@ def test_a_new_node_in_dev_is_seen_without_the_poll(tmp_path: Path, monkeypatch:
 
     async def scenario() -> None:
         seen = Seen()
-        watch = watching(read, seen, folders=watched_folders(tmp_path))
+        watch = watching(read, seen, folders=watched_folders(tmp_path, [Nvidia()]), names=Nvidia.device_names)
         await watch.start()
         (tmp_path / "dev/nvidia0").touch()
         await seen.until(lambda: watch.current == named("nvidia0"))
@@ -221,7 +222,11 @@ def test_gpu_lost_and_back_on_a_node(build_node: BuildNode, fake_nvml: Path) -> 
 
     async def scenario() -> None:
         seen = Seen()
-        watch = watching(lambda: read_inventory(node.root, nvml_library=fake_nvml), seen, folders=watched_folders(node.root))
+        watch = watching(
+            lambda: read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]),
+            seen,
+            folders=watched_folders(node.root, [Nvidia()]),
+        )
         await watch.start()
         well = watch.current
         assert well is not None

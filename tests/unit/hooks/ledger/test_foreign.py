@@ -16,6 +16,7 @@ ID = "c0ffee" + "0" * 58
 BURSTABLE, BESTEFFORT = "/kubepods.slice/kubepods-burstable.slice", "/kubepods.slice/kubepods-besteffort.slice"
 
 GPU = Gpu(
+    vendor="nvidia",
     uuid=gpu_uuid(0),
     bdf=PciAddress("0000:1b:00.0"),
     index=0,

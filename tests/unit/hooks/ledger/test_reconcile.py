@@ -27,7 +27,7 @@ def settle(
     now: int = NOW,
 ) -> Actions:
     return reconcile(
-        grants, tombstones or {}, sandboxes, containers, now=now, boot_id=BOOT, busy=busy, stopped=stopped, attached=attached
+        grants, tombstones or {}, sandboxes, containers, now=now, boot_id=BOOT, busy=busy, stopped=stopped, not_back=attached
     )
 
 

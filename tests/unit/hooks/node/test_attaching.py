@@ -5,25 +5,26 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hooks.grant.decide import Answer, Rules
-from hooks.grant.netdev import NetdevPolicy
+from hooks.attach.preparer import Operation, VfPreparer
+from hooks.grant.decide import Rules
 from hooks.grant.unwell import Unhealthy
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import parse_attachments
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history
+from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.attachment import Step, VfSettings
+from hooks.model.attachment import NetdevPolicy, Step, VfSettings
+from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import Inventory, Vf
-from hooks.node.attaching import Operation
 from hooks.node.node import Node
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
-from protos.hook.v1 import hook_pb2
 from tests.fakes import holders
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT
@@ -33,7 +34,8 @@ from tests.unit.hooks.inventories import inventory
 from tests.unit.hooks.node.test_node import RULES as NO_NETDEVS
 from tests.unit.runtimeproxy.conftest import Records
 
-RULES = replace(NO_NETDEVS, netdev=NetdevPolicy(attaches=True, by_default=True))
+POLICY = NetdevPolicy(attaches=True, by_default=True)
+RULES = replace(NO_NETDEVS, netdev=POLICY)
 TWO = {"lading.dev/vfs": "2"}
 
 
@@ -48,6 +50,7 @@ HOME = inventory(vfs=tuple(vf(i) for i in range(4)))
 
 class Rig:
     attacher: FakeAttacher
+    vfs: VfPreparer
 
     def __init__(self, folder: Path, log: Log) -> None:
         self.folder = folder
@@ -61,6 +64,12 @@ class Rig:
     async def node(self) -> AsyncIterator[Node]:
         with Ledger.open(self.folder / "state" / "node.db") as ledger:
             self.attacher = FakeAttacher(ledger.journal)
+            self.vfs = VfPreparer(
+                journal=ledger.journal,
+                attacher=self.attacher,
+                policy=self.rules.netdev,
+                moved=lambda what, _, succeeded: self.told.append((what, succeeded)),
+            )
             node = Node(
                 ledger=ledger,
                 runtime=self.runtime,
@@ -69,15 +78,14 @@ class Rig:
                 log=self.log,
                 rules=lambda: self.rules,
                 reconcile_interval_s=3600.0,
-                attacher=self.attacher,
+                preparers=(self.vfs,),
             )
-            node.vfs.told = lambda what, _, succeeded: self.told.append((what, succeeded))
             node.watch = InventoryWatch(
                 lambda: self.devices, on_change=node.inventory_changed, on_failure=node.inventory_failed
             )
             await node.watch.start()
             try:
-                await node._reconcile()
+                await node.reconcile()
                 yield node
             finally:
                 await node.watch.close()
@@ -88,19 +96,22 @@ class Rig:
         await node.watch.refresh_now()
 
 
-def sandbox_of(
-    pod: str, sandbox: str, annotations: dict[str, str] | None = None, *, host_network: bool = False
-) -> hook_pb2.PodSandbox:
+def sandbox_of(pod: str, sandbox: str, annotations: dict[str, str] | None = None, *, host_network: bool = False) -> Sandbox:
     name, said = f"name-of-{pod}", annotations or TWO
-    return hook_pb2.PodSandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=said, host_network=host_network)
+    return Sandbox(id=sandbox, uid=pod, name=name, namespace="default", annotations=said, host_network=host_network)
 
 
-async def ask(node: Node, sandbox: hook_pb2.PodSandbox, name: str = "train") -> Answer | Refusal:
-    """As the service does."""
-    answer = node.adjust_container(sandbox, hook_pb2.Container(name=name))
-    if isinstance(answer, Answer) and answer.attach:
-        return await node.attach_vfs(sandbox, answer)
-    return answer
+async def ask(node: Node, sandbox: Sandbox, name: str = "train") -> Answer | Refusal:
+    """As a front end does."""
+    answer = node.adjust_container(sandbox, Container(name=name))
+    return answer if isinstance(answer, Answer | Refusal) else await answer
+
+
+async def stop(node: Node, sandbox: Sandbox) -> None:
+    """Ask before the runtime stops a sandbox that has VFs."""
+    undone = node.stopping(sandbox)
+    assert undone is not None
+    await undone
 
 
 async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "train") -> str:
@@ -108,7 +119,7 @@ async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "trai
     assert isinstance(answer, Answer), answer
     container = rig.runtime.create(sandbox, name, wears=answer.adjustment.annotations[GRANT])
     rig.runtime._containers[container].annotations[ATTACHMENTS] = answer.adjustment.annotations[ATTACHMENTS]
-    node.container_created(sandbox_of(pod, sandbox), hook_pb2.Container(name=name, id=container))
+    node.container_created(sandbox_of(pod, sandbox), Container(name=name, id=container))
     return container
 
 
@@ -228,7 +239,7 @@ def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records
             sandbox = rig.runtime.run("pod-1")
             container = await create(rig, node, "pod-1", sandbox)
             await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
-            await node._reconcile()
+            await node.reconcile()
             assert node.inventory == HOME
             assert node.unwell == ()
             rig.runtime.exit(container)
@@ -273,23 +284,42 @@ def test_what_somebody_else_moved_is_looked_at_twice_and_then_not_given(play: Pl
             stale = inventory(vfs=(vf(0, netdev=""), *(vf(i) for i in (1, 2, 3))))
             assert node.watch is not None
             node.watch._current = stale  # it was away when that was read, and is back
-            await node._reconcile()
-            assert node.vfs.strays == frozenset()
+            await node.reconcile()
+            assert rig.vfs.strays == frozenset()
             await rig.look(node, vf(0, netdev=""), vf(1), vf(2), vf(3))
-            await node._reconcile()
-            await node._reconcile()
-            assert node.vfs.strays == {BDFS[0]}
+            await node.reconcile()
+            await node.reconcile()
+            assert rig.vfs.strays == {BDFS[0]}
             assert [told["device"] for told in records.fields(Event.VF_UNKNOWN_HOLDER)] == [BDFS[0]]
             assert isinstance(await ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))), Answer)
             assert given(node, "pod-1") == BDFS[1:3]
             named = sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": BDFS[0]})
             assert reason(await ask(node, named)) is Reason.DEVICE_UNHEALTHY
             await rig.look(node, vf(0), vf(1, netdev=""), vf(2, netdev=""), vf(3))
-            await node._reconcile()
-            assert node.vfs.strays == frozenset()
+            await node.reconcile()
+            assert rig.vfs.strays == frozenset()
             await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
-            await node._reconcile()
+            await node.reconcile()
             assert len(records.fields(Event.VF_UNKNOWN_HOLDER)) == 2  # it went again
+
+    play(scenario)
+
+
+def test_the_time_that_is_reported_is_that_of_deciding_and_not_of_attaching(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        now, reported = [0.0], list[float]()
+        monkeypatch.setattr("hooks.node.node.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
+        async with rig.node() as node:
+            node.answered = lambda _, seconds: reported.append(seconds)
+            rig.attacher.pause()
+            asked = asyncio.create_task(ask(node, sandbox_of("pod-1", rig.runtime.run("pod-1"))))
+            await asyncio.sleep(0)
+            now[0] += 7.0
+            rig.attacher.go_on()
+            assert isinstance(await asked, Answer)
+            assert reported == [0.0]
 
     play(scenario)
 
@@ -302,15 +332,13 @@ def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             await create(rig, node, "pod-1", sandbox)
-            node.stopping(sandbox_of("pod-1", sandbox))
-            assert node.has_vfs(sandbox_of("pod-1", sandbox))
-            await node.give_back_vfs(sandbox_of("pod-1", sandbox))
+            await stop(node, sandbox_of("pod-1", sandbox))
             assert rows(node) == {}
             assert rig.told[-1] == (Operation.RELEASE, True)
             rig.runtime.stop(sandbox)
             node.stopped(sandbox_of("pod-1", sandbox))
             rig.runtime.run("another")
-            await node._reconcile()
+            await node.reconcile()
             assert node.ledger.grants() == ()
 
     play(scenario)
@@ -318,20 +346,19 @@ def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
 
 def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes longer goes on, and its grant stays until it is done; then it goes without another minute."""
-    monkeypatch.setattr("hooks.node.attaching.STOP_WAIT_S", 0.01)
+    monkeypatch.setattr("hooks.attach.preparer.STOP_WAIT_S", 0.01)
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
             rig.runtime.run("another")
             await create(rig, node, "pod-1", sandbox)
-            node.stopping(sandbox_of("pod-1", sandbox))
             rig.attacher.pause()
-            await node.give_back_vfs(sandbox_of("pod-1", sandbox))
+            await stop(node, sandbox_of("pod-1", sandbox))
             assert rig.told[-1] == (Operation.RELEASE, False)
             rig.runtime.stop(sandbox)
             node.stopped(sandbox_of("pod-1", sandbox))
-            comparing = asyncio.create_task(node._reconcile())
+            comparing = asyncio.create_task(node.reconcile())
             await until(lambda: len(rig.attacher.reconciled) > 1)
             assert given(node, "pod-1") == BDFS[:2]
             assert node._ending
@@ -373,7 +400,7 @@ def test_lists_that_failed_or_are_empty_release_nothing(play: Play, down: bool) 
             await create(rig, node, "pod-1", sandbox)
             rig.runtime.down = down
             rig.runtime.remove(sandbox)
-            await node._reconcile()
+            await node.reconcile()
             assert set(rows(node)) == set(BDFS[:2])
 
     play(scenario)
@@ -387,7 +414,7 @@ def test_what_had_begun_to_be_released_needs_no_list(play: Play) -> None:
             rig.runtime.remove(sandbox)
             begun = node.ledger.journal.rows()[0]
             node.ledger.journal.reach(begun.bdf, begun.generation, Step.RESTORING)
-            await node._reconcile()
+            await node.reconcile()
             assert set(rows(node)) == set(BDFS[:2]) - {begun.bdf}
 
     play(scenario)
@@ -401,7 +428,7 @@ def test_the_attacher_is_told_who_is_ready_and_who_lives(play: Play) -> None:
             rig.runtime.stop(other, but=kept)
             exited = rig.runtime.create(one, "train")
             rig.runtime.exit(exited)
-            await node._reconcile()
+            await node.reconcile()
             ready, live, unheld = rig.attacher.reconciled[-1]
             assert ready == {SandboxId(one), SandboxId(empty)}
             assert live == {SandboxId(other)}
@@ -417,7 +444,7 @@ def test_lists_say_nothing_of_what_was_begun_while_they_were_made(play: Play) ->
             before = {row.generation for row in node.ledger.journal.rows()}
             asked = rig.runtime.asked
             rig.runtime.pause()
-            comparing = asyncio.create_task(node._reconcile())
+            comparing = asyncio.create_task(node.reconcile())
             await until(lambda: rig.runtime.asked > asked)
             await ask(node, sandbox_of("pod-2", "s9"))
             rig.runtime.go_on()
@@ -480,7 +507,7 @@ def test_or_gives_it_up_for_another_and_it_comes_back(play: Play, records: Recor
             assert given(node, "pod-1") == [BDFS[0], BDFS[2]]
             assert set(rows(node)) == set(BDFS[:3])
             assert node._ending
-            await node._reconcile()
+            await node.reconcile()
             assert set(rows(node)) == {BDFS[0], BDFS[2]}
             assert len(records.fields(Event.GRANT_RELEASED)) == 1
             first, second = read_history(node.ledger.path)
@@ -515,7 +542,7 @@ def test_rows_of_a_node_that_attaches_nothing_any_more_still_hold(play: Play) ->
             node.ledger.journal.begin(row)
             assert reason(await ask(node, sandbox_of("pod-1", "s1", {"lading.dev/vfs": BDFS[0]}))) is Reason.DEVICE_HELD
             assert rows(node) == {BDFS[0]: Step.ATTACHED}
-            await node.give_back_vfs(sandbox_of("pod-9", row.sandbox))
+            await stop(node, sandbox_of("pod-9", row.sandbox))
             assert rows(node) == {}
 
     play(scenario)
@@ -560,10 +587,10 @@ def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Pl
             rig.runtime.create(sandbox, "train", wears=answer.adjustment.annotations[GRANT])
             node.stopping(sandbox_of("p1", sandbox))
             rig.runtime.stop(sandbox)
-            await node._reconcile()
+            await node.reconcile()
             assert given(node, "p1")
             node.stopped(sandbox_of("p1", sandbox))
-            await node._reconcile()
+            await node.reconcile()
             assert not given(node, "p1")
 
     play(scenario)
@@ -577,8 +604,8 @@ def test_a_stop_that_nobody_waits_for_any_more_holds_no_vf(play: Play, monkeypat
             assert isinstance(await ask(node, sandbox_of("p1", sandbox)), Answer)
             node.stopping(sandbox_of("p1", sandbox))
             rig.runtime.stop(sandbox)
-            monkeypatch.setattr("hooks.node.node.STOPPING_S", -1.0)
-            await node._reconcile()
+            monkeypatch.setattr("hooks.node.life.STOPPING_S", -1.0)
+            await node.reconcile()
             assert not given(node, "p1")
 
     play(scenario)
@@ -592,14 +619,13 @@ def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys
         rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
         async with rig.node() as node:
             await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
-            await node._reconcile()
-            assert (len(rows(node)), node.vfs.strays, node.unwell) == (2, frozenset(), ())
-            node.stopping(sandbox_of("p1", sandbox))
-            await node.give_back_vfs(sandbox_of("p1", sandbox))
+            await node.reconcile()
+            assert (len(rows(node)), rig.vfs.strays, node.unwell) == (2, frozenset(), ())
+            await stop(node, sandbox_of("p1", sandbox))
             assert rows(node) == {}
             rig.runtime.stop(sandbox)
             node.stopped(sandbox_of("p1", sandbox))
-            await node._reconcile()
+            await node.reconcile()
             assert not given(node, "p1")
 
     play(scenario)
@@ -622,13 +648,13 @@ def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play)
                 node.ledger.journal.forget(row.bdf, row.generation)  # as before its first step
             rig.runtime.stop(sandbox)
             node.clock = lambda: 10**10
-            await node._reconcile()
-            await node._reconcile()
+            await node.reconcile()
+            await node.reconcile()
             assert given(node, "p1")
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            await node._reconcile()
-            await node._reconcile()
+            await node.reconcile()
+            await node.reconcile()
             assert not given(node, "p1")
 
     play(scenario)

@@ -13,25 +13,29 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from hooks.attach.preparer import VfPreparer
 from hooks.forms.annotations import Trust
-from hooks.grant.decide import Answer, Rules
+from hooks.grant.cards import UnassignedPolicy
+from hooks.grant.decide import Rules
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.inventory.watch import InventoryWatch
+from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.period import Began, End
 from hooks.ledger.store import Ledger, read_history
+from hooks.model.answer import Answer
 from hooks.model.assignment import Form, Refusal
+from hooks.model.attachment import NetdevPolicy
+from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import DriverMount, Inventory
 from hooks.node import node as node_module
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
-from hooks.vendors.nvidia.hide import UnassignedPolicy
-from hooks.vendors.nvidia.inject import GpuInjection, GpuMode
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid, SandboxId
-from protos.hook.v1 import hook_pb2
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
@@ -46,7 +50,8 @@ RULES = Rules(
     trust=Trust(accepted=frozenset({Form.MANUAL})),
     pod=PodPolicy(),
     unassigned=UnassignedPolicy(),
-    gpu=GpuInjection(mode=GpuMode.DEVICES),
+    vendors=(Nvidia(),),
+    isolation=Unenforced(),
     rdma=RdmaInjection(),
 )
 
@@ -72,7 +77,7 @@ class Rig:
                 log=self.log,
                 rules=lambda: self.rules,
                 reconcile_interval_s=3600.0,
-                attacher=FakeAttacher(ledger.journal),
+                preparers=(VfPreparer(journal=ledger.journal, attacher=FakeAttacher(ledger.journal), policy=NetdevPolicy()),),
                 clock=self.clock,
             )
             watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
@@ -86,14 +91,17 @@ class Rig:
     def ask(
         self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train"
     ) -> Answer | Refusal:
-        return node.adjust_container(_sandbox(pod, sandbox, annotations), hook_pb2.Container(name=name))
+        """Ask for what is answered at once."""
+        answer = node.adjust_container(_sandbox(pod, sandbox, annotations), Container(name=name))
+        assert isinstance(answer, Answer | Refusal)
+        return answer
 
     def create(self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train") -> str:
         """A whole CreateContainer: asked, made with what was answered, told. The container's id."""
         answer = self.ask(node, pod, sandbox, annotations, name)
         assert isinstance(answer, Answer), answer
         container = self.runtime.create(sandbox, name, wears=answer.adjustment.annotations.get("lading.dev/grant"))
-        node.container_created(_sandbox(pod, sandbox), hook_pb2.Container(name=name, id=container))
+        node.container_created(_sandbox(pod, sandbox), Container(name=name, id=container))
         return container
 
     def stop(self, node: Node, pod: str, sandbox: str, *, but: str = "") -> None:
@@ -102,8 +110,8 @@ class Rig:
         node.stopped(_sandbox(pod, sandbox))
 
 
-def _sandbox(pod: str, sandbox: str, annotations: dict[str, str] | None = None) -> hook_pb2.PodSandbox:
-    return hook_pb2.PodSandbox(id=sandbox, uid=pod, name=f"name-of-{pod}", namespace="default", annotations=annotations)
+def _sandbox(pod: str, sandbox: str, annotations: dict[str, str] | None = None) -> Sandbox:
+    return Sandbox(id=sandbox, uid=pod, name=f"name-of-{pod}", namespace="default", annotations=annotations or {})
 
 
 Scenario = Callable[[Rig], Coroutine[None, None, None]]
@@ -130,6 +138,13 @@ def reason(answer: Answer | Refusal) -> Reason:
     return answer.reason
 
 
+async def after_reading(node: Node) -> Answer | Refusal:
+    """Ask for what is decided again after a new reading."""
+    answer = node.adjust_container(_sandbox("pod-1", "s0", GPU_0), Container(name="train"))
+    assert not isinstance(answer, Answer | Refusal)
+    return await answer
+
+
 async def until(true: Callable[[], bool]) -> None:
     while not true():  # noqa: ASYNC110  the node has no event to wait for, and the time is bounded by `play`
         await asyncio.sleep(0)
@@ -144,15 +159,15 @@ def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Record
     async def scenario(rig: Rig) -> None:
         rig.clock = lambda: NOW + 0.5
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             sandbox = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", sandbox)
             freed_after: list[float] = []
             node.released = freed_after.append
             rig.stop(node, "pod-1", sandbox)
-            assert await node._reconcile()
+            assert await node.reconcile()
             assert holders(node) == set()
-            assert node._stopped_pods == {}
+            assert not node.life.stopped
             (seconds,) = freed_after
             assert 0 <= seconds < 10
             (period,) = read_history(node.ledger.path)
@@ -167,11 +182,11 @@ def test_what_a_stopped_sandbox_held_is_free_at_once(play: Play, records: Record
 def test_a_sandbox_that_was_not_seen_to_stop_has_its_grace(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             sandbox = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", sandbox)
             rig.runtime.stop(sandbox)
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == {"pod-1"}
 
     play(scenario)
@@ -180,14 +195,14 @@ def test_a_sandbox_that_was_not_seen_to_stop_has_its_grace(play: Play) -> None:
 def test_a_pod_with_a_newer_sandbox_keeps_its_devices(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             old = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", old)
             rig.stop(node, "pod-1", old)
             new = rig.runtime.run("pod-1")
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == {"pod-1"}
-            assert node._stopped_pods == {}  # or it would be looked at every two seconds for as long as the pod lives
+            assert not node.life.stopped  # or it would be looked at every two seconds for as long as the pod lives
             answer = rig.ask(node, "pod-1", new)
             assert isinstance(answer, Answer)
             assert answer.reused
@@ -198,18 +213,18 @@ def test_a_pod_with_a_newer_sandbox_keeps_its_devices(play: Play) -> None:
 def test_a_stop_during_the_lists_is_not_forgotten(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             sandbox = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", sandbox)
             rig.runtime.pause()
-            comparing = asyncio.create_task(node._reconcile())
+            comparing = asyncio.create_task(node.reconcile())
             await asyncio.sleep(0)
             rig.stop(node, "pod-1", sandbox)
             rig.runtime.go_on()
             await comparing
             assert holders(node) == {"pod-1"}
-            assert set(node._stopped_pods) == {"pod-1"}
-            await node._reconcile()
+            assert node.life.stopped == {"pod-1"}
+            await node.reconcile()
             assert holders(node) == set()
 
     play(scenario)
@@ -218,15 +233,15 @@ def test_a_stop_during_the_lists_is_not_forgotten(play: Play) -> None:
 def test_a_container_that_outlives_its_sandbox_keeps_its_devices_until_it_exits(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             sandbox = rig.runtime.run("pod-1")
             container = rig.create(node, "pod-1", sandbox)
             rig.stop(node, "pod-1", sandbox, but=container)
-            await node._reconcile()
+            await node.reconcile()
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
-            assert set(node._stopped_pods) == {"pod-1"}  # it is looked at again soon
+            assert node.life.stopped == {"pod-1"}  # it is looked at again soon
             rig.runtime.exit(container)
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == set()
 
     play(scenario)
@@ -238,14 +253,14 @@ def test_a_failed_or_empty_list_releases_nothing(play: Play, down: bool) -> None
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             sandbox = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", sandbox)
             if down:
                 rig.stop(node, "pod-1", sandbox)
             rig.runtime.remove(sandbox)
             rig.runtime.down = down
-            assert await node._reconcile() is not down
+            assert await node.reconcile() is not down
             assert holders(node) == {"pod-1"}
 
     play(scenario)
@@ -264,7 +279,7 @@ def test_calls_are_answered_while_annotations_are_compared(play: Play, monkeypat
 
         monkeypatch.setattr(node_module, "find_bypassed", compared)
         async with rig.node() as node:
-            assert await node._reconcile()
+            assert await node.reconcile()
 
     play(scenario)
 
@@ -286,10 +301,10 @@ def test_a_container_that_was_answered_with_nothing_was_not_made_past_the_proxy(
             rig.create(node, "a", sandbox, asked_with, "side")
         rig.rules = replace(RULES, trust=Trust(accepted=frozenset({accepts})))
         async with rig.node() as node:  # a restart: only the container's annotation tells
-            assert await node._reconcile()
+            assert await node.reconcile()
             assert [one.pod for one in node.bypassed] == []
             rig.runtime.create(rig.runtime.run("b", GPU_0), "train")
-            assert await node._reconcile()
+            assert await node.reconcile()
             assert [one.pod for one in node.bypassed] == ["b"]
         assert [fields["pod_uid"] for fields in records.fields(Event.CONTAINER_BYPASSED)] == ["b"]
         assert Event.LEDGER_FAILED not in records.events()
@@ -302,12 +317,12 @@ def test_a_pod_that_is_being_answered_is_left_alone(play: Play) -> None:
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             old = rig.runtime.run("pod-1")
             rig.create(node, "pod-1", old)
             rig.stop(node, "pod-1", old)
             rig.runtime.pause()
-            comparing = asyncio.create_task(node._reconcile())
+            comparing = asyncio.create_task(node.reconcile())
             await asyncio.sleep(0)
             assert isinstance(rig.ask(node, "pod-1", rig.runtime.run("pod-1")), Answer)
             rig.runtime.go_on()
@@ -342,10 +357,10 @@ def test_each_outage_of_the_runtime_is_said_once(play: Play, records: Records) -
             for said in (1, 2):
                 rig.runtime.down = True
                 for _ in range(3):
-                    assert not await node._reconcile()
+                    assert not await node.reconcile()
                 assert records.events().count(Event.LEDGER_FAILED) == said
                 rig.runtime.down = False
-                assert await node._reconcile()
+                assert await node.reconcile()
 
     play(scenario)
 
@@ -354,17 +369,17 @@ def test_nothing_new_is_given_before_the_first_comparison(play: Play, records: R
     async def scenario(rig: Rig) -> None:
         kept, late = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             rig.create(node, "pod-1", kept)
         async with rig.node() as node:
             rig.runtime.down = True
-            assert not await node._reconcile()
+            assert not await node.reconcile()
             again = rig.ask(node, "pod-1", kept)
             assert isinstance(again, Answer)
             assert again.reused
             assert reason(rig.ask(node, "pod-2", late, {"lading.dev/gpus": "1"})) is Reason.NOT_RECONCILED
             rig.runtime.down = False
-            assert await node._reconcile()
+            assert await node.reconcile()
             assert isinstance(rig.ask(node, "pod-2", late, {"lading.dev/gpus": "1"}), Answer)
 
     play(scenario)
@@ -378,7 +393,7 @@ def test_what_the_ledger_lacks_is_adopted_from_the_runtime(play: Play, records: 
         container = rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=lost)
         card = replace(gpu(0), uuid=held_uuid(0))
         async with rig.node(inventory(gpus=(card,))) as node:
-            await node._reconcile()
+            await node.reconcile()
             (adopted,) = node.ledger.grants()
             assert (adopted.key, adopted.devices, [c.id for c in adopted.containers]) == (lost.key, lost.devices, [container])
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
@@ -395,10 +410,10 @@ def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
         rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
         async with rig.node(inventory(gpus=(replace(gpu(0), uuid=held_uuid(0)),))) as node:
             node.ledger._db.execute("PRAGMA query_only = ON")
-            assert not await node._reconcile()
+            assert not await node.reconcile()
             node.ledger._db.execute("PRAGMA query_only = OFF")
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.NOT_RECONCILED
-            assert await node._reconcile()
+            assert await node.reconcile()
             assert reason(rig.ask(node, "pod-2", rig.runtime.run("pod-2"))) is Reason.DEVICE_HELD
 
     play(scenario)
@@ -407,7 +422,7 @@ def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
 def test_without_an_inventory_nothing_is_given(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             node.watch = None
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
 
@@ -419,14 +434,14 @@ def test_without_an_inventory_nothing_is_given(play: Play) -> None:
 
 def with_files(rig: Rig, *names: str, socket: Path | None = None) -> Inventory:
     """Devices whose driver has these files, below the rig's folder, and perhaps a socket."""
-    rig.rules = replace(RULES, gpu=GpuInjection(mode=GpuMode.DEVICES, driver_files=True))
+    rig.rules = replace(RULES, vendors=(Nvidia(driver_root=str(rig.folder)),))
     for name in names:
         (rig.folder / name).touch()
     mounts = [DriverMount(host_path=str(rig.folder / name), container_path=f"/usr/lib64/{name}") for name in names]
     if socket:
         mounts.append(DriverMount(host_path=str(socket), container_path="/run/socket", is_socket=True))
-    assert DEVICES.driver
-    return replace(DEVICES, driver=replace(DEVICES.driver, mounts=tuple(mounts)))
+    (driver,) = DEVICES.drivers
+    return replace(DEVICES, drivers=(replace(driver, mounts=tuple(mounts)),))
 
 
 def mounted(answer: Answer | Refusal) -> list[str]:
@@ -439,7 +454,7 @@ def test_a_file_of_the_driver_that_is_gone_since_the_devices_were_read_is_not_mo
     async def scenario(rig: Rig) -> None:
         devices = with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")
         async with rig.node(devices) as node:
-            await node._reconcile()
+            await node.reconcile()
             (rig.folder / "libcuda.so.1").unlink()
             if becomes == "folder":
                 (rig.folder / "libcuda.so.1").mkdir()
@@ -452,7 +467,7 @@ def test_a_file_of_the_driver_that_is_gone_since_the_devices_were_read_is_not_mo
 def test_a_file_of_the_driver_that_is_back_is_mounted(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node(with_files(rig, "libcuda.so.1", "libnvidia-ml.so.1")) as node:
-            await node._reconcile()
+            await node.reconcile()
             (rig.folder / "libcuda.so.1").unlink()
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DRIVER_FILES_MISSING
             (rig.folder / "libcuda.so.1").touch()
@@ -465,7 +480,7 @@ def test_a_socket_is_mounted_only_while_it_exists(play: Play, sockets: Path) -> 
     async def scenario(rig: Rig) -> None:
         path = sockets / "socket"
         async with rig.node(with_files(rig, "libcuda.so.1", socket=path)) as node:
-            await node._reconcile()
+            await node.reconcile()
             assert mounted(rig.ask(node, "pod-1", "s0")) == ["/usr/lib64/libcuda.so.1"]
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(path))
@@ -483,13 +498,11 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, dirty_tolerance_mib=1024)
         async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
-            await node._reconcile()
-            sandbox, train = _sandbox("pod-1", "s0", GPU_0), hook_pb2.Container(name="train")
-            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DEVICE_DIRTY
-            assert reason(await node.adjust_after_reading(sandbox, train)) is Reason.DEVICE_DIRTY
+            await node.reconcile()
+            assert reason(await after_reading(node)) is Reason.DEVICE_DIRTY
             assert node.watch
             node.watch._read = lambda: DEVICES
-            assert isinstance(await node.adjust_after_reading(sandbox, train), Answer)
+            assert isinstance(await after_reading(node), Answer)
 
     play(scenario)
 
@@ -506,14 +519,14 @@ def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
         link.symlink_to("nvidia")
         before = replace(DEVICES, gpus=(replace(gpu(0, minor=2), binding=link.lstat().st_ino),))
         async with rig.node(before) as node:
-            await node._reconcile()
+            await node.reconcile()
             link.rename(link.with_name("before"))  # so that its inode number is not free
             link.symlink_to("nvidia")
-            assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
+            assert reason(await after_reading(node)) is Reason.INVENTORY_UNAVAILABLE
             after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=link.lstat().st_ino),))
             assert node.watch
             node.watch._read = lambda: after
-            answer = await node.adjust_after_reading(_sandbox("pod-1", "s0", GPU_0), hook_pb2.Container(name="train"))
+            answer = await after_reading(node)
             assert isinstance(answer, Answer)
             assert "/dev/nvidia3" in [device.container_path for device in answer.adjustment.devices]
 
@@ -526,7 +539,7 @@ def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
 def test_interleaved_requests_never_share_a_device(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
 
             async def ask(pod: str, annotations: dict[str, str]) -> Answer | Refusal:
                 await asyncio.sleep(0)
@@ -546,11 +559,11 @@ def test_interleaved_requests_never_share_a_device(play: Play) -> None:
 def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             node.ledger._db.execute("PRAGMA query_only = ON")
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
             node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
-            node.container_removed(hook_pb2.Container(id="c0"))
+            node.container_removed(Container(id="c0"))
             assert node.ledger.grants() == ()
             node.ledger._db.execute("PRAGMA query_only = OFF")
             assert isinstance(rig.ask(node, "pod-2", "s1"), Answer)
@@ -565,14 +578,14 @@ def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(pl
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             sandbox = rig.runtime.run("pod-1")
-            await node._reconcile()
+            await node.reconcile()
             rig.create(node, "pod-1", sandbox)
             node.ledger._db.execute("PRAGMA query_only = ON")
             node.stopping(_sandbox("pod-1", sandbox))
             assert reason(rig.ask(node, "pod-1", sandbox)) is Reason.SANDBOX_STOPPED
             rig.runtime.stop(sandbox)
             node.ledger._db.execute("PRAGMA query_only = OFF")
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == set()
             node.stopping(_sandbox("pod-1", sandbox))  # again, and now it is written
         async with rig.node() as node:
@@ -584,7 +597,7 @@ def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(pl
 def test_a_stopped_sandbox_is_given_nothing_any_more(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             node.stopping(_sandbox("pod-1", "s0"))
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.SANDBOX_STOPPED
             assert isinstance(rig.ask(node, "pod-1", "s1"), Answer)
@@ -600,13 +613,13 @@ def test_a_removed_sandbox_was_stopped_also_if_nobody_heard_of_that(play: Play) 
     async def scenario(rig: Rig) -> None:
         sandbox, _ = rig.runtime.run("pod-1"), rig.runtime.run("pod-2")
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             rig.create(node, "pod-1", sandbox)
             rig.runtime.remove(sandbox)
             node.sandbox_removed(_sandbox("pod-1", sandbox))
         async with rig.node() as node:
             assert holders(node) == {"pod-1"}
-            await node._reconcile()
+            await node.reconcile()
             assert holders(node) == set()
 
     play(scenario)
@@ -635,12 +648,12 @@ def test_it_can_be_ended_at_any_moment(play: Play, turns: int) -> None:
 def test_containers_of_a_grant_are_kept_and_forgotten(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             container = rig.create(node, "pod-1", rig.runtime.run("pod-1"))
             found = node.ledger.find(PodUid("pod-1"), "train")
             assert found is not None
             assert [c.id for c in found.containers] == [container]
-            node.container_removed(hook_pb2.Container(id=container))
+            node.container_removed(Container(id=container))
             assert [g.containers for g in node.ledger.grants()] == [()]
 
     play(scenario)
@@ -666,7 +679,7 @@ def test_a_card_that_a_pod_uses_without_a_grant_is_held_while_it_uses_it(play: P
     async def scenario(rig: Rig) -> None:
         path = process(rig.folder, 42, OTHER_POD)
         async with rig.node(IN_USE) as node:
-            await node._reconcile()
+            await node.reconcile()
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.DEVICE_HELD
             node.inventory_changed(Inventory(), IN_USE)
             path.unlink()
@@ -681,7 +694,7 @@ def test_a_process_of_the_host_or_of_the_pod_itself_holds_nothing(play: Play) ->
     async def scenario(rig: Rig) -> None:
         path = process(rig.folder, 42, "/system.slice/dcgm.service")
         async with rig.node(IN_USE) as node:
-            await node._reconcile()
+            await node.reconcile()
             assert isinstance(rig.ask(node, "aaaa-bbbb", "s0"), Answer)
             path.write_text(f"0::{OTHER_POD}\n")
             assert isinstance(rig.ask(node, "aaaa-bbbb", "s0"), Answer)
@@ -693,7 +706,7 @@ def test_when_nobody_knows_who_uses_a_card_it_is_not_given(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         (rig.folder / "proc/42/cgroup").mkdir(parents=True)
         async with rig.node(IN_USE) as node:
-            await node._reconcile()
+            await node.reconcile()
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.INVENTORY_UNAVAILABLE
             assert node.ledger.grants() == ()
 
@@ -711,7 +724,7 @@ def test_whose_signature_gave_a_device_is_kept(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, trust=Trust(accepted=frozenset({Form.SIGNED}), keys={"k1": key.public_key()}))
         async with rig.node() as node:
-            await node._reconcile()
+            await node.reconcile()
             rig.create(node, "pod-1", rig.runtime.run("pod-1"), {ASSIGNMENT: text, ASSIGNMENT_SIGNATURE: sign(key, "k1", text)})
             (period,) = read_history(node.ledger.path)
             assert (period.form, period.gen, period.key_id, period.devices.names) == (Form.SIGNED, 7, "k1", [uuid(1)])

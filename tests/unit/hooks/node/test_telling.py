@@ -173,7 +173,7 @@ def test_a_stray_is_said_each_time_it_goes_and_not_while_it_is_away(rounds: list
     records = Records()
     telling, before, expected = Telling(Log(records)), frozenset[PciAddress](), []
     for away in rounds:
-        telling.strays(away)
+        telling.missing(dict.fromkeys(away, "gone"))
         expected += sorted(away - before)
         before = away
     assert [fields["device"] for fields in records.fields(Event.VF_UNKNOWN_HOLDER)] == expected
@@ -182,8 +182,8 @@ def test_a_stray_is_said_each_time_it_goes_and_not_while_it_is_away(rounds: list
 
 def test_strays_that_came_back_leave_what_else_was_said(telling: Telling, records: Records) -> None:
     telling.once(Event.LEDGER_FAILED, "cannot write")
-    telling.strays([vf(0).bdf])
-    telling.strays([])
+    telling.missing({vf(0).bdf: "gone"})
+    telling.missing({})
     telling.once(Event.LEDGER_FAILED, "cannot write")
     assert records.events() == [Event.LEDGER_FAILED, Event.VF_UNKNOWN_HOLDER]
 

@@ -6,48 +6,50 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import grpc
 import grpc.aio
 import pytest
 
 from hooks.frontends.cri_hook.service import SERVICE, HookServer, HookService
-from hooks.grant.decide import Answer
+from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.attachment import WantedVf
+from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
 from lading.log import Log, LogfmtSink
 from lading.reasons import Reason
 from lading.sockets import Peer, listen
 from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.needs import need
-from tests.unit.hooks.inventories import vf
 
 NOBODY = 65534
+X, Y = (Answer(adjustment=Adjustment(env=(EnvVar(name),))) for name in "XY")
+
+
+def names(answer: hook.AdjustResponse) -> list[str]:
+    return [env.name for env in answer.adjustment.env]
 
 
 class Node:
     """Remembers what it was asked; answers what the test says."""
 
     def __init__(self) -> None:
-        self.answer: Answer | Refusal | Exception = Answer(adjustment=hook.Adjustment(env_remove=["X"]))
-        self.after_reading: Answer | Refusal = Answer(adjustment=hook.Adjustment(env_remove=["Y"]))
+        self.answer: Answer | Refusal | Exception = X
+        self.later = False  # whether the answer comes when `may_end` is set
         self.asked: list[tuple[str, ...]] = []
         self.may_end = asyncio.Event()  # what is answered later
         self.vfs_in: set[str] = set()  # sandboxes
 
-    def adjust_container(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
+    def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:
         self.asked.append(("adjust", sandbox.id, container.name))
+        if self.later:
+            return self._answer_later(sandbox)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
-    async def adjust_after_reading(self, sandbox: hook.PodSandbox, container: hook.Container) -> Answer | Refusal:
-        self.asked.append(("read", sandbox.id))
-        self.answer = self.after_reading
-        return self.adjust_container(sandbox, container)
-
-    async def attach_vfs(self, sandbox: hook.PodSandbox, answer: Answer) -> Answer | Refusal:
+    async def _answer_later(self, sandbox: Sandbox) -> Answer | Refusal:
+        answer = self.answer
+        assert not isinstance(answer, Exception)
         self.asked.append(("attach", sandbox.id))
         await self.may_end.wait()
         if isinstance(self.answer, Exception):
@@ -55,26 +57,24 @@ class Node:
         self.asked.append(("attached", sandbox.id))
         return answer
 
-    def has_vfs(self, sandbox: hook.PodSandbox) -> bool:
-        return sandbox.id in self.vfs_in
+    def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        self.asked.append(("stopping", sandbox.id))
+        return self._give_back(sandbox) if sandbox.id in self.vfs_in else None
 
-    async def give_back_vfs(self, sandbox: hook.PodSandbox) -> None:
+    async def _give_back(self, sandbox: Sandbox) -> None:
         self.asked.append(("give back", sandbox.id))
         await self.may_end.wait()
 
-    def stopping(self, sandbox: hook.PodSandbox) -> None:
-        self.asked.append(("stopping", sandbox.id))
-
-    def stopped(self, sandbox: hook.PodSandbox) -> None:
+    def stopped(self, sandbox: Sandbox) -> None:
         self.asked.append(("stopped", sandbox.id))
 
-    def sandbox_removed(self, sandbox: hook.PodSandbox) -> None:
+    def sandbox_removed(self, sandbox: Sandbox) -> None:
         self.asked.append(("removed", sandbox.id))
 
-    def container_created(self, sandbox: hook.PodSandbox, container: hook.Container) -> None:
+    def container_created(self, sandbox: Sandbox, container: Container) -> None:
         self.asked.append(("created", sandbox.id, container.id))
 
-    def container_removed(self, container: hook.Container) -> None:
+    def container_removed(self, container: Container) -> None:
         self.asked.append(("container removed", container.id))
 
 
@@ -100,8 +100,8 @@ class Client:
 @asynccontextmanager
 async def serving(path: Path, node: Node, rejected: Callable[[Peer], None] = lambda _: None) -> AsyncIterator[Client]:
     with listen(path, directory_mode=0o755, rejected=rejected) as listener:
-        server = HookServer(HookService(node), Log(LogfmtSink()))  # type: ignore[arg-type]
-        await server.start(listener)
+        server = HookServer(HookService(node), Log(LogfmtSink()), listener=listener)
+        await server.start()
         client = Client(path)
         client.server = server
         try:
@@ -127,28 +127,13 @@ def test_adjust_answers_what_was_decided(sockets: Path) -> None:
 
     async def questions(client: Client) -> None:
         request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
-        assert (await client.adjust(request)).adjustment == hook.Adjustment(env_remove=["X"])
+        assert names(await client.adjust(request)) == ["X"]
         node.answer = Refusal(reason=Reason.DEVICE_HELD, message="cannot give GPU 0: …")
         refusal = (await client.adjust(request)).refusal
         assert (refusal.reason, refusal.message) == ("device-held", node.answer.message)
 
     ask(sockets, node, questions)
     assert node.asked == [("adjust", "s1", "train")] * 2
-
-
-def test_a_refusal_that_may_pass_is_decided_again_after_a_new_reading(sockets: Path) -> None:
-    node = Node()
-
-    async def questions(client: Client) -> None:
-        request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
-        refusal = Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="not yet", transient=True)
-        node.answer = refusal
-        assert (await client.adjust(request)).adjustment == hook.Adjustment(env_remove=["Y"])
-        node.answer = node.after_reading = refusal
-        assert (await client.adjust(request)).refusal.reason == "inventory-unavailable"
-
-    ask(sockets, node, questions)
-    assert node.asked == [("adjust", "s1", "train"), ("read", "s1"), ("adjust", "s1", "train")] * 2
 
 
 @pytest.mark.parametrize("stage", [hook.RUN_POD_SANDBOX, hook.STOP_POD_SANDBOX, hook.UPDATE_CONTAINER_RESOURCES, 99])
@@ -221,10 +206,6 @@ def test_an_unknown_method(sockets: Path) -> None:
 # answers that come later
 
 
-def a_vf_to_attach() -> Answer:
-    return Answer(adjustment=hook.Adjustment(env_remove=["X"]), attach=(WantedVf(vf=vf(0)),))
-
-
 CREATE = hook.AdjustRequest(stage=hook.CREATE_CONTAINER, sandbox=SANDBOX, container=CONTAINER)
 
 
@@ -237,43 +218,23 @@ def test_a_container_is_answered_when_its_vfs_are_attached_and_others_meanwhile(
     node = Node()
 
     async def questions(client: Client) -> None:
-        node.answer = a_vf_to_attach()
+        node.later = True
         slow = asyncio.create_task(client.adjust(CREATE))
         await until(lambda: ("attach", "s1") in node.asked)
-        node.answer = Answer(adjustment=hook.Adjustment(env_remove=["Y"]))
-        assert (await client.adjust(CREATE)).adjustment.env_remove == ["Y"]
+        node.answer, node.later = Y, False
+        assert names(await client.adjust(CREATE)) == ["Y"]
         assert not slow.done()
         node.may_end.set()
-        assert (await slow).adjustment.env_remove == ["X"]
+        assert names(await slow) == ["X"]
 
     ask(sockets, node, questions)
 
 
-def test_the_time_that_is_told_is_that_of_deciding_and_not_of_attaching(monkeypatch: pytest.MonkeyPatch) -> None:
-    node, told, now = Node(), list[float](), [0.0]
-    node.may_end.set()
-
-    def decide(*_: object) -> Answer:
-        now[0] += 1.0
-        return a_vf_to_attach()
-
-    monkeypatch.setattr(node, "adjust_container", decide)
-    monkeypatch.setattr("hooks.frontends.cri_hook.service.time", SimpleNamespace(monotonic=lambda: now[0]))
-    service = HookService(node, answered=lambda _, seconds: told.append(seconds))  # type: ignore[arg-type]
-    later = service.adjust(CREATE)
-    assert not isinstance(later, hook.AdjustResponse)
-    now[0] += 7.0
-    asyncio.run(later)
-    assert told == [1.0]
-
-
-def test_what_has_no_vf_is_answered_without_a_task() -> None:
+def test_what_needs_no_waiting_is_answered_without_a_task() -> None:
     """A container that waits for nothing must not wait for the loop's next turn either."""
-    node = Node()
-    service = HookService(node)  # type: ignore[arg-type]
-    assert isinstance(service.adjust(CREATE), hook.AdjustResponse)
+    adjust = HookService(Node()).methods()[f"/{SERVICE}/Adjust".encode()]
     stop = hook.AdjustRequest(stage=hook.STOP_POD_SANDBOX, sandbox=SANDBOX)
-    assert isinstance(service.adjust(stop), hook.AdjustResponse)
+    assert all(isinstance(adjust(request.SerializeToString()), bytes) for request in (CREATE, stop))
 
 
 def test_a_stop_waits_for_its_vfs_and_is_told_of_at_once(sockets: Path) -> None:
@@ -296,7 +257,7 @@ def test_a_stop_waits_for_its_vfs_and_is_told_of_at_once(sockets: Path) -> None:
 @pytest.mark.parametrize("gone", ["the call", "the connection"])
 def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str) -> None:
     node = Node()
-    node.answer = a_vf_to_attach()
+    node.later = True
 
     async def questions(client: Client) -> None:
         other = Client(client.path)
@@ -309,7 +270,7 @@ def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str)
             await other.channel.close(None)
         node.may_end.set()
         await until(lambda: ("attached", "s1") in node.asked)
-        assert (await client.adjust(CREATE)).adjustment.env_remove == ["X"]
+        assert names(await client.adjust(CREATE)) == ["X"]
         await other.channel.close(None)
 
     ask(sockets, node, questions)
@@ -317,7 +278,7 @@ def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str)
 
 def test_a_later_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
     node = Node()
-    node.answer = a_vf_to_attach()
+    node.later = True
 
     async def questions(client: Client) -> None:
         slow = asyncio.create_task(client.adjust(CREATE))
@@ -335,7 +296,7 @@ def test_a_later_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
 def test_what_was_asked_before_the_end_is_answered(sockets: Path, monkeypatch: pytest.MonkeyPatch, in_time: bool) -> None:
     monkeypatch.setattr("hooks.frontends.cri_hook.service.DRAIN_S", 5.0 if in_time else 0.0)
     node = Node()
-    node.answer = a_vf_to_attach()
+    node.later = True
     left: list[asyncio.Task[hook.AdjustResponse]] = []
 
     async def questions(client: Client) -> None:
@@ -346,7 +307,7 @@ def test_what_was_asked_before_the_end_is_answered(sockets: Path, monkeypatch: p
         await client.server.close()
         await client.server.close()
         if in_time:
-            assert (await left[0]).adjustment.env_remove == ["X"]
+            assert names(await left[0]) == ["X"]
         else:
             with pytest.raises(grpc.aio.AioRpcError) as e:
                 await left[0]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hooks.vendors.nvidia.driver import read_cdi_names, read_driver_mounts, read_driver_versions
+from hooks.host.cdi import read_cdi_names
+from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
 
 VERSION = "550.127.05"
 MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"

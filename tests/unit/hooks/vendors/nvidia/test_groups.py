@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hooks.host.mounts import recheck_mounts
 from hooks.inventory.read import read_inventory
 from hooks.model.inventory import Driver, Gpu
-from hooks.vendors.nvidia.driver import read_driver_mounts, recheck_mounts
+from hooks.vendors.nvidia.driver import read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
+from hooks.vendors.nvidia.vendor import Nvidia
 from tests.conftest import BuildNode
 from tests.unit.hooks.inventories import gpu, mig_gpu, node
 
@@ -68,7 +70,7 @@ def add(
     root: Path, *groups: DriverGroup, gpus: tuple[Gpu, ...] = (), driver_root: Path | None = None
 ) -> tuple[Driver, tuple[Gpu, ...], tuple[str, ...]]:
     mounts = read_driver_mounts(driver_root, VERSION) if driver_root else ()
-    driver = Driver(version=VERSION, control=CONTROL, mounts=mounts)
+    driver = Driver(vendor="nvidia", version=VERSION, control=CONTROL, mounts=mounts)
     return add_groups(driver, gpus, groups, host_root=root, driver_root=str(driver_root or ""))
 
 
@@ -302,19 +304,17 @@ def test_a_file_of_a_group_that_is_gone_is_left_out(root: Path) -> None:
 
 def test_the_inventory_has_them_where_they_are_configured(build_node: BuildNode, fake_nvml: Path) -> None:
     root = build_node("workstation").root
-    plain = read_inventory(root, nvml_library=fake_nvml)
+    plain = read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml)])
     devices = root / "proc/devices"
     devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n226 drm\n"))
     make_node(root, "/dev/gdrdrv", "gdrdrv", 0)
     make_node(root, "/dev/nvidia-modeset", "nvidia", 254)
     for number, card in enumerate(plain.gpus, 128):
         make_drm(root, card, number)
-    assert read_inventory(root, nvml_library=fake_nvml) == plain
+    assert read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml)]) == plain
     groups = (DriverGroup.GDRCOPY, DriverGroup.GRAPHICS, DriverGroup.IMEX)
-    found = read_inventory(root, nvml_library=fake_nvml, driver_groups=groups)
-    assert plain.driver
-    assert found.driver
-    more = found.driver.control[len(plain.driver.control) :]
+    found = read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml, driver_groups=groups)])
+    more = found.drivers[0].control[len(plain.drivers[0].control) :]
     assert [one.path for one in more] == ["/dev/gdrdrv", "/dev/nvidia-modeset"]
     assert drm(found.gpus) == [[f"/dev/dri/renderD{number}"] for number, _ in enumerate(plain.gpus, 128)]
     assert ["channel0" in problem for problem in found.problems] == [True]

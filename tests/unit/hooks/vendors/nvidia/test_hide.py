@@ -1,20 +1,22 @@
-from hooks.vendors.nvidia.hide import UnassignedPolicy, adjust_unassigned
-from protos.hook.v1 import hook_pb2
+from hooks.grant.cards import UnassignedPolicy, hide_cards
+from hooks.model.assignment import Devices
+from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
+from hooks.model.inventory import Inventory
+from hooks.vendors.nvidia.vendor import Nvidia
 
 HIDE = UnassignedPolicy(exempt_namespaces=frozenset({"gpu-operator"}))
 COEXIST = UnassignedPolicy(coexist=True)
-NVIDIA = hook_pb2.Device(container_path="/dev/nvidia0", host_path="/dev/nvidia0")
+NVIDIA = Device("/dev/nvidia0", "/dev/nvidia0")
 
 
 def visible(policy: UnassignedPolicy, *values: str, namespace: str = "default", devices: bool = False) -> str | None:
     """The value that the container is given, or None where it is left as it was."""
-    container = hook_pb2.Container(
-        env=[hook_pb2.EnvVar(name="NVIDIA_VISIBLE_DEVICES", value=value) for value in values],
-        devices=[NVIDIA] if devices else [],
+    container = Container(
+        env=tuple(EnvVar("NVIDIA_VISIBLE_DEVICES", value) for value in values), devices=(NVIDIA,) if devices else ()
     )
-    adjustment = adjust_unassigned(hook_pb2.PodSandbox(namespace=namespace), container, policy)
+    adjustment = hide_cards(Sandbox(namespace=namespace), container, Inventory(), Devices(), [Nvidia()], policy)
     if not adjustment.env:
-        assert adjustment == hook_pb2.Adjustment()
+        assert adjustment == Adjustment()
         return None
     (upsert,) = adjustment.env
     assert upsert.name == "NVIDIA_VISIBLE_DEVICES"

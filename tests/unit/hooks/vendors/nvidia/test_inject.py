@@ -2,41 +2,54 @@ from dataclasses import replace
 
 import pytest
 
+from hooks.grant.cards import adjust_cards
+from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
-from hooks.model.inventory import DriverMount
-from hooks.vendors.nvidia.inject import GpuInjection, GpuMode, adjust_gpus
+from hooks.model.container import Adjustment, Mount
+from hooks.model.inventory import Driver, DriverMount, Inventory
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.vendor import Nvidia
 from lading.reasons import Reason
-from protos.hook.v1 import hook_pb2
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, node, uuid
 
 CDI_NAMES = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), uuid(1), mig_uuid(21)))
 NODE = replace(inventory(gpus=(gpu(0), gpu(1), mig_gpu(2))), cdi_names=CDI_NAMES)
 CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
-DEVICES = GpuInjection(mode=GpuMode.DEVICES)
+(DRIVER,) = NODE.drivers
+DEVICES = Nvidia(mode=GpuMode.DEVICES)
+WITH_FILES = Nvidia(mode=GpuMode.DEVICES, driver_root="/opt/driver")
 TWO = Devices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
 MIG = Devices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
 EVERY_MODE = [
     DEVICES,
-    GpuInjection(mode=GpuMode.CDI),
-    GpuInjection(mode=GpuMode.NVIDIA_RUNTIME),
+    Nvidia(mode=GpuMode.CDI),
+    Nvidia(mode=GpuMode.NVIDIA_RUNTIME),
 ]
 
 
-def adjust(devices: Devices, injection: GpuInjection) -> hook_pb2.Adjustment:
+def adjust_gpus(devices: Devices, node: Inventory, injection: Nvidia, cdi_refusal: str = "") -> Adjustment | Refusal:
+    return adjust_cards(devices, node, [injection], Unenforced(), cdi_refusal=cdi_refusal)
+
+
+def with_driver(driver: Driver) -> Inventory:
+    return replace(NODE, drivers=(driver,))
+
+
+def adjust(devices: Devices, injection: Nvidia) -> Adjustment:
     result = adjust_gpus(devices, NODE, injection)
-    assert isinstance(result, hook_pb2.Adjustment), result
+    assert isinstance(result, Adjustment), result
     return result
 
 
-def env(adjustment: hook_pb2.Adjustment) -> dict[str, str]:
+def env(adjustment: Adjustment) -> dict[str, str]:
     names = [upsert.name for upsert in adjustment.env]
     assert len(set(names)) == len(names)
     return {upsert.name: upsert.value for upsert in adjustment.env}
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_no_gpus_no_adjustment(injection: GpuInjection) -> None:
-    assert adjust(Devices(), injection) == hook_pb2.Adjustment()
+def test_no_gpus_no_adjustment(injection: Nvidia) -> None:
+    assert adjust(Devices(), injection) == Adjustment()
 
 
 def test_devices_mode_gives_the_nodes_of_the_minors() -> None:
@@ -63,22 +76,18 @@ def test_two_instances_of_one_card_share_its_node() -> None:
 
 def test_devices_mode_mounts_the_driver_read_only() -> None:
     library = DriverMount(host_path="/opt/driver/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
-    assert NODE.driver is not None
-    with_files = replace(NODE, driver=replace(NODE.driver, mounts=(library,)))
-    adjustment = adjust_gpus(TWO, with_files, replace(DEVICES, driver_files=True))
-    assert isinstance(adjustment, hook_pb2.Adjustment)
-    assert list(adjustment.mounts) == [
-        hook_pb2.Mount(container_path="/usr/lib/libcuda.so.1", host_path="/opt/driver/libcuda.so.1", readonly=True)
-    ]
+    with_files = with_driver(replace(DRIVER, mounts=(library,)))
+    adjustment = adjust_gpus(TWO, with_files, WITH_FILES)
+    assert isinstance(adjustment, Adjustment)
+    assert adjustment.mounts == (Mount("/usr/lib/libcuda.so.1", "/opt/driver/libcuda.so.1", readonly=True),)
 
 
 def test_devices_mode_without_the_drivers_files() -> None:
     """Those of an optional group do not stand in for them."""
-    assert NODE.driver is not None
     config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
     for group_mounts in ((), (config,)):
-        node = replace(NODE, driver=replace(NODE.driver, group_mounts=group_mounts))
-        result = adjust_gpus(TWO, node, replace(DEVICES, driver_files=True))
+        node = with_driver(replace(DRIVER, group_mounts=group_mounts))
+        result = adjust_gpus(TWO, node, WITH_FILES)
         assert isinstance(result, Refusal)
         assert result.reason == Reason.DRIVER_FILES_MISSING
 
@@ -87,41 +96,35 @@ def test_devices_mode_gives_the_optional_groups() -> None:
     """Nodes and files with every card, a card's DRM nodes with that card."""
     render = {number: node(f"/dev/dri/renderD{number}", number) for number in (128, 129)}
     config = DriverMount(host_path="/opt/driver/cufile.json", container_path="/etc/cufile.json")
-    driver = NODE.driver
-    assert driver is not None
-    driver = replace(driver, control=(*driver.control, node("/dev/gdrdrv")), group_mounts=(config,))
+    driver = replace(DRIVER, control=(*DRIVER.control, node("/dev/gdrdrv")), group_mounts=(config,))
     with_drm = tuple(replace(gpu(index), drm=(drm,)) for index, drm in enumerate(render.values()))
-    inventory_of_groups = replace(NODE, gpus=(*with_drm, mig_gpu(2)), driver=driver)
+    inventory_of_groups = replace(NODE, gpus=(*with_drm, mig_gpu(2)), drivers=(driver,))
     expected = {
         TWO: ["/dev/nvidia6", "/dev/nvidia7", "/dev/dri/renderD129", "/dev/dri/renderD128", *CONTROL, "/dev/gdrdrv"],
         Devices(gpus=TWO.gpus[:1]): ["/dev/nvidia6", "/dev/dri/renderD129", *CONTROL, "/dev/gdrdrv"],
     }
     for devices, paths in expected.items():
         adjustment = adjust_gpus(devices, inventory_of_groups, DEVICES)
-        assert isinstance(adjustment, hook_pb2.Adjustment)
+        assert isinstance(adjustment, Adjustment)
         assert [device.container_path for device in adjustment.devices] == paths
         assert [(mount.container_path, mount.readonly) for mount in adjustment.mounts] == [("/etc/cufile.json", True)]
-    assert adjust_gpus(Devices(), inventory_of_groups, DEVICES) == hook_pb2.Adjustment()
+    assert adjust_gpus(Devices(), inventory_of_groups, DEVICES) == Adjustment()
 
 
 @pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
 def test_devices_mode_without_a_needed_control_node(gone: str) -> None:
-    driver = NODE.driver
-    assert driver is not None
-    without = replace(driver, control=tuple(node for node in driver.control if node.path != gone))
-    result = adjust_gpus(TWO, replace(NODE, driver=without), DEVICES)
+    without = replace(DRIVER, control=tuple(node for node in DRIVER.control if node.path != gone))
+    result = adjust_gpus(TWO, with_driver(without), DEVICES)
     assert isinstance(result, Refusal)
     assert result.reason == Reason.DEVICE_NODE_INVALID
     assert gone in result.message
-    no_driver = adjust_gpus(TWO, replace(NODE, driver=None), DEVICES)
+    no_driver = adjust_gpus(TWO, replace(NODE, drivers=()), DEVICES)
     assert isinstance(no_driver, Refusal)
 
 
 def test_profilers_node_may_be_absent() -> None:
-    driver = NODE.driver
-    assert driver is not None
-    node = replace(NODE, driver=replace(driver, control=driver.control[:2]))
-    assert isinstance(adjust_gpus(TWO, node, DEVICES), hook_pb2.Adjustment)
+    node = with_driver(replace(DRIVER, control=DRIVER.control[:2]))
+    assert isinstance(adjust_gpus(TWO, node, DEVICES), Adjustment)
 
 
 def test_cdi_mode_names_by_uuid() -> None:
@@ -138,7 +141,7 @@ def test_cdi_mode_without_the_name_or_the_runtime() -> None:
     assert isinstance(result, Refusal)
     assert result.reason == Reason.CDI_UNAVAILABLE
     assert uuid(0) in result.message
-    result = adjust_gpus(TWO, NODE, replace(EVERY_MODE[1], cdi_refusal="containerd 1.6 has no CDI"))
+    result = adjust_gpus(TWO, NODE, EVERY_MODE[1], "containerd 1.6 has no CDI")
     assert isinstance(result, Refusal)
     assert result.reason == Reason.CDI_UNAVAILABLE
     assert "containerd 1.6" in result.message
@@ -152,7 +155,7 @@ def test_nvidia_runtime_mode_names_by_uuid() -> None:
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_shares_are_told_in_the_order_of_the_devices(injection: GpuInjection) -> None:
+def test_shares_are_told_in_the_order_of_the_devices(injection: Nvidia) -> None:
     share = GrantedGpu(uuid=uuid(1), memory_mib=8138)
     cores = GrantedGpu(uuid=uuid(0), core_percent=30)
     adjustment = adjust(Devices(gpus=(share, cores, *MIG.gpus)), injection)
@@ -164,7 +167,7 @@ def test_shares_are_told_in_the_order_of_the_devices(injection: GpuInjection) ->
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_a_card_that_left_since_it_was_granted(injection: GpuInjection) -> None:
+def test_a_card_that_left_since_it_was_granted(injection: Nvidia) -> None:
     for one in (GrantedGpu(uuid=uuid(9)), GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(29))):
         result = adjust_gpus(Devices(gpus=(one,)), NODE, injection)
         assert isinstance(result, Refusal)
@@ -173,7 +176,7 @@ def test_a_card_that_left_since_it_was_granted(injection: GpuInjection) -> None:
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_a_card_that_broke_since_it_was_granted(injection: GpuInjection) -> None:
+def test_a_card_that_broke_since_it_was_granted(injection: Nvidia) -> None:
     for broken in (gpu(0, unhealthy="Xid 79"), replace(gpu(0), node=None)):
         result = adjust_gpus(Devices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(broken,)), injection)
         assert isinstance(result, Refusal)

@@ -1,32 +1,50 @@
 import pytest
 
-from hooks.vendors.nvidia.supplied import names_uuids, supplied_gpu, supplied_rdma, visible_devices
-from protos.hook.v1 import hook_pb2
+from hooks.model.container import Container, Device, EnvVar
+from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, names_uuids, supplied_by_kubelet, supplied_card
 
 
-def device(path: str, host_path: str = "") -> hook_pb2.Device:
-    return hook_pb2.Device(container_path=path, host_path=host_path or path, permissions="rw")
+def device(path: str, host_path: str = "") -> Device:
+    return Device(path, host_path or path, "rw")
 
 
 def test_gpus_from_kubelet() -> None:
-    assert supplied_gpu(hook_pb2.Container(devices=[device("/dev/fuse"), device("/dev/nvidia3")])) == "/dev/nvidia3"
-    assert supplied_gpu(hook_pb2.Container(devices=[device("/dev/card", "/dev/nvidia3")]))
-    assert supplied_gpu(hook_pb2.Container(cdi_devices=["example.com/x=1", "nvidia.com/gpu=0"])) == "nvidia.com/gpu=0"
-    assert supplied_gpu(hook_pb2.Container(cdi_devices=["nvidia.com/mig=0"]))
-    annotated = hook_pb2.Container(annotations={"cdi.k8s.io/plugin_1": "example.com/x=1, nvidia.com/gpu=0"})
-    assert supplied_gpu(annotated) == "cdi.k8s.io/plugin_1"
+    assert (
+        supplied_card(
+            Container(
+                devices=(
+                    device("/dev/fuse"),
+                    device("/dev/nvidia3"),
+                )
+            )
+        )
+        == "/dev/nvidia3"
+    )
+    assert supplied_card(Container(devices=(device("/dev/card", "/dev/nvidia3"),)))
+    assert (
+        supplied_card(
+            Container(
+                cdi_devices=(
+                    "example.com/x=1",
+                    "nvidia.com/gpu=0",
+                )
+            )
+        )
+        == "nvidia.com/gpu=0"
+    )
+    assert supplied_card(Container(cdi_devices=("nvidia.com/mig=0",)))
+    annotated = Container(annotations={"cdi.k8s.io/plugin_1": "example.com/x=1, nvidia.com/gpu=0"})
+    assert supplied_card(annotated) == "cdi.k8s.io/plugin_1"
 
 
 def test_other_devices_are_not_gpus() -> None:
-    other = hook_pb2.Container(
-        devices=[device("/dev/infiniband/uverbs0"), device("/dev/nvme0")],
-        cdi_devices=["example.com/nvidia.com=1"],
+    other = Container(
+        devices=(device("/dev/infiniband/uverbs0"), device("/dev/nvme0")),
+        cdi_devices=("example.com/nvidia.com=1",),
         annotations={"cdi.k8s.io/x": "example.com/x=1", "note": "nvidia.com/gpu=0"},
-        env=[hook_pb2.EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")],
+        env=(EnvVar(VISIBLE_DEVICES, "all"),),
     )
-    assert supplied_gpu(other) == ""
-    assert supplied_rdma(other) == "/dev/infiniband/uverbs0"
-    assert supplied_rdma(hook_pb2.Container(devices=[device("/dev/nvidia0")])) == ""
+    assert supplied_card(other) == ""
 
 
 @pytest.mark.parametrize(
@@ -45,7 +63,7 @@ def test_only_a_list_of_uuids_is_a_plugins(value: str, uuids: bool) -> None:
     assert names_uuids(value) == uuids
 
 
-def test_every_value_of_the_variable_in_order() -> None:
-    name = "NVIDIA_VISIBLE_DEVICES"
-    env = [hook_pb2.EnvVar(name=name, value="GPU-1"), hook_pb2.EnvVar(name="X", value="GPU-2"), hook_pb2.EnvVar(name=name)]
-    assert visible_devices(hook_pb2.Container(env=env)) == ["GPU-1", ""]
+def test_a_value_counts_only_where_a_device_plugin_serves_the_node() -> None:
+    container = Container(env=(EnvVar(VISIBLE_DEVICES, "all"), EnvVar("X", "GPU-2"), EnvVar(VISIBLE_DEVICES, "GPU-1")))
+    assert supplied_by_kubelet(container, coexist=True) == f"{VISIBLE_DEVICES}=GPU-1"
+    assert supplied_by_kubelet(container, coexist=False) == ""

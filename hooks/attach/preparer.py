@@ -1,36 +1,31 @@
-"""The VFs in this node's pods, beside its ledger: moved in before a container is created, given back when its pod ends.
+"""VFs in pods, behind the port `Preparer`: moved in before a container is created, given back when its pod ends.
 
-`attach.attacher` moves them; this module decides when, and what the rest of the node sees: the inventory as it would be with
-every VF at home, VFs that are not free, rows that no container needs any more. An answer waits for its VFs; a stop waits for a
-bounded time, and never fails. On a node that moves no VFs there are no requests and no waiting.
+`attacher` moves them; this module decides when, and what the rest of the node sees: the inventory as it would be with every VF
+at home, VFs that are not free, rows of the journal that no container needs any more. An answer waits for its VFs; a stop waits
+for a bounded time, and never fails. On a node that moves no VFs there are no requests and no waiting.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
 from hooks.attach.overlay import find_strays, holdings_of, with_attached
-from hooks.grant.decide import Answer
-from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import render_attachments
 from hooks.ledger.journal import Journal
-from hooks.ledger.reconcile import LIVE
+from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.attachment import Attachment, PodOf, WantedVf
+from hooks.model.attachment import STRAY, Attachment, NetdevPolicy, PodOf, WantedVf
+from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
-from lading.errors import HostError
+from hooks.ports import Preparer, Seen
 from lading.vocabulary import ATTACHMENTS, PciAddress, PodUid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
-from protos.hook.v1 import hook_pb2
 
-# For a reading of the inventory that is asked for here; a card that hangs in its driver must not hold up the next comparison.
-LOOK_S: Final = 5.0
 # A stop goes on after so many seconds, whatever of its VFs is back: the rest is in the journal, and tried again.
 STOP_WAIT_S: Final = 5.0
 
@@ -58,12 +53,11 @@ class Operation(StrEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Attaching:
-    """The attaching of a node. Call all methods on the loop's thread."""
-
+class VfPreparer(Preparer):
     journal: Journal
     attacher: Attacher
-    told: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
+    policy: NetdevPolicy
+    moved: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
     strays: frozenset[PciAddress] = frozenset()  # network devices that another process moved
     _shown: tuple[tuple[Inventory, tuple[Attachment, ...], frozenset[PciAddress]], Inventory] | None = None
 
@@ -79,61 +73,58 @@ class Attaching:
     def holdings(self) -> tuple[Holding, ...]:
         return holdings_of(self.journal.rows())
 
-    def held(self) -> frozenset[tuple[PodUid, PciAddress]]:
+    def held(self) -> frozenset[tuple[PodUid, str]]:
         return frozenset((row.pod, row.bdf) for row in self.journal.rows())
 
-    def generations(self) -> frozenset[int]:
+    def under_way(self) -> frozenset[int]:
         return frozenset(row.generation for row in self.journal.rows())
 
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
-        """Return whether a VF has to come back that is not back yet."""
         unheld = self._unheld(grants)
         return any(row.step.releasing or is_stopped(row.sandbox) or row.generation in unheld for row in self.journal.rows())
 
-    def has(self, sandbox: hook_pb2.PodSandbox) -> bool:
-        return bool(self.journal.of_sandbox(SandboxId(sandbox.id)))
+    def moved_by_others(self, grant: Grant) -> bool:
+        return self.policy.by_cni and bool(grant.devices.vfs)
+
+    def missing(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.strays, STRAY)
 
     # ---- what is done
 
-    async def attach(self, sandbox: hook_pb2.PodSandbox, answer: Answer) -> Answer | Refusal:
-        """Return the answer when its VFs are in the pod. They are in the container's annotations too, in case the ledger is
-        lost."""
+    def wants(self, answer: Answer) -> bool:
+        return bool(answer.attach)
+
+    async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
+        """Move the VFs into the pod. They are in the container's annotations too, in case the ledger is lost."""
         began = time.monotonic()
         pod = PodOf(pod=PodUid(sandbox.uid), namespace=sandbox.namespace, pod_name=sandbox.name, sandbox=SandboxId(sandbox.id))
         rows = await self.attacher.attach(answer.attach, pod)
-        self.told(Operation.ATTACH, time.monotonic() - began, not isinstance(rows, Refusal))
+        self.moved(Operation.ATTACH, time.monotonic() - began, not isinstance(rows, Refusal))
         if isinstance(rows, Refusal):
             return rows
-        if rows:
-            answer.adjustment.annotations[ATTACHMENTS] = render_attachments(rows)
-        return answer
+        return Adjustment(annotations={ATTACHMENTS: render_attachments(rows)} if rows else {})
 
-    async def give_back(self, sandbox: hook_pb2.PodSandbox) -> None:
-        """Give back the VFs while the namespace of a sandbox that is about to be stopped still exists. After the time limit the
-        release goes on in the background."""
+    def has(self, sandbox: Sandbox) -> bool:
+        return bool(self.journal.of_sandbox(SandboxId(sandbox.id)))
+
+    async def undo(self, sandbox: Sandbox) -> None:
+        """Give back the VFs while the sandbox's namespace exists. After the time limit the release goes on in the
+        background."""
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
                 await self.attacher.detach_sandbox(SandboxId(sandbox.id))
-        self.told(Operation.RELEASE, time.monotonic() - began, not self.has(sandbox))
+        self.moved(Operation.RELEASE, time.monotonic() - began, not self.has(sandbox))
 
-    async def reconcile(
-        self,
-        sandboxes: Sequence[cri.PodSandbox],
-        containers: Sequence[cri.Container],
-        *,
-        known: frozenset[int],
-        stopped: Collection[PodUid],
-        grants: Collection[Grant],
-    ) -> bool:
-        """Compare with lists that succeeded; `known` are the `generations` from before they were requested. An empty list
-        counts only for pods that were seen to stop. Return whether a VF came back."""
+    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+        """Compare with lists that succeeded. An empty list counts only for pods that were seen to stop."""
         rows = self.journal.rows()
-        if not sandboxes:
-            known &= {row.generation for row in rows if row.pod in stopped}
-        ready = frozenset(SandboxId(s.id) for s in sandboxes if s.state == cri.SANDBOX_READY)
-        live = frozenset(SandboxId(c.pod_sandbox_id) for c in containers if c.state in LIVE)
-        await self.attacher.reconcile(ready=ready, live=live, known=known, unheld=self._unheld(grants))
+        if not seen.sandboxes:
+            under_way &= {row.generation for row in rows if row.pod in seen.stopped}
+        unheld = self._unheld(seen.grants)
+        await self.attacher.reconcile(ready=seen.ready, live=seen.live, known=under_way, unheld=unheld)
+        if self.policy.expected:
+            await self._look_for_strays(seen)
         left = {row.generation for row in self.journal.rows()}
         return any(row.generation not in left for row in rows)
 
@@ -142,18 +133,15 @@ class Attaching:
         held = {(grant.pod, vf.bdf) for grant in grants for vf in grant.devices.vfs}
         return frozenset(row.generation for row in self.journal.rows() if (row.pod, row.bdf) not in held)
 
-    async def look_for_strays(self, watch: InventoryWatch) -> None:
+    async def _look_for_strays(self, seen: Seen) -> None:
         """Find VFs that another process moved. An inventory may be older than the newest row, so a suspicious VF is read again
         before it counts."""
-        current = watch.current
-        if current is None:
+        if seen.inventory is None:
             return
-        found = find_strays(current, self.journal.rows())
+        found = find_strays(seen.inventory, self.journal.rows())
         if found - self.strays:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    current = await watch.refresh_now()
-            except (TimeoutError, HostError):
+            again = await seen.read_again()
+            if again is None:
                 return
-            found &= find_strays(current, self.journal.rows())
+            found &= find_strays(again, self.journal.rows())
         self.strays = found

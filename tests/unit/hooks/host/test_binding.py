@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from hooks.vendors.nvidia.binding import find_rebound, read_binding
+from hooks.host.binding import find_rebound, read_binding
 from hooks.vendors.nvidia.nvml import read_gpus
 from lading.vocabulary import PciAddress
 from simnode.build import SimNode

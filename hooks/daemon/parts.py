@@ -1,0 +1,117 @@
+"""Every implementation of a port, one line for each; and how each is made from the configuration."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hooks.attach.attacher import Attacher
+from hooks.attach.preparer import Operation, VfPreparer
+from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions
+from hooks.forms.annotations import Trust
+from hooks.frontends.cri_hook.ledger_service import LedgerService
+from hooks.frontends.cri_hook.service import HookServer, HookService
+from hooks.grant.cards import UnassignedPolicy
+from hooks.grant.decide import Rules
+from hooks.grant.pod import PodPolicy
+from hooks.grant.rdma import RdmaInjection
+from hooks.isolation.unenforced import Unenforced
+from hooks.ledger.store import Ledger
+from hooks.node.node import Node
+from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
+from hooks.vendors.nvidia.vendor import Nvidia
+from hooks.vendors.nvidia.xid import KernelLog
+from lading.log import Log
+from lading.runtime import RuntimeClient
+from lading.sockets import Listener
+from lading.tracing import Tracing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What preparers and front ends are made from."""
+
+    settings: Settings
+    ledger: Ledger
+    runtime: RuntimeClient
+    attacher: Attacher
+    boot_id: str
+    log: Log
+    moved: Callable[[Operation, float, bool], object] = lambda *_: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """The socket of the hook API, and what its answers are traced with."""
+
+    listener: Listener
+    tracing: Tracing
+
+
+def _nvidia(settings: Settings) -> Vendor:
+    return Nvidia(
+        mode=settings.gpu_mode,
+        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
+        driver_root=settings.driver_root,
+        driver_groups=settings.driver_groups,
+        partitions=read_configured_partitions(settings),
+        kernel_log=KernelLog(Path(settings.host_root)),
+    )
+
+
+def _unenforced(_: Settings) -> Isolation:
+    return Unenforced()
+
+
+def _vfs(host: Host) -> Preparer:
+    policy = netdev_policy(host.settings)
+    return VfPreparer(journal=host.ledger.journal, attacher=host.attacher, policy=policy, moved=host.moved)
+
+
+def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
+    by_hand = LedgerService(node, host.attacher, host.log)
+    return HookServer(HookService(node, tracing=door.tracing), host.log, by_hand, listener=door.listener)
+
+
+VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
+ISOLATION: Final[Callable[[Settings], Isolation]] = _unenforced
+PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_vfs,)
+FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
+
+
+def make_vendors(settings: Settings) -> tuple[Vendor, ...]:
+    return tuple(make(settings) for make in VENDORS)
+
+
+def make_preparers(host: Host) -> tuple[Preparer, ...]:
+    return tuple(make(host) for make in PREPARERS)
+
+
+def make_front_ends(node: Node, host: Host, door: Door) -> tuple[FrontEnd, ...]:
+    return tuple(make(node, host, door) for make in FRONT_ENDS)
+
+
+def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, cdi_refusal: str) -> Rules:
+    """Return the rules for decisions. `cdi_refusal`: why the runtime does not honour CDI names, or empty."""
+    return Rules(
+        node_name=settings.node_name,
+        trust=trust,
+        pod=PodPolicy(
+            unsupported_handlers=settings.unsupported_handlers,
+            allow_privileged=settings.allow_privileged,
+            coexist=settings.coexist,
+        ),
+        unassigned=UnassignedPolicy(
+            hide=settings.hide_unassigned,
+            exempt_namespaces=frozenset(settings.exempt_namespaces),
+            coexist=settings.coexist,
+        ),
+        vendors=vendors,
+        isolation=ISOLATION(settings),
+        cdi_refusal=cdi_refusal,
+        rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
+        netdev=netdev_policy(settings),
+        unhealthy=settings.unhealthy,
+        dirty_tolerance_mib=settings.dirty_tolerance,
+        max_age_s=max_age_s(settings.inventory_interval),
+    )

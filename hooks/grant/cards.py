@@ -1,0 +1,85 @@
+"""Inject granted cards: find each in the inventory, and ask its vendor and the isolation what the container gets.
+
+A card is in the grant by UUID; its nodes are looked up at this moment, because minors may have changed since. Refused: a card
+that is gone or not healthy any more, and what its vendor refuses.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.container import Adjustment, Container, Sandbox, merge
+from hooks.model.inventory import Inventory
+from hooks.ports import Card, Isolation, Vendor
+from lading.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnassignedPolicy:
+    """The rules from the node's configuration for containers without a card: what is exempt is never what a pod says of
+    itself."""
+
+    hide: bool = True
+    exempt_namespaces: frozenset[str] = frozenset()
+    coexist: bool = False  # a device plugin serves this node too
+
+
+def adjust_cards(
+    devices: Devices, inventory: Inventory, vendors: Sequence[Vendor], isolation: Isolation, *, cdi_refusal: str
+) -> Adjustment | Refusal:
+    """Return the adjustment for these cards; empty if there are none."""
+    if not devices.gpus:
+        return Adjustment()
+    cards = _find_cards(devices.gpus, inventory)
+    if isinstance(cards, Refusal):
+        return cards
+    parts = []
+    for vendor in vendors:
+        if own := [card for card in cards if card.gpu.vendor == vendor.name]:
+            parts.append(vendor.inject(own, inventory, cdi_refusal=cdi_refusal))
+    parts.append(isolation.adjust(cards))
+    refusal = next((part for part in parts if isinstance(part, Refusal)), None)
+    return refusal or merge(part for part in parts if isinstance(part, Adjustment))
+
+
+def hide_cards(
+    sandbox: Sandbox,
+    container: Container,
+    inventory: Inventory,
+    devices: Devices,
+    vendors: Sequence[Vendor],
+    policy: UnassignedPolicy,
+) -> Adjustment:
+    """Return what hides the cards of each vendor of which the container has none, whether it has VFs or nothing."""
+    if not policy.hide or sandbox.namespace in policy.exempt_namespaces:
+        return Adjustment()
+    given = {gpu.uuid for gpu in devices.gpus}
+    of = {gpu.vendor for gpu in inventory.gpus if gpu.uuid in given}
+    return merge(vendor.hide(container, coexist=policy.coexist) for vendor in vendors if vendor.name not in of)
+
+
+def _find_cards(granted: Iterable[GrantedGpu], inventory: Inventory) -> list[Card] | Refusal:
+    by_uuid = {gpu.uuid: gpu for gpu in inventory.gpus}
+    cards = []
+    for one in granted:
+        gpu = by_uuid.get(one.uuid)
+        if gpu is None:
+            return _gone(one.uuid)
+        if gpu.unhealthy or gpu.node is None:
+            why = gpu.unhealthy or "it has no device node"
+            return Refusal(
+                reason=Reason.DEVICE_UNHEALTHY,
+                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {why}",
+            )
+        mig = next((instance for instance in gpu.mig if instance.uuid == one.mig_uuid), None)
+        if one.mig_uuid and mig is None:
+            return _gone(one.mig_uuid)
+        cards.append(Card(granted=one, gpu=gpu, node=gpu.node, mig=mig))
+    return cards
+
+
+def _gone(name: str) -> Refusal:
+    return Refusal(
+        reason=Reason.DEVICE_UNKNOWN,
+        message=f"cannot give {name}: this container was granted it, and the node does not have it any more; recreate the pod",
+    )

@@ -1,0 +1,37 @@
+"""Check that the files which are to be mounted into a container still exist."""
+
+import os
+import stat
+from dataclasses import replace
+
+from hooks.model.inventory import Driver, DriverMount
+
+
+def recheck_mounts(driver: Driver) -> Driver:
+    """Return the driver with the mounts whose sources exist now. Its own files that do not are `missing`; sockets, and files of
+    optional groups, come and go.
+
+    A runtime creates a directory where the source of a mount is missing, and the driver's installer fails at that directory.
+    The moment between this look and the mount stays; in mode cdi the runtime refuses a missing source.
+    """
+    sources = {_source(mount) for mount in (*driver.mounts, *driver.group_mounts)}
+    gone = {host_path for host_path, kind in sources if not _is(kind, host_path)}
+    if not gone:
+        return driver
+    missing = {mount.host_path for mount in driver.mounts if mount.host_path in gone and not mount.is_socket}
+    mounts, group_mounts = (
+        tuple(mount for mount in mounts if mount.host_path not in gone) for mounts in (driver.mounts, driver.group_mounts)
+    )
+    return replace(driver, mounts=mounts, group_mounts=group_mounts, missing=tuple(sorted(missing)))
+
+
+def _source(mount: DriverMount) -> tuple[str, int]:
+    return mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
+
+
+def _is(kind: int, path: str) -> bool:
+    """Check the kind of a file. Follow links, as the runtime does."""
+    try:
+        return stat.S_IFMT(os.stat(path).st_mode) == kind  # noqa: PTH116  a Path costs more than the call
+    except OSError:
+        return False

@@ -1,0 +1,16 @@
+"""The answer to a container: what it gets, and what has to be done before it is told so."""
+
+from dataclasses import dataclass
+
+from hooks.model.attachment import WantedVf
+from hooks.model.container import Adjustment
+from hooks.model.grant import Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    adjustment: Adjustment
+    grant: Grant | None = None  # to be recorded before the adjustment is answered
+    key_id: str = ""  # of the key that signed the assignment, for the record
+    attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
+    reused: bool = False

@@ -1,0 +1,89 @@
+"""A container that is about to be created, its sandbox, and what is added to it. A front end translates them from and to its
+protocol; everything below it uses these values.
+
+Source: CRI PodSandboxConfig and ContainerConfig, of which these are the parts that a decision uses.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hooks.model.inventory import CharDevice
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    name: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    container_path: str
+    host_path: str = ""
+    permissions: str = ""  # of the device cgroup: a subset of "rwm"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    container_path: str
+    host_path: str
+    readonly: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    id: str = ""
+    uid: str = ""
+    namespace: str = ""
+    name: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    runtime_handler: str = ""
+    host_network: bool = False
+    user_namespace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    id: str = ""  # empty before it is created
+    name: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    env: tuple[EnvVar, ...] = ()
+    devices: tuple[Device, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    privileged: bool = False
+    sys_admin: bool = False  # its capabilities add SYS_ADMIN or ALL
+
+    def values_of(self, name: str) -> list[str]:
+        """Return each value of an environment variable: the last one counts, and kubelet writes a device plugin's first."""
+        return [env.value for env in self.env if env.name == name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adjustment:
+    """What is added to a container."""
+
+    env: tuple[EnvVar, ...] = ()  # set or replaced, in this order
+    devices: tuple[Device, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cdi_devices: tuple[str, ...] = ()  # vendor/class=name
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    add_capabilities: tuple[str, ...] = ()  # without "CAP_", as in CRI
+
+
+def merge(parts: Iterable[Adjustment]) -> Adjustment:
+    """Return one adjustment with everything of these, in their order."""
+    parts = tuple(parts)
+    return Adjustment(
+        env=tuple(env for part in parts for env in part.env),
+        devices=tuple(device for part in parts for device in part.devices),
+        mounts=tuple(mount for part in parts for mount in part.mounts),
+        cdi_devices=tuple(name for part in parts for name in part.cdi_devices),
+        annotations={key: value for part in parts for key, value in part.annotations.items()},
+        add_capabilities=tuple(name for part in parts for name in part.add_capabilities),
+    )
+
+
+def devices_of(nodes: Iterable[CharDevice]) -> tuple[Device, ...]:
+    """Return each node once, for read and write: `m` (mknod) would let a container make nodes for other devices."""
+    unique = {node.path: node for node in nodes}
+    return tuple(Device(node.path, node.host_path, "rw") for node in unique.values())

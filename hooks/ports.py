@@ -1,0 +1,197 @@
+"""The interfaces behind which there is more than one implementation, or will be. `hooks/daemon/parts.py` lists them all.
+
+| port | what it is | folder |
+|---|---|---|
+| `Vendor` | a maker of cards: how they are read, given to containers, and hidden from others | `vendors/` |
+| `Isolation` | what keeps a container within its share of a card | `isolation/` |
+| `Preparer` | work outside a container, before it is created, that is undone when its sandbox stops | `attach/` |
+| `NodePort` | what a front end asks of the node | `node/` |
+| `FrontEnd` | a way in: its protocol's messages as the values of `model/container.py`, and back | `frontends/` |
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hooks.model.answer import Answer
+from hooks.model.assignment import GrantedGpu, Refusal
+from hooks.model.container import Adjustment, Container, Sandbox
+from hooks.model.grant import Grant
+from hooks.model.holding import Holding
+from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory, MigInstance, Partition
+from lading.vocabulary import PodUid, SandboxId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorInventory:
+    """What one vendor's driver shows of a node."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: Driver | None = None
+    partitions: tuple[Partition, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A granted card or MIG instance, as the node has it at this moment."""
+
+    granted: GrantedGpu
+    gpu: Gpu
+    node: CharDevice
+    mig: MigInstance | None
+
+    @property
+    def name(self) -> str:
+        return self.granted.mig_uuid or self.granted.uuid
+
+
+class Vendor(Protocol):
+    @property
+    def name(self) -> str:
+        """Return the name that its cards and driver have in the inventory."""
+        ...
+
+    @property
+    def hidden_env(self) -> Mapping[str, str]:
+        """Return the environment that hides its cards from a container. It is in the registration of the hook server too,
+        because the proxy sets it for containers about which no hook server is asked."""
+        ...
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Return how the names of its nodes and folders in /dev begin: when one comes or goes, the devices are read again."""
+        ...
+
+    @property
+    def device_folders(self) -> tuple[str, ...]:
+        """Return the folders in /dev that have more of its nodes."""
+        ...
+
+    def read(self, host_root: Path) -> VendorInventory:
+        """Read its cards. It can take seconds, and is called in a thread, one call at a time. What cannot be read is a problem
+        in words; without its driver there are no cards. Raise OSError if /proc or /sys cannot be read."""
+        ...
+
+    def problem(self, inventory: Inventory) -> str:
+        """Return why containers with its cards are refused although the driver works; empty if they are not."""
+        ...
+
+    def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:
+        """Return what gives these cards to a container. `cdi_refusal`: why the runtime does not honour CDI names, or empty."""
+        ...
+
+    def hide(self, container: Container, *, coexist: bool) -> Adjustment:
+        """Return what hides its cards from a container that was given none. `coexist`: what a device plugin gave it stays."""
+        ...
+
+    def supplied_by_kubelet(self, container: Container, *, coexist: bool) -> str:
+        """Return the first sign of a card that kubelet gives to the container for a device plugin; empty without one.
+        `coexist`: a device plugin serves the node, so that the container's environment counts too."""
+        ...
+
+
+class Isolation(Protocol):
+    def adjust(self, cards: Sequence[Card]) -> Adjustment | Refusal:
+        """Return what makes a container keep to its share of these cards, whichever vendor injects them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The runtime's lists, as preparers need them: both were requested after `Preparer.under_way` was called."""
+
+    sandboxes: frozenset[SandboxId]  # all
+    ready: frozenset[SandboxId]
+    live: frozenset[SandboxId]  # with a container that is created or running
+    stopped: Collection[PodUid]  # seen to stop, and not released yet
+    grants: Collection[Grant]
+    inventory: Inventory | None
+    read_again: Callable[[], Awaitable[Inventory | None]]
+
+
+class Preparer(Protocol):
+    """Work outside a container for what it was granted. It is in a journal before it is done: each method can be repeated, also
+    by the next instance of the daemon. Call all methods on the loop's thread. The methods with a body are for preparers that
+    take devices out of the host's sight."""
+
+    def wants(self, answer: Answer) -> bool:
+        """Return whether there is something to do for this container."""
+        ...
+
+    async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
+        """Do it, in a bounded time. Return what the container gets besides."""
+        ...
+
+    def has(self, sandbox: Sandbox) -> bool:
+        """Return whether there is something to undo for this sandbox."""
+        ...
+
+    async def undo(self, sandbox: Sandbox) -> None:
+        """Undo it while the sandbox, which is about to be stopped, exists; in a bounded time, without an error. What is not
+        undone then is undone by `reconcile`."""
+        ...
+
+    def under_way(self) -> frozenset[int]:
+        """Return numbers of what is done or begun now, for the `reconcile` that follows."""
+        return frozenset()
+
+    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+        """Undo what has lost its sandbox. Return whether a device came back."""
+        return False
+
+    def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
+        """Return whether something has to be undone that is not undone yet."""
+        return False
+
+    def held(self) -> frozenset[tuple[PodUid, str]]:
+        """Return the devices that are not back yet, with their pods: until then no grant of them ends."""
+        return frozenset()
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Return the devices that are not free, whatever grants say."""
+        return ()
+
+    def shown(self, inventory: Inventory) -> Inventory:
+        """Return the inventory with the devices that were moved, as if they were still in their places."""
+        return inventory
+
+    def moved_by_others(self, grant: Grant) -> bool:
+        """Return whether another program gives devices of this grant back while a sandbox stops."""
+        return False
+
+    def missing(self) -> Mapping[str, str]:
+        """Return devices that another program took, and what is wrong, in words."""
+        return {}
+
+
+class NodePort(Protocol):
+    """The node, as a front end sees it. A result that takes time is a coroutine: run it to its end, also if the caller of the
+    front end is gone."""
+
+    def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:
+        """Return what a container gets that is about to be created."""
+        ...
+
+    def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        """Undo what was prepared, before the runtime is asked to stop the sandbox. None if there is nothing to wait for."""
+        ...
+
+    def stopped(self, sandbox: Sandbox) -> None:
+        """Record that the runtime has stopped the sandbox."""
+        ...
+
+    def sandbox_removed(self, sandbox: Sandbox) -> None: ...
+
+    def container_created(self, sandbox: Sandbox, container: Container) -> None: ...
+
+    def container_removed(self, container: Container) -> None: ...
+
+
+class FrontEnd(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Answer the requests that came before, and accept no more."""
+        ...

@@ -1,0 +1,80 @@
+"""NVIDIA's cards behind the port `Vendor`: which module reads, injects, hides and recognises them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Final
+
+from hooks.model.assignment import Refusal
+from hooks.model.container import Adjustment, Container
+from hooks.model.inventory import Gpu, Inventory, Partition
+from hooks.ports import Card, VendorInventory
+from hooks.vendors.nvidia.driver import files_problem, read_driver_mounts
+from hooks.vendors.nvidia.groups import DriverGroup, add_groups
+from hooks.vendors.nvidia.hide import VOID, hide
+from hooks.vendors.nvidia.inject import GpuMode, inject
+from hooks.vendors.nvidia.nvml import NAME, read_gpus
+from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, supplied_by_kubelet
+from hooks.vendors.nvidia.xid import KernelLog
+
+_NO_LOG: Final = KernelLog(Path("/nonexistent"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvidia:
+    """The vendor, as a node's configuration sets it."""
+
+    mode: GpuMode = GpuMode.DEVICES
+    nvml_library: Path | None = None  # None: the dynamic loader's
+    driver_root: str = ""  # has the driver's libraries, and a driver container's device nodes
+    driver_groups: tuple[DriverGroup, ...] = ()  # mode devices
+    partitions: tuple[Partition, ...] = ()  # of the board's NVSwitches; no file of the host has them
+    kernel_log: KernelLog = _NO_LOG
+
+    name: ClassVar[str] = NAME
+    hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
+    device_names: ClassVar[tuple[str, ...]] = ("nvidia", "gdrdrv", "dri", "card", "renderD", "channel")
+    device_folders: ClassVar[tuple[str, ...]] = ("nvidia-caps", "nvidia-caps-imex-channels", "dri")
+
+    @property
+    def _mounts_files(self) -> bool:
+        return self.mode is GpuMode.DEVICES and bool(self.driver_root)
+
+    def read(self, host_root: Path) -> VendorInventory:
+        driver, gpus, problems = read_gpus(host_root, library=self.nvml_library, driver_root=self.driver_root)
+        if gpus:
+            gpus, log_problems = self._with_xids(gpus)
+            problems += log_problems
+        if driver and self._mounts_files:
+            driver = replace(driver, mounts=read_driver_mounts(Path(self.driver_root), driver.version))
+            if not driver.mounts:
+                problems += (files_problem(Path(self.driver_root), driver.version),)
+        if driver and self.driver_groups:
+            driver, gpus, group_problems = add_groups(
+                driver, gpus, self.driver_groups, host_root=host_root, driver_root=self.driver_root
+            )
+            problems += group_problems
+        return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
+
+    def _with_xids(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+        """Return the cards with their critical Xids, and a problem if the kernel log cannot be read."""
+        try:
+            xids = self.kernel_log.read()
+        except OSError as e:
+            return gpus, (f"cannot read Xids from the kernel log: {e.strerror}",)
+        return tuple(replace(gpu, unhealthy="; ".join(filter(None, (gpu.unhealthy, xids.of(gpu.bdf))))) for gpu in gpus), ()
+
+    def problem(self, inventory: Inventory) -> str:
+        driver = inventory.driver_of(NAME)
+        if driver is None or driver.mounts or not self._mounts_files:
+            return ""
+        return f"no libcuda.so.{driver.version} below driver_root {self.driver_root}: containers with GPUs are refused"
+
+    def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:
+        return inject(cards, inventory, mode=self.mode, driver_files=self._mounts_files, cdi_refusal=cdi_refusal)
+
+    def hide(self, container: Container, *, coexist: bool) -> Adjustment:
+        return hide(container, coexist=coexist)
+
+    def supplied_by_kubelet(self, container: Container, *, coexist: bool) -> str:
+        return supplied_by_kubelet(container, coexist=coexist)

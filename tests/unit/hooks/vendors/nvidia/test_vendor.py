@@ -1,0 +1,18 @@
+from dataclasses import replace
+
+from hooks.model.inventory import DriverMount
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.vendor import Nvidia
+from tests.unit.hooks.inventories import gpu, inventory
+
+
+def test_the_drivers_files_are_missed_only_where_they_are_to_be_mounted() -> None:
+    bare = inventory(gpus=(gpu(0),))
+    (driver,) = bare.drivers
+    mounting = Nvidia(driver_root="/")
+    assert driver.version in mounting.problem(bare)
+    assert not Nvidia().problem(bare)
+    assert not Nvidia(driver_root="/", mode=GpuMode.CDI).problem(bare)
+    assert not mounting.problem(inventory())
+    mounts = (DriverMount(host_path="/libcuda.so.1", container_path="/libcuda.so.1"),)
+    assert not mounting.problem(replace(bare, drivers=(replace(driver, mounts=mounts),)))
