@@ -2,6 +2,7 @@
 
 | port | what it is | folder |
 |---|---|---|
+| `Dialect` | how the annotations of a pod say what it was given | `forms/` |
 | `Vendor` | a maker of cards: how they are read, given to containers, and hidden from others | `vendors/` |
 | `Isolation` | what keeps a container within its share of a card | `isolation/` |
 | `Preparer` | work outside a container, before it is created, that is undone when its sandbox stops | `attach/` |
@@ -9,18 +10,47 @@
 | `FrontEnd` | a way in: its protocol's messages as the values of `model/container.py`, and back | `frontends/` |
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hooks.model.answer import Answer
-from hooks.model.assignment import GrantedGpu, Refusal
+from hooks.model.assignment import Assignment, FormName, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.holding import Holding
 from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory, MigInstance, Partition
+from hooks.model.trust import Trust
 from lading.vocabulary import PodUid, SandboxId
+
+
+class Dialect(Protocol):
+    @property
+    def forms(self) -> tuple[FormName, ...]:
+        """Return the names of its assignments: `assignments` in hooks.toml says which a node accepts, and grants keep them."""
+        ...
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Return how its annotations begin. The proxy asks about each pod with such an annotation."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """Return what its annotations are, for a message that lists some: "written by hand"."""
+        ...
+
+    def own(self, keys: Iterable[str]) -> list[str]:
+        """Return those of a pod's keys that are of this dialect."""
+        ...
+
+    def parse(
+        self, annotations: Mapping[str, str], keys: Sequence[str], *, pod: PodUid, node: str, trust: Trust
+    ) -> Assignment | Refusal:
+        """Parse the annotations of a pod; `keys` are its own among them, at least one. Pure. Refuse a form that the node does
+        not accept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

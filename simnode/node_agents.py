@@ -14,8 +14,9 @@ from typing import Any, Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from hooks.forms.annotations import Trust, parse_assignment
+from hooks.forms.annotations import parse_assignment
 from hooks.model.assignment import ContainerRequest, Form, Refusal
+from hooks.model.trust import Trust
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, PODS
 from lading.nodedevices import Grant, GrantedGpu, Status

@@ -147,11 +147,11 @@ class _Reports(Collector):
 
 
 def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
-    tally = Tally((grant.form.value, _HELD if grant.containers else _PENDING) for grant in grants)
+    tally = Tally((str(grant.form), _HELD if grant.containers else _PENDING) for grant in grants)
     family = GaugeMetricFamily("lading_hooks_grants", "Containers with devices, in the ledger.", labels=["form", "state"])
-    for form in Form:
+    for form in sorted({*map(str, Form), *(form for form, _ in tally)}):
         for state in (_HELD, _PENDING):
-            family.add_metric([form.value, state], tally[form.value, state])
+            family.add_metric([form, state], tally[form, state])
     return family
 
 

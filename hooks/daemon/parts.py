@@ -8,7 +8,6 @@ from typing import Final
 from hooks.attach.attacher import Attacher
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions
-from hooks.forms.annotations import Trust
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
 from hooks.grant.cards import UnassignedPolicy
@@ -17,6 +16,7 @@ from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
+from hooks.model.trust import Trust
 from hooks.node.node import Node
 from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
 from hooks.vendors.nvidia.vendor import Nvidia

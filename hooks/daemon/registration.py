@@ -6,8 +6,8 @@ from typing import Any, Final
 from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings, attaches
+from hooks.forms.annotations import prefixes
 from lading.sockets import parse_endpoint
-from lading.vocabulary import PREFIX
 
 _HOOKS: Final = (
     "PreCreateContainer",
@@ -28,7 +28,7 @@ def render_registration(settings: Settings) -> dict[str, Any]:
         "remote-endpoint": str(parse_endpoint(settings.listen)),
         "failure-policy": "Fail",
         "runtime-hooks": list(_HOOKS),
-        "annotation-prefixes": [PREFIX],
+        "annotation-prefixes": list(prefixes()),
         "env-values": list(hidden),
     }
     if attaches(settings):

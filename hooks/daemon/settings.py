@@ -7,14 +7,15 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from hooks.attach.cni import resource_problem
-from hooks.forms.annotations import Trust
+from hooks.forms import annotations
 from hooks.forms.netdev import WrongSettingError, parse_settings, settings_conflict
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unwell import Unhealthy
-from hooks.model.assignment import Form
+from hooks.model.assignment import Form, FormName
 from hooks.model.attachment import NetdevPolicy, VfSettings
 from hooks.model.inventory import Partition
+from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.nvswitch import read_partitions
@@ -47,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host_root: Annotated[str, Setting("sys, proc, dev and run are read below this folder")] = "/"
     node_name: Annotated[str, Setting("this node's name in Kubernetes; assignments for another one are refused")] = ""
     assignments: Annotated[
-        tuple[Form, ...],
+        tuple[FormName, ...],
         Setting("what this node accepts: signed and unsigned (by central), or manual (by hand, for testing)"),
     ] = (Form.SIGNED,)
     keys: Annotated[
@@ -195,6 +196,10 @@ def ledger_path(settings: Settings) -> Path:
 
 
 def read_trust(settings: Settings) -> Trust:
+    """Return what the node accepts. Raise ConfigError."""
+    forms = [form for dialect in annotations.DIALECTS for form in dialect.forms]
+    if unknown := sorted({*settings.assignments}.difference(forms)):
+        raise ConfigError(f"assignments: {unknown[0]!r} is none of {', '.join(forms)}")
     foreign = frozenset(settings.foreign_annotations)
     return Trust(accepted=frozenset(settings.assignments), keys=read_public_keys(settings.keys), foreign=foreign)
 

@@ -32,7 +32,7 @@ class FileSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysSeen:
-    assignments: tuple[Form, ...]
+    assignments: tuple[str, ...]
     keys: Mapping[str, FileSeen]  # by key id
     beside: tuple[FileSeen, ...] = ()  # other files in the folders of these keys
 

@@ -29,7 +29,6 @@ from hooks.host.attributes import read_attribute, read_names
 from hooks.ledger import file
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import read_ledger
-from hooks.model.assignment import Form
 from hooks.model.inventory import Pf
 from lading.doctor.read import read_listener
 from lading.doctor.sandbox import Address, ServerSeen
@@ -48,7 +47,7 @@ _KEY_SUFFIXES: Final = {".pem", ".key"}
 # ---- keys and registrations
 
 
-def read_key_files(keys: Mapping[str, str], assignments: tuple[Form, ...], *, config: Path) -> KeysSeen:
+def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, config: Path) -> KeysSeen:
     """Return the keys, and other files that look like one beside them, beside the configuration and in `keys` there."""
     named = {key_id: read_file(Path(path)) for key_id, path in keys.items()}
     folders = {*(file.path.parent for file in named.values()), config.parent, config.parent / "keys"}

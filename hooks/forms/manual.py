@@ -13,14 +13,16 @@ Refused: values of another form, above all host paths, with the correct form in 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from hooks.forms.messages import not_accepted, shown_key
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
 from hooks.model.identity import is_container_name, is_ibdev, parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
+from hooks.model.trust import Trust
 from lading.reasons import Reason
-from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS
+from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS, PREFIX, PodUid
 
 MAX_CHARACTERS: Final = 8192  # 256 MIG UUIDs are less; a person writes a line
 MAX_COUNT: Final = 1024  # VFs; more than any node has
@@ -43,6 +45,24 @@ _VF_NAMES: Final = "a VF is named by PCI address or ibdev, 0000:3b:00.2 or mlx5_
 
 def is_manual(key: str) -> bool:
     return key in {MANUAL_GPUS, MANUAL_VFS} or key.startswith((MANUAL_GPUS + ".", MANUAL_VFS + "."))
+
+
+class Manual:
+    """The dialect of people who test."""
+
+    forms: Final = (Form.MANUAL,)
+    prefixes: Final = (PREFIX,)
+    words: Final = "written by hand"
+
+    def own(self, keys: Iterable[str]) -> list[str]:
+        return list(filter(is_manual, keys))
+
+    def parse(
+        self, annotations: Mapping[str, str], keys: Sequence[str], *, pod: PodUid, node: str, trust: Trust
+    ) -> Assignment | Refusal:
+        if Form.MANUAL not in trust.accepted:
+            return not_accepted("devices named by hand", keys, trust)
+        return parse_manual(annotations)
 
 
 def parse_manual(annotations: Mapping[str, str]) -> Assignment | Refusal:
@@ -192,8 +212,3 @@ def _wrong_name(written: str, names: str) -> str:
 
 def _refuse(key: str, cause: str) -> Refusal:
     return Refusal(reason=Reason.ANNOTATION_MALFORMED, message=f"cannot use {shown_key(key)}: {cause}")
-
-
-def shown_key(key: str) -> str:
-    """Return an annotation's key for a message: unchanged if it is short and Lading's, else quoted."""
-    return key if len(key) <= 80 and key.isascii() and key.isprintable() else shown(key)

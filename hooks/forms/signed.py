@@ -12,11 +12,13 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from hooks.forms.messages import listed_keys, not_accepted
 from hooks.forms.netdev import WrongSettingError, parse_flag, parse_settings, settings_conflict
-from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
+from hooks.forms.signature import check_signature
+from hooks.model.assignment import Assignment, ContainerRequest, Form, FormName, GpuRequest, Refusal, VfRequest
 from hooks.model.attachment import VfSettings
 from hooks.model.identity import (
     is_container_name,
@@ -27,8 +29,9 @@ from hooks.model.identity import (
     shown,
     shown_value,
 )
+from hooks.model.trust import Trust
 from lading.reasons import Reason
-from lading.vocabulary import ASSIGNMENT, PciAddress, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, REQUEST_ANNOTATIONS, PciAddress, PodUid
 
 VERSION: Final = 1
 MAX_BYTES: Final = 262_144  # Kubernetes' limit for all annotations of an object together
@@ -42,6 +45,52 @@ MAX_MEMORY_MIB: Final = 2**31 - 1
 _STRINGS_AND_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
 
+class Central:
+    """The dialect of Lading's scheduler. The signature comes first: where signatures are required, a text without a valid one
+    is not even parsed."""
+
+    forms: Final = (Form.SIGNED, Form.UNSIGNED)
+    prefixes: Final = (PREFIX,)
+    words: Final = "for central"
+
+    def own(self, keys: Iterable[str]) -> list[str]:
+        return [key for key in keys if key in {ASSIGNMENT, ASSIGNMENT_SIGNATURE} or key in REQUEST_ANNOTATIONS]
+
+    def parse(
+        self, annotations: Mapping[str, str], keys: Sequence[str], *, pod: PodUid, node: str, trust: Trust
+    ) -> Assignment | Refusal:
+        text, written = annotations.get(ASSIGNMENT), annotations.get(ASSIGNMENT_SIGNATURE)
+        if text is None:
+            return _missing(keys)
+        if written is not None and Form.SIGNED in trust.accepted:
+            key_id = check_signature(written, text, trust.keys)
+            if isinstance(key_id, Refusal):
+                return key_id
+            return parse_central(text, pod=pod, node=node, form=Form.SIGNED, key_id=key_id)
+        if Form.UNSIGNED in trust.accepted:
+            # Also with a signature: an attacker who could forge it could leave it out.
+            return parse_central(text, pod=pod, node=node, form=Form.UNSIGNED)
+        if Form.SIGNED in trust.accepted:
+            return Refusal(
+                reason=Reason.SIGNATURE_MISSING,
+                message=f"cannot use {ASSIGNMENT}: this node accepts signed ones only, and there is no {ASSIGNMENT_SIGNATURE}",
+            )
+        return not_accepted("an assignment by central", [ASSIGNMENT], trust)
+
+
+def _missing(keys: Sequence[str]) -> Refusal:
+    if ASSIGNMENT_SIGNATURE in keys:
+        return Refusal(
+            reason=Reason.ANNOTATION_MALFORMED,
+            message=f"cannot use {ASSIGNMENT_SIGNATURE}: there is no {ASSIGNMENT} that it could sign",
+        )
+    return Refusal(
+        reason=Reason.ASSIGNMENT_MISSING,
+        message=f"cannot find {ASSIGNMENT}: the pod asks for placement with {listed_keys(keys)} and was bound without one; "
+        "set schedulerName: lading and do not set nodeName",
+    )
+
+
 class _WrongError(Exception):
     """Ends the parse at any depth; `parse_central` turns it into a value."""
 
@@ -50,7 +99,7 @@ class _WrongError(Exception):
         self.refusal = Refusal(reason=reason, message=f"cannot use {ASSIGNMENT}: {cause}")
 
 
-def parse_central(text: str, *, pod: PodUid, node: str, form: Form, key_id: str = "") -> Assignment | Refusal:
+def parse_central(text: str, *, pod: PodUid, node: str, form: FormName, key_id: str = "") -> Assignment | Refusal:
     """Return the assignment, if it is for this pod on this node. The caller, which knows the grants, decides whether `gen` is
     stale."""
     try:

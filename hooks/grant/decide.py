@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hooks.forms.annotations import Trust, parse_assignment
+from hooks.forms.annotations import parse_assignment
 from hooks.grant.cards import UnassignedPolicy, adjust_cards, hide_cards
 from hooks.grant.choose import choose
 from hooks.grant.dirty import Cleanness
@@ -24,12 +24,13 @@ from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unwell import Unhealthy, choose_again, find_unwell
 from hooks.ledger.reconcile import both_hold
 from hooks.model.answer import Answer
-from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, Refusal
+from hooks.model.assignment import Assignment, ContainerRequest, Devices, Refusal
 from hooks.model.attachment import NetdevPolicy
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.grant import Grant, holding_of, render_annotation
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
+from hooks.model.trust import Trust
 from hooks.ports import Isolation, Vendor
 from lading.reasons import Reason
 from lading.vocabulary import GRANT, NOTHING, GpuUuid, PciAddress, PodUid, SandboxId
@@ -115,7 +116,7 @@ def _check_names(sandbox: Sandbox, container: Container) -> Refusal | None:
 def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
     if view.stopped:
         return Refusal(reason=Reason.SANDBOX_STOPPED, message="cannot give devices in a sandbox that is stopped")
-    if assignment.form is not Form.MANUAL and assignment.gen < view.pod_gen:
+    if assignment.pod is not None and assignment.gen < view.pod_gen:
         return Refusal(
             reason=Reason.ASSIGNMENT_STALE,
             message=f"cannot use the assignment: it has gen {assignment.gen}, and the pod was granted gen {view.pod_gen}",

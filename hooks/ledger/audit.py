@@ -90,7 +90,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "namespace": period.namespace,
         "pod": period.pod_name,
         "container": period.container,
-        "form": period.form.value,
+        "form": str(period.form),
         "gen": period.gen,
         "key_id": period.key_id or None,
         "began": period.began.value,
@@ -120,11 +120,11 @@ def _terms(entry: Entry) -> str:
         terms.append(format_mib(gpu.memory_mib))
     if gpu is not None and gpu.core_percent is not None:
         terms.append(f"{gpu.core_percent}%")
-    if period.form is Form.MANUAL:
+    if period.form == Form.MANUAL:
         terms.append("by hand")
     else:
         key = f", key {period.key_id}" if period.key_id else ""
-        terms.append(f"by central ({period.form.value}, gen {period.gen}{key})")
+        terms.append(f"by central ({period.form}, gen {period.gen}{key})")
     return ", ".join([*terms, *(["adopted"] if period.began is Began.ADOPTED else [])])
 
 

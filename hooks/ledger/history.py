@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from hooks.ledger.period import Began, End, Ended, Past, Period, add_past, past_of, period_of
-from hooks.model.assignment import Form
-from hooks.model.grant import Grant, GrantKey, parse_devices, render_json
+from hooks.model.grant import Grant, GrantKey, parse_devices, parse_form, render_json
 from lading.errors import StateError
 from lading.vocabulary import PodUid
 
@@ -89,7 +88,7 @@ class History:
 
 def write_period(db: sqlite3.Connection, period: Period) -> int:
     """Write a period. Return the id of its row."""
-    begun = (period.pod, period.container, period.namespace, period.pod_name, period.form.value, period.gen, period.key_id)
+    begun = (period.pod, period.container, period.namespace, period.pod_name, str(period.form), period.gen, period.key_id)
     row = (*begun, render_json(period.devices), period.began.value, period.since, *_end_columns(period.end))
     return db.execute(_INSERT, row).lastrowid or 0
 
@@ -126,7 +125,7 @@ def _period(row: Sequence[Any]) -> Period:
             container=container,
             namespace=namespace,
             pod_name=pod_name,
-            form=Form(form),
+            form=parse_form(form),
             gen=gen,
             key_id=key_id,
             devices=parse_devices(devices),

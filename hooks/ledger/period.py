@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from hooks.model.assignment import Devices, Form
+from hooks.model.assignment import Devices, FormName
 from hooks.model.grant import Grant, GrantKey
 from lading.vocabulary import PodUid
 
@@ -44,7 +44,7 @@ class Period:
     container: str
     namespace: str
     pod_name: str
-    form: Form
+    form: FormName
     gen: int  # of central's assignment; 0 in the manual form
     key_id: str  # that signed it, in the signed form; empty where the grant was adopted: containers do not tell
     devices: Devices

@@ -20,7 +20,6 @@ from hooks.ledger.attachment import newest_of_each
 from hooks.ledger.history import History, read_periods, salvage_periods, write_period
 from hooks.ledger.journal import Journal, read_rows, write_rows
 from hooks.ledger.period import Began, End, Period, continued
-from hooks.model.assignment import Form
 from hooks.model.attachment import Attachment
 from hooks.model.grant import (
     Grant,
@@ -29,6 +28,7 @@ from hooks.model.grant import (
     holding_of,
     parse_annotation,
     parse_devices,
+    parse_form,
     parse_request,
     render_annotation,
     render_json,
@@ -317,7 +317,7 @@ def _read_grants(db: sqlite3.Connection) -> Iterator[Grant]:
             namespace=namespace,
             pod_name=pod_name,
             sandbox=SandboxId(sandbox),
-            form=_form(form),
+            form=parse_form(form),
             gen=gen,
             request=parse_request(request),
             devices=parse_devices(devices),
@@ -327,16 +327,9 @@ def _read_grants(db: sqlite3.Connection) -> Iterator[Grant]:
         )
 
 
-def _form(text: str) -> Form:
-    try:
-        return Form(text)
-    except ValueError as e:
-        raise StateError(f"{text!r:.80} is no form of an assignment") from e
-
-
 def _row(grant: Grant) -> tuple[str | int, ...]:
     return (
-        *(grant.pod, grant.container, grant.namespace, grant.pod_name, grant.sandbox, grant.form.value, grant.gen),
+        *(grant.pod, grant.container, grant.namespace, grant.pod_name, grant.sandbox, str(grant.form), grant.gen),
         *(render_json(grant.request), render_json(grant.devices), grant.granted_at, grant.boot_id),
     )
 

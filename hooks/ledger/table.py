@@ -46,7 +46,7 @@ def _holder_json(holder: Holder) -> dict[str, Any]:
         "pod": grant.pod_name,
         "container": grant.container,
         "sandbox": grant.sandbox,
-        "form": grant.form.value,
+        "form": grant.form,
         "gen": grant.gen,
         "since": iso(grant.granted_at),
         "memory_mib": gpu.memory_mib if gpu else None,
@@ -123,7 +123,7 @@ def _terms(holder: Holder) -> str:
     if gpu is not None and gpu.core_percent is not None:
         shares.append(f"{gpu.core_percent}%")
     form = holder.grant.form
-    whose = "by hand" if form is Form.MANUAL else f"by central ({form.value}, gen {holder.grant.gen})"
+    whose = "by hand" if form == Form.MANUAL else f"by central ({form}, gen {holder.grant.gen})"
     return ", ".join([*shares, whose])
 
 

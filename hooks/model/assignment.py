@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
+
+import msgspec
 
 from hooks.model.attachment import VfSettings
 from lading.reasons import Reason
@@ -18,7 +21,13 @@ class Refusal:
     transient: bool = False  # a new reading of the devices may lift it
 
 
+# Which dialect an assignment was in, as `assignments` in hooks.toml and grants have it.
+FormName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9-]{0,31}\Z")]
+
+
 class Form(StrEnum):
+    """The forms of Lading's own dialects."""
+
     SIGNED = "signed"
     UNSIGNED = "unsigned"  # central's JSON without a signature
     MANUAL = "manual"
@@ -64,10 +73,10 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    form: Form
+    form: FormName
     containers: Mapping[str, ContainerRequest] = field(default_factory=dict)
     every_container: ContainerRequest = field(default_factory=ContainerRequest)  # manual form without a suffix
-    pod: PodUid | None = None  # central's form
+    pod: PodUid | None = None  # that it names; an assignment that names none has no generation
     node: str = ""
     gen: int = 0
     key_id: str = ""

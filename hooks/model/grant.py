@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from hooks.model.assignment import ContainerRequest, Devices, Form, GrantedGpu, GrantedVf
+from hooks.model.assignment import ContainerRequest, Devices, FormName, GrantedGpu, GrantedVf
 from hooks.model.canonical import decode, defaults, render_canonical
 from hooks.model.holding import Holding
 from hooks.model.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
@@ -44,7 +44,7 @@ class Grant:
     namespace: str
     pod_name: str
     sandbox: SandboxId  # the newest one that it was used in
-    form: Form
+    form: FormName
     gen: int  # of central's assignment; 0 in the manual form
     request: ContainerRequest  # what the annotation said: it distinguishes a changed one from a retry
     devices: Devices
@@ -66,7 +66,7 @@ class Annotation:
     container: str
     namespace: str
     name: str
-    form: Form
+    form: FormName
     gen: int
     request: ContainerRequest
     devices: Devices
@@ -99,6 +99,13 @@ def parse_devices(text: str) -> Devices:
     for problem in _misnamed(devices):
         raise StateError(f"cannot read devices: {problem}")
     return devices
+
+
+def parse_form(text: str) -> FormName:
+    try:
+        return msgspec.convert(text, FormName)
+    except msgspec.ValidationError as e:
+        raise StateError(f"{text!r:.80} is no form of an assignment") from e
 
 
 def render_annotation(grant: Grant) -> str:

@@ -10,10 +10,11 @@ change after it was created. Source: CRI ListPodSandbox and ListContainers (anno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hooks.forms.annotations import Trust, parse_assignment
+from hooks.forms.annotations import parse_assignment, prefixes
 from hooks.ledger.reconcile import LIVE
 from hooks.model.assignment import Refusal
-from lading.vocabulary import GRANT, PREFIX, ContainerId, PodUid
+from hooks.model.trust import Trust
+from lading.vocabulary import GRANT, ContainerId, PodUid
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 
@@ -31,7 +32,8 @@ def find_bypassed(
 ) -> tuple[Bypassed, ...]:
     """Return the bypassed containers. A pod's annotations may be long: they are parsed once, and only if a live container lacks
     a grant."""
-    annotated = {s.id: s for s in sandboxes if any(key.startswith(PREFIX) for key in s.annotations)}
+    begins = prefixes()
+    annotated = {s.id: s for s in sandboxes if any(key.startswith(begins) for key in s.annotations)}
     bare: dict[str, list[cri.Container]] = {}
     for container in containers:
         if container.pod_sandbox_id in annotated and container.state in LIVE and GRANT not in container.annotations:

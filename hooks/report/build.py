@@ -122,7 +122,7 @@ def _grant(held: Held) -> Grant:
         container=_cut(held.container),
         namespace=_cut(held.namespace),
         pod_name=_cut(held.pod_name),
-        form=held.form.value,
+        form=str(held.form),
         gen=held.gen,
         gpus=tuple(_granted_gpu(gpu) for gpu in held.devices.gpus),
         vfs=tuple(vf.bdf for vf in held.devices.vfs),
@@ -151,7 +151,7 @@ def _past(one: period.Past) -> Past:
         until=max(0, held.until or 0),
         namespace=_cut(held.namespace),
         pod_name=_cut(held.pod_name),
-        by=held.form.value,
+        by=str(held.form),
     )
 
 

@@ -10,11 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.forms.annotations import Trust, parse_assignment
+from hooks.forms.annotations import parse_assignment
 from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal, VfRequest
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
+from hooks.model.trust import Trust
 from lading.signature import sign
 from lading.vocabulary import PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf

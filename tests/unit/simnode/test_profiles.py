@@ -13,7 +13,6 @@ from central.assignment.annotation import render_assignment
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.fit.topology import Distance, distance
-from hooks.forms.annotations import Trust
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
@@ -23,6 +22,7 @@ from hooks.isolation.unenforced import Unenforced
 from hooks.model.answer import Answer
 from hooks.model.assignment import Form
 from hooks.model.container import Container, Sandbox
+from hooks.model.trust import Trust
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.nodedevices import Gpu, Pf, Status
 from lading.vocabulary import ASSIGNMENT, PodUid

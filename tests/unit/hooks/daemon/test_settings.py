@@ -7,11 +7,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import AttachBy, Settings, attaches, check, netdev_policy, read_configured_partitions, read_trust
-from hooks.forms.annotations import Trust
 from hooks.grant.unwell import Unhealthy
 from hooks.main import serve
 from hooks.model.assignment import Form
 from hooks.model.attachment import VfConfig, VfSettings
+from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.vendor import Nvidia

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from hooks.forms.annotations import Trust
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
@@ -20,6 +19,7 @@ from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
 from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, HeldBy, parse_annotation
 from hooks.model.holding import Holding
+from hooks.model.trust import Trust
 from hooks.vendors.nvidia.hide import VOID
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES

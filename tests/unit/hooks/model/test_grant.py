@@ -126,7 +126,7 @@ LONG = dataclasses.replace(FULL, request=ContainerRequest(gpus=(GpuRequest(name=
         TEXT.replace('"gen":7', '"gen":1e309'),
         TEXT.replace('"gen":7', f'"gen":{2**63}'),
         TEXT.replace('"gen":7', '"gen":' + "9" * 1_000_000),
-        TEXT.replace('"signed"', '"forged"'),
+        TEXT.replace('"signed"', '"for ged"'),
         TEXT.replace('"pod":"pod-1"', '"pod":""'),
         TEXT.replace("GPU-0", "gpu-0", 1),
         TEXT.replace("MIG-0", "MIG-x", 1),

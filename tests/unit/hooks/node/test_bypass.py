@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from hooks.forms.annotations import Trust, parse_assignment
+from hooks.forms.annotations import parse_assignment
 from hooks.model.assignment import Assignment, Form, Refusal
+from hooks.model.trust import Trust
 from hooks.node import bypass
 from hooks.node.bypass import find_bypassed
 from lading.vocabulary import GRANT, PodUid

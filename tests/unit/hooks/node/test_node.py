@@ -14,7 +14,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hooks.attach.preparer import VfPreparer
-from hooks.forms.annotations import Trust
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
 from hooks.grant.pod import PodPolicy
@@ -28,6 +27,7 @@ from hooks.model.assignment import Form, Refusal
 from hooks.model.attachment import NetdevPolicy
 from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import DriverMount, Inventory
+from hooks.model.trust import Trust
 from hooks.node import node as node_module
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node

@@ -1,0 +1,27 @@
+"""What refusals of several dialects say."""
+
+from collections.abc import Iterable
+
+from hooks.model.assignment import Refusal
+from hooks.model.identity import shown
+from hooks.model.trust import Trust
+from lading.reasons import Reason
+
+
+def not_accepted(what: str, keys: Iterable[str], trust: Trust) -> Refusal:
+    accepted = ", ".join(sorted(trust.accepted)) or "none"
+    return Refusal(
+        reason=Reason.FORM_NOT_ACCEPTED,
+        message=f"cannot use {listed_keys(keys)}: {what}, and this node accepts: {accepted} (assignments in the node's "
+        "hooks.toml)",
+    )
+
+
+def listed_keys(keys: Iterable[str]) -> str:
+    names = sorted(keys)
+    return ", ".join(shown_key(key) for key in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def shown_key(key: str) -> str:
+    """Return an annotation's key for a message: unchanged if it is short and Lading's, else quoted."""
+    return key if len(key) <= 80 and key.isascii() and key.isprintable() else shown(key)
