@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from central.ask.reasons import OfPod
+
 
 class Role(StrEnum):
     """When a container runs (KEP-753): an init container ends before the next begins; a sidecar is an init container that
@@ -112,3 +114,13 @@ class Shape:
 
     ask: Ask
     requests: Requests = NO_REQUESTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadAsk:
+    message: str
+
+    @property
+    def shown(self) -> str:
+        """To kube-scheduler."""
+        return OfPod.REQUEST_MALFORMED.about(self.message)

@@ -1,294 +1,55 @@
-"""Parse a pod's device request: its `resources.limits` and annotations become one Ask.
+"""Parse what a pod asks for, in whichever dialect it asks."""
 
-The result is None if the pod requests no device of Lading, and BadAsk if the request is invalid, with a message for its author:
-an amount that is not valid, a request that differs from its limit, a whole card and a share of one in one container, a resource
-or annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
-value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. Only the
-first problem is reported. Zero counts as absent.
+from collections.abc import Sequence
+from typing import Protocol
 
-Source: docs/reference.md, "What a pod asks for".
-"""
-
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from fractions import Fraction
-from typing import Final, TypeVar
-
-from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.pod import Amount, Container, Pod
-from central.ask.quantity import parse_quantity
-from central.ask.reasons import OfPod
-from lading.annotations import find_unknown, nearest_key
-from lading.vocabulary import (
-    GPU_MODEL,
-    GRANT,
-    MANUAL_GPUS,
-    MANUAL_VFS,
-    MIG_PROFILE,
-    NVSWITCH_PARTITION,
-    POLICY,
-    PREFIX,
-    RDMA_POLICY,
-    REQUEST_ANNOTATIONS,
-    RESOURCE_GPU,
-    RESOURCE_GPU_CORE,
-    RESOURCE_GPU_MEMORY,
-    RESOURCE_RDMA,
-    SHARE_AFFINITY,
-    SHARE_ANTI_AFFINITY,
-    SHARE_EXCLUSION,
-    TOPOLOGY,
-)
-
-MAX_DEVICES: Final = 1024  # of one container; more than any node has
-MAX_CONTAINERS: Final = 32  # of one pod, that ask for devices: twice as many as a node has cards
-MAX_INIT_CONTAINERS: Final = 16  # of these: each is a phase, and a fit looks at every card in every phase
-MAX_MEMORY_MIB: Final = 2**31 - 1  # what an assignment can say
-_MIB: Final = 2**20
-_SHOWN: Final = 60  # characters of a value that a message repeats: kube-scheduler shows it for each node
-
-_RIGHT: Final = {
-    RESOURCE_GPU: f"a whole number of cards, 1 to {MAX_DEVICES}",
-    RESOURCE_GPU_MEMORY: "an amount of one card's memory with its unit, 1Mi or more: 8Gi, 8138Mi",
-    RESOURCE_GPU_CORE: f"a whole number of percent of one card, 1 to 100; {RESOURCE_GPU} is for whole cards",
-    RESOURCE_RDMA: f"a whole number of VFs, 1 to {MAX_DEVICES}",
-}
-_MOST: Final = {
-    RESOURCE_GPU: MAX_DEVICES,
-    RESOURCE_GPU_MEMORY: MAX_MEMORY_MIB,
-    RESOURCE_GPU_CORE: 100,
-    RESOURCE_RDMA: MAX_DEVICES,
-}
-_SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
-_MIG_PROFILE: Final = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}")  # as the node reports it
-LABEL: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"  # of Kubernetes, and not empty
-_LABEL: Final = re.compile(LABEL)
+from central.ask.model import Ask, BadAsk
+from central.ask.own import Own
+from central.ask.pod import Pod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadAsk:
-    message: str
+class Dialect(Protocol):
+    """A way to ask for devices."""
 
     @property
-    def shown(self) -> str:
-        """To kube-scheduler."""
-        return OfPod.REQUEST_MALFORMED.about(self.message)
+    def resources(self) -> frozenset[str]:
+        """Return its resources. kube-scheduler asks the extender about pods with one of them, and counts none itself:
+        `managedResources` in deploy/scheduler/config.yaml."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """Return how all of its resources begin, also those that do not exist: a typo must not mean "nothing"."""
+        ...
+
+    def parse(self, pod: Pod) -> Ask | BadAsk | None:
+        """Return what the pod asks for in this dialect; None if nothing. Pure."""
+        ...
 
 
-class _BadAskError(Exception):
-    """Ends the parse from any depth; `parse_ask` makes it a value."""
+# Every dialect, one line for each.
+DIALECTS: Sequence[Dialect] = (Own(),)
 
 
 def parse_ask(pod: Pod) -> Ask | BadAsk | None:
-    """Two pods of one template ask the same thing: nothing of the pod's identity is in it, but the namespace where its sharing
-    labels mean something."""
-    try:
-        asks = tuple(_container(container, role) for container, role in _starting_order(pod))
-        return _ask(tuple(ask for ask in asks if not ask.empty), pod.metadata.annotations, pod.metadata.namespace)
-    except _BadAskError as e:
-        return BadAsk(message=str(e))
+    """Return what the pod asks for; None if it asks for no device. A pod that asks in two dialects is refused: it is not
+    known whether it means the same devices."""
+    found = [(dialect, ask) for dialect in DIALECTS if (ask := dialect.parse(pod)) is not None]
+    if len(found) > 1:
+        first, second = (min(dialect.resources) for dialect, _ in found[:2])
+        return BadAsk(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
+    return found[0][1] if found else None
 
 
-def roles_of(pod: Pod) -> tuple[tuple[str, Role], ...]:
-    """Every container of the pod, in the order in which kubelet starts them."""
-    return tuple((container.name, role) for container, role in _starting_order(pod))
+def managed_resources() -> frozenset[str]:
+    return frozenset().union(*(dialect.resources for dialect in DIALECTS))
 
 
-def _starting_order(pod: Pod) -> Iterator[tuple[Container, Role]]:
-    for container in pod.spec.init_containers:
-        yield container, Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
-    for container in pod.spec.containers:
-        yield container, Role.APP
-
-
-# What a container asks for
-
-
-def _container(container: Container, role: Role) -> ContainerAsk:
-    limits, requests = container.resources.limits, container.resources.requests
-    ours = [resource for resource in {**limits, **requests} if resource.startswith(PREFIX)]
-    if not ours:
-        return ContainerAsk(name=container.name, role=role)
-    asked = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
-    gpus, memory, core = (asked.get(resource, 0) for resource in (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE))
-    if gpus and (memory or core):
-        share = RESOURCE_GPU_MEMORY if memory else RESOURCE_GPU_CORE
-        raise _BadAskError(
-            f"cannot use {RESOURCE_GPU} with {share} in container {container.name}: a card is given whole or in part; keep one"
-        )
-    share_asked = Share(memory_mib=memory or None, core_percent=core or None) if memory or core else None
-    return ContainerAsk(name=container.name, role=role, gpus=gpus, share=share_asked, vfs=asked.get(RESOURCE_RDMA, 0))
-
-
-def _amount(container: str, resource: str, limits: Mapping[str, Amount], requests: Mapping[str, Amount]) -> int:
-    """In the resource's own unit (MiB for memory); 0 is nothing asked."""
-    where = f"{resource} of container {container}"
-    if resource not in _RIGHT:
-        raise _BadAskError(f"cannot use {_shown(resource)} of container {container}: no such resource; {_listed(_RIGHT)}")
-    limit, request = (_quantity(of.get(resource, 0), where, _RIGHT[resource]) for of in (limits, requests))
-    if resource in requests and request != limit:
-        written = f"the limit is {_shown(limits[resource])}" if resource in limits else "there is no limit"
-        raise _BadAskError(
-            f"cannot use {where}: the request is {_shown(requests[resource])} and {written}; write the limit alone"
-        )
-    if resource == RESOURCE_GPU_MEMORY:
-        # Bytes without a unit are most often meant as MiB. Taken at its word, the share would be of no use.
-        amount = -(-limit // _MIB) if limit == 0 or limit >= _MIB else None
-    else:
-        amount = limit.numerator if limit.denominator == 1 else None
-    if amount is None or not 0 <= amount <= _MOST[resource]:
-        raise _BadAskError(f"cannot use {where}: it is {_shown(limits[resource])}; write {_RIGHT[resource]}")
-    return amount
-
-
-def _quantity(value: Amount, where: str, right: str) -> Fraction:
-    quantity = None if isinstance(value, float) else parse_quantity(value)
-    if quantity is None:
-        raise _BadAskError(f"cannot use {where}: {_shown(value)} is no quantity; write {right}")
-    return quantity
-
-
-# What annotations say to it
-
-
-def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Ask | None:
-    refining = sorted(REQUEST_ANNOTATIONS & annotations.keys())
-    if not containers:
-        if refining:
-            raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
-        return None
-    _check_number(containers)
-    _check_nobody_else_gives(annotations)
-    if unknown := find_unknown(annotations):
-        raise _BadAskError(
-            f"cannot use {_shown(unknown)}: no such annotation; write {nearest_key(unknown)}, or remove it (a key of another "
-            "system: foreign_annotations in central.toml and hooks.toml)"
-        )
-    policy = _choice(annotations, POLICY, Policy)
-    rdma_policy = _choice(annotations, RDMA_POLICY, RdmaPolicy)
-    scope = _choice(annotations, TOPOLOGY, Scope)
-    partition = _choice(annotations, NVSWITCH_PARTITION, PartitionPolicy)
-    models = _models(annotations.get(GPU_MODEL))
-    if models and not any(ask.gpus or ask.share for ask in containers):
-        raise _BadAskError(f"cannot use {GPU_MODEL}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
-    if rdma_policy is not None and not any(ask.vfs for ask in containers):
-        raise _BadAskError(f"cannot use {RDMA_POLICY}: the pod asks for no VF; add {RESOURCE_RDMA}, or remove it")
-    _check_places(containers, rdma_policy, scope)
-    if partition is not None and (MIG_PROFILE in annotations or not any(ask.gpus for ask in containers)):
-        raise _BadAskError(f"cannot use {NVSWITCH_PARTITION}: the pod asks for no whole GPU; add {RESOURCE_GPU}, or remove it")
-    return Ask(
-        containers=containers,
-        policy=policy,
-        gpu_models=models,
-        mig_profile=_mig_profile(containers, annotations.get(MIG_PROFILE)),
-        rdma_policy=rdma_policy or RdmaPolicy.NEAREST,
-        scope=scope or Scope.ANY,
-        partition=partition,
-        sharing=_sharing(containers, annotations, namespace),
+def mentions_devices(pod: Pod) -> bool:
+    """Return whether the pod names a resource of a dialect, valid or not."""
+    prefixes = tuple(dialect.prefix for dialect in DIALECTS)
+    return any(
+        resource.startswith(prefixes)
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for resource in (*container.resources.limits, *container.resources.requests)
     )
-
-
-def _check_number(containers: tuple[ContainerAsk, ...]) -> None:
-    inits = sum(ask.role is Role.INIT for ask in containers)
-    limits = (len(containers), MAX_CONTAINERS, "containers"), (inits, MAX_INIT_CONTAINERS, "init containers")
-    for number, most, what in limits:
-        if number > most:
-            raise _BadAskError(f"cannot place {number} {what} that ask for devices; {most} is the most in one pod")
-
-
-def _check_places(containers: tuple[ContainerAsk, ...], rdma_policy: RdmaPolicy | None, scope: Scope | None) -> None:
-    if rdma_policy is RdmaPolicy.PER_SWITCH:
-        without = next((ask.name for ask in containers if ask.vfs and not ask.gpus and ask.share is None), "")
-        if without:
-            raise _BadAskError(
-                f"cannot use {RDMA_POLICY}: {_shown(rdma_policy.value)} counts the switches of a container's GPUs, and "
-                f"container {without} asks for none; add {RESOURCE_GPU} there, or write {RdmaPolicy.COUNT}"
-            )
-    if rdma_policy is RdmaPolicy.PER_PF and scope not in {None, Scope.ANY}:
-        raise _BadAskError(
-            f"cannot use {TOPOLOGY}: it is {_shown(str(scope))}, and {RDMA_POLICY} {_shown(rdma_policy.value)} takes VFs of "
-            "every PF of the node, wherever it sits; remove one of the two"
-        )
-
-
-def _models(written: str | None) -> tuple[str, ...]:
-    """Alternatives have `|` or a comma between them, in any order: equal sets ask the same."""
-    if written is None:
-        return ()
-    models = [model.strip() for model in re.split(r"[|,]", written)]
-    if not all(models):
-        at = "it is empty" if not any(models) else f"{_shown(written)} has an empty name at position {models.index('') + 1}"
-        raise _BadAskError(
-            f"cannot use {GPU_MODEL}: {at}; write the model as the node reports it, several as A|B, or remove it"
-        )
-    return tuple(sorted(set(models)))
-
-
-def _mig_profile(containers: tuple[ContainerAsk, ...], written: str | None) -> str:
-    if written is None:
-        return ""
-    profile = written.strip()
-    if not _MIG_PROFILE.fullmatch(profile):
-        raise _BadAskError(
-            f"cannot use {MIG_PROFILE}: it is {_shown(written)}; write the profile as NVIDIA names it (1g.10gb, 3g.40gb), or "
-            "remove it"
-        )
-    if sharing := next((ask.name for ask in containers if ask.share), ""):
-        raise _BadAskError(
-            f"cannot use {MIG_PROFILE}: container {_shown(sharing)} asks for a share of a GPU, and a MIG instance is given "
-            f"whole; write {RESOURCE_GPU} there, or remove it"
-        )
-    if not any(ask.gpus for ask in containers):
-        raise _BadAskError(f"cannot use {MIG_PROFILE}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
-    return profile
-
-
-def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Sharing | None:
-    written = [key for key in _SHARING if key in annotations]
-    if not written:
-        return None
-    if not any(ask.share for ask in containers):
-        shares = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
-        raise _BadAskError(f"cannot use {written[0]}: the pod asks for no share of a GPU; add {shares}, or remove it")
-    for key in written:
-        if not _LABEL.fullmatch(annotations[key]):
-            is_now = "empty" if not annotations[key] else _shown(annotations[key])
-            raise _BadAskError(
-                f"cannot use {key}: it is {is_now}; write 1 to 63 letters, digits, dashes, underscores and dots, a letter or "
-                "digit first and last, or remove it"
-            )
-    affinity, anti_affinity, exclusion = (annotations.get(key, "") for key in _SHARING)
-    return Sharing(namespace=namespace, affinity=affinity, anti_affinity=anti_affinity, exclusion=exclusion)
-
-
-def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
-    """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
-    for key in annotations:
-        if key == GRANT or key in {MANUAL_GPUS, MANUAL_VFS} or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")):
-            raise _BadAskError(f"cannot use {_shown(key)}: the pod asks for devices in resources.limits; keep one of the two")
-
-
-E = TypeVar("E", bound=StrEnum)
-
-
-def _choice(annotations: Mapping[str, str], key: str, kind: type[E]) -> E | None:
-    value = annotations.get(key)
-    if value is None:
-        return None
-    for choice in kind:
-        if value == choice:
-            return choice
-    allowed = " or ".join(kind)
-    raise _BadAskError(f"cannot use {key}: it is {_shown(value)}; write {allowed}, or remove it")
-
-
-def _listed(resources: Mapping[str, str]) -> str:
-    return f"what can be asked for in resources.limits is {', '.join(resources)}"
-
-
-def _shown(value: Amount) -> str:
-    """Quoted, on one line, and bounded."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -7,10 +7,12 @@ and without cycles, so that the garbage collector need not look at 100,000 of th
 Source: k8s.io/api/core/v1, as of v1.36.
 """
 
+from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import msgspec
 
+from central.ask.model import Role
 from lading.vocabulary import PodUid
 
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central tells of devices that fell ill
@@ -118,3 +120,15 @@ def without_annotations(pod: AnyPod, keys: frozenset[str]) -> AnyPod:
         return pod
     left = {key: value for key, value in annotations.items() if key not in keys}
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=left))
+
+
+def roles_of(pod: Pod) -> tuple[tuple[str, Role], ...]:
+    """Return every container of the pod, in the order in which kubelet starts them."""
+    return tuple((container.name, role) for container, role in starting_order(pod))
+
+
+def starting_order(pod: Pod) -> Iterator[tuple[Container, Role]]:
+    for container in pod.spec.init_containers:
+        yield container, Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
+    for container in pod.spec.containers:
+        yield container, Role.APP

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from central.ask.model import Role, Sharing
-from central.ask.parse import LABEL
+from central.ask.own import LABEL
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
 from central.assignment.phases import Amounts, add_up, take
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid

@@ -17,8 +17,8 @@ from central.api.times import parse_seconds
 from central.api.watch import Unreadable
 from central.ask.model import NO_REQUESTS, Ask, Requests
 from central.ask.other_systems import OtherClaim, read_offered, read_other_claim
-from central.ask.parse import parse_ask, roles_of
-from central.ask.pod import Pod
+from central.ask.parse import mentions_devices, parse_ask
+from central.ask.pod import Pod, roles_of
 from central.ask.requests import allocatable_of, requests_of
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
@@ -30,7 +30,7 @@ from central.state.node_reports import Reports
 from central.state.pending import PendingPods, pending_of
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, GpuUuid, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GpuUuid, PodUid
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -120,7 +120,7 @@ class PodFeed:
         if not waits:
             self._pending.remove(metadata.uid)
         text = metadata.annotations.get(ASSIGNMENT)
-        if text is None and not _mentions_ours(pod):
+        if text is None and not mentions_devices(pod):
             return PodLoad(metadata.uid, "" if ended else sys.intern(spec.node_name), _taken_of_node(pod))
         ask = None if spec.node_name and text else parse_ask(pod)
         if waits and isinstance(ask, Ask):
@@ -288,11 +288,3 @@ def _shared(labels: Mapping[str, str]) -> Mapping[str, str]:
 @lru_cache(maxsize=4096)
 def _labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return {sys.intern(key): sys.intern(value) for key, value in items}
-
-
-def _mentions_ours(pod: Pod) -> bool:
-    return any(
-        resource.startswith(PREFIX)
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-        for resource in (*container.resources.limits, *container.resources.requests)
-    )

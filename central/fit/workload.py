@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from central.ask.model import NO_REQUESTS, ContainerAsk, Requests, Role, Shape
-from central.ask.parse import MAX_DEVICES, MAX_MEMORY_MIB
+from central.ask.own import MAX_DEVICES, MAX_MEMORY_MIB
 from central.ask.requests import MOST
 
 MASS: Final = 1 << 20

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from central.ask.model import NO_REQUESTS, Ask, Policy, Requests, Shape
-from central.ask.parse import BadAsk, parse_ask
+from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
+from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
 from central.ask.requests import requests_of

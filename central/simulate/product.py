@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from central.api.objects import Node
-from central.ask.model import Ask, Policy, Shape
-from central.ask.parse import BadAsk, parse_ask
+from central.ask.model import Ask, BadAsk, Policy, Shape
+from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.ask.requests import requests_of
 from central.controllers.informer import DevicesFeed, NodeFeed

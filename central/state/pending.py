@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.ask.model import NO_REQUESTS, Ask, Requests, Role, Shape
-from central.ask.parse import roles_of
-from central.ask.pod import Pod
+from central.ask.pod import Pod, roles_of
 from central.ask.reasons import Coded
 from central.ask.requests import requests_of
 from central.fit.model import Placement

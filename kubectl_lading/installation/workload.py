@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from central.ask.model import Ask
-from central.ask.parse import BadAsk, parse_ask
+from central.ask.model import Ask, BadAsk
+from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
 from central.controllers.informer import TERMINAL
 from central.fit.model import BY_SHOWN, Missing, NoFit

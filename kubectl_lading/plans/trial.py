@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from central.ask.model import Shape
-from central.ask.parse import BadAsk, parse_ask
+from central.ask.model import BadAsk, Shape
+from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.ask.reasons import OfPod
 from central.scheduling.why import FITS, NodeWhy, Why, ask_in_words, why_pending

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from central.ask.parse import roles_of
-from central.ask.pod import Pod
+from central.ask.pod import Pod, roles_of
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
 from kubectl_lading.terminal.amounts import gib

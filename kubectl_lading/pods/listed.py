@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from central.api.times import parse_seconds
-from central.ask.parse import BadAsk, parse_ask
+from central.ask.model import BadAsk
+from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
 from central.controllers.informer import TERMINAL
 from central.scheduling.why import ask_in_words

@@ -10,8 +10,9 @@ from enum import StrEnum
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from central.ask.parse import BadAsk, parse_ask, roles_of
-from central.ask.pod import DEVICES_HEALTHY, Pod
+from central.ask.model import BadAsk
+from central.ask.parse import parse_ask
+from central.ask.pod import DEVICES_HEALTHY, Pod, roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.scheduling.why import ask_in_words

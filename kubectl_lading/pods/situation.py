@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from central.ask.model import Ask
-from central.ask.parse import BadAsk
+from central.ask.model import Ask, BadAsk
 from central.ask.pod import DEVICES_HEALTHY
 from central.ask.reasons import OfPod
 from kubectl_lading.pods.fixes import FIXES

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from central.api.times import parse_seconds
-from central.ask.model import Ask
-from central.ask.parse import BadAsk, parse_ask
+from central.ask.model import Ask, BadAsk
+from central.ask.parse import parse_ask
 from central.fit.model import Missing
 from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler

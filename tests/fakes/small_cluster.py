@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from central.api.objects import Node
 from central.ask.model import Policy
-from central.ask.parse import roles_of
-from central.ask.pod import Pod
+from central.ask.pod import Pod, roles_of
 from central.assignment.annotation import BadAssignment, parse_own
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from central.ask.model import Role, Sharing
-from central.ask.parse import LABEL
+from central.ask.own import LABEL
 from central.assignment.annotation import OwnAssignment, name_vfs, parse_own, render_assignment
 from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from central.ask.model import Ask
-from central.ask.parse import parse_ask
+from central.ask.parse import managed_resources, parse_ask
 from central.ask.pod import Pod
 from central.assignment.networks import parse_vf_network
 from central.daemon import announce
@@ -204,7 +204,7 @@ def test_who_may_bind_with_an_assignment_is_centrals_account() -> None:
 def test_the_scheduler_leaves_every_resource_to_central() -> None:
     extender, _ = scheduler_config()["extenders"]
     managed = {resource["name"] for resource in extender["managedResources"]}
-    assert managed == {value for name, value in vars(vocabulary).items() if name.startswith("RESOURCE_")}
+    assert managed == managed_resources()
     assert all(resource["ignoredByScheduler"] for resource in extender["managedResources"])
     assert all(extender[f"{verb}Verb"] == verb for verb in ("filter", "prioritize", "preempt", "bind"))
 

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from central.ask.model import Ask, ContainerAsk, Policy, Role, Share
-from central.ask.parse import parse_ask, roles_of
-from central.ask.pod import Pod
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod, roles_of
 
 FILTER = msgspec.json.decode((Path(__file__).parents[3] / "golden/central/filter.json").read_bytes())
 

@@ -3,8 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.parse import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_MEMORY_MIB, BadAsk, parse_ask
+from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
+from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_MEMORY_MIB
+from central.ask.parse import parse_ask
 from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
 from lading.vocabulary import PodUid
 
