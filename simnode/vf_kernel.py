@@ -20,7 +20,7 @@ from hooks.attach.netlink import HostKernel
 from hooks.host.attributes import read_names
 from hooks.ledger.journal import Journal
 from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode
-from hooks.model.identity import parse_pci_address
+from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress
 from simnode.links import find_link, list_links, open_socket
 from simnode.vf_folder import RigFolder, read_json, replace_text

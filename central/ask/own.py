@@ -19,6 +19,7 @@ from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy
 from central.ask.pod import Amount, Container, Pod, starting_order
 from central.ask.quantity import parse_quantity
 from lading.annotations import find_unknown, nearest_key
+from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
 from lading.vocabulary import (
     GPU_MODEL,
     GRANT,
@@ -43,7 +44,6 @@ from lading.vocabulary import (
 MAX_DEVICES: Final = 1024  # of one container; more than any node has
 MAX_CONTAINERS: Final = 32  # of one pod, that ask for devices: twice as many as a node has cards
 MAX_INIT_CONTAINERS: Final = 16  # of these: each is a phase, and a fit looks at every card in every phase
-MAX_MEMORY_MIB: Final = 2**31 - 1  # what an assignment can say
 _MIB: Final = 2**20
 _SHOWN: Final = 60  # characters of a value that a message repeats: kube-scheduler shows it for each node
 
@@ -61,7 +61,6 @@ _MOST: Final = {
 }
 _SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
 _MIG_PROFILE: Final = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}")  # as the node reports it
-LABEL: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"  # of Kubernetes, and not empty
 _LABEL: Final = re.compile(LABEL)
 
 

@@ -5,68 +5,21 @@ when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. 
 version of central may have written them; identities are not bent: a UUID or PCI address in another spelling would be another
 device to the ledger. What cannot be read is a value with the cause, for the one who knows which pod it is.
 
-The node reads the same text with a stricter parser of its own, and believes nothing about it.
+The schema is shared with the node, which reads the same text more strictly, and believes nothing about it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 
 from central.ask.model import Role, Sharing
-from central.ask.own import LABEL
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
 from central.assignment.phases import Amounts, add_up, take
+from lading.devices import assignment as schema
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid
-
-_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_GPU: Final = rf"GPU-{_UUID}"
-_MIG: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"
-
-_Address = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z")]
-_Mib = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-_Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
-_Label = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{LABEL})?\Z")]
-
-
-class _Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    uuid: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU}|{_MIG})\Z")]
-    bdf: _Address
-    memory_mib: _Mib | None = None
-    core_percent: _Percent | None = None
-    pod_memory_mib: _Mib | None = None
-    pod_core_percent: _Percent | None = None
-    card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU})?\Z")] = ""  # of a MIG instance; the node knows it
-
-
-class _Vf(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    bdf: _Address
-    pf: _Address
-    ifname: str = ""
-
-
-class _Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    gpus: list[_Gpu] = []
-    vfs: list[_Vf] = []
-
-
-class _Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """The sharing labels, without the namespace: that is always the pod's own."""
-
-    affinity: _Label = ""
-    anti_affinity: _Label = ""
-    exclusion: _Label = ""
-
-
-class _Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    v: Literal[1]
-    pod: Annotated[str, msgspec.Meta(min_length=1)]
-    node: Annotated[str, msgspec.Meta(min_length=1)]
-    gen: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    containers: dict[str, _Container]
-    sharing: _Sharing | None = None  # as the pod asked when it was bound; what it says since is not in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +38,7 @@ class BadAssignment:
     message: str
 
 
-_decoder: Final = msgspec.json.Decoder(_Assignment)
+_decoder: Final = msgspec.json.Decoder(schema.Assignment)
 
 
 def render_assignment(
@@ -102,7 +55,7 @@ def render_assignment(
     at_once = _less_than_the_sum(placed, roles)
     named = name_vfs(placed, roles)
     containers = {name: _render_container(placed[name], at_once, named) for name in order if placed[name] != PlacedContainer()}
-    written = _Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers, sharing=_render_sharing(sharing))
+    written = schema.Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers, sharing=_render_sharing(sharing))
     return msgspec.json.encode(written).decode()
 
 
@@ -118,10 +71,10 @@ def _starting_order(placed: Mapping[str, PlacedContainer], roles: Sequence[tuple
     return known + [name for name in placed if name not in set(known)]
 
 
-def _render_sharing(sharing: Sharing | None) -> _Sharing | None:
+def _render_sharing(sharing: Sharing | None) -> schema.Sharing | None:
     if sharing is None:
         return None
-    return _Sharing(affinity=sharing.affinity, anti_affinity=sharing.anti_affinity, exclusion=sharing.exclusion)
+    return schema.Sharing(affinity=sharing.affinity, anti_affinity=sharing.anti_affinity, exclusion=sharing.exclusion)
 
 
 def _less_than_the_sum(
@@ -143,19 +96,19 @@ def _render_container(
     container: PlacedContainer,
     at_once: Mapping[GpuUuid, tuple[int | None, int | None]],
     named: Mapping[PciAddress, str],
-) -> _Container:
-    return _Container(
+) -> schema.Container:
+    return schema.Container(
         gpus=[_render_gpu(gpu, *at_once.get(gpu.uuid, (None, None))) for gpu in container.gpus],
-        vfs=[_Vf(bdf=vf.bdf, pf=vf.pf, ifname=named[vf.bdf]) for vf in container.vfs],
+        vfs=[schema.Vf(bdf=vf.bdf, pf=vf.pf, ifname=named[vf.bdf]) for vf in container.vfs],
     )
 
 
-def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: int | None) -> _Gpu:
+def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: int | None) -> schema.Gpu:
     if gpu.mig_uuid:
-        return _Gpu(uuid=gpu.mig_uuid, bdf=gpu.bdf, card=gpu.uuid)
+        return schema.Gpu(uuid=gpu.mig_uuid, bdf=gpu.bdf, card=gpu.uuid)
     if gpu.whole:
-        return _Gpu(uuid=gpu.uuid, bdf=gpu.bdf)
-    return _Gpu(
+        return schema.Gpu(uuid=gpu.uuid, bdf=gpu.bdf)
+    return schema.Gpu(
         uuid=gpu.uuid,
         bdf=gpu.bdf,
         memory_mib=gpu.memory_mib,
@@ -174,25 +127,28 @@ def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -
         return BadAssignment(message=f"cannot read {ASSIGNMENT}: {e}")
     placed = {}
     for name, container in found.containers.items():
+        if not all(gpu.bdf and (gpu.card or not gpu.uuid.startswith("MIG-")) for gpu in container.gpus):
+            message = f"cannot read {ASSIGNMENT}: a GPU of container {name!r:.80} without its address, or its card"
+            return BadAssignment(message=message)
+        if not all(vf.pf for vf in container.vfs):
+            return BadAssignment(message=f"cannot read {ASSIGNMENT}: a VF of container {name!r:.80} without its PF")
         gpus = tuple(map(_placed_gpu, container.gpus))
-        if not all(gpu.uuid.startswith("GPU-") for gpu in gpus):
-            return BadAssignment(message=f"cannot read {ASSIGNMENT}: a MIG instance of container {name!r:.80} without its card")
-        vfs = tuple(PlacedVf(bdf=PciAddress(vf.bdf), pf=PciAddress(vf.pf)) for vf in container.vfs)
+        vfs = tuple(PlacedVf(bdf=PciAddress(vf.bdf), pf=PciAddress(vf.pf or "")) for vf in container.vfs)
         placed[name] = PlacedContainer(gpus=gpus, vfs=vfs)
     taken = take(roles, placed, None if found.sharing is None else _sharing(namespace, found.sharing))
     return OwnAssignment(pod=PodUid(found.pod), node=found.node, gen=found.gen, placed=placed, taken=taken)
 
 
 @lru_cache(maxsize=4096)  # pods of one template share the value
-def _sharing(namespace: str, found: _Sharing) -> Sharing:
+def _sharing(namespace: str, found: schema.Sharing) -> Sharing:
     return Sharing(namespace=namespace, affinity=found.affinity, anti_affinity=found.anti_affinity, exclusion=found.exclusion)
 
 
-def _placed_gpu(gpu: _Gpu) -> PlacedGpu:
+def _placed_gpu(gpu: schema.Gpu) -> PlacedGpu:
     mig = gpu.uuid.startswith("MIG-")
     return PlacedGpu(
         uuid=GpuUuid(gpu.card if mig else gpu.uuid),
-        bdf=PciAddress(gpu.bdf),
+        bdf=PciAddress(gpu.bdf or ""),
         memory_mib=gpu.memory_mib,
         core_percent=gpu.core_percent,
         mig_uuid=gpu.uuid if mig else "",

@@ -14,8 +14,9 @@ from typing import Annotated, Final
 import msgspec
 
 from central.ask.model import NO_REQUESTS, ContainerAsk, Requests, Role, Shape
-from central.ask.own import MAX_DEVICES, MAX_MEMORY_MIB
+from central.ask.own import MAX_DEVICES
 from central.ask.requests import MOST
+from lading.devices.assignment import MAX_MEMORY_MIB
 
 MASS: Final = 1 << 20
 # Kinds that are kept: the most frequent ones. A cluster has some hundred templates.

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from hooks.model.identity import is_ibdev
 from hooks.model.inventory import Inventory, Vf
+from lading.devices.identity import PCI_SHAPE, is_ibdev
 from lading.errors import HostError
 from lading.files import replace_file
 from lading.log import Event, Log
@@ -31,7 +31,6 @@ FOLDER: Final = Path("run/k8s.cni.cncf.io/devinfo/dp")
 # domain/name: what a NetworkAttachmentDefinition can say as its k8s.v1.cni.cncf.io/resourceName.
 _RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _MAX_RESOURCE: Final = 200  # with the rest of the name, in 255 octets
-_ADDRESS: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 _SUFFIX: Final = "-device.json"
 
 
@@ -76,7 +75,7 @@ class DeviceInfoFiles:
     def __init__(self, host_root: Path, resource: str) -> None:
         self._folder = host_root / FOLDER
         self._resource = resource
-        self._ours = re.compile(f"{re.escape(resource.replace('/', '-'))}-{_ADDRESS}{re.escape(_SUFFIX)}")
+        self._ours = re.compile(f"{re.escape(resource.replace('/', '-'))}-{PCI_SHAPE}{re.escape(_SUFFIX)}")
 
     def write(self, inventory: Inventory) -> None:
         """Write these files and remove all others of this resource. May be called again."""

@@ -14,7 +14,7 @@ from hooks.daemon.settings import CONFIG, Settings, ledger_path
 from hooks.ledger.audit import as_json, as_text, list_entries, parse_since
 from hooks.ledger.period import Period
 from hooks.ledger.store import read_history
-from hooks.model.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
+from lading.devices.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.errors import ConfigError
 from lading.settings import add_flags, load
 

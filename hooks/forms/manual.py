@@ -19,8 +19,8 @@ from typing import Final
 
 from hooks.forms.messages import not_accepted, shown_key
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
-from hooks.model.identity import is_container_name, is_ibdev, parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from hooks.model.trust import Trust
+from lading.devices.identity import is_container_name, is_ibdev, parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.reasons import Reason
 from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS, PREFIX, PodUid
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from hooks.model.assignment import Refusal
-from hooks.model.identity import shown
 from hooks.model.trust import Trust
+from lading.devices.identity import shown
 from lading.reasons import Reason
 
 

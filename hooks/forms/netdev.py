@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
-from hooks.model.identity import shown_value
+from lading.devices.identity import shown_value
 
 MAX_VLAN: Final = 4094
 MAX_QOS: Final = 7

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from hooks.model.assignment import Refusal
-from hooks.model.identity import shown
+from lading.devices.identity import shown
 from lading.reasons import Reason
 from lading.signature import FORM, parse_signature, verifies
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE

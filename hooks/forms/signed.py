@@ -12,15 +12,19 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
 
 from hooks.forms.messages import listed_keys, not_accepted
 from hooks.forms.netdev import WrongSettingError, parse_flag, parse_settings, settings_conflict
 from hooks.forms.signature import check_signature
 from hooks.model.assignment import Assignment, ContainerRequest, Form, FormName, GpuRequest, Refusal, VfRequest
 from hooks.model.attachment import VfSettings
-from hooks.model.identity import (
+from hooks.model.trust import Trust
+from lading.devices import assignment as schema
+from lading.devices.identity import (
     is_container_name,
     is_ifname,
     parse_gpu_uuid,
@@ -29,16 +33,20 @@ from hooks.model.identity import (
     shown,
     shown_value,
 )
-from hooks.model.trust import Trust
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, REQUEST_ANNOTATIONS, PciAddress, PodUid
 
-VERSION: Final = 1
 MAX_BYTES: Final = 262_144  # Kubernetes' limit for all annotations of an object together
 MAX_DEPTH: Final = 32  # this form is five deep; a newer central may nest unknown keys deeper, an attacker much deeper
 MAX_DIGITS: Final = 19  # of a 64-bit integer
-MAX_GEN: Final = 2**63 - 1  # the ledger's integer
-MAX_MEMORY_MIB: Final = 2**31 - 1
+
+T = TypeVar("T")
+_MISSING: Final = re.compile(r"missing required field `(\w+)`")
+_RIGHT: Final = {
+    "uuid": "write a GPU's UUID, GPU-… or MIG-…, whole, as nvidia-smi -L shows it",
+    "bdf": "write a PCI address of the form 0000:3b:00.2",
+    "pf": "write a PCI address of the form 0000:3b:00.0",
+}
 
 # Strings are skipped whole, so that a bracket inside one is not counted. A string without an end reaches to the end of the
 # text: this keeps the scan linear, and json.loads says what is wrong with it.
@@ -113,7 +121,7 @@ def parse_central(text: str, *, pod: PodUid, node: str, form: FormName, key_id: 
             containers=containers,
             pod=pod,
             node=node,
-            gen=_whole_number(_required(root, "gen", "gen"), "gen", 0, MAX_GEN),
+            gen=_whole_number(_required(root, "gen", "gen"), "gen", 0, schema.MAX_GEN),
             key_id=key_id,
         )
     except _WrongError as e:
@@ -179,9 +187,9 @@ def _finite_float(digits: str) -> float:
 
 def _check_addressee(root: dict[str, Any], pod: PodUid, node: str) -> None:
     version = root.get("v")
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version != schema.VERSION:
         raise _WrongError(
-            f"v is {shown_value(version)} and this node reads v {VERSION}; "
+            f"v is {shown_value(version)} and this node reads v {schema.VERSION}; "
             "bring lading-hooks and central to versions that agree",
             Reason.ASSIGNMENT_VERSION,
         )
@@ -228,41 +236,34 @@ def _check_shared(containers: Mapping[str, ContainerRequest]) -> None:
 
 
 def _gpu(value: object, path: str) -> GpuRequest:
-    entry = _object(value, path)
-    written = _text(_required(entry, "uuid", f"{path}.uuid"), f"{path}.uuid")
-    mig = parse_mig_uuid(written)
-    name = mig or parse_gpu_uuid(written)
-    if name is None:
-        raise _WrongError(f"{path}.uuid is {shown(written)}, no GPU UUID (GPU-… or MIG-…, whole, as nvidia-smi -L shows it)")
-    memory = _optional_number(entry, "memory_mib", path, 1, MAX_MEMORY_MIB)
-    core = _optional_number(entry, "core_percent", path, 1, 100)
-    whole = memory is None and core is None
-    if mig and not whole:
+    gpu = _read(value, path, schema.Gpu, uuid=lambda text: parse_mig_uuid(text) or parse_gpu_uuid(text), bdf=parse_pci_address)
+    whole = gpu.memory_mib is None and gpu.core_percent is None
+    if gpu.uuid.startswith("MIG-") and not whole:
         raise _WrongError(f"{path} is a share of a MIG instance; an instance is given whole")
-    # The pod's containers take turns: what it takes is less than their sum, and no less than one of them.
-    pod_memory = _optional_number(entry, "pod_memory_mib", path, memory or 1, MAX_MEMORY_MIB)
-    pod_core = _optional_number(entry, "pod_core_percent", path, core or 1, 100)
-    if whole and (pod_memory is not None or pod_core is not None):
+    if whole and (gpu.pod_memory_mib is not None or gpu.pod_core_percent is not None):
         raise _WrongError(f"{path} has pod_memory_mib or pod_core_percent and is no share; they are of a pod's shares")
+    # The pod's containers take turns: what it takes is less than their sum, and no less than one of them.
+    for key, share, of_pod in (
+        ("pod_memory_mib", gpu.memory_mib, gpu.pod_memory_mib),
+        ("pod_core_percent", gpu.core_percent, gpu.pod_core_percent),
+    ):
+        if of_pod is not None and of_pod < (share or 0):
+            raise _WrongError(f"{path}.{key} is {of_pod}, less than the {share} of this container")
     return GpuRequest(
-        name=name,
-        bdf=_optional_address(entry, "bdf", path),
-        memory_mib=memory,
-        core_percent=core,
-        pod_memory_mib=pod_memory,
-        pod_core_percent=pod_core,
+        name=gpu.uuid,
+        bdf=PciAddress(gpu.bdf) if gpu.bdf else None,
+        memory_mib=gpu.memory_mib,
+        core_percent=gpu.core_percent,
+        pod_memory_mib=gpu.pod_memory_mib,
+        pod_core_percent=gpu.pod_core_percent,
     )
 
 
 def _vf(value: object, path: str) -> VfRequest:
+    vf = _read(value, path, schema.Vf, bdf=parse_pci_address, pf=parse_pci_address)
     entry = _object(value, path)
-    _required(entry, "bdf", f"{path}.bdf")
-    bdf = _optional_address(entry, "bdf", path)
-    if bdf is None:
-        raise _WrongError(f"{path}.bdf is null; write the VF's PCI address")
-    ifname = _text(entry["ifname"], f"{path}.ifname") if entry.get("ifname") is not None else ""
-    if ifname and not is_ifname(ifname):
-        raise _WrongError(f"{path}.ifname is {shown(ifname)}, no interface name (1 to 15 letters, digits, dots, dashes)")
+    if vf.ifname is not None and not is_ifname(vf.ifname):
+        raise _WrongError(f"{path}.ifname is {shown(vf.ifname)}, no interface name (1 to 15 letters, digits, dots, dashes)")
     try:
         netdev, settings = parse_flag(entry, "netdev"), parse_settings(entry)
     except WrongSettingError as e:
@@ -271,21 +272,22 @@ def _vf(value: object, path: str) -> VfRequest:
         raise _WrongError(f"{path}.netdev is false, and its other keys set a network device; keep one of the two")
     if conflict := settings_conflict(settings):
         raise _WrongError(f"{path}: {conflict}")
-    return VfRequest(name=bdf, pf=_optional_address(entry, "pf", path), ifname=ifname, netdev=netdev, settings=settings)
+    pf = PciAddress(vf.pf) if vf.pf else None
+    return VfRequest(name=vf.bdf, pf=pf, ifname=vf.ifname or "", netdev=netdev, settings=settings)
 
 
-def _optional_address(entry: dict[str, Any], key: str, path: str) -> PciAddress | None:
-    if entry.get(key) is None:
-        return None
-    written = _text(entry[key], f"{path}.{key}")
-    address = parse_pci_address(written)
-    if address is None:
-        raise _WrongError(f"{path}.{key} is {shown(written)}; a PCI address has the form 0000:3b:00.2")
-    return address
-
-
-def _optional_number(entry: dict[str, Any], key: str, path: str, low: int, high: int) -> int | None:
-    return None if entry.get(key) is None else _whole_number(entry[key], f"{path}.{key}", low, high)
+def _read(value: object, path: str, kind: type[T], **identities: Callable[[str], str | None]) -> T:
+    """Return an entry as the schema has it. Identities may be in another spelling, and are read in their one spelling."""
+    entry = _object(value, path)
+    spelled = {key: parse(text) or text for key, parse in identities.items() if isinstance(text := entry.get(key), str)}
+    try:
+        return msgspec.convert({**entry, **spelled}, kind)
+    except msgspec.ValidationError as e:
+        cause, _, at = str(e).partition(" - at `$.")
+        if missing := _MISSING.search(cause):
+            raise _WrongError(f"{path}.{missing[1]} is missing") from e
+        key = at.rstrip("`")
+        raise _WrongError(f"{path}.{key} is {shown_value(entry.get(key))}; {_RIGHT.get(key, cause)}") from e
 
 
 def _check_distinct(names: list[str], path: str) -> None:

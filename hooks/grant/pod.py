@@ -13,8 +13,8 @@ from typing import Final
 
 from hooks.model.assignment import ContainerRequest, Refusal
 from hooks.model.container import Container, Sandbox
-from hooks.model.identity import shown
 from hooks.ports import Vendor
+from lading.devices.identity import shown
 from lading.reasons import Reason
 
 _VERBS_NODES: Final = "/dev/infiniband/"

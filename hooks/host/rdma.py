@@ -26,8 +26,8 @@ from hooks.host.attributes import (
 )
 from hooks.host.devnodes import Cause, DeviceNodeError, read_char_device
 from hooks.host.places import read_path, read_socket
-from hooks.model.identity import parse_pci_address
 from hooks.model.inventory import CharDevice, Pf, Vf
+from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress
 
 _VIRTFN: Final = "virtfn"

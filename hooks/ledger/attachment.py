@@ -15,8 +15,8 @@ from typing import Final
 
 from hooks.model.attachment import MOST_ALTNAMES, Attachment, Netdev, VfConfig, VfSettings, is_altname
 from hooks.model.canonical import decode, render_canonical
-from hooks.model.identity import is_ibdev, is_ifname, parse_pci_address
 from hooks.model.inventory import CharDevice, Vf
+from lading.devices.identity import is_ibdev, is_ifname, parse_pci_address
 from lading.errors import StateError
 from lading.vocabulary import PciAddress
 

@@ -14,8 +14,8 @@ from hooks.ledger.listing import Kind
 from hooks.ledger.period import Began, Ended, Period
 from hooks.ledger.table import in_columns, iso
 from hooks.model.assignment import Form, GrantedGpu
-from hooks.model.identity import shown
 from lading.amounts import format_mib
+from lading.devices.identity import shown
 from lading.errors import ConfigError
 from lading.log import printable
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from hooks.host.attributes import read_attribute
 from hooks.model.grant import Grant
-from hooks.model.identity import shown
 from hooks.model.inventory import Gpu, Inventory
+from lading.devices.identity import shown
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, GpuUuid, PodUid
 

@@ -15,7 +15,7 @@ import msgspec
 from hooks.model.assignment import ContainerRequest, Devices, FormName, GrantedGpu, GrantedVf
 from hooks.model.canonical import decode, defaults, render_canonical
 from hooks.model.holding import Holding
-from hooks.model.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
+from lading.devices.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 

@@ -19,8 +19,8 @@ from hooks.ledger.reconcile import POD_UID_LABEL
 from hooks.model.assignment import Devices
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant
-from hooks.model.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from hooks.model.inventory import Inventory
+from lading.devices.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.errors import ConfigError
 from lading.vocabulary import ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from central.ask.model import Role, Sharing
-from central.ask.own import LABEL
 from central.assignment.annotation import OwnAssignment, name_vfs, parse_own, render_assignment
 from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take
@@ -14,6 +13,7 @@ from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
 from hooks.model.holding import Holding
+from lading.devices.assignment import LABEL
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 from tests.unit.central.placed import instance, share, uuid, vf, whole

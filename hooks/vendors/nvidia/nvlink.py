@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pynvml
 
-from hooks.model.identity import parse_pci_address
 from hooks.model.inventory import NvLink
+from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress
 
 # INVALID_ARGUMENT: this driver or card has fewer links than the header that pynvml was made from.

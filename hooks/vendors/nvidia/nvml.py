@@ -24,7 +24,6 @@ from hooks.host.attributes import read_numa
 from hooks.host.binding import read_binding
 from hooks.host.devnodes import Cause, DeviceNodeError, read_driver_node
 from hooks.host.places import read_path, read_socket
-from hooks.model.identity import parse_pci_address
 from hooks.model.inventory import CharDevice, Driver, Gpu, MigInstance, NvLink
 from hooks.vendors.nvidia.driver import find_device_root
 from hooks.vendors.nvidia.mig import read_profile
@@ -38,6 +37,7 @@ from hooks.vendors.nvidia.procfs import (
     read_mig_minors,
     read_system_memory,
 )
+from lading.devices.identity import parse_pci_address
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 

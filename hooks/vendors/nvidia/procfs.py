@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hooks.host.attributes import read_attribute, read_names
-from hooks.model.identity import parse_gpu_uuid, parse_pci_address
+from lading.devices.identity import parse_gpu_uuid, parse_pci_address
 from lading.vocabulary import GpuUuid, PciAddress
 
 

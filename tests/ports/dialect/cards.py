@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from hooks.model.assignment import Assignment, ContainerRequest, FormName, GpuRequest, Refusal
-from hooks.model.identity import parse_gpu_uuid, shown
 from hooks.model.trust import Trust
+from lading.devices.identity import parse_gpu_uuid, shown
 from lading.reasons import Reason
 from lading.vocabulary import PodUid
 

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_MEMORY_MIB
+from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS
 from central.ask.parse import parse_ask
 from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
+from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.vocabulary import PodUid
 
 MISSPELT = {

@@ -10,11 +10,17 @@ from typing import Final
 
 from lading.vocabulary import GpuUuid, PciAddress
 
+_UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+# The one spelling of each, as regular expressions.
+PCI_SHAPE: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
+GPU_SHAPE: Final = rf"GPU-{_UUID}"
+MIG_SHAPE: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"  # the second: drivers before 470
+
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
-_UUID_SHAPE: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_GPU: Final = re.compile(rf"gpu-({_UUID_SHAPE})")
-_MIG: Final = re.compile(rf"mig-({_UUID_SHAPE})")
-_MIG_BY_CARD: Final = re.compile(rf"mig-gpu-({_UUID_SHAPE})/([0-9]{{1,3}})/([0-9]{{1,3}})")  # drivers before 470
+_GPU: Final = re.compile(rf"gpu-({_UUID})")
+_MIG: Final = re.compile(rf"mig-({_UUID})")
+_MIG_BY_CARD: Final = re.compile(rf"mig-gpu-({_UUID})/([0-9]{{1,3}})/([0-9]{{1,3}})")
 _CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _IBDEV: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 with the NUL
 _IFNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ is 16 with the NUL

@@ -1,6 +1,6 @@
 import pytest
 
-from hooks.model.identity import (
+from lading.devices.identity import (
     is_container_name,
     is_ibdev,
     is_ifname,
