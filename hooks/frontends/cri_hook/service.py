@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
-from hooks.frontends.cri_hook.messages import Result, read_container, read_sandbox, render_result
+from hooks.frontends.cri_hook.messages import Result, identify, read_container, read_sandbox, render_result
 from hooks.frontends.cri_hook.wire import CallError, Conversation, Later, Method
 from hooks.model.assignment import Refusal
 from hooks.ports import NodePort
@@ -79,15 +79,16 @@ class HookService:
         return b""
 
     def _observed(self, request: hook_pb2.ObserveRequest) -> None:
+        sandbox, container = identify(request)
         match request.stage:
             case hook_pb2.CREATE_CONTAINER:
-                self._node.container_created(read_sandbox(request.sandbox), read_container(request.container))
+                self._node.container_created(sandbox, container)
             case hook_pb2.REMOVE_CONTAINER:
-                self._node.container_removed(read_container(request.container))
+                self._node.container_removed(container)
             case hook_pb2.STOP_POD_SANDBOX:
-                self._node.stopped(read_sandbox(request.sandbox))
+                self._node.stopped(sandbox)
             case hook_pb2.REMOVE_POD_SANDBOX:
-                self._node.sandbox_removed(read_sandbox(request.sandbox))
+                self._node.sandbox_removed(sandbox)
             case _:
                 pass
 
