@@ -142,7 +142,7 @@ class Past(_Wire, frozen=True):
 
 
 class Use(_Wire, frozen=True):
-    """The use of one GPU as NVML reports it, rounded coarsely so that it seldom changes. What a card does not report is
+    """The use of one GPU as its driver reports it, rounded coarsely so that it seldom changes. What a card does not report is
     absent."""
 
     uuid: GpuUuid
@@ -163,7 +163,7 @@ class Summary(_Wire, frozen=True):
 class Status(_Wire, frozen=True):
     reporter: str = ""  # version of lading-hooks
     boot_id: str = msgspec.field(name="bootID", default="")
-    driver: str = ""  # NVIDIA's, by version
+    driver: str = ""  # of the cards, by version
     reconciled: bool = False  # the grants were compared with the container runtime since the reporter's start
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
@@ -171,7 +171,7 @@ class Status(_Wire, frozen=True):
     grants: tuple[Grant, ...] = ()
     past: tuple[Past, ...] = ()  # newest first: the last few of each device
     use: tuple[Use, ...] = ()
-    used_at: int = 0  # when NVML was read, Unix seconds; 0 where `use` is not reported
+    used_at: int = 0  # when the driver was asked, Unix seconds; 0 where `use` is not reported
     problems: tuple[str, ...] = ()  # what could not be read, in words
     summary: Summary = Summary()
 

@@ -15,7 +15,7 @@ from hooks.daemon.metrics import Metrics
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
 from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
-from hooks.daemon.settings import AttachBy, Settings, ledger_path, read_trust
+from hooks.daemon.settings import AttachBy, Settings, by_cdi, ledger_path, read_trust
 from hooks.host.boot import read_boot_id
 from hooks.host.memlock import memlock_warning
 from hooks.inventory.read import read_inventory
@@ -27,7 +27,6 @@ from hooks.node.node import Node
 from hooks.node.telling import Telling
 from hooks.ports import Vendor
 from hooks.report.reporter import Reporter, connect
-from hooks.vendors.nvidia.inject import GpuMode
 from lading import __version__
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
@@ -41,7 +40,7 @@ from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import SandboxId
 
-ANSWER_S: Final = 15.0  # a cold NVML takes about 2 s on a board of eight cards
+ANSWER_S: Final = 15.0  # a cold driver takes about 2 s on a board of eight cards
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
 
 
@@ -157,7 +156,7 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
     return read_inventory(
         Path(settings.host_root),
         vendors=vendors,
-        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if settings.gpu_mode is GpuMode.CDI else [],
+        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if by_cdi(settings) else [],
         shares_per_gpu=settings.shares_per_gpu,
     )
 
@@ -201,7 +200,7 @@ def _background(host: Host, node: Node, cdi: RuntimeCdi, reporter: Reporter | No
     if settings.attach is AttachBy.CNI:
         files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
-    if settings.gpu_mode is GpuMode.CDI:
+    if by_cdi(settings):
         yield cdi.keep_asking(host.runtime, settings.inventory_interval)
     if reporter is not None:
         yield reporter.keep_reporting()

@@ -234,6 +234,11 @@ def read_vf_settings(settings: Settings) -> VfSettings:
     return found
 
 
+def by_cdi(settings: Settings) -> bool:
+    """Return whether cards are injected by the names of CDI devices."""
+    return settings.gpu_mode is GpuMode.CDI
+
+
 def netdev_policy(settings: Settings) -> NetdevPolicy:
     return NetdevPolicy(
         attaches=attaches(settings),

@@ -43,7 +43,7 @@ MAX_DIGITS: Final = 19  # of a 64-bit integer
 T = TypeVar("T")
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
 _RIGHT: Final = {
-    "uuid": "write a GPU's UUID, GPU-… or MIG-…, whole, as nvidia-smi -L shows it",
+    "uuid": "write a GPU's UUID, GPU-… or MIG-…, whole",
     "bdf": "write a PCI address of the form 0000:3b:00.2",
     "pf": "write a PCI address of the form 0000:3b:00.0",
 }

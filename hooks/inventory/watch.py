@@ -3,7 +3,7 @@
 The poll is authoritative: sysfs on a real host sends no inotify events when a VF or a driver comes or goes. The watches on
 folders (/dev, where nodes are made) only make changes visible sooner; without a watch, a change is only seen later.
 
-Reading happens in a thread of its own, one at a time: NVML is never called twice at a time, and a card that hangs in the driver
+Reading happens in a thread of its own, one at a time: no driver is asked twice at a time, and a card that hangs in the driver
 delays neither the loop nor the end of the process. A failed read keeps the last good inventory; `age_s` is its age in seconds.
 """
 

@@ -19,7 +19,7 @@ INFINIBAND: Final = "InfiniBand"
 class CharDevice:
     """A character device node, checked without following links: what the kernel says it is, and where its node lies."""
 
-    path: str  # as a container sees it: /dev/nvidia0
+    path: str  # as a container sees it: /dev/infiniband/uverbs0
     host_path: str  # as the runtime sees it: below --host-root
     major: int
     minor: int
@@ -31,8 +31,8 @@ class MigInstance:
     gpu_instance: int
     compute_instance: int
     memory_mib: int
-    nodes: tuple[CharDevice, ...]  # /dev/nvidia-caps/nvidia-cap<GI>, …<CI>
-    profile: str = ""  # 1g.10gb, as NVIDIA calls its size; empty where the driver does not tell
+    nodes: tuple[CharDevice, ...]  # its own, besides the card's
+    profile: str = ""  # its size, as 1g.10gb; empty where the driver does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +56,17 @@ class Gpu:
     uuid: GpuUuid
     vendor: str  # name of the `Vendor` that read it, and injects it
     bdf: PciAddress  # four-digit domain, lower case: 0000:1b:00.0
-    index: int  # NVML's, in PCI order; for people, never stored
+    index: int  # the driver's, in PCI order; for people, never stored
     minor: int
     model: str
     memory_mib: int  # in all
     reserved_mib: int  # the driver's own part
     numa: int | None  # None is unknown
-    node: CharDevice | None  # /dev/nvidia<minor>; None with `unhealthy` saying why
+    node: CharDevice | None  # None with `unhealthy` saying why
     mig: tuple[MigInstance, ...] = ()
     mig_enabled: bool = False
     unhealthy: str = ""  # why, or empty
-    process_ids: tuple[int, ...] = ()  # compute processes that NVML sees, in the host's pid namespace
+    process_ids: tuple[int, ...] = ()  # compute processes that the driver sees, in the host's pid namespace
     path: tuple[str, ...] = ()  # the bridges above it, from the host bridge (pci0000:17) down
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts

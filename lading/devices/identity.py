@@ -2,7 +2,7 @@
 
 Text enters; a normalised identity leaves, or None where the text has another shape. Nothing is looked up here: whether the
 device is there is for `grant.choose`. Sources: PCI addresses as Linux prints them (`%04x:%02x:%02x.%d`, domains may be longer),
-UUIDs as NVML prints them, DNS labels (RFC 1123 §2.1, as Kubernetes uses them for container names), ib_device_register_name.
+UUIDs as drivers print them, DNS labels (RFC 1123 §2.1, as Kubernetes uses them for container names), ib_device_register_name.
 """
 
 import re
