@@ -1,8 +1,8 @@
 """The node at work: inventory, ledger and runtime joined, one decision at a time.
 
 Deciding and recording a grant happen without giving up the loop in between, so two requests never see one device free. What
-takes time (drivers, the runtime's lists, cgroups of GPU processes) happens in the background; preparers, as of VFs, do their work
-after the grant is recorded and before it is answered.
+takes time (drivers, the runtime's lists, cgroups of GPU processes) happens in the background; preparers, as of VFs, do their
+work after the grant is recorded and before it is answered.
 """
 
 import asyncio
