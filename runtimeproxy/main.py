@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
+import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lading import __version__
+from lading.access import Needed, find_denied
 from lading.errors import ConfigError, LadingError, die
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import keep_fed, missing_socket
@@ -179,6 +181,15 @@ def _conditions(
         hooks_dir_problems=hooks_dir.problems,
         hook_silences=hook_watch.silences(),
         guarded_prefixes=settings.guarded_prefixes,
+        denied=tuple(find_denied(_needed(settings))),
+    )
+
+
+def _needed(settings: Settings) -> tuple[Needed, ...]:
+    endpoint = parse_endpoint(settings.runtime_endpoint)
+    return (
+        Needed(path=endpoint, what="runtime_endpoint", mode=os.W_OK),
+        Needed(path=Path(settings.hooks_dir), what="hooks_dir", mode=os.R_OK | os.X_OK),
     )
 
 

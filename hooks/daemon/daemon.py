@@ -12,6 +12,7 @@ from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
 from hooks.attach.netns import netns_path
 from hooks.daemon.metrics import Metrics
+from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
 from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
@@ -28,6 +29,7 @@ from hooks.node.telling import Telling
 from hooks.ports import Vendor
 from hooks.report.reporter import Reporter, connect
 from lading import __version__
+from lading.access import find_denied
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
@@ -229,6 +231,7 @@ def _conditions(settings: Settings, node: Node, vendors: Sequence[Vendor], repor
         bypassed=node.bypassed,
         driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
         unwell=node.unwell,
+        denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",
     )

@@ -27,11 +27,12 @@ def decide_ready(
     bypassed: Sequence[Bypassed],
     driver_files: str = "",
     unwell: Sequence[str] = (),
+    denied: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
 ) -> tuple[Condition, ...]:
-    """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `report_stale_s`
-    is None if nothing is reported."""
+    """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `denied` has
+    the files that cannot be opened. `report_stale_s` is None if nothing is reported."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"made past the proxy, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
@@ -44,6 +45,7 @@ def decide_ready(
         Condition.unless(went_past, name="no-bypass"),
         Condition.unless(driver_files, name="driver-files"),
         Condition.unless(_some(unwell, "; "), name="held-devices", required=False),
+        Condition.unless("; ".join(denied), name="files", required=False),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
 

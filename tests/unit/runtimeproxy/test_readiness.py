@@ -21,7 +21,7 @@ def failed(**changed: Any) -> dict[str, str]:
 
 def test_ready() -> None:
     assert failed() == {}
-    assert [c.name for c in decide_ready(**READY)] == ["runtime", "socket", "hooks-dir", "hook 50-lading.json"]
+    assert [c.name for c in decide_ready(**READY)] == ["runtime", "socket", "hooks-dir", "files", "hook 50-lading.json"]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ def test_ready() -> None:
         ({"socket": "/y.sock is gone"}, "socket", "/y.sock"),
         ({"stopping": True}, "socket", ""),
         ({"hooks_dir_problems": ("10.json: not JSON",)}, "hooks-dir", "10.json"),
+        ({"denied": ["/x.sock (runtime_endpoint)"]}, "files", "/x.sock"),
         ({"hook_silences": {}}, "hooks-dir", "lading.dev/"),
         ({"hook_silences": {"10.json": "", "20.json": "hangs"}}, "hook 20.json", "hangs"),
     ],

@@ -43,6 +43,7 @@ def test_ready() -> None:
         ({"socket": "/x.sock is gone"}, "socket", "/x.sock"),
         ({"bypassed": [bypassed("p")]}, "no-bypass", "ns/p/train"),
         ({"driver_files": "no libcuda.so.1"}, "driver-files", "libcuda"),
+        ({"denied": ["/root/k (kubeconfig)"]}, "files", "/root/k"),
     ],
 )
 def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> None:
@@ -61,7 +62,7 @@ def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:
 
 
 def test_a_device_that_fell_ill_under_a_container_is_shown_and_not_required() -> None:
-    (*_, held) = decide_ready(**READY, unwell=["0000:3b:00.2, of ns/p/train: no driver is bound to it"])
+    (*_, held, _) = decide_ready(**READY, unwell=["0000:3b:00.2, of ns/p/train: no driver is bound to it"])
     assert (held.name, held.ok, held.required) == ("held-devices", False, False)
     assert "ns/p/train" in held.why
     assert decide_ready(**READY)[-1].ok

@@ -1,0 +1,32 @@
+"""List the files of the node that the hook server uses: those of its settings, and the kernel's."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hooks.daemon.settings import Settings, attaches
+from hooks.vendors.nvidia.inject import GpuMode
+from lading.access import Needed
+from lading.sockets import parse_endpoint
+
+_LIST: Final = os.R_OK | os.X_OK
+_DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
+
+
+def list_needed(settings: Settings) -> Iterator[Needed]:
+    """Yield what these settings use. A setting that is empty uses nothing."""
+    root = Path(settings.host_root)
+    yield Needed(path=parse_endpoint(settings.runtime_endpoint), what="runtime_endpoint", mode=os.W_OK)
+    yield Needed(path=Path(settings.state_dir), what="state_dir", mode=_LIST | os.W_OK)
+    files = {f"keys.{key_id}": path for key_id, path in settings.keys.items()}
+    files |= {"nvml_library": settings.nvml_library, "kubeconfig": settings.kubeconfig if settings.report else ""}
+    yield from (Needed(path=Path(path), what=key) for key, path in files.items() if "/" in path)
+    if settings.gpu_mode is GpuMode.DEVICES and settings.driver_root:
+        yield Needed(path=Path(settings.driver_root), what="driver_root", mode=_LIST)
+    folders = settings.cdi_spec_dirs if settings.gpu_mode is GpuMode.CDI else ()
+    yield from (Needed(path=Path(folder), what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
+    yield from (Needed(path=root / path, what="device node", optional=True) for path in _DEVICES)
+    if attaches(settings):  # hooks.attach.neighbours
+        sysctl = root / "proc/sys/net/ipv6/conf/default/accept_dad"
+        yield Needed(path=sysctl, what="IPv6 settings of VFs", mode=os.W_OK, optional=True)

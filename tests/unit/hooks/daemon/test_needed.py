@@ -1,0 +1,23 @@
+import pytest
+
+from hooks.daemon.needed import list_needed
+from hooks.daemon.settings import Settings
+from hooks.vendors.nvidia.inject import GpuMode
+
+ALWAYS = {"runtime_endpoint", "state_dir", "device node"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (Settings(host_root="/sim"), set()),
+        (Settings(), {"IPv6 settings of VFs"}),
+        (Settings(host_root="/sim", keys={"k1": "/k.pem"}, nvml_library="/l.so"), {"keys.k1", "nvml_library"}),
+        (Settings(host_root="/sim", kubeconfig="/k", report=True), {"kubeconfig"}),
+        (Settings(host_root="/sim", kubeconfig="/k"), set()),
+        (Settings(host_root="/sim", driver_root="/d"), {"driver_root"}),
+        (Settings(host_root="/sim", driver_root="/d", gpu_mode=GpuMode.CDI), {"cdi_spec_dirs"}),
+    ],
+)
+def test_what_settings_use(settings: Settings, named: set[str]) -> None:
+    assert {one.what for one in list_needed(settings)} == ALWAYS | named
