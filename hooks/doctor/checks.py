@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-from hooks.doctor import cluster, files, gpus, kernel, needs, rdma, state
+from hooks.doctor import cluster, files, gpus, kernel, rdma, state
 from hooks.doctor.host import CdiSeen, Host, NriSeen
 from hooks.doctor.ready import decide_ready
 from lading.doctor.config import decide_config
 from lading.doctor.kubelet import decide_endpoint
 from lading.doctor.model import Check, Verdict, failed, ok, then
-from lading.doctor.read_sandbox import reaches
 from lading.doctor.runtime import decide_cgroup_driver, decide_runtime
-from lading.doctor.sandbox import decide_sandbox
 from lading.doctor.sockets import decide_socket
 from lading.doctor.units import decide_units
 from lading.doctor.versions import decide_versions
@@ -48,7 +46,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the configuration file is valid, and only root can change it",
         why="lading-hooks does not start with a setting that it does not understand",
         look=then(Host.config_file, decide_config),
-        inside=then(Host.config_inside, decide_sandbox),
     ),
     Check(
         name="keys",
@@ -56,7 +53,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="central's public keys can be read; no private key is on this node; what is accepted without one",
         why="assignments are checked with these keys, and anyone with a private key can assign devices to any pod",
         look=then(Host.keys, files.decide_keys),
-        inside=reaches(lambda host: needs.key_needs(host.settings)),
     ),
     Check(
         name="socket",
@@ -64,7 +60,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the hook server's socket: who listens, whether it is answered, its owner and mode",
         why="the proxy calls it before each container; without an answer pods with devices do not start",
         look=then(Host.socket, decide_socket),
-        inside=reaches(lambda host: needs.socket_needs(host.settings)),
     ),
     Check(
         name="registration",
@@ -107,7 +102,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the folder of the ledger: its owner, writable, bytes and inodes left",
         why="a grant that can not be recorded is refused",
         look=then(Host.disk, state.decide_disk),
-        inside=reaches(lambda host: needs.state_needs(host.settings)),
     ),
     Check(
         name="kubelet-endpoint",
@@ -136,7 +130,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the container runtime answers, its version, its own conditions",
         why="the ledger is compared with its lists, and nothing is granted before the first time",
         look=then(Host.runtime, decide_runtime),
-        inside=reaches(lambda host: needs.runtime_needs(host.settings)),
     ),
     Check(
         name="cdi",
@@ -165,7 +158,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="NVIDIA's kernel module is loaded, NVML answers, and both are of one version",
         why="without NVML no card is known; with two versions no program can use one",
         look=then(Host.nvidia, gpus.decide_driver),
-        inside=reaches(lambda host: needs.driver_needs(host.settings)),
     ),
     Check(
         name="gpus",
@@ -194,7 +186,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="gpu_mode devices: the driver's libraries of this version below driver_root",
         why="a container with a card and no libcuda of the driver's version can not use it",
         look=then(Host.injection, gpus.decide_driver_files),
-        inside=reaches(lambda host: needs.driver_file_needs(host.settings)),
     ),
     Check(
         name="cdi-specs",
@@ -202,7 +193,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="gpu_mode cdi: a CDI spec names each device by UUID",
         why="an index is another card after a reboot; a name that is not there is a create error",
         look=then(Host.injection, gpus.decide_cdi_specs),
-        inside=reaches(lambda host: needs.cdi_needs(host.settings)),
     ),
     Check(
         name="daemon-reload",
@@ -266,6 +256,5 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="report: the API server is reached, has this Node and NodeDevices, and allows what the reporter does",
         why="central assigns the devices in reports, and none of a node that does not report",
         look=then(Host.api, cluster.decide_api),
-        inside=then(Host.api_inside, cluster.decide_api_inside),
     ),
 )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from lading.doctor.model import Verdict, failed, ok, skipped, warning
-from lading.doctor.sandbox import SandboxSeen, ServerSeen, decide_network, decide_sandbox
 
 PLUGINS: Final = "var/lib/kubelet/device-plugins"
 # NVIDIA's and its forks' (nvidia-gpu.sock, hami), Mellanox' and the network operator's (rdma-shared…, sriov…).
@@ -90,16 +89,3 @@ def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
         yield failed(f"not allowed: {', '.join(seen.denied)}", mend="kubectl apply -f deploy/rbac/reporter.yaml")
     if seen.node and seen.served and not seen.denied:
         yield ok(f"Node {seen.node_name} and NodeDevices are there, and may be reported to")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiInside:
-    """What the daemon's own reports need: files, and a connection to the server."""
-
-    sandbox: SandboxSeen | None
-    server: ServerSeen
-
-
-def decide_api_inside(seen: ApiInside) -> Iterator[Verdict]:
-    yield from decide_sandbox(seen.sandbox)
-    yield from decide_network(seen.sandbox, seen.server)

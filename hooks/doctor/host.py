@@ -13,7 +13,7 @@ from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import Settings, attaches, ledger_path
-from hooks.doctor import cards, cluster, files, kernel, needs, rdma, read, state
+from hooks.doctor import cards, cluster, files, kernel, rdma, read, state
 from hooks.doctor.api import read_api
 from hooks.doctor.gpus import InjectionSeen, ReloadSeen
 from hooks.host.attributes import read_attribute
@@ -31,10 +31,8 @@ from lading.doctor.kubelet import KubeletSeen, Route
 from lading.doctor.neighbour import ProxyConfig
 from lading.doctor.read import read_listener, read_neighbour, read_runtime, read_said, read_socket, read_units
 from lading.doctor.read_kubelet import read_kubelet
-from lading.doctor.read_sandbox import DaemonView
-from lading.doctor.reading import ElsewhereError, said_by
+from lading.doctor.reading import ElsewhereError, Readings, said_by
 from lading.doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
-from lading.doctor.sandbox import SandboxSeen
 from lading.doctor.sockets import SocketSeen
 from lading.doctor.units import UnitsSeen
 from lading.doctor.versions import VersionsSeen
@@ -61,11 +59,12 @@ class NriSeen:
     served: bool
 
 
-class Host(DaemonView):
+class Host(Readings):
     """One node, according to this configuration."""
 
     def __init__(self, settings: Settings, *, config: ConfigSeen, proxy_config: Path) -> None:
-        super().__init__(DAEMON, Path(settings.host_root))
+        super().__init__()
+        self.root = Path(settings.host_root)
         self.settings = settings
         self._config = config
         self._proxy_config = proxy_config
@@ -106,9 +105,6 @@ class Host(DaemonView):
 
     async def config_file(self) -> ConfigSeen:
         return self._config
-
-    async def config_inside(self) -> SandboxSeen | None:
-        return await self.inside(*needs.config_needs(self.settings, self._config.path))
 
     async def keys(self) -> files.KeysSeen:
         if self._config.is_denied:
@@ -154,16 +150,6 @@ class Host(DaemonView):
     async def api(self) -> cluster.ApiSeen:
         settings = self.settings
         return await read_api(settings.node_name, report=settings.report, kubeconfig=settings.kubeconfig)
-
-    async def api_inside(self) -> cluster.ApiInside:
-        path = Path(self.settings.kubeconfig)
-        found = (
-            await in_thread(lambda: read.read_kubeconfig(path)) if self.settings.report and path.name else needs.Kubeconfig()
-        )
-        return cluster.ApiInside(
-            sandbox=await self.inside(*needs.api_needs(self.settings, found)),
-            server=await in_thread(lambda: read.read_server(found.server)),
-        )
 
     async def cdi(self) -> CdiSeen:
         runtime = await said_by("runtime", self.runtime())

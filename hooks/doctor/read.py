@@ -7,22 +7,16 @@ Source: adjtimex(2), cgroups(7), admin-guide/cgroup-v2, Kubernetes "Device Plugi
 
 import contextlib
 import ctypes
-import ipaddress
 import os
 import re
-import socket
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
-
-import yaml
 
 from hooks.doctor.cluster import PLUGINS, PluginsSeen
 from hooks.doctor.files import FileSeen, KeysSeen
 from hooks.doctor.kernel import CgroupMode, CgroupsSeen, ClockSeen, SelinuxSeen
-from hooks.doctor.needs import Kubeconfig, find_elsewhere
 from hooks.doctor.rdma import MELLANOX, PEER_MEMORY, ModulesSeen
 from hooks.doctor.state import DiskSeen, LedgerSeen
 from hooks.host.attributes import read_attribute, read_names
@@ -31,7 +25,6 @@ from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import read_ledger
 from hooks.model.inventory import Pf
 from lading.doctor.read import read_listener
-from lading.doctor.sandbox import Address, ServerSeen
 from lading.errors import HostError
 from lading.sockets import Access
 
@@ -190,42 +183,3 @@ def _is_served(path: Path) -> bool:
         return read_listener(path) is not None
     except HostError:
         return True  # it exists, and is too busy to accept
-
-
-# ---- the API server
-
-
-def read_kubeconfig(path: Path) -> Kubeconfig:
-    """Return the kubeconfig's parts; empty for one that cannot be read: `api` reports why."""
-    try:
-        content = yaml.safe_load(path.read_bytes())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return Kubeconfig()
-    return find_elsewhere(content, path.parent)
-
-
-def read_server(url: str) -> ServerSeen:
-    """Resolve the server as this machine does, and find the resolver. May block."""
-    try:
-        host = urlsplit(url).hostname or ""
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)} if host else set()
-    except (ValueError, OSError):
-        return ServerSeen(host=url, addresses=())
-    addresses = tuple(sorted(map(ipaddress.ip_address, found), key=str))
-    return ServerSeen(host=host, addresses=addresses, resolvers=() if host in found or _is_in_hosts(host) else _resolvers())
-
-
-def _is_in_hosts(host: str) -> bool:
-    return host == "localhost" or any(host in line.partition("#")[0].split()[1:] for line in _lines("/etc/hosts"))
-
-
-def _resolvers() -> tuple[Address, ...]:
-    words = [line.split() for line in _lines("/etc/resolv.conf")]
-    return tuple(ipaddress.ip_address(word[1]) for word in words if len(word) > 1 and word[0] == "nameserver")
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -6,7 +6,7 @@ The daemon reports what is wrong, the doctor's other checks report why; this mod
 from collections.abc import Iterator
 from typing import Final
 
-from lading.doctor.http import Said
+from lading.doctor.http import FILES, Said
 from lading.doctor.http import decide_ready as decide_conditions
 from lading.doctor.model import Verdict
 
@@ -23,7 +23,9 @@ MENDS: Final = {
     "driver-files": "lading-hooks doctor --only driver,driver-files names the running and the installed versions, and the fix",
     "held-devices": "lading-hooks doctor --only gpus,gpu-nodes,vfs says what mends the device; or its pod gets another one by "
     "kubectl -n NAMESPACE delete pod POD (lading-hooks ledger has the pods)",
+    "files": FILES,
     "reported": "lading-hooks doctor --only api says what is in the way, and what mends that; "
+    "IPAddressAllow= of its unit, which has to have the API server's address; "
     "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5",
 }
 

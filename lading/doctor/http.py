@@ -14,6 +14,12 @@ from lading.doctor.model import Verdict, failed, ok, skipped, warning
 
 _VERSION: Final = re.compile(r'^lading_build_info\{version="([^"]*)"\}', re.MULTILINE)
 
+# How to fix the condition `files` of either daemon (lading.access).
+FILES: Final = (
+    "move the file below /etc/lading, with the setting that names it; or the named line below [Service]: systemctl edit UNIT; "
+    "then systemctl restart UNIT"
+)
+
 
 class _Condition(msgspec.Struct):
     name: str

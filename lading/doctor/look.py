@@ -6,10 +6,10 @@ and says so. An internal error in one check is a failed finding, not the end of 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from lading.doctor.model import Check, Finding, Look, State, Verdict, failed, skipped
+from lading.doctor.model import Check, Finding, Verdict, failed, skipped
 from lading.doctor.reading import ElsewhereError
 from lading.errors import LadingError
 
@@ -26,18 +26,10 @@ async def look(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tup
     )
 
 
-async def _look_at(check: Check[H], host: H, deadline_s: float) -> Iterable[Verdict]:
-    """Run a check from here, and as the daemon sees it. A finding of the daemon's view replaces "ok"."""
-    looks = [check.look] + ([check.inside] if check.inside else [])
-    found, *inside = await asyncio.gather(*(_verdicts(check, look, host, deadline_s) for look in looks))
-    kept_from_it = [verdict for verdicts in inside for verdict in verdicts if verdict not in found]
-    return [*(v for v in found if v.state is not State.OK), *kept_from_it] if kept_from_it else found
-
-
-async def _verdicts(check: Check[H], look: Look[H], host: H, deadline_s: float) -> Sequence[Verdict]:
+async def _look_at(check: Check[H], host: H, deadline_s: float) -> Sequence[Verdict]:
     try:
         async with asyncio.timeout(deadline_s):
-            return tuple(await look(host))
+            return tuple(await check.look(host))
     except TimeoutError:
         return (
             failed(

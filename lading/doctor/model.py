@@ -51,15 +51,13 @@ Look = Callable[[H], Awaitable[Iterable[Verdict]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Generic[H]):
-    """A check. `look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one.
-    `inside` finds what the daemon itself cannot reach of that: if it finds something, the check is not ok."""
+    """A check. `look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one."""
 
     name: str
     group: str
     what: str  # is looked at
     why: str  # it matters
     look: Look[H]
-    inside: Look[H] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,10 @@ from typing import Final
 from lading.doctor.config import decide_config
 from lading.doctor.kubelet import decide_endpoint
 from lading.doctor.model import Check, then
-from lading.doctor.read_sandbox import reaches
 from lading.doctor.runtime import decide_runtime
-from lading.doctor.sandbox import decide_sandbox
 from lading.doctor.sockets import decide_socket
 from lading.doctor.units import decide_units
 from lading.doctor.versions import decide_versions
-from runtimeproxy.doctor import needs
 from runtimeproxy.doctor.hooks import decide_connections, decide_folder, decide_servers
 from runtimeproxy.doctor.host import Host
 from runtimeproxy.doctor.ready import decide_ready
@@ -28,7 +25,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the configuration file is valid, and only root can change it",
         why="the proxy does not start with a setting that it does not understand, and then kubelet reaches no runtime",
         look=then(Host.config_file, decide_config),
-        inside=then(Host.config_inside, decide_sandbox),
     ),
     Check(
         name="socket",
@@ -36,7 +32,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the proxy's socket: who listens, whether it is answered, owner and mode as the runtime's own",
         why="it is kubelet's way to the runtime: without an answer no pod starts or stops",
         look=then(Host.socket, decide_socket),
-        inside=reaches(lambda host: needs.socket_needs(host.settings)),
     ),
     Check(
         name="ready",
@@ -79,7 +74,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the container runtime answers, its version, its own conditions",
         why="it answers every call of kubelet",
         look=then(Host.runtime, decide_runtime),
-        inside=reaches(lambda host: needs.runtime_needs(host.settings)),
     ),
     Check(
         name="hooks-dir",
@@ -87,7 +81,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the folder of registrations: readable, writable by root only, each file valid, a hook for every guarded prefix",
         why="a registration that cannot be trusted is ignored, and guarded pods without one are refused",
         look=then(Host.folder, decide_folder),
-        inside=then(Host.folder_inside, decide_sandbox),
     ),
     Check(
         name="hooks",
@@ -95,6 +88,5 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="each registered hook server: its socket is root's, a process listens, and greets",
         why="if a server does not answer, its pods are refused, or start without it where its policy is Ignore",
         look=then(Host.servers, decide_servers),
-        inside=then(Host.servers_inside, decide_sandbox),
     ),
 )

@@ -12,10 +12,8 @@ from lading.doctor.kubelet import Route
 from lading.doctor.neighbour import HooksConfig
 from lading.doctor.read import read_neighbour, read_runtime, read_said, read_socket, read_units
 from lading.doctor.read_kubelet import read_kubelet
-from lading.doctor.read_sandbox import DaemonView
-from lading.doctor.reading import said_by
+from lading.doctor.reading import Readings, said_by
 from lading.doctor.runtime import RuntimeSeen
-from lading.doctor.sandbox import SandboxSeen
 from lading.doctor.sockets import SocketSeen
 from lading.doctor.units import UnitsSeen
 from lading.doctor.versions import VersionsSeen
@@ -24,7 +22,6 @@ from lading.sockets import Access, parse_endpoint, wanted_access
 from lading.threads import in_thread
 from runtimeproxy.chain.hooksdir import HooksDir
 from runtimeproxy.chain.registrations import Registration
-from runtimeproxy.doctor import needs
 from runtimeproxy.doctor.hooks import FolderSeen, LoadSeen, ServerSeen
 from runtimeproxy.settings import Settings
 
@@ -52,20 +49,18 @@ def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
     )
 
 
-class Host(DaemonView):
+class Host(Readings):
     """One node, with this configuration."""
 
     def __init__(self, settings: Settings, *, root: Path, config: ConfigSeen, hooks_config: Path) -> None:
-        super().__init__(DAEMON, root)
+        super().__init__()
+        self.root = root
         self.settings = settings
         self._config = config
         self._hooks_config = hooks_config
 
     async def config_file(self) -> ConfigSeen:
         return self._config
-
-    async def config_inside(self) -> SandboxSeen | None:
-        return await self.inside(needs.config_need(self._config.path))
 
     async def socket(self) -> SocketSeen:
         runtime = parse_endpoint(self.settings.runtime_endpoint)
@@ -89,13 +84,6 @@ class Host(DaemonView):
         reads = [read_socket(Path(r.endpoint), daemon=r.name, wanted=wanted) for r in registrations]
         sockets = await asyncio.gather(*reads)
         return tuple(ServerSeen(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
-
-    async def folder_inside(self) -> SandboxSeen | None:
-        names = [r.name for r in (await said_by("hooks-dir", self.folder())).registrations]
-        return await self.inside(*needs.folder_needs(Path(self.settings.hooks_dir), names))
-
-    async def servers_inside(self) -> SandboxSeen | None:
-        return await self.inside(*needs.server_needs((await said_by("hooks-dir", self.folder())).registrations))
 
     async def said(self) -> Said:
         return await self.once("said", lambda: read_said(DAEMON, self.settings.metrics))

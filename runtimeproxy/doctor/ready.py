@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from lading.doctor.http import Said
+from lading.doctor.http import FILES, Said
 from lading.doctor.http import decide_ready as decide_conditions
 from lading.doctor.model import Verdict
 
@@ -12,6 +12,7 @@ MENDS: Final = {
     "socket": "systemctl restart lading-runtimeproxy.socket lading-runtimeproxy",
     "hooks-dir": "lading-runtimeproxy doctor --only hooks-dir shows how to fix each file; "
     "if there is none: lading-hooks registration --write",
+    "files": FILES,
     "hook": "lading-runtimeproxy doctor --only hooks; if it is 50-lading.json: "
     "systemctl restart lading-hooks.socket lading-hooks",
 }

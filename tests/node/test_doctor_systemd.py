@@ -136,37 +136,17 @@ def _is_not_up(systemd: PrivateSystemd) -> None:
 # ---- what the units keep from the daemons
 
 
-def write_kubeconfig(systemd: PrivateSystemd, server: str) -> str:
-    """Return its path, which this test's command sees and the hook server does not."""
-    user = {"name": "u", "user": {"token": "t"}}
-    context = {"name": "c", "context": {"cluster": "k", "user": "u"}}
-    cluster = {"name": "k", "cluster": {"server": server}}
-    content = {"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}
-    (systemd.etc.parent / "hidden/kubeconfig").write_text(json.dumps(content))
-    return f"{HIDDEN}/kubeconfig"
-
-
-@pytest.mark.parametrize("runs", [True, False])
-def test_a_kubeconfig_that_only_this_command_sees(systemd: PrivateSystemd, runs: bool) -> None:
-    """Through the daemon's root where it runs; else by its unit."""
-    path = write_kubeconfig(systemd, "http://127.0.0.1:9")
-    systemd.run("systemctl", "start" if runs else "stop", f"{HOOKS}.service")
-    report = ["--report", "--node-name", "n1", "--kubeconfig", path]
-    taken_out = f"systemctl cat {HOOKS}.service shows the file with this line"
-    assert [mend for _, mend in found(systemd, HOOKS, "api", *report) if taken_out in mend]
-    systemd.run("cp", path, "/etc/lading/kubeconfig")
-    report[-1] = "/etc/lading/kubeconfig"
-    assert not [mend for _, mend in found(systemd, HOOKS, "api", *report) if taken_out in mend]
-    systemd.run("systemctl", "start", f"{HOOKS}.service")
-
-
-def test_a_folder_that_the_daemon_may_not_write(systemd: PrivateSystemd) -> None:
-    mends = [mend for state, mend in found(systemd, HOOKS, "disk", "--state-dir", "/etc/lading") if state == "failed"]
-    assert [mend for mend in mends if "ReadWritePaths=/etc/lading" in mend]
-    assert states(systemd, HOOKS, "disk") == ["ok"]
-
-
-def test_an_api_server_that_the_unit_does_not_let_the_daemon_reach(systemd: PrivateSystemd) -> None:
-    path = write_kubeconfig(systemd, "https://192.0.2.10:6443")
-    report = ["--report", "--node-name", "n1", "--kubeconfig", path, "--deadline", "1"]
-    assert [mend for _, mend in found(systemd, HOOKS, "api", *report) if "IPAddressAllow=192.0.2.10" in mend]
+def test_a_file_that_the_unit_hides_is_reported_by_the_daemon(systemd: PrivateSystemd) -> None:
+    """The hook server cannot open its kubeconfig, which this test's command can."""
+    (systemd.etc.parent / "hidden/kubeconfig").write_text("{}")
+    config = systemd.etc / "hooks.toml"
+    before = config.read_text()
+    config.write_text(f"report = true\nnode_name = 'n1'\nkubeconfig = '{HIDDEN}/kubeconfig'\n{before}")
+    systemd.run("systemctl", "restart", f"{HOOKS}.service")
+    answer = systemd.run(f"/opt/lading/bin/{HOOKS}", "doctor", "-o", "json", "--only", "ready", check=False)
+    said = [finding["what"] for finding in json.loads(answer)["findings"] if f"{HIDDEN}/kubeconfig" in finding["what"]]
+    assert said
+    assert "no InaccessiblePaths=" in said[0]
+    config.write_text(before)
+    systemd.run("systemctl", "restart", f"{HOOKS}.service")
+    assert not [what for _, what in found(systemd, HOOKS, "ready") if HIDDEN in what]

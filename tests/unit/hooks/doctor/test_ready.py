@@ -16,6 +16,7 @@ def test_every_condition_has_its_mend() -> None:
         bypassed=[bypassed],
         driver_files="gone",
         unwell=["GPU"],
+        denied=["/x"],
         report_stale_s=1e6,
         report_failure="refused",
     )

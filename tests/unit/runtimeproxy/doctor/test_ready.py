@@ -11,6 +11,7 @@ def test_every_condition_has_its_mend() -> None:
         hooks_dir_problems=["50.json: not JSON"],
         hook_silences={"50.json": "silent"},
         guarded_prefixes=["lading.dev/"],
+        denied=["/x"],
     )
     assert not any(condition.ok for condition in conditions)
     assert {condition.name.partition(" ")[0] for condition in conditions} == set(MENDS)
