@@ -42,7 +42,7 @@ readonly SOCKET_UNITS=(lading-hooks.socket lading-runtimeproxy.socket)
 readonly SERVICE_UNITS=(lading-hooks.service lading-runtimeproxy.service)
 # lading-hooks.service wants them: they are neither enabled nor restarted separately.
 readonly BOOT_UNITS=(lading-nvidia-uvm.service lading-ib-guids.service)
-readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-central kubectl-lading kubectl_complete-lading)
+readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-doctor lading-central kubectl-lading kubectl_complete-lading)
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
 readonly KUBECONFIG_OF_KUBELET=/etc/kubernetes/kubelet.conf
 readonly NEED_MIB=800  # a version is 350 MiB, and an upgrade has two
@@ -147,7 +147,7 @@ offer() {
     fi
 }
 
-is_made_anew() { # whether this is the registration, rewritten by `lading-hooks registration`, as its doctor advises
+is_made_anew() { # whether this is the registration, rewritten by `lading-hooks registration`, as lading-doctor advises
     [ "$1" = "$REGISTRATION" ] && as_version "$(current)" hooks registration --config "$R$ETC/hooks.toml" 2>/dev/null | cmp -s - "$R$1"
 }
 
@@ -402,7 +402,7 @@ preflight() {
 look_at_kubelet() {
     local endpoint
     if [ -z "$(exec_start)" ]; then
-        problem "there is no kubelet.service" "where K3s or RKE2 runs kubelet: --no-kubelet; lading-runtimeproxy doctor says what to set there"
+        problem "there is no kubelet.service" "where K3s or RKE2 runs kubelet: --no-kubelet; lading-doctor says what to set there"
     elif endpoint=$(kubelet_endpoint); then
         note "kubelet: runs with $endpoint"
         case $endpoint in

@@ -52,7 +52,7 @@ def serve(argv: Sequence[str]) -> None:
         prog="lading-hooks",
         description="The hook server: knows this node's GPUs and RDMA VFs and their holders, and tells the CRI proxy what "
         "a container gets.",
-        epilog=f"other commands: lading-hooks {' | '.join(_COMMANDS)} (each has --help).  "
+        epilog=f"other commands: lading-hooks {' | '.join(_COMMANDS)} (each has --help).  lading-doctor   checks this node.  "
         "journalctl -t lading-hooks LADING_EVENT=grant.refused   shows what was refused and why",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -154,14 +154,7 @@ async def _rebuild(settings: Settings) -> None:
     print(f"{path}: {len(actions.adopt)} grants{kept}")
 
 
-def _doctor(argv: Sequence[str]) -> None:
-    from hooks.doctor.command import doctor  # noqa: PLC0415  the daemon does not need what this command imports
-
-    doctor(argv)
-
-
 _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
-    "doctor": _doctor,
     "audit": audit,
     "ledger": ledger_commands.list_ledger,
     "release": ledger_commands.release,

@@ -47,20 +47,10 @@ DESCRIPTORS: Final = 8192
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = list(sys.argv[1:] if argv is None else argv)
     try:
-        if args[:1] == ["doctor"]:
-            _doctor(args[1:])
-        else:
-            _serve(args)
+        _serve(sys.argv[1:] if argv is None else argv)
     except LadingError as e:
         die(e)
-
-
-def _doctor(argv: Sequence[str]) -> None:
-    from runtimeproxy.doctor.command import doctor  # noqa: PLC0415  the daemon does not need the doctor's libraries
-
-    doctor(argv, check)
 
 
 def _serve(argv: Sequence[str]) -> None:
@@ -68,7 +58,7 @@ def _serve(argv: Sequence[str]) -> None:
         prog="lading-runtimeproxy",
         description="The CRI proxy: set kubelet's --container-runtime-endpoint to its socket. It forwards calls unchanged to "
         "the container runtime, and asks hook servers about the few calls that create containers.",
-        epilog="lading-runtimeproxy doctor   checks this node.  "
+        epilog="lading-doctor   checks this node.  "
         "journalctl -t lading-runtimeproxy LADING_EVENT=call.refused   shows what was refused and why",
     )
     parser.add_argument("--version", action="version", version=f"lading-runtimeproxy {__version__}")

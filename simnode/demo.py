@@ -213,7 +213,7 @@ def say_next(out: Terminal, folder: Path, lading: LadingNode) -> None:
         f"{command} try {folder} lading.dev/gpus=2,3 lading.dev/vfs=1",
         f"{command} try {folder} lading.dev/gpus=0:memory=8Gi,core=30",
         f"{command} try {folder} lading.dev/gpus=all lading.dev/vfs=mlx5_8",
-        f"{hooks} doctor {config} --proxy-config {lading.proxy.config}",
+        f"{python.with_name('lading-doctor')} --hooks-config {lading.hooks.config} --proxy-config {lading.proxy.config}",
         f"{hooks} ledger {config}",
         f"{hooks} audit {config}",
         f"{hooks} render {config} -f {pod}",

@@ -169,7 +169,7 @@ async def read_in_time(settings: Settings) -> Inventory:
         async with asyncio.timeout(ANSWER_S):
             return await in_thread(lambda: read_configured(settings, make_vendors(settings)))
     except TimeoutError as e:
-        hint = "lading-hooks doctor; dmesg | grep -i xid"
+        hint = "lading-doctor; dmesg | grep -i xid"
         raise HostError(f"cannot read the GPUs: the driver gave no answer within {ANSWER_S:g} s", hint=hint) from e
 
 

@@ -15,7 +15,7 @@ from kubectl_lading.installation.objects import Report
 from lading.nodedevices import Gpu
 from lading.versions import go_together
 
-_DOCTOR: Final = "lading-hooks doctor, on the node"
+_DOCTOR: Final = "lading-doctor, on the node"
 
 
 def nodes_report(now: Installation) -> Iterator[Said]:

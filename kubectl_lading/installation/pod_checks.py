@@ -33,7 +33,7 @@ def pods_granted(now: Installation) -> Iterator[Said]:
         yield degraded(
             f"{_pods(pods, 'runs', 'run')} with devices of which the node reports nothing: {listed(pods)}",
             why="kubelet goes past the proxy there, or lading-hooks does not report",
-            mend="lading-runtimeproxy doctor and lading-hooks doctor, on the node",
+            mend="lading-doctor, on the node",
         )
 
 

@@ -65,7 +65,7 @@ class Target(click.ParamType[str]):
 @command(
     "preflight",
     columns=(
-        ("PART", "What runs. The proxy's version is known on its node only: lading-runtimeproxy doctor."),
+        ("PART", "What runs. The proxy's version is known on its node only: lading-doctor."),
         ("COUNT", "Replicas, or nodes that report."),
         ("GOES", "full, limited, none or unknown: with the target; what is not Lading's, with Lading and the API server."),
     ),

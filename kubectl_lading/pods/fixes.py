@@ -88,7 +88,7 @@ FIXES: Final[Mapping[str, str]] = {
     "inventory-unavailable": (
         "see `inventory.failed` in the log; `nvidia-smi` and `ls /sys/class/infiniband` show the same without Lading."
     ),
-    "hook-unavailable": "`lading-hooks doctor`, on the node. Pods without Lading's annotations are not affected.",
+    "hook-unavailable": "`lading-doctor`, on the node. Pods without Lading's annotations are not affected.",
     "hook-timeout": (
         "usually nothing, kubelet's next try finds the answer; if it lasts, see `hook.timeout` in the log for the "
         "stage and the deadline."

@@ -293,7 +293,7 @@ def test_the_commands_are_on_the_path_until_it_goes(start: Start, wheels: tuple[
 
 
 def test_a_registration_that_was_made_anew_goes_too(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
-    """As `lading-hooks doctor` advises after a change of the settings, which stay: they are somebody's."""
+    """As `lading-doctor` advises after a change of the settings, which stay: they are somebody's."""
     root = start()
     install("--root", root, "--wheel", wheels[0], "--config", key)
     settings, registration = root / "etc/lading/hooks.toml", root / "etc/lading/hooks.d/50-lading.json"

@@ -17,7 +17,7 @@ from lading import __version__
 from tests.docs import ROOT
 from tests.install.node_installer import PYTHON, install
 
-COMMANDS = ("lading-runtimeproxy", "lading-hooks", "lading-central", "kubectl-lading")
+COMMANDS = ("lading-runtimeproxy", "lading-hooks", "lading-doctor", "lading-central", "kubectl-lading")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Both doctors on a node with both daemons and a real containerd: well, and then broken on purpose, one thing at a time.
+"""The doctor on a node with both daemons and a real containerd: well, and then broken on purpose, one thing at a time.
 
 What a simulated node can not have is skipped, and never failed: systemd's units, cgroups below its host root, the kernel's RDMA
 mode, an API server. Its containerd may lock little memory here, so `rdma_ipc_lock` is on.
@@ -7,19 +7,21 @@ mode, an API server. Its containerd may lock little memory here, so `rdma_ipc_lo
 import contextlib
 import json
 import os
+import re
 import socket
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hooks.doctor.cluster import PLUGINS
+from doctor.cluster import PLUGINS
 from hooks.ledger.schema import MIGRATIONS
 from simnode.control_plane import free_port
-from simnode.daemons import Daemon, LadingNode
+from simnode.daemons import LadingNode
 from tests.node.conftest import StartLading
 from tests.node.site import eventually
 
@@ -28,20 +30,20 @@ pytestmark = pytest.mark.node
 Found = dict[str, list[tuple[str, str]]]  # check → (state, mend) of each of its findings
 Break = Callable[[LadingNode], contextlib.AbstractContextManager[object]]
 
+PROGRAM = Path(sys.executable).with_name("lading-doctor")
 SKIPPED = {"units", "cgroup-driver", "rdma-mode", "cgroups", "api"}
 KUBELET = "proc/812/cmdline"
 
 
-def doctor(node: LadingNode, daemon: Daemon, *argv: str) -> subprocess.CompletedProcess[str]:
-    other = ["--proxy-config", node.proxy.config] if daemon is node.hooks else ["--hooks-config", node.hooks.config]
-    root = ["--host-root", node.node.root]
-    command = [daemon.program, "doctor", "--config", daemon.config, *other, *root, *argv]
+def doctor(node: LadingNode, *argv: str) -> subprocess.CompletedProcess[str]:
+    configs = ["--hooks-config", node.hooks.config, "--proxy-config", node.proxy.config]
     env = {**os.environ, "FAKE_NVML_STATE": str(node.node.nvml_state)}
+    command = [PROGRAM, *configs, *argv]
     return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, check=False)
 
 
-def found(node: LadingNode, daemon: Daemon, *argv: str) -> Found:
-    done = doctor(node, daemon, "-o", "json", *argv)
+def found(node: LadingNode, *argv: str) -> Found:
+    done = doctor(node, "-o", "json", *argv)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == (1 if answer["counts"]["failed"] else 0)
@@ -73,37 +75,38 @@ def write_kubelet(node: LadingNode, endpoint: str) -> None:
     (node.node.root / KUBELET).write_text(command)
 
 
-def test_the_hooks_of_a_node_that_is_well(node: LadingNode) -> None:
+def test_a_node_that_is_well(node: LadingNode) -> None:
     def well() -> None:
-        checks = found(node, node.hooks)
+        checks = found(node)
         assert states(checks, "failed") == set()  # ready, once ledger and runtime were compared
         assert states(checks, "skipped") <= SKIPPED
         assert checks["kubelet-endpoint"] == checks["driver"] == checks["gpu-nodes"] == checks["vfs"] == [("ok", "")]
+        assert checks["hooks-dir"] == checks["hooks"] == checks["connections"] == [("ok", "")]
+        assert checks["socket"] == checks["config"] == [("ok", ""), ("ok", "")]
 
     eventually(well)
 
 
-def test_the_proxy_of_a_node_that_is_well(node: LadingNode) -> None:
-    def well() -> None:
-        checks = found(node, node.proxy)
-        assert states(checks, "ok") == set(checks) - {"units"}
-
-    eventually(well)
+def test_a_daemon_that_is_not_installed_is_not_missed(node: LadingNode) -> None:
+    argv = [PROGRAM, "--proxy-config", node.proxy.config, "--host-root", node.node.root, "-o", "json"]
+    done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
+    checks = {finding["check"] for finding in json.loads(done.stdout)["findings"]}
+    assert checks >= {"config", "socket", "hooks-dir", "kubelet-endpoint", "runtime"}
+    assert not checks & {"keys", "ledger", "driver"}
 
 
 def test_a_person_reads_the_same(node: LadingNode) -> None:
-    done = doctor(node, node.hooks, "--only", "socket,node-name")
+    done = doctor(node, "--only", "ledger,node-name")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "2 ok"
     assert "\x1b" not in done.stdout
 
 
 def test_arguments_that_are_wrong(node: LadingNode) -> None:
-    assert doctor(node, node.hooks, "--only", "everything").returncode == 2
-    assert doctor(node, node.proxy, "--only", "everything").returncode == 2
+    assert doctor(node, "--only", "everything").returncode == 2
 
 
-# ---- broken on purpose: what is broken, which check of whose doctor finds it, how bad it is, and what its mend says
+# ---- broken on purpose: what is broken, which check finds it, how bad it is, and what its mend says
 
 
 @contextlib.contextmanager
@@ -260,65 +263,72 @@ def stopped_proxy(node: LadingNode) -> Iterator[None]:
     node.proxy.start()
 
 
-BROKEN: list[tuple[Break, str, str, str, str]] = [
-    (kubelet_bypasses, "hooks", "kubelet-endpoint", "failed", "--container-runtime-endpoint=unix:///"),
-    (kubelet_bypasses, "proxy", "kubelet-endpoint", "failed", "--container-runtime-endpoint=unix:///"),
-    (no_card_node, "hooks", "gpu-nodes", "failed", "nvidia-modprobe -c 3"),
-    (no_uvm_node, "hooks", "gpu-nodes", "failed", "nvidia-modprobe -c 0 -u"),
-    (other_module, "hooks", "driver", "failed", "modprobe nvidia"),
-    (damaged_registration, "hooks", "registration", "failed", "hooks.d/50-lading.json"),
-    (damaged_registration, "proxy", "hooks-dir", "failed", "lading-hooks registration --write"),
-    (other_registration, "hooks", "registration", "warning", "hooks.d/50-lading.json"),
-    (unknown_key, "hooks", "config", "failed", "known keys"),
-    (unknown_key_of_the_proxy, "proxy", "config", "failed", "known keys"),
-    (renamed_node, "hooks", "node-name", "warning", "kubectl get nodes"),
-    (somebodys_socket, "hooks", "socket", "failed", "chown 0:0"),
-    (somebodys_socket, "proxy", "hooks", "failed", "restart lading-hooks.socket"),
-    (somebodys_folder, "hooks", "disk", "failed", "chown root"),
-    (full_disk, "hooks", "disk", "failed", "df -h"),
-    (read_only_disk, "hooks", "disk", "failed", "findmnt"),
-    (a_device_plugin, "hooks", "device-plugins", "failed", "coexist = true"),
-    (a_vf_for_machines, "hooks", "vfs", "warning", "vfio-pci/unbind"),
-    (stopped_hooks, "hooks", "socket", "failed", "restart lading-hooks.socket"),
-    (stopped_hooks, "proxy", "hooks", "failed", "restart lading-hooks.socket"),
-    (stopped_proxy, "proxy", "socket", "failed", "restart lading-runtimeproxy.socket"),
-    (a_ledger_of_before, "hooks", "ledger", "warning", "restart lading-hooks"),
-    (a_damaged_ledger, "hooks", "ledger", "failed", "rebuild-ledger"),
+BROKEN: list[tuple[Break, str, str, str]] = [
+    (kubelet_bypasses, "kubelet-endpoint", "failed", "--container-runtime-endpoint=unix:///"),
+    (no_card_node, "gpu-nodes", "failed", "nvidia-modprobe -c 3"),
+    (no_uvm_node, "gpu-nodes", "failed", "nvidia-modprobe -c 0 -u"),
+    (other_module, "driver", "failed", "modprobe nvidia"),
+    (damaged_registration, "registration", "failed", "hooks.d/50-lading.json"),
+    (damaged_registration, "hooks-dir", "failed", "--write"),
+    (other_registration, "registration", "warning", "hooks.d/50-lading.json"),
+    (unknown_key, "config", "failed", "known keys"),
+    (unknown_key_of_the_proxy, "config", "failed", "known keys"),
+    (renamed_node, "node-name", "warning", "kubectl get nodes"),
+    (somebodys_socket, "socket", "failed", "chown 0:0"),
+    (somebodys_socket, "hooks", "failed", "restart lading-hooks.socket"),
+    (somebodys_folder, "disk", "failed", "chown root"),
+    (full_disk, "disk", "failed", "df -h"),
+    (read_only_disk, "disk", "failed", "findmnt"),
+    (a_device_plugin, "device-plugins", "failed", "coexist = true"),
+    (a_vf_for_machines, "vfs", "warning", "vfio-pci/unbind"),
+    (stopped_hooks, "socket", "failed", "restart lading-hooks.socket"),
+    (stopped_hooks, "hooks", "failed", "restart lading-hooks.socket"),
+    (stopped_proxy, "socket", "failed", "restart lading-runtimeproxy.socket"),
+    (a_ledger_of_before, "ledger", "warning", "restart lading-hooks"),
+    (a_damaged_ledger, "ledger", "failed", "rebuild-ledger"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("broken", "whose", "check", "state", "mend"), BROKEN, ids=[f"{row[0].__name__}-{row[1]}" for row in BROKEN]
-)
-def test_what_is_broken_is_found(node: LadingNode, broken: Break, whose: str, check: str, state: str, mend: str) -> None:
-    daemon = node.hooks if whose == "hooks" else node.proxy
+@pytest.mark.parametrize(("broken", "check", "state", "mend"), BROKEN, ids=[f"{row[0].__name__}-{row[1]}" for row in BROKEN])
+def test_what_is_broken_is_found(node: LadingNode, broken: Break, check: str, state: str, mend: str) -> None:
     with broken(node):
-        findings = found(node, daemon, "--only", check)[check]
+        findings = found(node, "--only", check)[check]
     assert [one for one in findings if one[0] == state and mend in one[1]], findings
-    assert found(node, daemon, "--only", check)[check] == [("ok", "")]
+    assert set(found(node, "--only", check)[check]) == {("ok", "")}
+
+
+@contextlib.contextmanager
+def another_runtime(node: LadingNode, endpoint: Path) -> Iterator[None]:
+    """In both configurations; the daemons go on with the one that they have."""
+    with contextlib.ExitStack() as stack:
+        for config in (node.hooks.config, node.proxy.config):
+            text = re.sub(r'runtime_endpoint = ".*"', f'runtime_endpoint = "{endpoint}"', config.read_text())
+            stack.enter_context(rewritten(config, text))
+        yield
 
 
 def test_a_runtime_that_is_away_is_said_once(node: LadingNode) -> None:
-    argv = ("--runtime-endpoint", "/none.sock", "--only", "runtime,cdi,nri,memlock,cgroup-driver")
-    checks = found(node, node.hooks, *argv)
+    with another_runtime(node, Path("/none.sock")):
+        checks = found(node, "--only", "runtime,cdi,nri,memlock,cgroup-driver")
+    assert [state for state, _ in checks["runtime"]] == ["failed"]
     assert states(checks, "failed") == {"runtime"}
     assert states(checks, "skipped") == {"cdi", "nri", "memlock", "cgroup-driver"}
 
 
 def test_a_runtime_that_hangs_holds_up_nobody(node: LadingNode, short_folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as hung:
+    with socket.socket(socket.AF_UNIX) as hung, another_runtime(node, short_folder / "s"):
         hung.bind(str(short_folder / "s"))
         hung.listen()
-        checks = found(node, node.hooks, "--runtime-endpoint", str(short_folder / "s"), "--deadline", "0.5")
+        checks = found(node, "--deadline", "0.5")
     assert states(checks, "failed") >= {"runtime", "cdi"}
-    assert checks["socket"] == checks["driver"] == [("ok", "")]
+    assert checks["ledger"] == checks["driver"] == [("ok", "")]
 
 
 def test_what_may_not_be_read_is_skipped(node: LadingNode) -> None:
     """Root without the capabilities by which it may read what is others'."""
     without = "-dac_override,-dac_read_search"
-    argv = ["setpriv", "--bounding-set", without, "--inh-caps", without, node.hooks.program, "doctor", "-o", "json"]
-    argv += ["--config", str(node.hooks.config), "--only", "socket,ledger"]
+    argv = ["setpriv", "--bounding-set", without, "--inh-caps", without, str(PROGRAM), "-o", "json"]
+    argv += ["--hooks-config", str(node.hooks.config), "--only", "socket,ledger"]
     state = node.folder / "state"
     with contextlib.ExitStack() as stack:
         for path in (node.hooks.socket, state):
@@ -332,5 +342,5 @@ def test_what_may_not_be_read_is_skipped(node: LadingNode) -> None:
 
 def test_a_damaged_ledger_says_nothing_of_vfs(node: LadingNode) -> None:
     with a_damaged_ledger(node):
-        checks = found(node, node.hooks, "--only", "ledger,vfs")
+        checks = found(node, "--only", "ledger,vfs")
     assert (states(checks, "failed"), states(checks, "ok")) == ({"ledger"}, {"vfs"})

@@ -17,7 +17,7 @@ from kubectl_lading.main import main
 from tests.docs import ROOT
 from tests.unit.test_docs import PAGES
 
-DAEMONS: Final = ("lading-hooks", "lading-runtimeproxy", "lading-central")
+DAEMONS: Final = ("lading-hooks", "lading-runtimeproxy", "lading-central", "lading-doctor")
 PROGRAMS: Final = ("kubectl lading", *DAEMONS, "make", "python -m", "deploy/install-node.sh")
 
 

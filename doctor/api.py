@@ -1,0 +1,87 @@
+"""Ask the API server about this node and the rights of its reporter. Creates only reviews, which the server does not store.
+
+Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
+"""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from doctor.cluster import ApiSeen
+from hooks.report.reporter import Api, connect
+from lading import nodedevices
+from lading.errors import ConfigError, HostError
+from lading.kube.errors import NotFoundError, RefusedError, UnclearError, UnreachableError
+from lading.kube.resource import NODES
+from lading.threads import in_thread
+
+_KUBELETS: Final = ("/etc/kubernetes/kubelet.conf", "/var/lib/rancher/*/agent/kubelet.kubeconfig")
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+# What the reporter does (deploy/rbac/reporter.yaml): verb, API group, resource, subresource.
+_RIGHTS: Final = (
+    ("get", "", "nodes", ""),
+    ("create", nodedevices.GROUP, nodedevices.PLURAL, ""),
+    ("patch", nodedevices.GROUP, nodedevices.PLURAL, "status"),
+)
+
+
+async def read_api(node_name: str, *, report: bool, kubeconfig: str) -> ApiSeen:
+    """Return the API server's answers. Create only reviews, which the server does not store. Raise LadingError if the API
+    server is not reached."""
+    if not report:
+        return ApiSeen(node_name=node_name, asked=False)
+    if kubeconfig and not await in_thread(lambda: Path(kubeconfig).is_file()):
+        hint = f'kubeconfig = "FILE" in hooks.toml, kubelet\'s own: ls {" ".join(_KUBELETS)}'
+        raise ConfigError(f"there is no kubeconfig {kubeconfig}", hint=hint)
+    try:
+        async with connect(kubeconfig) as api:
+            return await ask(api, node_name)
+    except (UnreachableError, UnclearError) as e:
+        raise HostError(e.message, hint=_try_it(kubeconfig, node_name)) from e
+    except ConfigError as e:
+        raise ConfigError(e.message, hint=e.hint or _try_it(kubeconfig, node_name)) from e
+
+
+def _try_it(kubeconfig: str, node_name: str) -> str:
+    said = "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5"
+    return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {said}" if kubeconfig else said
+
+
+async def ask(api: Api, node_name: str) -> ApiSeen:
+    allowed = [await _may(api, node_name, right) for right in _RIGHTS]
+    return ApiSeen(
+        node_name=node_name,
+        node=await _is_there(api, NODES.path(name=node_name)),
+        served=await _is_there(api, f"/apis/{nodedevices.GROUP}/{nodedevices.VERSION}"),
+        denied=tuple(_say(right) for right, may in zip(_RIGHTS, allowed, strict=True) if not may),
+    )
+
+
+async def _may(api: Api, node_name: str, right: tuple[str, str, str, str]) -> bool:
+    verb, group, resource, subresource = right
+    attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    if verb != "create":  # which has no name yet
+        attributes["name"] = node_name
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = msgspec.json.decode(await api.create(_REVIEWS, review))
+    return bool(answer.get("status", {}).get("allowed"))
+
+
+async def _is_there(api: Api, path: str) -> bool:
+    try:
+        await api.get(path)
+    except NotFoundError:
+        return False
+    except RefusedError:
+        return True  # not visible with these rights: `denied` reports missing rights
+    return True
+
+
+def _say(right: tuple[str, str, str, str]) -> str:
+    verb, group, resource, subresource = right
+    return f"{verb} {resource}{'/' + subresource if subresource else ''}{'.' + group if group else ''}"

@@ -1,0 +1,153 @@
+"""The GPUs of a node, read from NVML in a process of its own: a driver that hangs blocks only that process.
+
+`read_cards` starts `python -m doctor.cards`, which prints what it found as JSON. A process that hangs in the driver
+cannot be ended, so it is left alone after the deadline; with a thread that hangs there, this process could not end either.
+
+Source: NVML API reference (nvmlDeviceGetPersistenceMode); the driver's nv-procfs.c (/proc/driver/nvidia/version).
+"""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pynvml
+
+from hooks.host.attributes import read_attribute, read_names
+from hooks.host.devnodes import Cause
+from hooks.model.inventory import Driver, Gpu
+from hooks.vendors.nvidia.nvml import find_bad_nodes, read_gpus
+from hooks.vendors.nvidia.procfs import is_driver_loaded
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
+
+ANSWER_S: Final = 8.0
+KILLED_S: Final = 0.5
+LEFT_S: Final = 10
+_NVIDIA: Final = "0x10de"
+_DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers: cards, not their audio functions or NVSwitches
+_VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlSeen:
+    """The findings of the process."""
+
+    error: int = 0  # nvmlReturn_t of opening a session
+    why: str = ""
+    library_version: str = ""
+    driver: Driver | None = None
+    gpus: tuple[Gpu, ...] = ()
+    problems: tuple[str, ...] = ()
+    not_persistent: tuple[GpuUuid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadNode:
+    """A device node that cannot be used."""
+
+    path: str
+    cause: Cause
+    why: str
+    card: int | None = None  # minor number; None for a node of the driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardsSeen:
+    on_bus: tuple[str, ...] = ()  # PCI addresses of NVIDIA's cards
+    loaded: bool = False  # the kernel module
+    module_version: str = ""
+    bad_nodes: tuple[BadNode, ...] = ()  # those of the cards only if NVML or the driver's procfs reports their minors
+    nvml: NvmlSeen | None = None  # None: NVML gave no answer in time
+
+    @property
+    def version(self) -> str:
+        """Return the version of the loaded kernel module, else of the library; empty if neither is known."""
+        return self.module_version or (self.nvml.library_version if self.nvml else "")
+
+
+def read_cards(host_root: Path, *, library: str, driver_root: str = "") -> CardsSeen:
+    """Read the cards. Block for ANSWER_S at most."""
+    on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
+    text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
+    found = _VERSION.search(text)
+    nvml = _ask(host_root, library, driver_root)
+    return CardsSeen(
+        on_bus=on_bus,
+        loaded=is_driver_loaded(host_root),
+        module_version=found[1] if found else "",
+        bad_nodes=_read_bad_nodes(host_root, [gpu.minor for gpu in nvml.gpus] if nvml else [], driver_root),
+        nvml=nvml,
+    )
+
+
+def _read_bad_nodes(host_root: Path, minors: Sequence[int], driver_root: str) -> tuple[BadNode, ...]:
+    by_path = {f"/dev/nvidia{minor}": minor for minor in minors}
+    return tuple(
+        BadNode(path=error.path, cause=error.cause, why=str(error), card=by_path.get(error.path))
+        for error in find_bad_nodes(host_root, minors, driver_root=driver_root)
+    )
+
+
+def _is_card(host_root: Path, bdf: str) -> bool:
+    folder = host_root / "sys/bus/pci/devices" / bdf
+    is_nvidia = read_attribute(folder / "vendor") == _NVIDIA
+    return is_nvidia and (read_attribute(folder / "class") or "").startswith(_DISPLAY)
+
+
+def _ask(host_root: Path, library: str, driver_root: str) -> NvmlSeen | None:
+    command = [sys.executable, "-P", "-m", "doctor.cards", str(host_root), library, driver_root]
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as pipes:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)  # noqa: S603
+        for stream in (child.stdout, child.stderr):
+            pipes.enter_context(stream)  # type: ignore[arg-type]
+        try:
+            out, said = child.communicate(timeout=ANSWER_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: left behind
+                child.wait(KILLED_S)
+            return None
+    if child.returncode:
+        last = said.decode(errors="replace").strip().splitlines()[-1:]
+        raise HostError(f"cannot read the GPUs: {''.join(last) or f'exit status {child.returncode}'}")
+    return msgspec.json.decode(out, type=NvmlSeen)
+
+
+def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
+    """Read the cards in this process. May block forever."""
+    driver, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # loads the library
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as e:
+        return NvmlSeen(error=e.value, why=str(e), gpus=gpus, problems=problems)
+    try:
+        version = str(pynvml.nvmlSystemGetDriverVersion())
+        asleep = tuple(gpu.uuid for gpu in gpus if _persistence(gpu.bdf) == pynvml.NVML_FEATURE_DISABLED)
+    finally:
+        pynvml.nvmlShutdown()
+    return NvmlSeen(library_version=version, driver=driver, gpus=gpus, problems=problems, not_persistent=asleep)
+
+
+def _persistence(bdf: str) -> int | None:
+    """Return the persistence mode; None if the card does not report it."""
+    try:
+        return int(pynvml.nvmlDeviceGetPersistenceMode(pynvml.nvmlDeviceGetHandleByPciBusId(bdf.encode())))
+    except pynvml.NVMLError:
+        return None
+
+
+def main(host_root: str, library: str, driver_root: str) -> None:
+    signal.alarm(LEFT_S)  # the parent may be gone: this ends a process that hangs outside the kernel
+    print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

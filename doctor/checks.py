@@ -1,0 +1,327 @@
+"""The checks of `lading-doctor`: one row each, with the same words as its row in docs/doctor.md."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from typing import Final, TypeVar
+
+from doctor import cluster, files, gpus, kernel, rdma, state
+from doctor.config import decide_config
+from doctor.hooks_dir import decide_connections, decide_folder, decide_servers
+from doctor.host import HOOKS, PROXY, CdiSeen, Host, NriSeen
+from doctor.kubelet.kubelet import decide_endpoint
+from doctor.model import Check, Verdict, failed, ok, then
+from doctor.ready import decide_ready
+from doctor.runtime import decide_cgroup_driver, decide_runtime
+from doctor.sockets import decide_socket
+from doctor.units import decide_units
+from doctor.versions import decide_versions
+
+T = TypeVar("T")
+
+
+def decide_cdi(seen: CdiSeen) -> Iterator[Verdict]:
+    if seen.support.supported:
+        better = "" if seen.needed else '; gpu_mode = "cdi" is safer during a driver upgrade than "devices"'
+        yield ok(f"CDI devices are honoured, specs are in {', '.join(seen.support.spec_dirs)}{better}")
+    elif seen.needed:
+        mend = "enable_cdi = true in containerd's configuration (containerd 1.7.2 or newer), systemctl restart containerd"
+        yield failed(f"gpu_mode = cdi, and {seen.support.problem}", mend=f'{mend}; or gpu_mode = "devices"')
+    else:
+        yield ok(f"not needed: {seen.support.problem}")
+
+
+def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
+    says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
+    yield ok(f"{seen.runtime.name}: {says}")
+
+
+_OURS: Final = "Lading on this node"
+_KUBELET: Final = "kubelet"
+_RUNTIME: Final = "container runtime"
+_HOOKS: Final = "hook servers"
+_GPUS: Final = "GPUs"
+_RDMA: Final = "RDMA"
+_NODE: Final = "node"
+_CLUSTER: Final = "cluster"
+
+
+def _of_each(
+    *, name: str, group: str, what: str, why: str, read: Callable[..., Awaitable[T]], decide: Callable[[T], Iterable[Verdict]]
+) -> Iterator[Check[Host]]:
+    """Yield a check of each daemon: what could not be read of one says nothing of the other."""
+    for daemon in (HOOKS, PROXY):
+        look = then(partial(read, daemon=daemon), decide)
+        yield Check(name=name, group=group, what=what, why=why, look=look, of=daemon)
+
+
+CHECKS: Final[tuple[Check[Host], ...]] = (
+    *_of_each(
+        name="config",
+        group=_OURS,
+        what="the configuration files are valid, and only root can change them",
+        why="a daemon does not start with a setting that it does not understand",
+        read=Host.config,
+        decide=decide_config,
+    ),
+    *_of_each(
+        name="socket",
+        group=_OURS,
+        what="the sockets of both daemons: who listens, whether they answer, owner and mode",
+        why="kubelet reaches the runtime by the proxy's, and the proxy calls the hook server for each pod with devices",
+        read=Host.socket,
+        decide=decide_socket,
+    ),
+    *_of_each(
+        name="ready",
+        group=_OURS,
+        what="the conditions of both daemons at /readyz",
+        why="they show what a daemon cannot do now, and which files its unit keeps from it",
+        read=Host.said,
+        decide=decide_ready,
+    ),
+    Check(
+        name="units",
+        group=_OURS,
+        what="systemd's units: installed, enabled, running",
+        why="what is not enabled does not start at the next boot, and then kubelet reaches no runtime",
+        look=then(Host.units, decide_units),
+    ),
+    Check(
+        name="versions",
+        group=_OURS,
+        what="the versions of both running daemons, and of this command",
+        why="the daemons may be at most one minor version apart; an upgrade ends with a restart",
+        look=then(Host.versions, decide_versions),
+    ),
+    Check(
+        name="keys",
+        group=_OURS,
+        what="central's public keys can be read; no private key is on this node; what is accepted without one",
+        why="assignments are checked with these keys, and anyone with a private key can assign devices to any pod",
+        look=then(Host.keys, files.decide_keys),
+        of=HOOKS,
+    ),
+    Check(
+        name="registration",
+        group=_OURS,
+        what="the proxy's folder of registrations has the one that this configuration makes",
+        why="the proxy calls the server in a registration, at its stages and with its timeout",
+        look=then(Host.registration, files.decide_registration),
+        of=HOOKS,
+    ),
+    Check(
+        name="ledger",
+        group=_OURS,
+        what="the ledger opens, is sound, and has this version's schema",
+        why="no device is assigned without it: it records the holders",
+        look=then(Host.ledger, state.decide_ledger),
+        of=HOOKS,
+    ),
+    Check(
+        name="disk",
+        group=_OURS,
+        what="the folder of the ledger: its owner, writable, bytes and inodes left",
+        why="a grant that can not be recorded is refused",
+        look=then(Host.disk, state.decide_disk),
+        of=HOOKS,
+    ),
+    Check(
+        name="connections",
+        group=_OURS,
+        what="connections in use, of max_connections, and those that were rejected",
+        why="kubelet's next connection is rejected when all are in use",
+        look=then(Host.load, decide_connections),
+        of=PROXY,
+    ),
+    Check(
+        name="kubelet-endpoint",
+        group=_KUBELET,
+        what="the socket that kubelet talks to now and after its next start, and the file that says so",
+        why="if kubelet bypasses the proxy, pods start without the devices that they were given",
+        look=then(Host.route, decide_endpoint),
+    ),
+    Check(
+        name="device-plugins",
+        group=_KUBELET,
+        what="other device plugins for GPUs or RDMA that serve this node, and coexist",
+        why="two systems that assign the same device assign it twice",
+        look=then(Host.plugins, cluster.decide_plugins),
+        of=HOOKS,
+    ),
+    Check(
+        name="cgroup-driver",
+        group=_KUBELET,
+        what="kubelet's cgroup driver and the runtime's",
+        why="where they differ, pods are in two trees of cgroups, and limits hold in neither",
+        look=then(Host.cgroup_drivers, decide_cgroup_driver),
+        of=HOOKS,
+    ),
+    *_of_each(
+        name="runtime",
+        group=_RUNTIME,
+        what="the container runtime answers, its version, its own conditions",
+        why="it answers every call of kubelet, and nothing is granted before the ledger was compared with its lists",
+        read=Host.runtime,
+        decide=decide_runtime,
+    ),
+    Check(
+        name="cdi",
+        group=_RUNTIME,
+        what="whether the runtime honours CDI devices, where gpu_mode needs it",
+        why="containerd before 1.7.2 ignores them silently, so the node refuses instead",
+        look=then(Host.cdi, decide_cdi),
+        of=HOOKS,
+    ),
+    Check(
+        name="nri",
+        group=_RUNTIME,
+        what="whether the runtime's NRI is on",
+        why="NRI plugins change containers after the proxy did",
+        look=then(Host.nri, decide_nri),
+        of=HOOKS,
+    ),
+    Check(
+        name="memlock",
+        group=_RUNTIME,
+        what="how much memory the runtime, and so its containers, may lock",
+        why="RDMA programs lock what they register, and fail with ENOMEM where they may not",
+        look=then(Host.memlock, rdma.decide_memlock),
+        of=HOOKS,
+    ),
+    Check(
+        name="hooks-dir",
+        group=_HOOKS,
+        what="the folder of registrations: readable, writable by root only, each file valid, a hook for every guarded prefix",
+        why="a registration that cannot be trusted is ignored, and guarded pods without one are refused",
+        look=then(Host.folder, decide_folder),
+        of=PROXY,
+    ),
+    Check(
+        name="hooks",
+        group=_HOOKS,
+        what="each registered hook server: its socket is root's, a process listens, and greets",
+        why="if a server does not answer, its pods are refused, or start without it where its policy is Ignore",
+        look=then(Host.servers, decide_servers),
+        of=PROXY,
+    ),
+    Check(
+        name="driver",
+        group=_GPUS,
+        what="NVIDIA's kernel module is loaded, NVML answers, and both are of one version",
+        why="without NVML no card is known; with two versions no program can use one",
+        look=then(Host.nvidia, gpus.decide_driver),
+        of=HOOKS,
+    ),
+    Check(
+        name="gpus",
+        group=_GPUS,
+        what="each card on the bus is known to the driver and answers",
+        why="a card that does not answer is assigned to no pod",
+        look=then(Host.nvidia, gpus.decide_gpus),
+        of=HOOKS,
+    ),
+    Check(
+        name="gpu-nodes",
+        group=_GPUS,
+        what="the device nodes of the cards and of the driver, with the kernel's numbers",
+        why="containers use a card through its node; one with another number is refused",
+        look=then(Host.nvidia, gpus.decide_gpu_nodes),
+        of=HOOKS,
+    ),
+    Check(
+        name="persistence",
+        group=_GPUS,
+        what="persistence mode",
+        why="without it each look at the cards powers them up and down, which takes seconds and loses settings",
+        look=then(Host.nvidia, gpus.decide_persistence),
+        of=HOOKS,
+    ),
+    Check(
+        name="driver-files",
+        group=_GPUS,
+        what="gpu_mode devices: the driver's libraries of this version below driver_root",
+        why="a container with a card and no libcuda of the driver's version can not use it",
+        look=then(Host.injection, gpus.decide_driver_files),
+        of=HOOKS,
+    ),
+    Check(
+        name="cdi-specs",
+        group=_GPUS,
+        what="gpu_mode cdi: a CDI spec names each device by UUID",
+        why="an index is another card after a reboot; a name that is not there is a create error",
+        look=then(Host.injection, gpus.decide_cdi_specs),
+        of=HOOKS,
+    ),
+    Check(
+        name="daemon-reload",
+        group=_GPUS,
+        what="gpu_mode nvidia-runtime: whether running containers keep their cards",
+        why="NVIDIA's runtime can give a card past the container's specification, and systemd takes it away again",
+        look=then(Host.reload, gpus.decide_reload),
+        of=HOOKS,
+    ),
+    Check(
+        name="rdma-modules",
+        group=_RDMA,
+        what="ib_core, ib_uverbs, rdma_ucm, mlx5_ib; beside GPUs DMA-BUF or nvidia_peermem",
+        why="without them there is no verbs device, or no GPUDirect",
+        look=then(Host.modules, rdma.decide_modules),
+        of=HOOKS,
+    ),
+    Check(
+        name="rdma-mode",
+        group=_RDMA,
+        what="the kernel's RDMA network namespace mode, and who moves RDMA devices",
+        why="in exclusive mode a container sees an RDMA device only after it was moved into its pod",
+        look=then(Host.rdma_mode, rdma.decide_mode),
+        of=HOOKS,
+    ),
+    Check(
+        name="vfs",
+        group=_RDMA,
+        what="PFs with their ports, their VFs, the driver and the verbs node of each",
+        why="a VF without driver, RDMA device, node or address is assigned to no pod",
+        look=then(Host.vfs, rdma.decide_vfs),
+        of=HOOKS,
+    ),
+    Check(
+        name="cgroups",
+        group=_NODE,
+        what="cgroup v1 or v2, and what denies devices in it",
+        why="the device cgroup is what keeps a container from the cards of others",
+        look=then(Host.cgroups, kernel.decide_cgroups),
+        of=HOOKS,
+    ),
+    Check(
+        name="selinux",
+        group=_NODE,
+        what="SELinux, and its boolean container_use_devices",
+        why="it can deny a container the device that it was given",
+        look=then(Host.selinux, kernel.decide_selinux),
+        of=HOOKS,
+    ),
+    Check(
+        name="clock",
+        group=_NODE,
+        what="the clock is synchronised",
+        why="certificates, leases and the times in the ledger depend on it",
+        look=then(Host.clock, kernel.decide_clock),
+        of=HOOKS,
+    ),
+    Check(
+        name="node-name",
+        group=_CLUSTER,
+        what="node_name is what kubelet calls this node",
+        why="assignments for another node are refused",
+        look=then(Host.name, cluster.decide_name),
+        of=HOOKS,
+    ),
+    Check(
+        name="api",
+        group=_CLUSTER,
+        what="report: the API server is reached, has this Node and NodeDevices, and allows what the reporter does",
+        why="central assigns the devices in reports, and none of a node that does not report",
+        look=then(Host.api, cluster.decide_api),
+        of=HOOKS,
+    ),
+)

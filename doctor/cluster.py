@@ -1,0 +1,91 @@
+"""What is wrong between a node and its cluster: its name, other device plugins, the rights of its reporter.
+
+Enters: kubelet's sockets, names, and answers of the API server. Leaves: verdicts.
+
+Source: Kubernetes "Device Plugins" (/var/lib/kubelet/device-plugins), SelfSubjectAccessReview (authorization.k8s.io/v1).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+
+PLUGINS: Final = "var/lib/kubelet/device-plugins"
+# NVIDIA's and its forks' (nvidia-gpu.sock, hami), Mellanox' and the network operator's (rdma-shared…, sriov…).
+_OURS: Final = re.compile(r"nvidia|gpu|rdma|sriov|mlnx|mellanox|hca|vgpu|hami", re.IGNORECASE)
+
+
+# ---- other device plugins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginsSeen:
+    sockets: tuple[str, ...]  # names of those that have a listener
+    coexist: bool
+
+
+def decide_plugins(seen: PluginsSeen) -> Iterator[Verdict]:
+    rivals = [name for name in seen.sockets if _OURS.search(name)]
+    if not rivals:
+        yield ok("no other device plugin for GPUs or RDMA")
+    elif seen.coexist:
+        yield ok(f"{', '.join(rivals)} serve this node too, and coexist = true leaves alone what they give out")
+    else:
+        what = f"{', '.join(rivals)} in /{PLUGINS}: a device plugin gives out devices here too, and coexist is false"
+        away = "take the plugin's DaemonSet off this node (kubectl get ds -A | grep -i -e device -e plugin)"
+        mend = f"{away}; or coexist = true, with devices that only one of both gives out"
+        yield failed(what, mend=mend)
+
+
+# ---- the node's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameSeen:
+    configured: str
+    kubelets: str  # --hostname-override, or the host's name
+
+
+def decide_name(seen: NameSeen) -> Iterator[Verdict]:
+    if not seen.configured:
+        yield skipped("node_name is empty: nothing here is checked by it")
+    elif seen.configured != seen.kubelets:
+        what = f"node_name is {seen.configured}, and kubelet would call this node {seen.kubelets}"
+        yield warning(
+            what, mend="kubectl get nodes -o wide; node_name in hooks.toml (a cloud provider may name nodes otherwise)"
+        )
+    else:
+        yield ok(f"{seen.configured}, as kubelet says")
+
+
+# ---- the API server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSeen:
+    """The answers of the API server; None if nothing is reported: `report = false`."""
+
+    node_name: str
+    asked: bool = True
+    node: bool = False  # the Node exists
+    served: bool = False  # NodeDevices are
+    denied: tuple[str, ...] = ()  # of the reporter's requests: verb and resource
+
+
+def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
+    if not seen.asked:
+        yield skipped(
+            "report = false: this node tells central nothing", mend="report = true in hooks.toml, where central assigns"
+        )
+        return
+    if not seen.node:
+        what = f"the API server has no Node {seen.node_name}"
+        yield failed(what, mend="node_name in hooks.toml: as `kubectl get nodes` shows this machine")
+    if not seen.served:
+        yield failed("the API server does not know NodeDevices", mend="kubectl apply -f deploy/crds/nodedevices.yaml")
+    if seen.denied:
+        yield failed(f"not allowed: {', '.join(seen.denied)}", mend="kubectl apply -f deploy/rbac/reporter.yaml")
+    if seen.node and seen.served and not seen.denied:
+        yield ok(f"Node {seen.node_name} and NodeDevices are there, and may be reported to")

@@ -1,0 +1,48 @@
+"""Check a daemon's own configuration file: whether it is valid, and whether only root can change it."""
+
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from doctor.model import Verdict, failed, ok, skipped
+from lading.errors import ConfigError
+from lading.sockets import Access
+
+OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSeen:
+    daemon: str
+    path: Path
+    access: Access | None = None  # None: there is no such file, or we have no permission to read it
+    problem: ConfigError | None = None
+
+    @property
+    def is_denied(self) -> bool:
+        """Return whether we may not read it, or a file that it names."""
+        return self.problem is not None and isinstance(self.problem.__cause__, PermissionError)
+
+
+def can_be_changed(access: Access | None) -> bool:
+    """Return whether users other than root can change it."""
+    return access is not None and (access.uid != 0 or bool(access.mode & OTHERS_WRITE))
+
+
+def decide_config(seen: ConfigSeen) -> Iterator[Verdict]:
+    if seen.problem is not None:
+        what = f"{seen.problem.message}; the other checks use the valid part of the file, and the defaults"
+        if seen.is_denied:
+            yield skipped(what, mend="run this as root")
+            return
+        yield failed(what, mend=seen.problem.hint or f"{seen.daemon} --check-config --config {seen.path}")
+    if seen.access and can_be_changed(seen.access):
+        what = (
+            f"{seen.path} belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}: "
+            "other users than root can change it"
+        )
+        yield failed(what, mend=f"chown root {seen.path}; chmod go-w {seen.path}")
+    elif seen.problem is None:
+        yield ok(f"{seen.path} is valid" if seen.access else f"there is no {seen.path}: the defaults apply")

@@ -1,0 +1,213 @@
+"""Find problems with a node's GPUs, from its bus, its kernel and NVML; and with how containers get them.
+
+Enters: the readings of `cards`, and of the driver's files and CDI specs. Leaves: verdicts.
+
+Source: NVML API reference (nvmlReturn_t); NVIDIA's driver persistence documentation; docs/reference.md (gpu_mode).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pynvml
+
+from doctor.cards import BadNode, CardsSeen
+from doctor.model import Verdict, failed, ok, skipped, warning
+from hooks.host.devnodes import Cause
+from hooks.model.inventory import Gpu
+from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.supplied import CDI_KIND
+
+_NAMED: Final = 8  # cards or nodes in one finding
+_RELOAD: Final = (
+    "on a drained node: systemctl stop lading-hooks nvidia-persistenced; rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; "
+    "modprobe nvidia; systemctl start nvidia-persistenced lading-hooks (or reboot)"
+)
+
+
+def decide_driver(seen: CardsSeen) -> Iterator[Verdict]:
+    if not seen.on_bus and not seen.loaded:
+        yield ok("this node has no NVIDIA card")
+    elif not seen.loaded:
+        what = f"NVIDIA's cards are on the bus ({', '.join(seen.on_bus)}), and its kernel module is not loaded"
+        yield failed(what, mend="modprobe nvidia; dmesg | grep -i -e nvidia -e NVRM (Secure Boot? nouveau? a kernel upgrade?)")
+    elif seen.nvml is None:
+        yield failed("NVML does not answer: the driver hangs", mend="dmesg | grep -i xid; drain the node, and reboot it")
+    elif seen.nvml.error == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        what = f"the kernel module is {seen.module_version}, the library is of another version: {seen.nvml.why}"
+        yield failed(what, mend=_RELOAD)
+    elif seen.nvml.error == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        what = f"the kernel module {seen.module_version} is loaded, and libnvidia-ml.so.1 is not found"
+        yield failed(what, mend='nvml_library = "/path/to/libnvidia-ml.so.1" in hooks.toml, or install the driver\'s libraries')
+    elif seen.nvml.error:
+        yield failed(f"NVML: {seen.nvml.why}", mend="nvidia-smi; dmesg | grep -i -e xid -e NVRM")
+    elif seen.module_version and seen.module_version != seen.nvml.library_version:
+        what = f"the kernel module is {seen.module_version}, the library {seen.nvml.library_version}"
+        yield failed(what, mend=_RELOAD)
+    else:
+        yield ok(f"driver {seen.nvml.library_version}: kernel module and library agree, NVML answers")
+
+
+def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
+    """Check the cards. Their nodes are checked by `decide_gpu_nodes`. Cards that are unhealthy for one reason are one
+    finding."""
+    if (nothing := _without_nvml(seen)) or seen.nvml is None:
+        yield nothing or skipped("NVML does not answer")
+        return
+    ill: dict[str, list[Gpu]] = {}
+    for gpu in seen.nvml.gpus:
+        if gpu.unhealthy and not _only_its_node(gpu):
+            ill.setdefault(gpu.unhealthy, []).append(gpu)
+    for why, gpus in ill.items():
+        who = f"GPU {gpus[0].uuid} ({gpus[0].bdf})" if len(gpus) == 1 else f"{len(gpus)} GPUs ({_named([g.bdf for g in gpus])})"
+        yield failed(f"{who}: {why}", mend=f"nvidia-smi -q -i {','.join(g.bdf for g in gpus)}; dmesg | grep -i xid")
+    known = {gpu.bdf for gpu in seen.nvml.gpus}
+    for bdf in (bdf for bdf in seen.on_bus if bdf not in known):
+        what = f"card {bdf} is on the bus, and the driver does not have it"
+        yield failed(what, mend=f"ls -l /sys/bus/pci/devices/{bdf}/driver; dmesg | grep {bdf}")
+    if not ill:
+        yield ok(f"all {len(seen.nvml.gpus)} answer")
+
+
+def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Verdict]:
+    """Check nodes without NVML. Print a removal only for a node that was seen to be wrong."""
+    if nothing := _no_cards(seen):
+        yield nothing
+        return
+    missing = [node for node in seen.bad_nodes if node.cause in (Cause.MISSING, Cause.NO_DRIVER)]
+    wrong = [node for node in seen.bad_nodes if node.cause in (Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE)]
+    if missing:
+        yield failed(_said(missing), mend=_makes(missing))
+    if wrong:
+        yield failed(_said(wrong), mend=f"rm -f {' '.join(node.path for node in wrong)}; {_makes(wrong)}")
+    for node in seen.bad_nodes:
+        if node not in missing and node not in wrong:
+            yield failed(node.why, mend=f"ls -l {node.path}")
+    if not seen.bad_nodes:
+        without_nvml = "the driver's nodes (which cards there are is not known without NVML)"
+        checked = "every card's node and the driver's" if seen.nvml else without_nvml
+        yield ok(f"/dev has {checked}, with the kernel's numbers")
+
+
+def _said(nodes: Sequence[BadNode]) -> str:
+    """Describe nodes with the same problem together."""
+    by_words: dict[str, list[str]] = {}
+    for node in nodes:
+        by_words.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
+    return "; ".join(words.format(_named(paths)) if "{}" in words else words for words, paths in by_words.items())
+
+
+def _makes(nodes: Sequence[BadNode]) -> str:
+    cards = sorted({node.card for node in nodes if node.card is not None})
+    of_driver = any(node.card is None for node in nodes)
+    minors = [0, *cards] if of_driver and 0 not in cards else cards
+    command = f"nvidia-modprobe {' '.join(f'-c {minor}' for minor in minors)}{' -u' if of_driver else ''}"
+    return f"{command} (package nvidia-modprobe); at each boot: systemctl enable nvidia-persistenced"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def decide_persistence(seen: CardsSeen) -> Iterator[Verdict]:
+    if (nothing := _without_nvml(seen)) or seen.nvml is None:
+        yield nothing or skipped("NVML does not answer")
+    elif asleep := seen.nvml.not_persistent:
+        what = f"persistence mode is off on {len(asleep)} of {len(seen.nvml.gpus)} cards"
+        yield warning(what, mend="systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1, until the next boot)")
+    else:
+        yield ok("no card says that its persistence mode is off")
+
+
+def _no_cards(seen: CardsSeen) -> Verdict | None:
+    if not seen.on_bus and not seen.loaded:
+        return ok("this node has no NVIDIA card")
+    return skipped("the driver is not loaded") if not seen.loaded else None
+
+
+def _without_nvml(seen: CardsSeen) -> Verdict | None:
+    """Return the verdict of a check that needs an NVML session, if there is none."""
+    if (nothing := _no_cards(seen)) is None and seen.nvml is not None and seen.nvml.error:
+        return skipped(f"NVML: {seen.nvml.why}; the check `driver` has what mends it")
+    return nothing
+
+
+def _only_its_node(gpu: Gpu) -> bool:
+    """Return whether NVML reports the card, and only its device node cannot be used."""
+    return bool(gpu.unhealthy) and gpu.node is None and gpu.memory_mib > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionSeen:
+    """How containers get their cards, and which parts of it are present."""
+
+    mode: GpuMode
+    cards: CardsSeen
+    driver_root: str = ""
+    libraries: int = 0  # of the driver's version, below driver_root
+    versions: tuple[str, ...] = ()  # of each libcuda below driver_root
+    spec_dirs: tuple[str, ...] = ()
+    cdi_names: frozenset[str] = frozenset()
+
+
+def decide_driver_files(seen: InjectionSeen) -> Iterator[Verdict]:
+    version = seen.cards.version
+    if seen.mode is not GpuMode.DEVICES:
+        yield ok(f"not needed with gpu_mode = {seen.mode}")
+    elif not version:
+        yield _no_cards(seen.cards) or skipped("the driver's version is not known")
+    elif not seen.driver_root:
+        what = "driver_root is empty: containers get device nodes, and no driver libraries but those of their image"
+        yield warning(what, mend='driver_root = "/" in hooks.toml; systemctl restart lading-hooks')
+    elif not seen.libraries and seen.versions:
+        there = ", ".join(seen.versions)
+        what = f"the loaded kernel module is {version}, but libcuda below driver_root {seen.driver_root} is {there}"
+        yield failed(what, mend=_RELOAD)
+    elif not seen.libraries:
+        what = f"no libcuda.so.{version} below driver_root {seen.driver_root}"
+        mend = f"find {seen.driver_root} -name 'libcuda.so.*'; the folder above its usr/lib is driver_root"
+        yield failed(what, mend=mend)
+    else:
+        yield ok(f"{seen.libraries} files of driver {version} below {seen.driver_root}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadSeen:
+    mode: GpuMode
+    systemd: bool | None  # runc leaves the device rules to systemd; None: the runtime does not report it
+
+
+def decide_reload(seen: ReloadSeen) -> Iterator[Verdict]:
+    """Check whether a daemon-reload takes cards away: systemd writes a container's device rules again when its units are loaded
+    again, and knows only those of the OCI spec."""
+    if seen.mode is not GpuMode.NVIDIA_RUNTIME:
+        yield ok(f"with gpu_mode = {seen.mode} the container's specification has its cards")
+    elif seen.systemd is None:
+        yield skipped("the runtime does not tell its cgroup driver")
+    elif seen.systemd:
+        what = (
+            "systemctl daemon-reload takes the cards from running containers where NVIDIA's runtime works in its legacy mode: "
+            "nvidia-smi in them then says Unknown Error"
+        )
+        yield warning(what, mend='gpu_mode = "cdi" or "devices" in hooks.toml; systemctl restart lading-hooks')
+    else:
+        yield ok("systemd does not write the device rules of containers: the cgroup driver is cgroupfs")
+
+
+def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Verdict]:
+    if seen.mode is not GpuMode.CDI:
+        yield ok(f"not needed with gpu_mode = {seen.mode}")
+        return
+    if (nothing := _without_nvml(seen.cards)) or seen.cards.nvml is None:
+        yield nothing or skipped("NVML does not answer")
+        return
+    gpus = [gpu for gpu in seen.cards.nvml.gpus if not gpu.mig_enabled]
+    uuids = [gpu.uuid for gpu in gpus] + [mig.uuid for gpu in seen.cards.nvml.gpus for mig in gpu.mig]
+    missing = [uuid for uuid in uuids if f"{CDI_KIND}={uuid}" not in seen.cdi_names]
+    if missing:
+        named = f"{CDI_KIND}={missing[0]}{', …' if len(missing) > 1 else ''}"
+        what = f"no CDI spec in {', '.join(seen.spec_dirs)} names {len(missing)} of {len(uuids)} devices by UUID: {named}"
+        yield failed(what, mend="nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml")
+    else:
+        yield ok(f"CDI specs name all of {len(uuids)} devices by UUID")

@@ -1,0 +1,110 @@
+"""Decide what is wrong with the registrations of hook servers, and with the servers; and how near the proxy is to its limits.
+
+Enters: the folder as the proxy itself reads it, and each socket that a registration names. Leaves: verdicts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+from doctor.ready import Said
+from doctor.sockets import SocketSeen
+from runtimeproxy.chain.registrations import FailurePolicy, Registration
+
+_OURS: Final = "50-lading.json"
+_WRITE: Final = "lading-hooks registration --write"
+_MANY: Final = 0.8  # of max_connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSeen:
+    folder: Path
+    registrations: tuple[Registration, ...]
+    complaints: Mapping[str, str]  # the proxy's own, by file name; empty for the folder itself
+    guarded_prefixes: tuple[str, ...]
+
+
+def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
+    for name, complaint in seen.complaints.items():
+        yield failed(f"{seen.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(seen.folder, name))
+    unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
+    if unclaimed:
+        at = ", at the latest after a restart of the proxy" if seen.complaints else ""  # until then the last good one
+        whose = ", ".join(unclaimed)
+        what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
+        yield failed(what, mend=f"{_WRITE} {seen.folder / _OURS}")
+    elif not seen.complaints:
+        yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")
+
+
+def _mend_of(folder: Path, name: str) -> str:
+    """Return how to fix one file. Lading can fix owner and mode of another program's file, but not its content."""
+    path = folder / name
+    if not name:
+        return f"chown root:root {folder}; chmod 0755 {folder}"
+    if name == _OURS:
+        return f"{_WRITE} {path}"  # owner and mode come with it
+    return f"chown root:root {path}; chmod 0644 {path}; the owner of the file must fix its content, or: mv {path} {path}.off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSeen:
+    registration: Registration
+    socket: SocketSeen
+
+
+def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Verdict]:
+    if not servers:
+        yield skipped("no hook server is registered")
+    for server in servers:
+        name, seen = server.registration.name, server.socket
+        problem = _problem(seen)
+        if not problem:
+            yield ok(f"{name}: {seen.path} answers; {seen.holder} holds it")
+            continue
+        ours = "systemctl restart lading-hooks.socket lading-hooks; lading-hooks doctor"
+        others = f"start its server, or remove {name} from hooks_dir if the server is gone for good; ss -xlp src {seen.path}"
+        mend = ours if name == _OURS else others
+        if server.registration.policy is FailurePolicy.IGNORE:
+            yield warning(f"{name}: {problem}; failure-policy Ignore lets pods start without it", mend=mend)
+        else:
+            yield failed(f"{name}: {problem}", mend=mend)
+
+
+def _problem(seen: SocketSeen) -> str:
+    if seen.found is None:
+        return f"{seen.path} is not there"
+    if not seen.is_socket:
+        return f"{seen.path} is not a socket"
+    if seen.found.uid != seen.wanted.uid:
+        return f"{seen.path} belongs to uid {seen.found.uid}, not to root: the proxy does not use it"
+    return f"no process listens at {seen.path}" if seen.holder is None else seen.silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSeen:
+    said: Said
+    most: int  # max_connections
+    socket: Path
+
+
+def decide_connections(seen: LoadSeen) -> Iterator[Verdict]:
+    used = seen.said.gauge("lading_proxy_connections")
+    rejected = seen.said.gauge("lading_proxy_connections_rejected_total") or 0
+    if used is None:
+        yield skipped("the proxy does not report its connections: see `ready`")
+        return
+    mend = (
+        f"list clients: ss -xp src {seen.socket}; max_connections in runtimeproxy.toml; systemctl restart lading-runtimeproxy"
+    )
+    if used >= seen.most:
+        yield failed(f"all of {seen.most} connections are in use", mend=mend)
+    elif used > _MANY * seen.most:
+        yield warning(f"{used:.0f} of {seen.most} connections are in use", mend=mend)
+    elif rejected:
+        what = f"{rejected:.0f} connections were rejected since the proxy started"
+        yield warning(what, mend="journalctl -t lading-runtimeproxy LADING_EVENT=connection.rejected")
+    else:
+        yield ok(f"{used:.0f} of {seen.most} connections are in use")

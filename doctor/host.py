@@ -1,0 +1,268 @@
+"""Read from a node what the checks of `lading-doctor` need: each thing once, whichever checks use it.
+
+Enters: the settings of both daemons, as far as they could be read. Leaves: readings. Files and sockets are
+read in threads, the driver in a process: what hangs delays only the check that needs it. Nothing is changed.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from doctor import cards, cluster, files, kernel, rdma, read_node, state
+from doctor.api import read_api
+from doctor.config import ConfigSeen
+from doctor.gpus import InjectionSeen, ReloadSeen
+from doctor.hooks_dir import FolderSeen, LoadSeen, ServerSeen
+from doctor.kubelet.kubelet import KubeletSeen, Route
+from doctor.kubelet.read_kubelet import read_kubelet
+from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
+from doctor.reading import ElsewhereError, Readings, said_by
+from doctor.ready import Said
+from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
+from doctor.sockets import SocketSeen
+from doctor.units import UnitsSeen
+from doctor.versions import VersionsSeen
+from hooks.attach.netlink import HostKernel
+from hooks.attach.overlay import with_attached
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import Settings, attaches, ledger_path
+from hooks.host.attributes import read_attribute
+from hooks.host.cdi import read_cdi_names
+from hooks.host.memlock import memlock_warning
+from hooks.host.rdma import read_rdma
+from hooks.ledger.store import read_journal
+from hooks.model.inventory import Inventory
+from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
+from hooks.vendors.nvidia.inject import GpuMode
+from lading import __version__
+from lading.errors import StateError
+from lading.log import Event, Level, Log
+from lading.runtime import CdiSupport, decide_cdi_support
+from lading.sockets import Access, parse_endpoint, wanted_access
+from lading.threads import in_thread
+from runtimeproxy.chain.hooksdir import HooksDir
+from runtimeproxy.chain.registrations import Registration
+from runtimeproxy.settings import Settings as ProxySettings
+
+HOOKS: Final = "lading-hooks"
+PROXY: Final = "lading-runtimeproxy"
+_NRI: Final = Path("/var/run/nri/nri.sock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiSeen:
+    needed: bool  # gpu_mode = cdi
+    support: CdiSupport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NriSeen:
+    runtime: RuntimeSeen
+    served: bool
+
+
+class Host(Readings):
+    """One node, according to the configurations of its daemons. `configs` has those of the daemons that are installed."""
+
+    def __init__(self, *, hooks: Settings, proxy: ProxySettings, configs: Mapping[str, ConfigSeen], root: Path) -> None:
+        super().__init__()
+        self.hooks = hooks
+        self.proxy = proxy
+        self.root = root
+        self._configs = configs
+
+    # ---- read once
+
+    async def runtime(self, daemon: str = HOOKS) -> RuntimeSeen:
+        endpoint = parse_endpoint(self._settings(daemon).runtime_endpoint)
+        return await self.once(f"runtime {endpoint}", lambda: read_runtime(endpoint))
+
+    def _settings(self, daemon: str) -> Settings | ProxySettings:
+        return self.hooks if daemon == HOOKS else self.proxy
+
+    async def kubelet(self) -> KubeletSeen:
+        return await self.once("kubelet", lambda: in_thread(lambda: read_kubelet(self.root)))
+
+    async def nvidia(self) -> cards.CardsSeen:
+        library, driver_root = self.hooks.nvml_library, self.hooks.driver_root
+        return await self.once(
+            "nvidia", lambda: in_thread(lambda: cards.read_cards(self.root, library=library, driver_root=driver_root))
+        )
+
+    async def said(self, daemon: str) -> Said:
+        return await self.once(f"said {daemon}", lambda: read_said(daemon, self._settings(daemon).metrics))
+
+    async def folder(self) -> FolderSeen:
+        folder, prefixes = Path(self.proxy.hooks_dir), self.proxy.guarded_prefixes
+        return await self.once("folder", lambda: in_thread(lambda: read_folder(folder, prefixes)))
+
+    async def functions(self) -> Inventory:
+        return await self.once("functions", lambda: in_thread(self._read_rdma))
+
+    def _read_rdma(self) -> Inventory:
+        """Read the inventory with the VFs that are in pods as they were: they cannot be seen from here."""
+        pfs, _, problems = read_rdma(self.root)
+        try:
+            rows = read_journal(ledger_path(self.hooks))
+        except StateError:
+            rows = ()  # `ledger` says why
+        return with_attached(Inventory(pfs=pfs, problems=problems), rows)
+
+    # ---- one check each
+
+    async def config(self, daemon: str) -> ConfigSeen:
+        return self._configs[daemon]
+
+    async def keys(self) -> files.KeysSeen:
+        if self._configs[HOOKS].is_denied:
+            raise ElsewhereError("config")
+        return await in_thread(
+            lambda: read_node.read_key_files(self.hooks.keys, self.hooks.assignments, config=self._configs[HOOKS].path)
+        )
+
+    async def socket(self, daemon: str) -> SocketSeen:
+        like = parse_endpoint(self.proxy.runtime_endpoint)
+        wanted = Access(0, 0, 0o600) if daemon == HOOKS else await in_thread(lambda: wanted_access(mode=0o660, like=like))
+        return await read_socket(parse_endpoint(self._settings(daemon).listen), daemon=daemon, wanted=wanted)
+
+    async def registration(self) -> files.RegistrationSeen:
+        folder = Path(self.proxy.hooks_dir)
+        found = await in_thread(lambda: read_node.read_registrations(folder))
+        endpoint = str(parse_endpoint(self.hooks.listen))
+        expected = render_registration(self.hooks)
+        return files.RegistrationSeen(folder=folder, files=found, endpoint=endpoint, expected=expected)
+
+    async def ledger(self) -> state.LedgerSeen:
+        return await in_thread(lambda: read_node.read_schema(ledger_path(self.hooks)))
+
+    async def disk(self) -> state.DiskSeen:
+        return await in_thread(lambda: read_node.read_disk(Path(self.hooks.state_dir)))
+
+    async def route(self) -> Route:
+        return Route(kubelet=await self.kubelet(), proxy=self.proxy.listen, runtime=self.proxy.runtime_endpoint)
+
+    async def cgroup_drivers(self) -> CgroupDrivers:
+        return CgroupDrivers(
+            kubelet=await said_by("kubelet-endpoint", self.kubelet()), runtime=await said_by("runtime", self.runtime())
+        )
+
+    async def plugins(self) -> cluster.PluginsSeen:
+        return await in_thread(lambda: read_node.read_plugins(self.root, coexist=self.hooks.coexist))
+
+    async def name(self) -> cluster.NameSeen:
+        hostname = await in_thread(lambda: read_attribute(self.root / "proc/sys/kernel/hostname")) or socket.gethostname()
+        kubelet = await said_by("kubelet-endpoint", self.kubelet())
+        return cluster.NameSeen(configured=self.hooks.node_name, kubelets=kubelet.command.node_name(hostname))
+
+    async def api(self) -> cluster.ApiSeen:
+        settings = self.hooks
+        return await read_api(settings.node_name, report=settings.report, kubeconfig=settings.kubeconfig)
+
+    async def cdi(self) -> CdiSeen:
+        runtime = await said_by("runtime", self.runtime())
+        support = decide_cdi_support(runtime.version, runtime.status)
+        return CdiSeen(needed=self.hooks.gpu_mode is GpuMode.CDI, support=support)
+
+    async def nri(self) -> NriSeen:
+        runtime = await said_by("runtime", self.runtime())
+        path = self.root / str(_NRI).removeprefix("/")
+        return NriSeen(runtime=runtime, served=await in_thread(lambda: path.exists() and read_listener(path) is not None))
+
+    async def injection(self) -> InjectionSeen:
+        settings, seen = self.hooks, await said_by("driver", self.nvidia())
+        root = Path(settings.driver_root)
+        wanted = settings.driver_root and seen.version
+        mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
+        versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
+        names = await in_thread(lambda: read_cdi_names(map(Path, settings.cdi_spec_dirs)))
+        return InjectionSeen(
+            mode=settings.gpu_mode,
+            cards=seen,
+            driver_root=settings.driver_root,
+            libraries=sum(".so." in mount.container_path for mount in mounts),
+            versions=versions,
+            spec_dirs=settings.cdi_spec_dirs,
+            cdi_names=names,
+        )
+
+    async def reload(self) -> ReloadSeen:
+        runtime = await said_by("runtime", self.runtime())
+        return ReloadSeen(mode=self.hooks.gpu_mode, systemd=systemd_cgroups(runtime.status))
+
+    async def modules(self) -> rdma.ModulesSeen:
+        pfs = (await said_by("vfs", self.functions())).pfs
+        gpus = bool((await said_by("driver", self.nvidia())).on_bus)
+        return await in_thread(lambda: read_node.read_modules(self.root, pfs, gpus=gpus))
+
+    async def rdma_mode(self) -> rdma.RdmaModeSeen:
+        mode = await in_thread(HostKernel(self.root).rdma_mode) if self.root == Path("/") else None
+        return rdma.RdmaModeSeen(pfs=(await said_by("vfs", self.functions())).pfs, mode=mode, attaches=attaches(self.hooks))
+
+    async def vfs(self) -> rdma.VfsSeen:
+        inventory = await self.functions()
+        return rdma.VfsSeen(pfs=inventory.pfs, problems=inventory.problems)
+
+    async def memlock(self) -> rdma.MemlockSeen:
+        endpoint = parse_endpoint(self.hooks.runtime_endpoint)
+        problem = await said_by("runtime", in_thread(lambda: _memlock(endpoint)))
+        return rdma.MemlockSeen(
+            vfs=bool((await said_by("vfs", self.functions())).vfs), ipc_lock=self.hooks.rdma_ipc_lock, problem=problem
+        )
+
+    async def cgroups(self) -> kernel.CgroupsSeen:
+        return await in_thread(lambda: read_node.read_cgroups(self.root))
+
+    async def selinux(self) -> kernel.SelinuxSeen:
+        return await in_thread(lambda: read_node.read_selinux(self.root))
+
+    async def clock(self) -> kernel.ClockSeen:
+        return await in_thread(read_node.read_clock)
+
+    async def versions(self) -> VersionsSeen:
+        running = {daemon: (await said_by("ready", self.said(daemon))).version for daemon in (HOOKS, PROXY)}
+        return VersionsSeen(installed=__version__, running=running)
+
+    async def units(self) -> UnitsSeen:
+        units = [f"{daemon}.{kind}" for daemon in self._configs for kind in ("socket", "service")]
+        return await in_thread(lambda: read_units(self.root, units))
+
+    async def servers(self) -> tuple[ServerSeen, ...]:
+        registrations = (await said_by("hooks-dir", self.folder())).registrations
+        wanted = Access(0, 0, 0o600)
+        reads = [read_socket(Path(r.endpoint), daemon=r.name, wanted=wanted) for r in registrations]
+        sockets = await asyncio.gather(*reads)
+        return tuple(ServerSeen(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
+
+    async def load(self) -> LoadSeen:
+        said = await said_by("ready", self.said(PROXY))
+        return LoadSeen(said=said, most=self.proxy.max_connections, socket=parse_endpoint(self.proxy.listen))
+
+
+def _memlock(endpoint: Path) -> str:
+    """Check memlock in this process's own /proc: the kernel reports the runtime by its pid in this pid namespace."""
+    if read_listener(endpoint) is None:
+        raise ElsewhereError("runtime")
+    return memlock_warning(Path("/"), endpoint)
+
+
+class _Nowhere:
+    """A log sink that drops everything: what the proxy would log is also in the returned value."""
+
+    def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
+        pass
+
+
+def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
+    """Read the folder as the proxy does, but without its memory of earlier versions of a bad file. Blocks."""
+    if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(f"no permission to read {folder}")
+    found: list[Registration] = []
+    reader = HooksDir(folder, found.extend, Log(_Nowhere()), owner_uid=0)
+    reader.read()
+    return FolderSeen(
+        folder=folder, registrations=tuple(found), complaints=reader.complaints, guarded_prefixes=guarded_prefixes
+    )

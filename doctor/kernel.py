@@ -1,0 +1,81 @@
+"""Check the parts of a node's kernel on which the devices of containers depend: cgroups, SELinux, the clock.
+
+Enters: a few files below the host root, and the state of the kernel's clock. Leaves: verdicts. What cannot be seen (a simulated
+node has no cgroups) is skipped.
+
+Source: cgroups(7), kernel's admin-guide/cgroup-v2 ("Device controller": eBPF), adjtimex(2), container_selinux(8).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+
+_LATE_S: Final = 1.0
+
+
+class CgroupMode(StrEnum):
+    V1 = "v1"
+    V2 = "v2"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupsSeen:
+    mode: CgroupMode
+    devices: bool = False  # v1: the controller is there; v2: this kernel has BPF
+
+
+def decide_cgroups(seen: CgroupsSeen) -> Iterator[Verdict]:
+    match seen.mode:
+        case CgroupMode.UNKNOWN:
+            yield skipped("neither /sys/fs/cgroup/cgroup.controllers nor /proc/cgroups is there")
+        case CgroupMode.V2 if not seen.devices:
+            yield failed("cgroup v2, and this kernel has no BPF", mend="a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")
+        case CgroupMode.V1 if not seen.devices:
+            yield failed(
+                "cgroup v1 without the devices controller", mend="take cgroup_disable=devices off the kernel's command line"
+            )
+        case CgroupMode.V2:
+            yield ok("cgroup v2: devices are allowed by BPF programs")
+        case CgroupMode.V1:
+            yield ok("cgroup v1 with the devices controller (kubelet 1.35 and newer wants failCgroupV1: false for it)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelinuxSeen:
+    enforcing: bool | None = None  # None: there is no SELinux
+    use_devices: bool | None = None  # the boolean container_use_devices; None: its policy has none
+
+
+def decide_selinux(seen: SelinuxSeen) -> Iterator[Verdict]:
+    if not seen.enforcing:
+        yield ok("SELinux is not enforcing" if seen.enforcing is False else "no SELinux")
+    elif seen.use_devices is False:
+        what = (
+            "SELinux is enforcing, and container_use_devices is off: containers may be denied the devices that they were given"
+        )
+        yield warning(what, mend="setsebool -P container_use_devices on; ausearch -m avc -ts recent")
+    else:
+        yield ok("SELinux is enforcing, and lets containers use devices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSeen:
+    synchronised: bool
+    max_error_s: float  # the kernel's own limit of its error
+
+
+def decide_clock(seen: ClockSeen) -> Iterator[Verdict]:
+    if not seen.synchronised:
+        yield warning(
+            "the clock is not synchronised", mend="timedatectl set-ntp true (or chronyc tracking); timedatectl timesync-status"
+        )
+    elif seen.max_error_s > _LATE_S:
+        yield warning(
+            f"the clock may be wrong by {seen.max_error_s:.1f} s", mend="chronyc tracking; timedatectl timesync-status"
+        )
+    else:
+        yield ok(f"synchronised, within {seen.max_error_s * 1000:.0f} ms")

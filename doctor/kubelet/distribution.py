@@ -1,0 +1,136 @@
+"""kubelet as K3s and RKE2 start it: which of their own configuration becomes its command line, and what to change there.
+
+K3s runs kubelet inside its own process, whose command line it overwrites; RKE2 runs it as a child with the same flags. Both
+read `config.yaml`, then `config.yaml.d/*.yaml` by name (a later value replaces an earlier one, `key+` adds to it), then the
+flags of their command. `kubelet-arg` is passed to kubelet unchanged, and wins over all else. Their own
+`container-runtime-endpoint` is something else: it turns their own containerd off.
+
+Enters: those files and flags. Leaves: kubelet's words, each with its file. Source: K3s' pkg/configfilearg, pkg/agent/config,
+pkg/daemons; RKE2's pkg/podexecutor; docs.k3s.io "Configuration Options", docs.rke2.io "Agent Configuration Reference".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from doctor.kubelet.unit_files import Word
+
+ROLES: Final = ("server", "agent")
+CONTAINERD: Final = "/run/k3s/containerd/containerd.sock"  # RKE2's too
+_DOCKERD: Final = "/run/k3s/cri-dockerd/cri-dockerd.sock"
+_ENDPOINT: Final = "container-runtime-endpoint"
+_ARG: Final = "kubelet-arg"
+_SHORT: Final = {"c": "config", "d": "data-dir"}
+
+
+class Distribution(StrEnum):
+    K3S = "k3s"
+    RKE2 = "rke2"
+
+
+class Option(NamedTuple):
+    """A setting of the distribution itself."""
+
+    key: str
+    value: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A distribution on a node: the unit that runs it, and its settings."""
+
+    distribution: Distribution
+    unit: str  # k3s-agent
+    options: tuple[Option, ...] = ()
+    changed: str = ""  # a file that was written after it started: the running process may have other settings
+
+    @property
+    def config(self) -> str:
+        return option(self.options, "config") or f"/etc/rancher/{self.distribution}/config.yaml"
+
+    @property
+    def own_endpoint(self) -> Option:
+        """Return the endpoint that kubelet uses unless kubelet's own settings say otherwise."""
+        if found := _last(self.options, _ENDPOINT):
+            return found
+        if found := _last(self.options, "docker", "true"):
+            return found._replace(value=f"unix://{_DOCKERD}")
+        return Option(_ENDPOINT, f"unix://{CONTAINERD}", f"{self.distribution}'s default")
+
+    @property
+    def runs_containerd(self) -> bool:
+        return not option(self.options, _ENDPOINT) and option(self.options, "docker") != "true"
+
+    @property
+    def kubelet_folder(self) -> str:
+        """Return the folder of kubelet's configuration, which the distribution writes when it starts."""
+        return f"{option(self.options, 'data-dir') or f'/var/lib/rancher/{self.distribution}'}/agent/etc/kubelet.conf.d"
+
+
+def option(options: Sequence[Option], key: str) -> str:
+    found = _last(options, key)
+    return found.value if found else ""
+
+
+def _last(options: Sequence[Option], key: str, value: str = "") -> Option | None:
+    return next((o for o in reversed(options) if o.key == key and o.value and value in ("", o.value)), None)
+
+
+def merge(files: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Option, ...]:
+    """Merge the options of configuration files, in the order that they are read."""
+    merged: dict[str, list[Option]] = {}
+    for path, content in files:
+        for key, value in content.items():
+            name = str(key).removesuffix("+")
+            values = value if isinstance(value, list) else [value]
+            added = [Option(name, _text(one), path) for one in values]
+            merged[name] = [*merged.get(name, ()), *added] if str(key).endswith("+") else added
+    return tuple(one for options in merged.values() for one in options)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+
+
+def flags(words: Sequence[Word]) -> tuple[Option, ...]:
+    """Parse the options of a command line: `k3s agent --kubelet-arg=v=2 --docker`."""
+    return tuple(_flags(words))
+
+
+def _flags(words: Sequence[Word]) -> Iterator[Option]:
+    texts = [*(word.text for word in words), "-"]
+    for word, after in zip(words, texts[1:], strict=True):
+        if word.text.startswith("-"):
+            name, equals, value = word.text.lstrip("-").partition("=")
+            given = value if equals else "true" if after.startswith("-") else after
+            yield Option(_SHORT.get(name, name), given, word.file)
+
+
+def kubelet_words(options: Sequence[Option]) -> tuple[Word, ...]:
+    """Return kubelet's command line from these options. `arg+=` and `arg-=` differ only in the position among the others."""
+    named = [Word(f"--hostname-override={o.value}", o.file) for o in options if o.key == "node-name" and o.value]
+    return (*named, *(Word(_kubelet_flag(o.value), o.file) for o in options if o.key == _ARG))
+
+
+def _kubelet_flag(text: str) -> str:
+    name, equals, value = text.removeprefix("--").partition("=")
+    return f"--{name.rstrip('+-')}={value if equals else 'true'}"
+
+
+# ---- what to change
+
+
+def redirect(service: Service, socket: str) -> str:
+    """Return the commands that make the next kubelet use this socket (unix://…), and leave containerd as it is."""
+    arg = f"{_ENDPOINT}={socket}"
+    winner = next(
+        (o for o in reversed(service.options) if o.key == _ARG and _kubelet_flag(o.value).startswith(f"--{_ENDPOINT}=")), None
+    )
+    restart = f"systemctl restart {service.unit}"
+    if winner:
+        reload = "systemctl daemon-reload && " if winner.file.endswith((".service", ".conf")) else ""
+        return f"{_ARG}: {arg} in {winner.file}, in place of {winner.value}; {reload}{restart}"
+    folder = f"{service.config}.d"
+    return f"mkdir -p {folder}; printf '{_ARG}+:\\n- {arg}\\n' > {folder}/99-lading.yaml; {restart}"

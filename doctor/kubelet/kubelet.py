@@ -1,0 +1,195 @@
+"""Find which runtime socket kubelet uses, which one it will use after its next start, and which file says so.
+
+Enters: the running kubelet, its unit's files, its configuration. Leaves: endpoints with their source, and whether pods start
+without the proxy. A flag wins over the configuration file, the last of several flags over the others, and the drop-ins of
+`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of K3s
+or RKE2 has the settings of those (doctor.kubelet.distribution).
+
+Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
+files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from doctor.kubelet.distribution import CONTAINERD, Service, redirect
+from doctor.kubelet.unit_files import Unit, Word
+from doctor.model import Verdict, failed, ok, skipped, warning
+from doctor.processes import Process
+
+_FLAG: Final = "container-runtime-endpoint"
+KEY: Final = "containerRuntimeEndpoint"
+CGROUP_DRIVER: Final = "cgroupDriver"
+_EXTRA_ARGS: Final = "KUBELET_EXTRA_ARGS"
+_DROP_INS: Final = "/etc/systemd/system/kubelet.service.d"
+_RESTART: Final = "systemctl daemon-reload && systemctl restart kubelet"
+DEFAULT: Final = "kubelet's default"
+COMMAND_LINE: Final = "its command line"
+_RUNTIME: Final = (
+    f'runtime_endpoint = "{CONTAINERD}" in runtimeproxy.toml and in hooks.toml; '
+    "systemctl restart lading-runtimeproxy lading-hooks"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    value: str
+    source: str  # a file of the node, its command line, or kubelet's default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A kubelet's command line, and the settings of the configuration files that it names, by key."""
+
+    words: tuple[Word, ...] = ()
+    config: Mapping[str, Setting] = field(default_factory=dict)
+
+    def setting(self, flag: str, key: str, default: str) -> Setting:
+        if word := last_flag(self.words, flag):
+            return Setting(value=word.text, source=word.file)
+        return self.config.get(key) or Setting(value=default, source=DEFAULT)
+
+    @property
+    def endpoint(self) -> Setting:
+        return self.setting(_FLAG, KEY, "unix:///run/containerd/containerd.sock")
+
+    @property
+    def cgroup_driver(self) -> Setting:
+        return self.setting("cgroup-driver", CGROUP_DRIVER, "cgroupfs")
+
+    def node_name(self, hostname: str) -> str:
+        named = last_flag(self.words, "hostname-override")
+        return (named.text if named else hostname).strip().lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletSeen:
+    process: Process | None = None
+    running: Command | None = None  # what the process was started with
+    unit: Unit = field(default_factory=Unit)
+    planned: Command | None = None  # what the unit would start now; None: no unit that starts anything
+    service: Service | None = None  # the distribution that kubelet is a part of, and whose settings it has
+
+    @property
+    def name(self) -> str:
+        inside = self.service is not None and self.process is not None and self.process.program != "kubelet"
+        return f"kubelet inside {self.process}" if inside else str(self.process)
+
+    @property
+    def command(self) -> Command:
+        return self.running or self.planned or Command()
+
+
+def traced(argv: Sequence[str], planned: Sequence[Word]) -> tuple[Word, ...]:
+    """Add files to the words of a process: the file where the unit has the same word, if it does."""
+    files = {word.text: word.file for word in planned}
+    return tuple(Word(text, files.get(text, COMMAND_LINE)) for text in argv)
+
+
+def last_flag(words: Sequence[Word], name: str) -> Word | None:
+    """Return the value of `--name=value` or `--name value`, the last of several."""
+    found = None
+    for word, after in pairwise([*words, Word("", "")]):
+        flag, equals, value = word.text.partition("=")
+        if flag in (f"--{name}", f"-{name}"):
+            found = Word(value, word.file) if equals else after
+    return found
+
+
+def same_socket(one: str, other: str) -> bool:
+    return _socket_path(one) == _socket_path(other)
+
+
+def _url(endpoint: str) -> str:
+    return f"unix://{_socket_path(endpoint)}"
+
+
+def _socket_path(text: str) -> str:
+    path = text.removeprefix("unix://").removeprefix("unix:")
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """kubelet, the proxy's socket that it should use, and the socket of the runtime behind the proxy."""
+
+    kubelet: KubeletSeen
+    proxy: str
+    runtime: str
+
+
+def decide_endpoint(route: Route) -> Iterator[Verdict]:
+    now, later = route.kubelet.running, route.kubelet.planned
+    if now is None and later is None:
+        yield skipped("no kubelet runs here, and it has no unit (neither have k3s and rke2)")
+    elif now is None and later is not None:
+        whose = f"{route.kubelet.service.distribution}'s kubelet" if route.kubelet.service else "kubelet"
+        what = f"{whose} does not run; when it starts it talks to {later.endpoint.value}, as {later.endpoint.source} says"
+        past = not same_socket(later.endpoint.value, route.proxy)
+        yield failed(f"{what}: past the proxy", mend=_redirect(route, later)) if past else ok(what)
+    elif now is not None and not same_socket(now.endpoint.value, route.proxy):
+        yield _bypass(route, now, later)
+    elif now is not None and later is not None and not same_socket(later.endpoint.value, route.proxy):
+        what = (
+            f"kubelet talks to the proxy until its next start, then to {later.endpoint.value}, as {later.endpoint.source} says"
+        )
+        yield warning(what, mend=_redirect(route, later))
+    elif now is not None:
+        yield _through_the_proxy(route, now)
+
+
+def _through_the_proxy(route: Route, now: Command) -> Verdict:
+    service, found = route.kubelet.service, now.endpoint
+    if service is None:
+        return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
+    if not service.runs_containerd and same_socket(route.runtime, CONTAINERD):
+        what = f"container-runtime-endpoint in {service.own_endpoint.file} turns off {service.distribution}'s own containerd"
+        mend = f"take it out there; {redirect(service, _url(route.proxy))}"
+        return failed(f"{what}, which is the runtime that the proxy asks", mend=mend)
+    if service.runs_containerd and not same_socket(route.runtime, CONTAINERD):
+        what = f"the proxy asks {route.runtime}, and {service.distribution}'s containerd listens at {CONTAINERD}"
+        return failed(f"{route.kubelet.name} talks to the proxy; {what}", mend=_RUNTIME)
+    if service.changed:
+        what = f"{route.kubelet.name} was started before {service.changed} was written: what it talks to now is not known"
+        return warning(f"{what}, from its next start on it is the proxy", mend=f"systemctl restart {service.unit}")
+    return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
+
+
+def _bypass(route: Route, now: Command, later: Command | None) -> Verdict:
+    found = now.endpoint
+    what = f"{route.kubelet.name} talks to {found.value}, as {found.source} says: past the proxy at {route.proxy}"
+    if later is not None and same_socket(later.endpoint.value, route.proxy):
+        restart = f"systemctl restart {route.kubelet.service.unit}" if route.kubelet.service else _RESTART
+        return failed(f"{what}; it was not restarted since {later.endpoint.source} says otherwise", mend=restart)
+    return failed(what, mend=_redirect(route, later or now))
+
+
+def _redirect(route: Route, command: Command) -> str:
+    """Return what to change so that the next kubelet uses the proxy: where the flag is set, or could be set."""
+    unit, source, service = route.kubelet.unit, command.endpoint.source, route.kubelet.service
+    socket = _url(route.proxy)
+    if service:
+        first = f"{_RUNTIME}; " if service.runs_containerd and not same_socket(route.runtime, CONTAINERD) else ""
+        return f"{first}{redirect(service, socket)}"
+    flag = f"--{_FLAG}={socket}"
+    if winner := extra_args_file(unit):
+        return f"give {_EXTRA_ARGS} in {winner}, which wins over drop-ins, {flag}; systemctl restart kubelet"
+    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # after the other drop-ins, such as kubeadm's
+        line = f'[Service]\\nEnvironment="{_EXTRA_ARGS}={flag}"\\n'
+        return f"mkdir -p {_DROP_INS}; printf '{line}' > {_DROP_INS}/10-lading.conf; {_RESTART}"
+    if command.config.get(KEY) == command.endpoint:
+        return f"{KEY}: {socket} in {source}; systemctl restart kubelet"
+    return f"{flag}{f' in {source}' if source.startswith('/') else ' on its command line'}; {_RESTART}"
+
+
+def extra_args_file(unit: Unit) -> str:
+    """Return the environment file that sets KUBELET_EXTRA_ARGS, empty where none does. A drop-in that sets it too has no
+    effect."""
+    setting = [path for path, text in unit.environment.items() if _sets_extra_args(text)]
+    return setting[-1] if setting else ""
+
+
+def _sets_extra_args(text: str) -> bool:
+    return any(line.strip().startswith(f"{_EXTRA_ARGS}=") for line in text.splitlines())

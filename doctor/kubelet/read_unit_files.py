@@ -1,0 +1,41 @@
+"""Read a unit's files on a node, and the environment files that they name. Blocks; decides nothing.
+
+Source: systemd.unit(5) (unit search path, specifiers).
+"""
+
+from pathlib import Path
+from typing import Final
+
+from doctor.kubelet.unit_files import Unit, UnitFile, environment_files
+
+# Folders of units, in rising priority: a file in a later folder replaces the one of the same name in an earlier.
+UNIT_FOLDERS: Final = (
+    "lib/systemd/system",
+    "usr/lib/systemd/system",
+    "usr/local/lib/systemd/system",
+    "run/systemd/system",
+    "etc/systemd/system",
+)
+
+
+def read_unit(host_root: Path, name: str) -> Unit:
+    """Read a unit. Blocks. Raises PermissionError where a file may not be read."""
+    main: dict[str, Path] = {}
+    drop_ins: dict[str, Path] = {}
+    for folder in (host_root / part for part in UNIT_FOLDERS):
+        if (folder / name).is_file():
+            main[name] = folder / name
+        drop_ins |= {path.name: path for path in sorted(folder.glob(f"{name}.d/*.conf")) if path.is_file()}
+    ordered = [*main.values(), *(drop_ins[key] for key in sorted(drop_ins))]
+    files = tuple(UnitFile(f"/{path.relative_to(host_root)}", _read(path, name)) for path in ordered)
+    environment = {}
+    for path in environment_files(files):
+        below = host_root / path.removeprefix("/")
+        if below.is_file():
+            environment[path] = below.read_text(errors="replace")
+    return Unit(files=files, environment=environment)
+
+
+def _read(path: Path, unit: str) -> str:
+    """Read a file, and expand the specifier by which K3s' units name their environment files."""
+    return path.read_text(errors="replace").replace("%N", unit.removesuffix(".service"))

@@ -1,0 +1,62 @@
+"""Run checks: all at the same time, each with a deadline, each independent of the others.
+
+Enters: checks, and the node that they read. Leaves: their findings, in the checks' order. A check that is not done in time has
+failed: a person has to know of a driver or a runtime that hangs. A check without permission to read what it needs is skipped,
+and says so. An internal error in one check is a failed finding, not the end of the others.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from doctor.model import Check, Finding, Verdict, failed, skipped
+from doctor.reading import ElsewhereError
+from lading.errors import LadingError
+
+H = TypeVar("H")
+
+
+async def look(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tuple[Finding, ...]:
+    """Run the checks. `deadline_s` is for each check."""
+    found = await asyncio.gather(*(_look_at(check, host, deadline_s) for check in checks))
+    findings = (
+        Finding(check=check.name, group=check.group, state=v.state, what=v.what, why=check.why, mend=v.mend)
+        for check, verdicts in zip(checks, found, strict=True)
+        for v in verdicts
+    )
+    return tuple(dict.fromkeys(findings))  # both daemons may have the same to report, as of the runtime
+
+
+async def _look_at(check: Check[H], host: H, deadline_s: float) -> Sequence[Verdict]:
+    try:
+        async with asyncio.timeout(deadline_s):
+            return tuple(await check.look(host))
+    except TimeoutError:
+        return (
+            failed(
+                f"no answer within {deadline_s:g} s",
+                mend="find what hangs: dmesg | tail; ps -eo pid,stat,wchan,args | grep ' D'",
+            ),
+        )
+    except ElsewhereError as e:
+        return (skipped(f"what it needs could not be read: see `{e}`"),)
+    except (LadingError, OSError) as e:
+        if denied := _denied(e):
+            return (skipped(f"not allowed: {denied}", mend="run this as root"),)
+        message, hint = (e.message, e.hint) if isinstance(e, LadingError) else (_in_words(e), "")
+        return (failed(message, mend=hint or f"docs/doctor.md, {check.name}"),)
+    except Exception as e:  # noqa: BLE001  a bug in one check must not stop the others
+        return (failed(f"the check failed: {type(e).__name__}: {e}", mend="report this as a bug"),)
+
+
+def _denied(error: BaseException | None) -> str:
+    """Return the missing permission behind this error, or an empty text."""
+    while error is not None:
+        if isinstance(error, PermissionError):
+            return _in_words(error)
+        error = error.__cause__
+    return ""
+
+
+def _in_words(error: OSError) -> str:
+    return f"cannot read {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

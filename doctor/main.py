@@ -1,0 +1,141 @@
+"""`lading-doctor`: which node, which checks to run, how to show them, and the exit status.
+
+Exit status 0: nothing failed; with `--strict`, no warning either. 1: something did. 2: wrong arguments.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from rich.console import Console
+
+from doctor.checks import CHECKS
+from doctor.config import ConfigSeen
+from doctor.host import HOOKS, PROXY, Host
+from doctor.kubelet.read_unit_files import UNIT_FOLDERS
+from doctor.look import look
+from doctor.model import Check, Finding
+from doctor.read import read_config
+from doctor.show import exit_status, print_json, print_list, print_text
+from hooks.daemon.settings import CONFIG as HOOKS_CONFIG
+from hooks.daemon.settings import Settings
+from hooks.daemon.settings import check as check_hooks
+from lading import __version__
+from lading.errors import ConfigError, LadingError, die
+from lading.log import printable
+from runtimeproxy.main import check as check_proxy
+from runtimeproxy.settings import CONFIG as PROXY_CONFIG
+from runtimeproxy.settings import Settings as ProxySettings
+
+H = TypeVar("H")
+
+PROGRAM: Final = "lading-doctor"
+# NVML's first call takes some 2 s on a board of eight cards without persistence mode.
+DEADLINE_S: Final = 10.0
+LONGEST_S: Final = 600.0
+# The commands that findings name, and that look at the node which this command looked at.
+_REPEATED: Final = re.compile(r"\blading-(?:doctor|hooks (?:registration|ledger|audit|release|render))\b")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = _parser().parse_args(argv)
+    try:
+        _run(args)
+    except LadingError as e:
+        die(e)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Check this node: what lading-runtimeproxy and lading-hooks depend on, as far as they are installed. Shows "
+        "what is wrong, why it matters and how to fix it. Changes nothing; reads what it may, and lists what it skipped.",
+        epilog="Exit status 0: nothing failed; 1: something did, or with --strict there are warnings; 2: wrong arguments. "
+        "docs/doctor.md explains each check.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="only these checks, separated by commas")
+    parser.add_argument("--list", action="store_true", help="list the checks, run none")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
+    parser.add_argument(
+        "--deadline", type=_seconds, default=DEADLINE_S, metavar="SECONDS", help=f"for each check [{DEADLINE_S:g}]"
+    )
+    for flag, daemon, path in (("--hooks-config", HOOKS, HOOKS_CONFIG), ("--proxy-config", PROXY, PROXY_CONFIG)):
+        parser.add_argument(flag, type=Path, metavar="FILE", help=f"the configuration of {daemon} [{path}]")
+    parser.add_argument("--host-root", type=Path, metavar="DIR", help="the node's files are below it [host_root of the hooks]")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most {LONGEST_S:g} seconds")
+    return seconds
+
+
+def _run(args: argparse.Namespace) -> None:
+    """End the process, with the exit status."""
+    console = Console()
+    chosen = select(CHECKS, args.only)
+    if args.list:
+        print_list(chosen, console)
+        raise SystemExit(0)
+    found = asyncio.run(_look(chosen, args))
+    findings = tuple(replace(finding, mend=repeat_flags(finding.mend, args)) for finding in found)
+    if args.output == "json":
+        print_json(findings, program=PROGRAM, version=__version__)
+    else:
+        print_text(findings, console)
+        if os.geteuid() != 0:
+            console.print("\nnot root: what could not be read is skipped", style="dim", highlight=False)
+    raise SystemExit(exit_status(findings, strict=args.strict))
+
+
+async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace) -> tuple[Finding, ...]:
+    hooks, of_hooks = read_config(Settings, args.hooks_config, HOOKS_CONFIG, check_hooks, daemon=HOOKS)
+    proxy, of_proxy = read_config(ProxySettings, args.proxy_config, PROXY_CONFIG, check_proxy, daemon=PROXY)
+    root = args.host_root or Path(hooks.host_root)
+    both = {HOOKS: of_hooks, PROXY: of_proxy}
+    named = {HOOKS: args.hooks_config, PROXY: args.proxy_config}
+    configs = {daemon: seen for daemon, seen in both.items() if named[daemon] or is_installed(seen, root)} or both
+    host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root)
+    return await look([check for check in checks if check.of in {"", *configs}], host, deadline_s=args.deadline)
+
+
+def is_installed(seen: ConfigSeen, root: Path) -> bool:
+    """Return whether a node has this daemon: its configuration, also one that may not be read, or its unit."""
+    units = (root / folder / f"{seen.daemon}.service" for folder in UNIT_FOLDERS)
+    return seen.access is not None or seen.is_denied or any(map(Path.is_file, units))
+
+
+def select(checks: Sequence[Check[H]], only: Sequence[str]) -> tuple[Check[H], ...]:
+    """Return the named checks, or all where none is named. Raises ConfigError for an unknown name."""
+    wanted = {name.strip() for names in only for name in names.split(",")} - {""}
+    names = dict.fromkeys(check.name for check in checks)
+    for name in sorted(wanted - set(names)):
+        raise ConfigError(f"cannot check {printable(name)!r}: no such check", hint=f"known: {', '.join(names)}")
+    return tuple(check for check in checks if check.name in wanted or not wanted)
+
+
+def repeat_flags(mend: str, args: argparse.Namespace) -> str:
+    """Return the commands with the flags that select this node and its configuration."""
+    of_hooks = {"--config": args.hooks_config, "--host-root": args.host_root}
+    of_doctor = {"--hooks-config": args.hooks_config, "--proxy-config": args.proxy_config, "--host-root": args.host_root}
+
+    def repeat(command: re.Match[str]) -> str:
+        flags = of_doctor if command[0] == PROGRAM else of_hooks
+        return shlex.join([*command[0].split(), *(str(w) for pair in flags.items() if pair[1] for w in pair)])
+
+    return _REPEATED.sub(repeat, mend)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

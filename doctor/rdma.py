@@ -1,0 +1,136 @@
+"""Find problems with a node's RDMA: mode, modules, VFs, and the memory that containers may lock.
+
+Enters: PFs and VFs as the inventory reads them, the kernel's mode and modules. Leaves: verdicts. A built-in module is visible
+by what it makes in sysfs.
+
+Source: rdma-system(8); Documentation/ABI/testing/sysfs-bus-pci (sriov_numvfs, driver_override); NVIDIA's GPUDirect RDMA guide.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+from hooks.model.attachment import RdmaMode
+from hooks.model.inventory import INFINIBAND, Pf, Vf
+
+_VFIO: Final = "vfio"  # vfio-pci, mlx5_vfio_pci
+MELLANOX: Final = "mlx5_core"
+PEER_MEMORY: Final = "nvidia_peermem"
+NO_RDMA: Final = "this node has no RDMA device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModulesSeen:
+    pfs: tuple[Pf, ...]
+    gpus: bool  # this node has GPUs too
+    modules: frozenset[str]  # of those that matter: loaded or built in
+    dma_buf: bool = False  # the driver and the kernel share GPU memory with NICs without nvidia_peermem
+
+
+def decide_modules(seen: ModulesSeen) -> Iterator[Verdict]:
+    if not seen.pfs:
+        yield ok(NO_RDMA)
+        return
+    needed = ["ib_core", "ib_uverbs", "rdma_ucm"] + ["mlx5_ib"] * any(pf.driver == MELLANOX for pf in seen.pfs)
+    missing = [name for name in needed if name not in seen.modules]
+    if missing:
+        mend = (
+            f"modprobe -a {' '.join(missing)}; at each boot: printf '%s\\n' {' '.join(missing)} > /etc/modules-load.d/rdma.conf"
+        )
+        yield failed(f"not loaded: {', '.join(missing)}", mend=mend)
+    if seen.gpus and PEER_MEMORY not in seen.modules and not seen.dma_buf:
+        what = f"no GPUDirect RDMA: {PEER_MEMORY} is not loaded, and DMA-BUF needs the open kernel module and kernel 5.12"
+        yield warning(what, mend=f"modprobe {PEER_MEMORY}")
+    elif not missing:
+        yield ok(f"loaded: {', '.join(sorted(seen.modules))}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaModeSeen:
+    pfs: tuple[Pf, ...]
+    mode: RdmaMode | None  # None: not this machine's kernel
+    attaches: bool  # VFs go into their pods' network namespaces, and with them their RDMA devices
+
+
+def decide_mode(seen: RdmaModeSeen) -> Iterator[Verdict]:
+    if not seen.pfs:
+        yield ok(NO_RDMA)
+    elif seen.mode is None:
+        yield skipped("host_root is another machine's: the kernel here has nothing to say of it")
+    elif seen.mode is RdmaMode.NONE:
+        yield failed("RDMA devices are there, and this kernel has no NETLINK_RDMA", mend="modprobe ib_core")
+    elif seen.mode is RdmaMode.EXCLUSIVE and not seen.attaches:
+        what = "exclusive, but RDMA devices are not moved into pods: containers get nodes that they cannot use"
+        yield failed(what, mend="netdev = true in hooks.toml; or rdma system set netns shared, before any pod has one")
+    else:
+        yield ok(str(seen.mode))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VfsSeen:
+    pfs: tuple[Pf, ...]
+    problems: tuple[str, ...] = ()  # in words, of what could not be read
+
+
+def decide_vfs(seen: VfsSeen) -> Iterator[Verdict]:
+    if not seen.pfs:
+        yield ok(NO_RDMA)
+    for pf in seen.pfs:
+        if pf.unhealthy and pf.vfs:
+            yield failed(f"PF {pf.bdf}: {pf.unhealthy}", mend=f"ls -l /sys/bus/pci/devices/{pf.bdf}/driver; ibstat {pf.ibdev}")
+    vfs = [vf for pf in seen.pfs for vf in pf.vfs]
+    could = [pf for pf in seen.pfs if pf.total_vfs and not pf.vfs]
+    if could and not vfs:
+        pf = could[0]
+        mend = f"echo {pf.total_vfs} > /sys/bus/pci/devices/{pf.bdf}/sriov_numvfs (at each boot: a udev rule)"
+        yield warning(f"{len(seen.pfs)} PFs, and none has a VF; {pf.bdf} ({pf.netdev or pf.ibdev}) could", mend=mend)
+    ill = [vf for vf in vfs if vf.unhealthy]
+    for vf in ill:
+        yield _ill(vf)
+    for problem in seen.problems:
+        yield warning(problem, mend="dmesg | tail; ls -l /dev/infiniband")
+    if seen.pfs and not vfs and not could:
+        yield ok(f"{len(seen.pfs)} PFs, none of which has VFs, or could have some")
+    if vfs and not ill:
+        without = f"; {len(could)} PFs have none" if could else ""  # on purpose, where others have some
+        yield ok(f"{len(vfs)} VFs of {len(seen.pfs) - len(could)} PFs can be given out{without}")
+
+
+def _ill(vf: Vf) -> Verdict:
+    what = f"VF {vf.bdf}: {vf.unhealthy}"
+    pci = "/sys/bus/pci"
+    if not vf.driver:
+        return failed(what, mend=f"echo {vf.bdf} > {pci}/drivers_probe")
+    if _VFIO in vf.driver:  # may be intended for virtual machines, on the same node
+        unbind = f"echo {vf.bdf} > {pci}/drivers/{vf.driver}/unbind"
+        return warning(
+            what, mend=f"{unbind}; echo > {pci}/devices/{vf.bdf}/driver_override; echo {vf.bdf} > {pci}/drivers_probe"
+        )
+    if not vf.ibdev:
+        return failed(what, mend=f"ls {pci}/devices/{vf.bdf}/infiniband; lading-hooks ledger; modprobe mlx5_ib")
+    if vf.uverbs is None:
+        return failed(what, mend="modprobe ib_uverbs; ls -l /dev/infiniband; udevadm trigger -s infiniband_verbs")
+    if vf.link_layer == INFINIBAND:
+        return failed(what, mend="systemctl restart lading-ib-guids")
+    return failed(what, mend=f"ip link set <PF> vf {vf.index} mac <MAC>, then rebind it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemlockSeen:
+    vfs: bool  # this node has VFs
+    ipc_lock: bool  # rdma_ipc_lock
+    problem: str  # of hooks.host.memlock, or empty
+
+
+def decide_memlock(seen: MemlockSeen) -> Iterator[Verdict]:
+    if not seen.vfs:
+        yield ok("this node has no VF that would need it")
+    elif not seen.problem:
+        yield ok("the container runtime may lock enough memory")
+    elif seen.ipc_lock:
+        yield ok("the runtime's limit is small, and rdma_ipc_lock = true gives containers CAP_IPC_LOCK")
+    else:
+        folder = "/etc/systemd/system/containerd.service.d"
+        write = f"mkdir -p {folder}; printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {folder}/20-memlock.conf"
+        yield failed(seen.problem, mend=f"{write}; systemctl daemon-reload && systemctl restart containerd")

@@ -1,0 +1,222 @@
+"""Read sockets, HTTP, the runtime, systemd and configuration files of a node. Nothing is changed, nothing is decided.
+
+A socket is connected to, greeted and closed. The kernel names the process that called listen() on it (SO_PEERCRED, unix(7)):
+systemd, where it created the socket. HTTP is one request per connection, as the daemons serve it (lading.health); proxies of
+the environment are not used. Functions that block say so, and are run in a thread.
+
+Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Version, Status).
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from doctor.config import ConfigSeen
+from doctor.kubelet.distribution import CONTAINERD
+from doctor.processes import Process
+from doctor.ready import Said
+from doctor.runtime import RuntimeSeen
+from doctor.sockets import SocketSeen
+from doctor.units import UnitsSeen
+from lading.errors import ConfigError, HostError
+from lading.health import Address, parse_address
+from lading.liveness import HELLO, find_silence
+from lading.runtime import RuntimeClient
+from lading.settings import load, load_usable
+from lading.sockets import Access, peer_credentials
+from lading.threads import in_thread
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+ANSWER_S: Final = 4.0  # for each request; a check may make two
+PROC: Final = Path("/proc")  # our own: the kernel names a peer by its pid in our namespace
+LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
+RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen on cannot be connected to
+_BOOTED: Final = Path("run/systemd/system")  # sd_booted(3)
+_PROPERTIES: Final = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
+)
+
+
+# ---- processes
+
+
+def read_process(proc: Path, pid: int) -> Process:
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        words = []
+    return Process(pid=pid, argv=tuple(words[:-1]))  # each argument ends in NUL
+
+
+def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
+    """Return the processes that were started as this program, by pid."""
+    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
+    return tuple(process for process in (read_process(proc, pid) for pid in pids) if process.program == program)
+
+
+# ---- sockets
+
+
+async def read_socket(path: Path, *, daemon: str, wanted: Access) -> SocketSeen:
+    """Connect, greet and close. Raises PermissionError where we may not connect."""
+    nothing = SocketSeen(path=path, daemon=daemon, wanted=wanted)
+    seen = await in_thread(lambda: _read_file(nothing))
+    if seen.holder is None:
+        return seen
+    return replace(seen, silence=await find_silence(path, hello=HELLO, timeout_s=ANSWER_S))
+
+
+def _read_file(nothing: SocketSeen) -> SocketSeen:
+    path = nothing.path
+    try:
+        there, folder = path.lstat(), path.parent.stat()
+    except FileNotFoundError:
+        return nothing
+    is_socket = stat.S_ISSOCK(there.st_mode)
+    pid = read_listener(path) if is_socket else None
+    holder = None if pid is None else read_process(PROC, pid)
+    return replace(nothing, found=_access(there), is_socket=is_socket, folder=_access(folder), holder=holder)
+
+
+def read_listener(path: Path) -> int | None:
+    """Return the process that called listen() on this socket; None where no process listens any more. May raise
+    PermissionError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
+        dial.settimeout(ANSWER_S)
+        try:
+            dial.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
+        except PermissionError as e:
+            raise PermissionError(e.errno, e.strerror, str(path)) from e
+        except (TimeoutError, BlockingIOError) as e:  # its queue is full
+            raise HostError(f"cannot connect to {path}: no process accepts connections", hint=f"ss -xlp src {path}") from e
+        return peer_credentials(dial).pid
+
+
+def _access(status: os.stat_result) -> Access:
+    return Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+
+
+# ---- what a daemon says of itself
+
+
+async def read_said(daemon: str, address_text: str) -> Said:
+    address = parse_address(address_text)
+    if address is None:
+        return Said(daemon=daemon, address="")
+    readyz = await _get(address, "/readyz")
+    metrics = await _get(address, "/metrics")
+    text = None if metrics is None else metrics.decode(errors="replace")
+    return Said(daemon=daemon, address=address_text, readyz=readyz, metrics=text)
+
+
+async def _get(address: Address, path: str) -> bytes | None:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(_ANY.get(address.host, address.host), address.port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+                answer = await _read_all(reader)
+            finally:
+                writer.transport.abort()
+    except TimeoutError as e:
+        hint = f"see what listens there: ss -tlnp sport = :{address.port}"
+        raise HostError(f"no answer to {path} at {address.host}:{address.port} within {ANSWER_S:g} s", hint=hint) from e
+    except OSError:
+        return None
+    return answer.partition(b"\r\n\r\n")[2]
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    """Read at most LARGEST bytes: another program may have the port, and send without end."""
+    answer = bytearray()
+    while len(answer) < LARGEST and (part := await reader.read(LARGEST - len(answer))):
+        answer += part
+    return bytes(answer)
+
+
+# ---- the container runtime
+
+
+async def read_runtime(endpoint: Path) -> RuntimeSeen:
+    """Read version and status. Raises HostError where no process listens, RuntimeUnavailableError where it does not answer,
+    PermissionError."""
+    if await in_thread(lambda: read_listener(endpoint)) is None:
+        raise HostError(f"no process listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
+    async with RuntimeClient(endpoint, timeout_s=ANSWER_S) as client:
+        return RuntimeSeen(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
+
+
+def _where_a_runtime_is(endpoint: Path) -> str:
+    others = [path for path in RUNTIMES if path != str(endpoint) and Path(path).is_socket()]
+    if not others:
+        return "systemctl status containerd; journalctl -u containerd -n 50; is runtime_endpoint its socket?"
+    return f'runtime_endpoint = "{others[0]}" in runtimeproxy.toml and in hooks.toml (a runtime is there), and restart both'
+
+
+# ---- systemd
+
+
+def read_units(host_root: Path, units: Sequence[str]) -> UnitsSeen:
+    """Read systemd's units. Blocks."""
+    if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
+        return UnitsSeen()
+    command = ["systemctl", "show", "--property", _PROPERTIES, *units]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise HostError(f"cannot ask systemd about {', '.join(units)}: {e}") from e
+    if done.returncode:
+        raise HostError(f"cannot ask systemd about {', '.join(units)}: {done.stderr.strip()}")
+    return UnitsSeen(shown=done.stdout)
+
+
+# ---- configuration files
+
+
+def read_config(
+    schema: type[S], path: Path | None, default: Path, check: Callable[[S], None], *, daemon: str
+) -> tuple[S, ConfigSeen]:
+    """Read the settings. An error in them is a finding, and the checks continue with the valid part. `check` is the daemon's
+    own, for what only several settings together can show."""
+    args = argparse.Namespace(config=path, default_config=default)
+    problem = None
+    try:
+        check(load(schema, args))
+    except ConfigError as e:
+        problem = e
+    settings = load_usable(schema, args)
+    seen = ConfigSeen(daemon=daemon, path=path or default, access=read_access(path or default), problem=problem)
+    return settings, seen
+
+
+def read_yaml(path: Path, name: str) -> dict[str, Any]:
+    """Return the file's content, empty for a missing file. Raises ConfigError for a file that is not YAML."""
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except yaml.YAMLError as e:
+        raise ConfigError(f"cannot read {name}: not YAML") from e
+    return found if isinstance(found, dict) else {}
+
+
+def read_access(path: Path) -> Access | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))

@@ -1,0 +1,185 @@
+"""Read a node's files and kernel for `lading-hooks doctor`. All functions block; they change nothing and decide nothing.
+
+The ledger is opened for reading while its daemon runs. adjtimex(2) changes nothing with modes = 0.
+
+Source: adjtimex(2), cgroups(7), admin-guide/cgroup-v2, Kubernetes "Device Plugins".
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from doctor.cluster import PLUGINS, PluginsSeen
+from doctor.files import FileSeen, KeysSeen
+from doctor.kernel import CgroupMode, CgroupsSeen, ClockSeen, SelinuxSeen
+from doctor.rdma import MELLANOX, PEER_MEMORY, ModulesSeen
+from doctor.read import read_listener
+from doctor.state import DiskSeen, LedgerSeen
+from hooks.host.attributes import read_attribute, read_names
+from hooks.ledger import file
+from hooks.ledger.schema import MIGRATIONS
+from hooks.ledger.store import read_ledger
+from hooks.model.inventory import Pf
+from lading.errors import HostError
+from lading.sockets import Access
+
+_TIME_ERROR: Final = 5  # the clock is not synchronised
+_TIMEX_BYTES: Final = 512  # struct timex has 208
+_MAX_ERROR_AT: Final = 24  # of maxerror, microseconds, behind modes, offset and freq
+_RELEASE: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+_DMA_BUF_SINCE: Final = (5, 12)
+_KUBELETS: Final = "kubelet.sock"
+_KEY_SUFFIXES: Final = {".pem", ".key"}
+
+
+# ---- keys and registrations
+
+
+def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, config: Path) -> KeysSeen:
+    """Return the keys, and other files that look like one beside them, beside the configuration and in `keys` there."""
+    named = {key_id: read_file(Path(path)) for key_id, path in keys.items()}
+    folders = {*(file.path.parent for file in named.values()), config.parent, config.parent / "keys"}
+    others = {path for folder in folders for path in _key_files(folder)} - {file.path for file in named.values()}
+    return KeysSeen(assignments=assignments, keys=named, beside=tuple(read_file(path) for path in sorted(others)))
+
+
+def _key_files(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.iterdir() if path.suffix in _KEY_SUFFIXES) if folder.is_dir() else ()
+
+
+def read_registrations(folder: Path) -> tuple[FileSeen, ...]:
+    """Return the registrations. Raise PermissionError if this process may not look."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".json")
+    except (FileNotFoundError, NotADirectoryError):
+        paths = []
+    return tuple(map(read_file, paths))
+
+
+def read_file(path: Path, *, most: int = 64 << 10) -> FileSeen:
+    """Return the beginning of a file; open only regular files."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return FileSeen(path=path, problem="no regular file")
+        with path.open("rb") as file:
+            content = file.read(most)
+    except PermissionError:
+        raise
+    except OSError as e:
+        return FileSeen(path=path, problem=e.strerror or str(e))
+    return FileSeen(path=path, access=Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)), content=content)
+
+
+# ---- the ledger and its disk
+
+
+def read_schema(path: Path) -> LedgerSeen:
+    """Return the schema. Raise StateError if the ledger cannot be read, PermissionError if this process may not."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return LedgerSeen(path=path)
+    with path.open("rb"):  # a PermissionError; SQLite would only say that it cannot open it
+        pass
+    with file.damage_explained(path), contextlib.closing(file.look_into(path)) as db:
+        file.refuse_unsound(path, db)
+        schema = file.version(db)
+    if schema == len(MIGRATIONS):
+        read_ledger(path)  # every grant in it can be read
+    return LedgerSeen(path=path, schema=schema)
+
+
+def read_disk(folder: Path) -> DiskSeen:
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return DiskSeen(folder=folder)
+    found = os.statvfs(folder)
+    return DiskSeen(
+        folder=folder,
+        there=True,
+        access=Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)),
+        free=found.f_bavail * found.f_frsize,
+        free_inodes=found.f_favail if found.f_files else None,
+        read_only=bool(found.f_flag & os.ST_RDONLY),
+    )
+
+
+# ---- the kernel
+
+
+def read_cgroups(host_root: Path) -> CgroupsSeen:
+    if read_attribute(host_root / "sys/fs/cgroup/cgroup.controllers") is not None:
+        bpf = read_attribute(host_root / "proc/sys/kernel/unprivileged_bpf_disabled")  # exists with CONFIG_BPF_SYSCALL
+        return CgroupsSeen(mode=CgroupMode.V2, devices=bpf is not None)
+    rows = [line.split() for line in (read_attribute(host_root / "proc/cgroups") or "").splitlines()]
+    if not rows:
+        return CgroupsSeen(mode=CgroupMode.UNKNOWN)
+    return CgroupsSeen(mode=CgroupMode.V1, devices=any(row[0] == "devices" and row[-1] == "1" for row in rows))
+
+
+def read_selinux(host_root: Path) -> SelinuxSeen:
+    folder = host_root / "sys/fs/selinux"
+    enforce, boolean = read_attribute(folder / "enforce"), read_attribute(folder / "booleans/container_use_devices")
+    return SelinuxSeen(
+        enforcing=None if enforce is None else enforce == "1",
+        use_devices=None if boolean is None else boolean.startswith("1"),
+    )
+
+
+def read_clock() -> ClockSeen:
+    """Return the state of the clock, read with modes = 0: nothing is adjusted."""
+    timex = ctypes.create_string_buffer(_TIMEX_BYTES)
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    if state < 0:
+        raise HostError(f"cannot ask for the clock's state: errno {ctypes.get_errno()}")
+    microseconds = ctypes.c_long.from_buffer(timex, _MAX_ERROR_AT).value
+    return ClockSeen(synchronised=state != _TIME_ERROR, max_error_s=microseconds / 1e6)
+
+
+def read_modules(host_root: Path, pfs: tuple[Pf, ...], *, gpus: bool) -> ModulesSeen:
+    evidence = {
+        "ib_core": "sys/class/infiniband",
+        "ib_uverbs": "sys/class/infiniband_verbs",
+        "rdma_ucm": "sys/class/misc/rdma_cm",
+    }
+    found = set(read_names(host_root / "sys/module"))
+    found |= {name for name, folder in evidence.items() if read_names(host_root / folder)}
+    if any(pf.driver == MELLANOX and pf.ibdev for pf in pfs):
+        found.add("mlx5_ib")
+    modules = frozenset(found & {*evidence, "mlx5_ib", PEER_MEMORY})
+    return ModulesSeen(pfs=pfs, gpus=gpus, modules=modules, dma_buf=_has_dma_buf(host_root))
+
+
+def _has_dma_buf(host_root: Path) -> bool:
+    """Tell whether NICs can use GPU memory by DMA-BUF: with the open kernel module and kernel 5.12 (GPUDirect RDMA guide)."""
+    is_open = "Open Kernel Module" in (read_attribute(host_root / "proc/driver/nvidia/version") or "")
+    release = _RELEASE.match(read_attribute(host_root / "proc/sys/kernel/osrelease") or "")
+    return is_open and release is not None and (int(release[1]), int(release[2])) >= _DMA_BUF_SINCE
+
+
+# ---- kubelet's device plugins
+
+
+def read_plugins(host_root: Path, *, coexist: bool) -> PluginsSeen:
+    """Return the sockets of device plugins that have a listener. Because kubelet removes old sockets of plugins when it starts,
+    a socket without a listener is left from before."""
+    folder = host_root / PLUGINS
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != _KUBELETS)
+    except FileNotFoundError:
+        paths = []
+    return PluginsSeen(sockets=tuple(path.name for path in paths if _is_served(path)), coexist=coexist)
+
+
+def _is_served(path: Path) -> bool:
+    try:
+        return read_listener(path) is not None
+    except HostError:
+        return True  # it exists, and is too busy to accept

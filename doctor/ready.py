@@ -1,0 +1,99 @@
+"""Check what a daemon reports over HTTP on this node: its conditions, its version.
+
+Enters: the bodies of /readyz and /metrics (lading.health). Leaves: conditions that do not hold, a version, a gauge.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+
+_VERSION: Final = re.compile(r'^lading_build_info\{version="([^"]*)"\}', re.MULTILINE)
+
+# How to fix each condition that does not hold, by the first word of its name (runtimeproxy.readiness, hooks.daemon.readiness).
+MENDS: Final = {
+    "runtime": "lading-doctor --only runtime; systemctl restart containerd if it hangs (containers keep running)",
+    "hooks-dir": "lading-doctor --only hooks-dir shows how to fix each file; without one: lading-hooks registration --write",
+    "hook": "lading-doctor --only hooks; if it is 50-lading.json: systemctl restart lading-hooks.socket lading-hooks",
+    "inventory": "lading-doctor --only driver,gpus,vfs says which driver hangs, and what mends that; "
+    "journalctl -t lading-hooks LADING_EVENT=inventory.failed -n 5",
+    "reconciled": "lading-doctor --only runtime; systemctl restart containerd where it hangs (containers go on); "
+    "journalctl -t lading-hooks LADING_EVENT=ledger.failed -n 5",
+    "ledger": "lading-doctor --only ledger,disk says whether it is damaged or has no room, and what mends that; "
+    "then systemctl restart lading-hooks",
+    "no-bypass": "lading-doctor --only kubelet-endpoint, until that is ok; then kubectl -n NAMESPACE delete pod POD "
+    "for each of them: made again, it goes through the proxy",
+    "driver-files": "lading-doctor --only driver,driver-files names the running and the installed versions, and the fix",
+    "held-devices": "lading-doctor --only gpus,gpu-nodes,vfs says what mends the device; or its pod gets another one by "
+    "kubectl -n NAMESPACE delete pod POD (lading-hooks ledger has the pods)",
+    "files": "systemctl edit {daemon} for the named line below [Service], or move the file below /etc/lading with the setting "
+    "that names it; systemctl restart {daemon}",
+    "socket": "systemctl restart {daemon}.socket {daemon}",
+    "reported": "lading-doctor --only api says what is in the way, and what mends that; "
+    "IPAddressAllow= of its unit, which has to have the API server's address; "
+    "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5",
+}
+
+
+class _Condition(msgspec.Struct):
+    name: str
+    ok: bool
+    why: str = ""
+    required: bool = True
+
+
+class _Readiness(msgspec.Struct):
+    conditions: list[_Condition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The answers of a daemon. None: no process answers at this address."""
+
+    daemon: str
+    address: str  # empty: metrics are turned off
+    readyz: bytes | None = None
+    metrics: str | None = None
+
+    @property
+    def version(self) -> str:
+        """Return the version of the running daemon; empty where it is not known."""
+        found = _VERSION.search(self.metrics or "")
+        return found[1] if found else ""
+
+    def gauge(self, name: str) -> float | None:
+        found = re.search(rf"^{name} (\S+)$", self.metrics or "", re.MULTILINE)
+        return float(found[1]) if found else None
+
+
+def decide_ready(said: Said) -> Iterator[Verdict]:
+    """Report each condition that does not hold, as the daemon found it. A daemon newer than this command may have more."""
+    if not said.address:
+        yield skipped(f"{said.daemon} serves no /readyz: metrics is empty in its configuration")
+        return
+    if said.readyz is None:
+        mend = f"systemctl status {said.daemon}; journalctl -t {said.daemon} LADING_EVENT=metrics.failed"
+        yield warning(f"no process answers at http://{said.address}/readyz", mend=mend)
+        return
+    try:
+        conditions = msgspec.json.decode(said.readyz, type=_Readiness).conditions
+    except msgspec.DecodeError:
+        yield warning(f"another program than {said.daemon} answers at {said.address}", mend=f"ss -tlnp | grep {said.address}")
+        return
+    for condition in conditions:
+        if not condition.ok:
+            mend = MENDS.get(condition.name.partition(" ")[0], "journalctl -t {daemon} -p warning -n 50").format(
+                daemon=said.daemon
+            )
+            what = f"not ready: {condition.name}: {condition.why}"
+            yield (
+                failed(what, mend=mend)
+                if condition.required
+                else warning(f"ready, but {condition.name}: {condition.why}", mend=mend)
+            )
+    if all(condition.ok for condition in conditions):
+        yield ok(f"{said.daemon} reports that all {len(conditions)} conditions hold")

@@ -1,0 +1,116 @@
+"""Check the container runtime: whether it answers, its version, and whether its settings agree with kubelet's.
+
+Enters: Version and verbose Status of CRI. Leaves: verdicts. A setting that a runtime does not report is not an error.
+
+Source: runtime.v1 (RuntimeCondition), containerd's docs/cri/config.md (SystemdCgroup), Kubernetes "Container runtimes" (cgroup
+drivers), KEP-4033 (kubelet asks the runtime for its cgroup driver).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from doctor.kubelet.kubelet import CGROUP_DRIVER, DEFAULT, KubeletSeen
+from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.versions import Support, judge_runtime, parse_version
+from protos.cri.runtime.v1 import api_pb2 as cri
+
+# A kubelet asks containerd 2.x for the cgroup driver, and needs no setting of its own.
+_TELLS_DRIVER: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSeen:
+    endpoint: Path
+    version: cri.VersionResponse
+    status: cri.StatusResponse
+
+    @property
+    def name(self) -> str:
+        return f"{self.version.runtime_name} {self.version.runtime_version}"
+
+
+def decide_runtime(seen: RuntimeSeen) -> Iterator[Verdict]:
+    judged = judge_runtime(f"{seen.version.runtime_name}://{seen.version.runtime_version}")
+    mend = "docs/operations.md, Install: containerd 1.6 or newer; 1.7.2 or newer for gpu_mode = cdi"
+    match judged.support:
+        case Support.NONE:
+            yield failed(judged.why, mend=mend)
+        case Support.UNKNOWN:
+            yield warning(judged.why, mend=mend)
+        case Support.LIMITED | Support.FULL:
+            pass  # the check `cdi` reports what it cannot do
+    for condition in seen.status.status.conditions:
+        if not condition.status:
+            what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
+            yield failed(what, mend="crictl info; journalctl -u containerd -n 50")
+    if all(condition.status for condition in seen.status.status.conditions) and judged.support is not Support.NONE:
+        yield ok(f"{seen.name} answers at {seen.endpoint}, and is ready")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupDrivers:
+    kubelet: KubeletSeen
+    runtime: RuntimeSeen
+
+
+def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
+    if seen.kubelet.running is None:
+        yield skipped("no kubelet runs here")
+        return
+    if seen.kubelet.service and seen.kubelet.running.cgroup_driver.source == DEFAULT:
+        yield skipped(
+            f"{seen.kubelet.service.distribution} sets its kubelet's and containerd's cgroup driver, without reporting it"
+        )
+        return
+    systemd = systemd_cgroups(seen.runtime.status)
+    if systemd is None:
+        yield skipped(f"{seen.runtime.name} does not report its cgroup driver")
+        return
+    mine, theirs = seen.kubelet.running.cgroup_driver, "systemd" if systemd else "cgroupfs"
+    version = parse_version(seen.runtime.version.runtime_version)
+    mend = _set_driver(seen.kubelet, theirs)
+    if mine.value == theirs:
+        yield ok(f"kubelet and {seen.runtime.name} both use {theirs}")
+    elif version and version.major >= _TELLS_DRIVER:
+        what = (
+            f"kubelet is set to {mine.value} ({mine.source}), which one before 1.31 follows; {seen.runtime.name} uses {theirs}"
+        )
+        yield warning(what, mend=mend)
+    else:
+        what = f"kubelet uses {mine.value} ({mine.source}), {seen.runtime.name} uses {theirs}"
+        yield failed(what, mend=f"on a drained node: {mend}")
+
+
+def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
+    """Return how to set the driver where it takes effect: a flag wins over the configuration file, and K3s and RKE2 write both
+    again."""
+    mine, service = kubelet.command.cgroup_driver, kubelet.service
+    if service:
+        return f"kubelet-arg: cgroup-driver={driver} in {service.config}; systemctl restart {service.unit}"
+    place = mine.source if mine.source.startswith("/") else ""
+    if mine.source == DEFAULT or mine == kubelet.command.config.get(CGROUP_DRIVER):
+        return f"{CGROUP_DRIVER}: {driver} in {place or '/var/lib/kubelet/config.yaml'}; systemctl restart kubelet"
+    flag = f"--cgroup-driver={driver} {f'in {place}' if place else 'on its command line'}"
+    return f"{flag}; systemctl daemon-reload && systemctl restart kubelet"
+
+
+def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
+    """Return `SystemdCgroup` of containerd's default runtime; None where it is not reported."""
+    containerd = _containerd(status)
+    handlers = containerd.get("runtimes")
+    default = handlers.get(containerd.get("defaultRuntimeName", "runc")) if isinstance(handlers, dict) else None
+    options = default.get("options") if isinstance(default, dict) else None
+    if not isinstance(options, dict):
+        return None
+    return options.get("SystemdCgroup") is True
+
+
+def _containerd(status: cri.StatusResponse) -> dict[str, Any]:
+    try:
+        found = json.loads(status.info.get("config", "{}")).get("containerd", {})
+    except (ValueError, AttributeError):
+        return {}
+    return found if isinstance(found, dict) else {}

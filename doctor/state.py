@@ -1,0 +1,67 @@
+"""Find problems with the ledger and the disk that it is on.
+
+Enters: the ledger's schema, and the folder as it is. Leaves: verdicts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from doctor.config import can_be_changed
+from doctor.model import Verdict, failed, ok, skipped, warning
+from hooks.ledger.schema import MIGRATIONS
+from hooks.ledger.writable import LEAST_FREE
+from lading.sockets import Access
+
+LITTLE_FREE: Final = 100 << 20
+_LITTLE_INODES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSeen:
+    path: Path
+    schema: int | None = None  # None: there is no ledger yet
+
+
+def decide_ledger(seen: LedgerSeen) -> Iterator[Verdict]:
+    if seen.schema is None:
+        yield skipped(f"there is no {seen.path} yet: the first start of lading-hooks makes it")
+    elif seen.schema < len(MIGRATIONS):
+        what = f"{seen.path} has schema {seen.schema} of an older Lading, this one's is {len(MIGRATIONS)}"
+        yield warning(what, mend="systemctl restart lading-hooks (it brings the ledger up to date)")
+    else:
+        yield ok(f"{seen.path} is sound, schema {seen.schema}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSeen:
+    folder: Path
+    there: bool = False
+    access: Access | None = None
+    free: int = 0  # bytes
+    free_inodes: int | None = None  # None: the file system has no such limit
+    read_only: bool = False
+
+
+def decide_disk(seen: DiskSeen) -> Iterator[Verdict]:
+    room = f'make room: du -xhd2 "$(findmnt -no TARGET -T {seen.folder})" | sort -h | tail; '
+    where = f"df -h {seen.folder}; df -i {seen.folder}; findmnt -T {seen.folder}"
+    if not seen.there or seen.access is None:
+        yield skipped(f"there is no {seen.folder} yet: the first start of lading-hooks makes it")
+        return
+    if can_be_changed(seen.access):
+        whose = f"belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}"
+        what = f"{seen.folder} {whose}: others could change the ledger"
+        yield failed(what, mend=f"chown root {seen.folder}; chmod 0700 {seen.folder}")
+    mib = seen.free >> 20
+    if seen.read_only:
+        remount = f'mount -o remount,rw "$(findmnt -no TARGET -T {seen.folder})"'
+        what = f"{seen.folder} is on a file system that is mounted read-only"
+        yield failed(what, mend=f"dmesg | tail says whether its disk failed; else {remount}; {where}")
+    elif seen.free < LEAST_FREE or seen.free_inodes == 0:
+        yield failed(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=room + where)
+    elif seen.free < LITTLE_FREE or (seen.free_inodes is not None and seen.free_inodes < _LITTLE_INODES):
+        yield warning(f"{seen.folder} has {mib} MiB and {seen.free_inodes} inodes left", mend=room + where)
+    else:
+        yield ok(f"{seen.folder} can be written, {mib} MiB are free")

@@ -1,0 +1,32 @@
+"""Check whether the parts of Lading on a node, and this command, are compatible (lading.versions has the rule)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.versions import find_skews
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionsSeen:
+    installed: str  # this command's version
+    running: Mapping[str, str]  # by daemon; empty where it is not known
+
+
+def decide_versions(seen: VersionsSeen) -> Iterator[Verdict]:
+    known = {daemon: version for daemon, version in seen.running.items() if version}
+    if not known:
+        what = f"no daemon reports its version: is one running, with metrics set? {seen.installed} is installed"
+        yield skipped(what, mend="systemctl status lading-hooks lading-runtimeproxy")
+        return
+    said = ", ".join(f"{daemon} {version}" for daemon, version in known.items())
+    skews = find_skews(known)
+    for skew in skews:
+        yield failed(
+            skew.why, mend="upgrade the older one, one minor version at a time: docs/operations.md, Restart and upgrade"
+        )
+    old = [daemon for daemon, version in known.items() if version != seen.installed]
+    for daemon in old:
+        yield warning(f"{daemon} {known[daemon]} runs, {seen.installed} is installed", mend=f"systemctl restart {daemon}")
+    if not old and not skews:
+        yield ok(f"{said}; {seen.installed} is installed")

@@ -1,0 +1,271 @@
+"""The cards of a simulated node, asked of the fake NVML by the process that the doctor starts; and what is decided of them."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from doctor import cards
+from doctor.cards import BadNode, CardsSeen, NvmlSeen, read_cards
+from doctor.gpus import (
+    InjectionSeen,
+    ReloadSeen,
+    decide_cdi_specs,
+    decide_driver,
+    decide_driver_files,
+    decide_gpu_nodes,
+    decide_gpus,
+    decide_persistence,
+    decide_reload,
+)
+from doctor.model import State
+from hooks.host.devnodes import Cause
+from hooks.model.inventory import Driver
+from hooks.vendors.nvidia.inject import GpuMode
+from simnode.build import SimNode
+from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
+from tests.conftest import BuildNode
+from tests.unit.doctor.verdicts import only, states
+from tests.unit.hooks.inventories import gpu, mig_gpu, mig_uuid, node, uuid
+
+VERSION = "550.127.05"
+CONTROL = tuple(node(path) for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"))
+WELL = CardsSeen(
+    on_bus=(gpu(0).bdf, gpu(1).bdf),
+    loaded=True,
+    module_version=VERSION,
+    nvml=NvmlSeen(
+        library_version=VERSION, driver=Driver(vendor="nvidia", version=VERSION, control=CONTROL), gpus=(gpu(0), gpu(1))
+    ),
+)
+NOTHING = CardsSeen(nvml=NvmlSeen(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+
+
+def nvml(**changes: object) -> CardsSeen:
+    assert WELL.nvml
+    return replace(WELL, nvml=replace(WELL.nvml, **changes))  # type: ignore[arg-type]
+
+
+def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "look", lambda *_: NvmlSeen())
+    try:
+        cards.main("/", "", "")
+    finally:
+        left_s = signal.alarm(0)
+    assert cards.ANSWER_S < left_s <= cards.LEFT_S
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "mend"),
+    [
+        (WELL, State.OK, ""),
+        (NOTHING, State.OK, ""),
+        (replace(NOTHING, on_bus=("0000:10:00.0",)), State.FAILED, "modprobe nvidia"),
+        (replace(WELL, nvml=None), State.FAILED, "reboot"),
+        (nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version=""), State.FAILED, "rmmod"),
+        (nvml(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), State.FAILED, "nvml_library"),
+        (nvml(error=pynvml.NVML_ERROR_UNKNOWN), State.FAILED, "dmesg"),
+        (replace(WELL, module_version="550.90.07"), State.FAILED, "rmmod"),
+        (replace(WELL, module_version=""), State.OK, ""),  # a driver that does not say
+    ],
+)
+def test_driver(seen: CardsSeen, state: State, mend: str) -> None:
+    verdict = only(decide_driver(seen))
+    assert verdict.state is state
+    assert mend in verdict.mend
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (WELL, [State.OK]),
+        (NOTHING, [State.OK]),
+        (replace(WELL, nvml=None), [State.SKIPPED]),
+        (replace(WELL, loaded=False), [State.SKIPPED]),
+        (nvml(gpus=(gpu(0), gpu(1, unhealthy="a memory row"))), [State.FAILED]),
+        (nvml(gpus=(gpu(0), replace(gpu(1, unhealthy="NVML: lost"), node=None, memory_mib=0))), [State.FAILED]),
+        (nvml(gpus=(gpu(0), replace(gpu(1, unhealthy="no node"), node=None))), [State.OK]),  # `gpu-nodes` says so
+        (nvml(gpus=(gpu(0),)), [State.FAILED, State.OK]),  # one is on the bus only
+    ],
+)
+def test_gpus(seen: CardsSeen, expected: list[State]) -> None:
+    assert states(decide_gpus(seen)) == expected
+
+
+UVM = BadNode(path="/dev/nvidia-uvm", cause=Cause.MISSING, why="cannot use /dev/nvidia-uvm: there is no such node")
+CARD = BadNode(path="/dev/nvidia5", cause=Cause.MISSING, why="cannot use /dev/nvidia5: there is no such node", card=5)
+
+
+def with_nodes(*nodes: BadNode) -> CardsSeen:
+    return replace(WELL, bad_nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "mend"),
+    [
+        (WELL, State.OK, ""),
+        (NOTHING, State.OK, ""),
+        (replace(WELL, nvml=None), State.OK, ""),  # they are looked at without it
+        (replace(with_nodes(UVM), nvml=None), State.FAILED, "nvidia-modprobe -c 0 -u "),
+        (with_nodes(CARD), State.FAILED, "nvidia-modprobe -c 5 "),
+        (with_nodes(UVM, CARD), State.FAILED, "nvidia-modprobe -c 0 -c 5 -u "),
+        (with_nodes(replace(CARD, cause=Cause.WRONG_NUMBER)), State.FAILED, "rm -f /dev/nvidia5; nvidia-modprobe -c 5 "),
+        (with_nodes(replace(CARD, cause=Cause.LINK)), State.FAILED, "ls -l /dev/nvidia5"),
+    ],
+)
+def test_nodes(seen: CardsSeen, state: State, mend: str) -> None:
+    verdict = only(decide_gpu_nodes(seen))
+    assert verdict.state is state
+    assert mend in verdict.mend
+
+
+def test_a_removal_is_printed_only_for_what_was_seen_to_be_wrong() -> None:
+    for cause in Cause:
+        verdict = only(decide_gpu_nodes(with_nodes(replace(CARD, cause=cause))))
+        assert ("rm " in verdict.mend) is (cause in {Cause.WRONG_NUMBER, Cause.NOT_A_CHAR_DEVICE})
+
+
+def test_what_is_wrong_with_several_nodes_is_said_once() -> None:
+    cards = [replace(CARD, path=f"/dev/nvidia{n}", why=CARD.why.replace("5", str(n)), card=n) for n in range(8)]
+    what = only(decide_gpu_nodes(with_nodes(*cards))).what
+    assert what.count("there is no such node") == 1
+    assert all(node.path in what for node in cards)
+
+
+def test_cards_that_are_ill_for_one_reason_are_one_finding() -> None:
+    ill = [gpu(n, unhealthy="NVML: GPU is lost") for n in range(3)] + [gpu(3, unhealthy="a memory row")]
+    several, one = decide_gpus(nvml(gpus=tuple(ill)))
+    assert [several.what.count(card.bdf) for card in ill] == [1, 1, 1, 0]
+    assert ill[3].uuid in one.what
+
+
+def test_without_a_session_only_what_needs_none_is_said(
+    build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most frequent failure: the driver was upgraded. Its nodes are as they were."""
+    node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
+    seen = read(node, fake_nvml, monkeypatch)
+    assert states(decide_driver(seen)) == [State.FAILED]
+    assert states(decide_gpu_nodes(seen)) == [State.OK]
+    assert states(decide_gpus(seen)) == states(decide_persistence(seen)) == [State.SKIPPED]
+    (node.root / "dev/nvidia3").unlink()
+    verdict = only(decide_gpu_nodes(read(node, fake_nvml, monkeypatch)))
+    assert (verdict.state, "rm " in verdict.mend, "-c 3 " in verdict.mend) == (State.FAILED, False, True)
+
+
+@pytest.mark.parametrize(("seen", "state"), [(WELL, State.OK), (nvml(not_persistent=(uuid(0),)), State.WARNING)])
+def test_persistence(seen: CardsSeen, state: State) -> None:
+    assert only(decide_persistence(seen)).state is state
+
+
+@pytest.mark.parametrize(
+    ("mode", "root", "libraries", "state"),
+    [
+        (GpuMode.DEVICES, "/", 12, State.OK),
+        (GpuMode.DEVICES, "/", 0, State.FAILED),
+        (GpuMode.DEVICES, "", 0, State.WARNING),
+        (GpuMode.NVIDIA_RUNTIME, "", 0, State.OK),
+    ],
+)
+def test_driver_files(mode: GpuMode, root: str, libraries: int, state: State) -> None:
+    seen = InjectionSeen(mode=mode, cards=WELL, driver_root=root, libraries=libraries)
+    assert only(decide_driver_files(seen)).state is state
+
+
+def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
+    """Also where NVML does not answer, as it does not with such a library."""
+    mismatch = nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version="")
+    seen = InjectionSeen(mode=GpuMode.DEVICES, cards=mismatch, driver_root="/", versions=("560.35.03",))
+    verdict = only(decide_driver_files(seen))
+    assert verdict.state is State.FAILED
+    assert VERSION in verdict.what
+    assert "560.35.03" in verdict.what
+
+
+@pytest.mark.parametrize(
+    ("mode", "systemd", "state"),
+    [
+        (GpuMode.NVIDIA_RUNTIME, True, State.WARNING),
+        (GpuMode.NVIDIA_RUNTIME, False, State.OK),
+        (GpuMode.NVIDIA_RUNTIME, None, State.SKIPPED),
+        (GpuMode.DEVICES, True, State.OK),
+        (GpuMode.CDI, True, State.OK),
+    ],
+)
+def test_a_reload_of_systemd_takes_what_the_specification_does_not_have(
+    mode: GpuMode, systemd: bool | None, state: State
+) -> None:
+    assert only(decide_reload(ReloadSeen(mode=mode, systemd=systemd))).state is state
+
+
+def test_every_device_has_a_cdi_name() -> None:
+    with_mig = nvml(gpus=(gpu(0), mig_gpu(1, instances=1)))
+    names = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), mig_uuid(10)))
+    seen = InjectionSeen(mode=GpuMode.CDI, cards=with_mig, spec_dirs=("/etc/cdi",), cdi_names=names)
+    assert only(decide_cdi_specs(seen)).state is State.OK
+    for name in names:
+        assert only(decide_cdi_specs(replace(seen, cdi_names=names - {name}))).state is State.FAILED
+    assert only(decide_cdi_specs(replace(seen, mode=GpuMode.DEVICES, cdi_names=frozenset()))).state is State.OK
+
+
+# ---- read
+
+
+def read(node: SimNode, library: Path | str, monkeypatch: pytest.MonkeyPatch) -> CardsSeen:
+    monkeypatch.setenv("FAKE_NVML_STATE", str(node.nvml_state))
+    return read_cards(node.root, library=str(library))
+
+
+def test_a_node_as_its_process_reads_it(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = read(build_node("demo-8gpu"), fake_nvml, monkeypatch)
+    assert seen.nvml
+    assert seen.on_bus == tuple(gpu.bdf for gpu in seen.nvml.gpus)
+    assert (seen.module_version, seen.nvml.library_version, len(seen.on_bus)) == (VERSION, VERSION, 8)
+    assert states(decide_gpu_nodes(seen)) == [State.OK]
+
+
+def test_a_card_that_is_lost(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = build_node("demo-8gpu")
+    NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
+    seen = read(node, fake_nvml, monkeypatch)
+    assert states(decide_gpus(seen)) == [State.FAILED]
+    assert states(decide_gpu_nodes(seen)) == [State.OK]
+
+
+def test_a_library_of_another_version(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
+    seen = read(node, fake_nvml, monkeypatch)
+    assert seen.nvml
+    assert seen.nvml.error == mismatch
+
+
+def test_no_library(build_node: BuildNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = read(build_node("demo-8gpu"), tmp_path / "none.so", monkeypatch)
+    assert seen.nvml
+    assert seen.nvml.error == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+
+
+def test_a_driver_that_hangs_is_not_waited_for(build_node: BuildNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = tmp_path / "python"
+    stuck.write_text("#!/bin/sh\nexec sleep 60\n")
+    stuck.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(stuck))
+    monkeypatch.setattr(cards, "ANSWER_S", 0.2)
+    assert read(build_node("demo-8gpu"), "", monkeypatch).nvml is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.127.05  Tue Oct  8 03:22:07 UTC 2024",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.127.05  Release Build  (dvs-builder@U16)",
+    ],
+)
+def test_the_kernel_modules_version(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    node = build_node("workstation")
+    (node.root / "proc/driver/nvidia/version").write_text(f"{text}\nGCC version:  gcc version 12\n")
+    assert read(node, fake_nvml, monkeypatch).module_version == VERSION

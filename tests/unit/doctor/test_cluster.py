@@ -1,0 +1,129 @@
+"""Device plugins as sockets in a folder; names; and a reporter's rights, as an API server answers."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor.api import ask, read_api
+from doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
+from doctor.model import State
+from doctor.read_node import read_plugins
+from lading.errors import ConfigError, HostError
+from lading.kube.errors import ForbiddenError, NotFoundError
+from simnode.api_server import write_kubeconfig
+from tests.unit.doctor.verdicts import only, states
+
+
+@pytest.fixture
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """kubelet's own, a plugin that serves, and what one of yesterday left."""
+    root = tmp_path_factory.mktemp("r")  # short: a socket's path has 107 characters at most
+    folder = root / PLUGINS
+    folder.mkdir(parents=True)
+    with ExitStack() as stack:
+        for name in ("kubelet.sock", "nvidia-gpu.sock", "rdma.sock"):
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(folder / name))
+            if name != "rdma.sock":
+                listener.listen()
+        (folder / "kubelet_internal_checkpoint").touch()
+        yield root
+
+
+def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no kubeconfig") as e:
+        asyncio.run(read_api("n1", report=True, kubeconfig=str(tmp_path / "none")))
+    assert "kubeconfig =" in e.value.hint
+
+
+def test_plugins_that_serve(root: Path, tmp_path: Path) -> None:
+    assert read_plugins(root, coexist=False).sockets == ("nvidia-gpu.sock",)
+    assert read_plugins(tmp_path / "none", coexist=False).sockets == ()
+
+
+@pytest.mark.parametrize(
+    ("sockets", "coexist", "state"),
+    [
+        ((), False, State.OK),
+        (("smarter-fuse.sock",), False, State.OK),
+        (("nvidia-gpu.sock",), False, State.FAILED),
+        (("rdma-shared-dp-ad12.sock",), False, State.FAILED),
+        (("openshift.io_sriovnics.sock",), False, State.FAILED),
+        (("nvidia-gpu.sock",), True, State.OK),
+    ],
+)
+def test_other_plugins(sockets: tuple[str, ...], coexist: bool, state: State) -> None:
+    assert only(decide_plugins(PluginsSeen(sockets=sockets, coexist=coexist))).state is state
+
+
+@pytest.mark.parametrize(("configured", "state"), [("n1", State.OK), ("n2", State.WARNING), ("", State.SKIPPED)])
+def test_the_nodes_name(configured: str, state: State) -> None:
+    assert only(decide_name(NameSeen(configured=configured, kubelets="n1"))).state is state
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (ApiSeen(node_name="n1", node=True, served=True), [State.OK]),
+        (ApiSeen(node_name="n1", asked=False), [State.SKIPPED]),
+        (ApiSeen(node_name="n1", node=False, served=True), [State.FAILED]),
+        (ApiSeen(node_name="n1", node=True, served=False), [State.FAILED]),
+        (ApiSeen(node_name="n1", node=True, served=True, denied=("patch x",)), [State.FAILED]),
+    ],
+)
+def test_the_api_server(seen: ApiSeen, expected: list[State]) -> None:
+    assert states(decide_api(seen)) == expected
+
+
+class Server:
+    """An API server by what it has and allows."""
+
+    def __init__(self, *, there: set[str], allowed: set[str]) -> None:
+        self.there = there
+        self.allowed = allowed
+        self.reviewed: list[dict[str, Any]] = []
+
+    async def get(self, path: str) -> bytes:
+        if path in self.there:
+            return b"{}"
+        if path.startswith("/secret"):
+            raise ForbiddenError("no", status=403)
+        raise NotFoundError("no", status=404)
+
+    async def create(self, path: str, body: object) -> bytes:
+        assert path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        assert isinstance(body, dict)
+        asked = body["spec"]["resourceAttributes"]
+        self.reviewed.append(asked)
+        return json.dumps({"status": {"allowed": asked["verb"] in self.allowed}}).encode()
+
+    async def apply(self, path: str, body: object, *, manager: str, force: bool) -> bytes:
+        raise AssertionError("a doctor changes nothing")
+
+
+def test_rights_are_asked_one_by_one() -> None:
+    server = Server(there={"/api/v1/nodes/n1"}, allowed={"get", "create"})
+    seen = asyncio.run(ask(server, "n1"))
+    assert (seen.node, seen.served, seen.denied) == (True, False, ("patch nodedevices/status.devices.lading.dev",))
+    assert [(asked["verb"], asked.get("name")) for asked in server.reviewed] == [
+        ("get", "n1"),
+        ("create", None),
+        ("patch", "n1"),
+    ]
+
+
+def test_who_does_not_report_is_not_asked() -> None:
+    assert not asyncio.run(read_api("n1", report=False, kubeconfig="/none")).asked
+
+
+def test_an_api_server_that_is_away(tmp_path: Path) -> None:
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    with pytest.raises(HostError) as refused:
+        asyncio.run(read_api("n1", report=True, kubeconfig=str(kubeconfig)))
+    assert str(kubeconfig) in refused.value.hint

@@ -1,0 +1,126 @@
+"""Registrations as files of a folder, their servers as sockets, and the proxy's connections."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from doctor.hooks_dir import (
+    LoadSeen,
+    ServerSeen,
+    decide_connections,
+    decide_folder,
+    decide_servers,
+)
+from doctor.host import read_folder
+from doctor.model import State
+from doctor.processes import Process
+from doctor.ready import Said
+from doctor.sockets import SocketSeen
+from lading.sockets import Access
+from runtimeproxy.chain.registrations import FailurePolicy, Registration
+from tests.unit.doctor.verdicts import only, states
+
+OURS = {
+    "remote-endpoint": "/run/lading/hooks.sock",
+    "runtime-hooks": ["PreCreateContainer"],
+    "annotation-prefixes": ["lading.dev/"],
+}
+GUARDED = ("lading.dev/",)
+
+
+@pytest.mark.parametrize(
+    ("files", "guarded", "expected", "word"),
+    [
+        ({"50.json": OURS}, GUARDED, [State.OK], "50.json"),
+        ({}, GUARDED, [State.FAILED], "lading.dev/"),
+        ({}, (), [State.OK], ""),
+        ({"50.json": OURS | {"failure-polcy": "Ignore"}}, GUARDED, [State.FAILED, State.FAILED], "failure-polcy"),
+        ({"50.json": OURS, "60.json": OURS}, GUARDED, [State.FAILED], "60.json"),
+        ({"50.json": OURS | {"annotation-prefixes": ["other/"]}}, GUARDED, [State.FAILED], "lading.dev/"),
+    ],
+)
+def test_the_folder(
+    tmp_path: Path, files: dict[str, object], guarded: tuple[str, ...], expected: list[State], word: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    verdicts = tuple(decide_folder(read_folder(tmp_path, guarded)))
+    assert states(verdicts) == expected
+    assert word in verdicts[0].what
+
+
+def test_a_damaged_file_is_named_once_with_its_own_mend(tmp_path: Path) -> None:
+    for name in ("50-lading.json", "60-other.json"):
+        (tmp_path / name).write_text("{")
+    seen = read_folder(tmp_path, ())
+    ours, other = decide_folder(seen)
+    for verdict, name in ((ours, "50-lading.json"), (other, "60-other.json")):
+        assert verdict.what.count(name) == 1
+        assert str(tmp_path / name) in verdict.mend
+    assert "lading-hooks registration --write" in ours.mend
+    assert "lading-hooks registration" not in other.mend  # that would be another one
+
+
+def test_a_folder_that_others_can_write(tmp_path: Path) -> None:
+    (tmp_path / "50.json").write_text(json.dumps(OURS))
+    tmp_path.chmod(0o777)
+    seen = read_folder(tmp_path, GUARDED)
+    assert seen.registrations == ()
+    assert State.FAILED in states(decide_folder(seen))
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    assert states(decide_folder(read_folder(tmp_path / "none", GUARDED))) == [State.FAILED]
+
+
+REGISTRATION = Registration(name="50.json", endpoint="/run/x.sock", hooks=frozenset({"PreCreateContainer"}))
+WELL = SocketSeen(
+    path=Path("/run/x.sock"),
+    daemon="50.json",
+    wanted=Access(0, 0, 0o600),
+    found=Access(0, 0, 0o660),
+    is_socket=True,
+    holder=Process(pid=1, argv=("/sbin/init",)),
+)
+
+
+@pytest.mark.parametrize("policy", list(FailurePolicy))
+@pytest.mark.parametrize(
+    ("changes", "well"),
+    [
+        ({}, True),
+        ({"found": None}, False),
+        ({"is_socket": False}, False),
+        ({"found": Access(1000, 0, 0o600)}, False),
+        ({"holder": None}, False),
+        ({"silence": "no answer"}, False),
+    ],
+)
+def test_servers(changes: dict[str, object], well: bool, policy: FailurePolicy) -> None:
+    server = ServerSeen(registration=replace(REGISTRATION, policy=policy), socket=replace(WELL, **changes))  # type: ignore[arg-type]
+    bad = State.FAILED if policy is FailurePolicy.FAIL else State.WARNING
+    assert only(decide_servers([server])).state is (State.OK if well else bad)
+
+
+def test_the_mend_of_another_programs_server_is_not_a_restart_of_ours() -> None:
+    silent = replace(WELL, silence="no answer")
+    other = only(decide_servers([ServerSeen(registration=REGISTRATION, socket=silent)]))
+    ours = only(decide_servers([ServerSeen(registration=replace(REGISTRATION, name="50-lading.json"), socket=silent)]))
+    assert "restart lading-hooks" in ours.mend
+    assert "lading-hooks" not in other.mend
+
+
+def test_no_server() -> None:
+    assert states(decide_servers([])) == [State.SKIPPED]
+
+
+@pytest.mark.parametrize(
+    ("used", "rejected", "state"),
+    [(2, 0, State.OK), (2, 1, State.WARNING), (9, 0, State.WARNING), (10, 0, State.FAILED), (None, 0, State.SKIPPED)],
+)
+def test_connections(used: int | None, rejected: int, state: State) -> None:
+    text = f"lading_proxy_connections {used}.0\nlading_proxy_connections_rejected_total {rejected}.0\n"
+    said = Said(daemon="d", address="x", metrics=None if used is None else text)
+    assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).state is state

@@ -1,0 +1,163 @@
+"""Where kubelet's endpoint is from, in a folder like a node's; whether pods start past the proxy, and what mends it."""
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint, same_socket
+from doctor.kubelet.read_kubelet import read_kubelet
+from doctor.model import State
+from lading.errors import ConfigError
+from tests.unit.doctor.verdicts import only
+
+OURS, RUNTIMES = "unix:///run/lading/cri.sock", "unix:///run/containerd/containerd.sock"
+TO_US, TO_RUNTIME = f"--container-runtime-endpoint={OURS}", f"--container-runtime-endpoint={RUNTIMES}"
+
+UNIT = "usr/lib/systemd/system/kubelet.service"
+KUBEADM = "usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf"
+LADING = "etc/systemd/system/kubelet.service.d/10-lading.conf"
+FLAGS, DEFAULT, CONFIG = "var/lib/kubelet/kubeadm-flags.env", "etc/default/kubelet", "var/lib/kubelet/config.yaml"
+
+RESTART = "systemctl daemon-reload && systemctl restart kubelet"
+
+# As kubeadm's package has it.
+PACKAGE = {
+    UNIT: "[Service]\nExecStart=/usr/bin/kubelet\n",
+    KUBEADM: (
+        '[Service]\nEnvironment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"\n'
+        "EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env\nEnvironmentFile=-/etc/default/kubelet\nExecStart=\n"
+        "ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS\n"
+    ),
+    FLAGS: f'KUBELET_KUBEADM_ARGS="{TO_RUNTIME} --v=2"\n',
+    CONFIG: "kind: KubeletConfiguration\ncgroupDriver: systemd\n",
+}
+DROP_IN = {LADING: f'[Service]\nEnvironment="KUBELET_EXTRA_ARGS={TO_US}"\n'}
+AS_PLANNED = ("/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml")
+
+
+def node(root: Path, files: dict[str, str], argv: Iterable[str] = ()) -> KubeletSeen:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "proc/812").mkdir(parents=True)
+    (root / "proc/812/cmdline").write_text("".join(f"{word}\0" for word in argv))
+    return read_kubelet(root)
+
+
+@pytest.mark.parametrize(
+    ("files", "argv", "endpoint", "source"),
+    [
+        ({}, ["kubelet"], RUNTIMES, "kubelet's default"),
+        ({}, ["kubelet", TO_US], OURS, "its command line"),
+        ({}, ["kubelet", "--container-runtime-endpoint", OURS], OURS, "its command line"),
+        ({}, ["kubelet", TO_US, TO_RUNTIME], RUNTIMES, "its command line"),  # the last one
+        (
+            {"d/9.conf": f"containerRuntimeEndpoint: {OURS}"},
+            ["kubelet", "--config=", "--config-dir="],
+            RUNTIMES,
+            "kubelet's default",
+        ),
+        ({"k.yaml": f"containerRuntimeEndpoint: {OURS}"}, ["kubelet", "--config=/k.yaml"], OURS, "/k.yaml"),
+        (
+            {"k.yaml": f"containerRuntimeEndpoint: {OURS}"},
+            ["kubelet", "--config=/k.yaml", TO_RUNTIME],
+            RUNTIMES,
+            "its command line",
+        ),
+        (
+            {"k.yaml": f"containerRuntimeEndpoint: {RUNTIMES}", "d/9.conf": f"containerRuntimeEndpoint: {OURS}"},
+            ["kubelet", "--config=/k.yaml", "--config-dir=/d"],
+            OURS,
+            "/d/9.conf",
+        ),
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, "--v=2", TO_US], OURS, f"/{LADING}"),
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME, "--v=2"], RUNTIMES, f"/{FLAGS}"),
+    ],
+)
+def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], argv: list[str], endpoint: str, source: str) -> None:
+    found = node(tmp_path, files, argv).running
+    assert found is not None
+    assert (found.endpoint.value, found.endpoint.source) == (endpoint, source)
+
+
+@pytest.mark.parametrize(
+    ("files", "argv", "state", "mend"),
+    [
+        ({}, [], State.SKIPPED, ""),
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, TO_US], State.OK, ""),
+        ({}, ["kubelet", TO_US], State.OK, ""),
+        # It was not restarted.
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], State.FAILED, "systemctl restart kubelet"),
+        # There is no drop-in.
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME], State.FAILED, TO_US),
+        # An environment file wins over the drop-in, with an endpoint or without one.
+        (PACKAGE | DROP_IN | {DEFAULT: "KUBELET_EXTRA_ARGS=--v=3\n"}, [*AS_PLANNED, TO_RUNTIME], State.FAILED, f"/{DEFAULT}"),
+        (
+            PACKAGE | DROP_IN | {DEFAULT: f"KUBELET_EXTRA_ARGS={TO_RUNTIME}\n"},
+            ["kubelet", TO_RUNTIME],
+            State.FAILED,
+            f"/{DEFAULT}",
+        ),
+        # It runs well, and will not after its next start.
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME, TO_US], State.WARNING, f"/{LADING}"),
+        # A unit without that variable has its flag changed.
+        ({UNIT: f"ExecStart=kubelet {TO_RUNTIME}"}, ["kubelet", TO_RUNTIME], State.FAILED, f"{TO_US} in /{UNIT}"),
+        # It does not run.
+        (PACKAGE, [], State.FAILED, TO_US),
+        (PACKAGE | DROP_IN, [], State.OK, ""),
+        # Its configuration file says so.
+        ({"k.yaml": f"containerRuntimeEndpoint: {RUNTIMES}"}, ["kubelet", "--config=/k.yaml"], State.FAILED, "/k.yaml"),
+        ({}, ["kubelet"], State.FAILED, TO_US),
+    ],
+)
+def test_past_the_proxy(tmp_path: Path, files: dict[str, str], argv: list[str], state: State, mend: str) -> None:
+    verdict = only(decide_endpoint(Route(kubelet=node(tmp_path, files, argv), proxy="/run/lading/cri.sock", runtime=RUNTIMES)))
+    assert verdict.state is state, verdict
+    assert mend in verdict.mend
+
+
+def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:
+    files = {UNIT: "ExecStart=kubelet --a", "etc/systemd/system/kubelet.service": f"ExecStart=kubelet {TO_US}"}
+    planned = node(tmp_path, files).planned
+    assert planned is not None
+    assert planned.endpoint.source == "/etc/systemd/system/kubelet.service"
+
+
+def test_other_settings(tmp_path: Path) -> None:
+    seen = node(tmp_path, PACKAGE, [*AS_PLANNED, "--hostname-override=N1"])
+    assert seen.running is not None
+    assert seen.running.cgroup_driver.value == "systemd"
+    assert seen.command.node_name("vm") == "n1"
+    assert node(tmp_path / "other", {}).command.node_name("VM ") == "vm"
+
+
+def test_drop_ins_that_may_not_be_read_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    node(tmp_path, {"d/9.conf": f"containerRuntimeEndpoint: {OURS}"}, ["kubelet", "--config-dir=/d"])
+    monkeypatch.setattr("os.listdir", denied)
+    with pytest.raises(PermissionError):
+        read_kubelet(tmp_path)
+
+
+def test_a_configuration_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"k\.yaml"):
+        node(tmp_path, {"k.yaml": "a: [b"}, ["kubelet", "--config=/k.yaml"])
+
+
+def test_one_socket_has_several_names() -> None:
+    assert same_socket("unix:///var/run/x.sock", "/run/x.sock")
+    assert not same_socket("/run/x.sock", "/run/y.sock")
+
+
+def test_its_mend_mends(tmp_path: Path) -> None:
+    """What is to be typed into a shell makes the next kubelet talk to the proxy."""
+    route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock", runtime=RUNTIMES)
+    commands = only(decide_endpoint(route)).mend.replace("/etc/", f"{tmp_path}/etc/").removesuffix(f"; {RESTART}")
+    subprocess.run(["sh", "-c", commands], check=True)
+    planned = read_kubelet(tmp_path).planned
+    assert planned is not None
+    assert (planned.endpoint.value, planned.endpoint.source) == (OURS, f"/{LADING}")

@@ -1,0 +1,30 @@
+"""docs/doctor.md has a row for each check, with the words of the code, and says what mends it."""
+
+import re
+
+import pytest
+
+from doctor.checks import CHECKS, decide_cdi
+from doctor.host import CdiSeen
+from doctor.model import State
+from lading.runtime import CdiSupport
+from tests.docs import section
+from tests.unit.doctor.verdicts import only
+
+
+def test_the_page_has_every_check() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \| (.*?) \| (.+) \|$", section("doctor.md", "## Checks"), re.MULTILINE)
+    assert [row[:3] for row in rows] == list(dict.fromkeys((check.name, check.what, check.why) for check in CHECKS))
+
+
+def test_groups_stand_together_and_names_are_told_apart() -> None:
+    assert len({(check.name, check.of) for check in CHECKS}) == len(CHECKS)
+    groups = [check.group for check in CHECKS]
+    assert groups == sorted(groups, key=groups.index)
+
+
+@pytest.mark.parametrize(
+    ("needed", "problem", "state"), [(True, "", State.OK), (True, "off", State.FAILED), (False, "off", State.OK)]
+)
+def test_cdi_where_it_is_needed(needed: bool, problem: str, state: State) -> None:
+    assert only(decide_cdi(CdiSeen(needed=needed, support=CdiSupport(problem=problem)))).state is state

@@ -1,0 +1,118 @@
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from doctor.model import State
+from doctor.read import read_said
+from doctor.ready import MENDS, Said, decide_ready
+from hooks.daemon.readiness import decide_ready as readiness_of_hooks
+from hooks.node.bypass import Bypassed
+from lading.vocabulary import ContainerId, PodUid
+from runtimeproxy.readiness import decide_ready as readiness_of_proxy
+from tests.unit.doctor.verdicts import states
+
+METRICS = 'lading_build_info{version="1.2.3"} 1.0\nlading_proxy_connections 5.0\n'
+
+
+def said(*conditions: dict[str, object]) -> Said:
+    return Said(daemon="d", address="127.0.0.1:1", readyz=json.dumps({"conditions": conditions}).encode())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (said({"name": "a", "ok": True}), [State.OK]),
+        (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [State.FAILED]),
+        (said({"name": "a", "ok": False, "required": False}), [State.WARNING]),
+        (Said(daemon="d", address=""), [State.SKIPPED]),
+        (Said(daemon="d", address="127.0.0.1:1"), [State.WARNING]),
+        (Said(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [State.WARNING]),
+    ],
+)
+def test_conditions(given: Said, expected: list[State]) -> None:
+    assert states(decide_ready(given)) == expected
+
+
+def test_what_is_not_ready_is_named_with_what_mends_it() -> None:
+    given = said(
+        {"name": "hook 50.json", "ok": False, "why": "silent"}, {"name": "newer", "ok": False, "why": "w", "required": False}
+    )
+    hook, newer = decide_ready(given)
+    assert "hook 50.json: silent" in hook.what
+    assert "systemctl restart lading-hooks" in hook.mend
+    assert "journalctl -t d" in newer.mend
+
+
+def test_every_condition_has_its_mend() -> None:
+    bypassed = Bypassed(id=ContainerId("i"), container="c", pod=PodUid("u"), namespace="n", pod_name="p")
+    of_hooks = readiness_of_hooks(
+        inventory_age_s=float("inf"),
+        inventory_interval_s=1,
+        reconcile_age_s=float("inf"),
+        reconcile_interval_s=1,
+        ledger="full",
+        socket="gone",
+        bypassed=[bypassed],
+        driver_files="gone",
+        unwell=["GPU"],
+        denied=["/x"],
+        report_stale_s=1e6,
+        report_failure="refused",
+    )
+    of_proxy = readiness_of_proxy(
+        runtime="away",
+        socket="gone",
+        stopping=False,
+        hooks_dir="/etc/lading/hooks.d",
+        hooks_dir_problems=["50.json: not JSON"],
+        hook_silences={"50.json": "silent"},
+        guarded_prefixes=["lading.dev/"],
+        denied=["/x"],
+    )
+    conditions = (*of_hooks, *of_proxy)
+    assert not any(condition.ok for condition in conditions)
+    assert {condition.name.partition(" ")[0] for condition in conditions} == set(MENDS)
+
+
+def test_what_a_daemon_tells_of_itself() -> None:
+    told = Said(daemon="d", address="x", metrics=METRICS)
+    assert told.version == "1.2.3"
+    assert told.gauge("lading_proxy_connections") == 5
+    assert told.gauge("lading_proxy") is None
+    assert Said(daemon="d", address="x").version == ""
+
+
+def test_reading() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + path)
+        writer.close()
+
+    async def scenario() -> Said:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await read_said("d", f"127.0.0.1:{port}")
+
+    told = asyncio.run(scenario())
+    assert (told.readyz, told.metrics) == (b"/readyz", "/metrics")
+    nobody = asyncio.run(read_said("d", told.address))
+    assert (nobody.readyz, nobody.metrics) == (None, None)
+
+
+def test_whoever_has_no_end_to_what_he_says_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("doctor.read.LARGEST", 100_000)
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+
+    async def scenario() -> Said:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await read_said("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    assert len(asyncio.run(scenario()).readyz or b"") <= 100_000

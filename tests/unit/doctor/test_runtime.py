@@ -1,0 +1,115 @@
+import asyncio
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from doctor.kubelet.distribution import Distribution, Service
+from doctor.kubelet.kubelet import CGROUP_DRIVER, Command, KubeletSeen, Setting
+from doctor.kubelet.unit_files import Word
+from doctor.model import State
+from doctor.processes import Process
+from doctor.read import read_runtime
+from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver, decide_runtime
+from lading.errors import HostError
+from protos.cri.runtime.v1 import api_pb2 as cri
+from tests.unit.doctor.verdicts import only, states
+
+
+def runtime(
+    version: str = "1.7.28", *, name: str = "containerd", ready: bool = True, systemd: bool | None = True
+) -> RuntimeSeen:
+    conditions = [
+        cri.RuntimeCondition(type="RuntimeReady", status=True),
+        cri.RuntimeCondition(type="NetworkReady", status=ready),
+    ]
+    options = None if systemd is None else {"SystemdCgroup": systemd}
+    config = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": options}}}}
+    status = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions), info={"config": json.dumps(config)})
+    return RuntimeSeen(
+        endpoint=Path("/run/x.sock"), version=cri.VersionResponse(runtime_name=name, runtime_version=version), status=status
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (runtime(), [State.OK]),
+        (runtime("1.6.20~ds1"), [State.OK]),
+        (runtime("v2.1.9"), [State.OK]),
+        (runtime("1.5.0"), [State.FAILED]),
+        (runtime("1.31.0", name="cri-o"), [State.WARNING, State.OK]),
+        (runtime(ready=False), [State.FAILED]),
+    ],
+)
+def test_versions_and_conditions(seen: RuntimeSeen, expected: list[State]) -> None:
+    assert states(decide_runtime(seen)) == expected
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"none\.sock"):
+        asyncio.run(read_runtime(tmp_path / "none.sock"))
+
+
+def test_a_runtime_that_listens_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        monkeypatch.setattr("doctor.read.RUNTIMES", (str(tmp_path / "none.sock"), str(tmp_path / "s")))
+        with pytest.raises(HostError) as e:
+            asyncio.run(read_runtime(tmp_path / "none.sock"))
+    assert f'runtime_endpoint = "{tmp_path / "s"}"' in e.value.hint
+
+
+def kubelet(driver: str) -> KubeletSeen:
+    command = Command(config={"cgroupDriver": Setting(value=driver, source="/k.yaml")})
+    return KubeletSeen(process=Process(pid=1), running=command)
+
+
+@pytest.mark.parametrize(
+    ("mine", "seen", "state"),
+    [
+        ("systemd", runtime(), State.OK),
+        ("cgroupfs", runtime(systemd=False), State.OK),
+        ("cgroupfs", runtime(), State.FAILED),
+        ("systemd", runtime(systemd=False), State.FAILED),
+        ("cgroupfs", runtime("2.1.9"), State.WARNING),  # a newer kubelet asks the runtime
+        ("systemd", runtime(systemd=None), State.SKIPPED),
+        ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "no JSON"})), State.SKIPPED),
+        ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "[]"})), State.SKIPPED),
+    ],
+)
+def test_cgroup_drivers(mine: str, seen: RuntimeSeen, state: State) -> None:
+    assert only(decide_cgroup_driver(CgroupDrivers(kubelet=kubelet(mine), runtime=seen))).state is state
+
+
+FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
+K3S = Service(distribution=Distribution.K3S, unit="k3s-agent")
+OF_K3S = Setting(value="cgroupfs", source="/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf")
+
+
+@pytest.mark.parametrize(
+    ("seen", "mends"),
+    [
+        (kubelet("cgroupfs"), ("cgroupDriver: systemd in /k.yaml", "restart kubelet")),
+        (KubeletSeen(process=Process(pid=1), running=Command()), ("cgroupDriver: systemd in /var/lib/kubelet/config.yaml",)),
+        (
+            replace(kubelet("systemd"), running=Command(words=(Word("--cgroup-driver=cgroupfs", FLAGS),))),
+            (f"--cgroup-driver=systemd in {FLAGS}", "daemon-reload"),
+        ),
+        (
+            KubeletSeen(process=Process(pid=1), running=Command(config={CGROUP_DRIVER: OF_K3S}), service=K3S),
+            ("kubelet-arg: cgroup-driver=systemd in /etc/rancher/k3s/config.yaml", "restart k3s-agent"),
+        ),
+    ],
+)
+def test_the_driver_is_set_where_it_counts(seen: KubeletSeen, mends: tuple[str, ...]) -> None:
+    verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=seen, runtime=runtime())))
+    assert verdict.state is State.FAILED
+    for mend in mends:
+        assert mend in verdict.mend
+
+
+def test_no_kubelet_no_driver() -> None:
+    assert states(decide_cgroup_driver(CgroupDrivers(kubelet=KubeletSeen(), runtime=runtime()))) == [State.SKIPPED]

@@ -1,0 +1,122 @@
+import asyncio
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from doctor.model import State
+from doctor.processes import Process
+from doctor.read import find_processes, read_listener, read_process, read_socket
+from doctor.sockets import SocketSeen, decide_socket
+from lading.errors import HostError
+from lading.sockets import Access
+from tests.unit.doctor.verdicts import only, states
+
+WELL = SocketSeen(
+    path=Path("/run/lading/x.sock"),
+    daemon="lading-x",
+    wanted=Access(0, 0, 0o600),
+    found=Access(0, 0, 0o600),
+    is_socket=True,
+    folder=Access(0, 0, 0o700),
+    holder=Process(pid=77, argv=("/opt/lading/bin/python3", "/opt/lading/bin/lading-x")),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "word"),
+    [
+        ({}, State.OK, "77"),
+        ({"holder": Process(pid=1, argv=("/sbin/init",))}, State.OK, "init"),  # systemd's
+        ({"found": None}, State.FAILED, "not there"),
+        ({"is_socket": False}, State.FAILED, "not a socket"),
+        ({"holder": None}, State.FAILED, "no process listens"),
+        ({"silence": "no answer"}, State.FAILED, "no answer"),
+        ({"holder": Process(pid=77, argv=("/usr/bin/nc", "-lU"))}, State.WARNING, "nc"),
+    ],
+)
+def test_one_finding(changes: dict[str, object], state: State, word: str) -> None:
+    verdict = only(decide_socket(replace(WELL, **changes)))  # type: ignore[arg-type]
+    assert verdict.state is state
+    assert word in verdict.what
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "mend"),
+    [
+        ({"found": Access(1000, 0, 0o600)}, State.FAILED, "chown 0:0"),
+        ({"found": Access(0, 0, 0o666)}, State.FAILED, "chmod 0600"),
+        ({"found": Access(0, 7, 0o600)}, State.WARNING, "chown 0:0"),
+        ({"found": Access(0, 0, 0o660)}, State.WARNING, "chmod 0600"),
+        ({"folder": Access(0, 0, 0o777)}, State.FAILED, "chmod go-w /run/lading"),
+    ],
+)
+def test_what_somebody_else_could_do(changes: dict[str, object], state: State, mend: str) -> None:
+    trust, answered = decide_socket(replace(WELL, **changes))  # type: ignore[arg-type]
+    assert (trust.state, answered.state) == (state, State.OK)
+    assert mend in trust.mend
+
+
+def test_a_sticky_folder_lets_nobody_replace_it() -> None:
+    assert states(decide_socket(replace(WELL, folder=Access(0, 0, 0o1777)))) == [State.OK]
+
+
+# ---- read
+
+
+def seen(path: Path) -> SocketSeen:
+    return asyncio.run(read_socket(path, daemon="d", wanted=Access(0, 0, 0o600)))
+
+
+def test_what_is_at_a_path(tmp_path: Path) -> None:
+    assert seen(tmp_path / "none").found is None
+    (tmp_path / "file").touch()
+    assert seen(tmp_path / "file").is_socket is False
+
+
+def test_who_listens_and_answers(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+
+    async def scenario() -> SocketSeen:
+        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"hello")
+            writer.close()
+
+        async with await asyncio.start_unix_server(greet, path):
+            return await read_socket(path, daemon="d", wanted=Access(0, 0, 0o600))
+
+    found = asyncio.run(scenario())
+    assert found.holder == read_process(Path("/proc"), os.getpid())
+    assert found.silence == ""
+    assert read_listener(path) is None  # its file is left, and nobody there
+
+
+def test_one_that_accepts_nothing_more(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as first:
+        full.bind(str(path))
+        full.listen(0)
+        first.connect(str(path))
+        with pytest.raises(HostError):
+            read_listener(path)
+
+
+# ---- processes
+
+
+def test_processes_by_what_they_were_started_as(tmp_path: Path) -> None:
+    for pid, argv in ((7, b"/usr/bin/kubelet\0--v=2\0"), (8, b"sh\0-c\0kubelet\0"), (9, b"")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(argv)
+    (tmp_path / "self").mkdir()
+    assert find_processes(tmp_path, "kubelet") == (Process(pid=7, argv=("/usr/bin/kubelet", "--v=2")),)
+    assert read_process(tmp_path, 99) == Process(pid=99)
+
+
+def test_a_script_is_named_as_itself() -> None:
+    script = Process(pid=5, argv=("/usr/bin/python3", "/opt/lading/bin/lading-hooks", "--config", "x"))
+    assert str(script) == "lading-hooks (pid 5)"
+    assert script.is_named("lading-hooks")
+    assert not script.is_named("x")

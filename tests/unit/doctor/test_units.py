@@ -1,0 +1,77 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from doctor.model import State
+from doctor.read import read_units
+from doctor.units import UnitsSeen, decide_units
+from tests.unit.doctor.verdicts import states
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    load: str = "loaded"
+    active: str = "active"
+    file: str = "enabled"
+    reload: str = "no"
+    sub: str = "running"
+    result: str = "success"
+    code: str = "1"  # CLD_EXITED
+    status: str = "0"
+    restarts: int = 0
+
+    def shown(self) -> str:
+        """As `systemctl show` prints it."""
+        return (
+            f"Id=x.service\nLoadState={self.load}\nActiveState={self.active}\nSubState={self.sub}\n"
+            f"UnitFileState={self.file}\nResult={self.result}\nExecMainCode={self.code}\nExecMainStatus={self.status}\n"
+            f"NRestarts={self.restarts}\nNeedDaemonReload={self.reload}\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("unit", "state", "mend"),
+    [
+        (Unit(), State.OK, ""),
+        (Unit(load="not-found", active="inactive", file=""), State.FAILED, "daemon-reload"),
+        (Unit(load="masked", active="inactive", file="masked"), State.FAILED, "unmask x.service"),
+        (Unit(active="failed"), State.FAILED, "journalctl -u x.service"),
+        (Unit(active="activating", sub="start"), State.OK, ""),
+        (Unit(active="activating", sub="auto-restart", status="2", restarts=7), State.FAILED, "x --check-config"),
+        (Unit(active="activating", sub="start", restarts=7), State.FAILED, "journalctl -u x.service"),  # over and over
+        (Unit(active="inactive"), State.FAILED, "enable --now x.service"),
+        (Unit(file="disabled"), State.WARNING, "enable x.service"),
+        (Unit(reload="yes"), State.WARNING, "daemon-reload"),
+    ],
+)
+def test_one_unit(unit: Unit, state: State, mend: str) -> None:
+    (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
+    assert verdict.state is state
+    assert mend in verdict.mend
+
+
+@pytest.mark.parametrize(
+    ("unit", "ended"),
+    [
+        (Unit(active="failed", result="exit-code", status="203"), "exit-code, exit status 203 "),
+        (Unit(active="failed", result="signal", code="2", status="2"), "signal, signal 2"),  # is no exit status 2
+        (Unit(active="failed", result="watchdog", code="3", status="6"), "watchdog, signal 6"),
+        (Unit(active="failed", result="trigger-limit-hit", code="", status=""), "trigger-limit-hit"),  # as a socket
+    ],
+)
+def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
+    (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
+    what, _, said = verdict.what.partition(": ")
+    assert "x.service" in what
+    assert said.startswith(ended)
+    assert ("(" in said) is ended.endswith(" ")  # what the status means
+
+
+def test_several_units() -> None:
+    shown = "\n".join(unit.shown() for unit in (Unit(), Unit(active="failed")))
+    assert states(decide_units(UnitsSeen(shown=shown))) == [State.FAILED, State.OK]
+
+
+def test_no_systemd_to_ask(tmp_path: Path) -> None:
+    assert states(decide_units(read_units(tmp_path, ["x.service"]))) == [State.SKIPPED]

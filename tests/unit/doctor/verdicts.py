@@ -1,0 +1,14 @@
+"""What a test looks at of verdicts: states, and whether a mend names something."""
+
+from collections.abc import Iterable
+
+from doctor.model import State, Verdict
+
+
+def states(verdicts: Iterable[Verdict]) -> list[State]:
+    return [verdict.state for verdict in verdicts]
+
+
+def only(verdicts: Iterable[Verdict]) -> Verdict:
+    (verdict,) = verdicts
+    return verdict
