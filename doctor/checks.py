@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from doctor import cluster, files, gpus, kernel, rdma, state
+from doctor import cluster, gpus, kernel, rdma, state
 from doctor.config import decide_config
-from doctor.hooks_dir import decide_connections, decide_folder, decide_servers
+from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
 from doctor.host import HOOKS, PROXY, CdiSeen, Host, NriSeen
+from doctor.keys import decide_keys
 from doctor.kubelet.kubelet import decide_endpoint
 from doctor.model import Check, Verdict, failed, ok, then
 from doctor.ready import decide_ready
@@ -98,7 +99,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         group=_OURS,
         what="central's public keys can be read; no private key is on this node; what is accepted without one",
         why="assignments are checked with these keys, and anyone with a private key can assign devices to any pod",
-        look=then(Host.keys, files.decide_keys),
+        look=then(Host.keys, decide_keys),
         of=HOOKS,
     ),
     Check(
@@ -106,7 +107,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         group=_OURS,
         what="the proxy's folder of registrations has the one that this configuration makes",
         why="the proxy calls the server in a registration, at its stages and with its timeout",
-        look=then(Host.registration, files.decide_registration),
+        look=then(Host.registration, decide_registration),
         of=HOOKS,
     ),
     Check(
@@ -194,7 +195,6 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the folder of registrations: readable, writable by root only, each file valid, a hook for every guarded prefix",
         why="a registration that cannot be trusted is ignored, and guarded pods without one are refused",
         look=then(Host.folder, decide_folder),
-        of=PROXY,
     ),
     Check(
         name="hooks",

@@ -15,6 +15,14 @@ from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 _OURS: Final = "50-lading.json"
 _WRITE: Final = "lading-hooks registration --write"
+_KEYS: Final = {  # of the file, by the names of Registration
+    "hooks": "runtime-hooks",
+    "policy": "failure-policy",
+    "prefixes": "annotation-prefixes",
+    "deadlines_s": "deadlines",
+    "env_values": "env-values",
+    "hide_unassigned": "static-adjustments",
+}
 _MANY: Final = 0.8  # of max_connections
 
 
@@ -37,6 +45,28 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
         yield failed(what, mend=f"{_WRITE} {seen.folder / _OURS}")
     elif not seen.complaints:
         yield ok(f"{seen.folder}: {', '.join(r.name for r in seen.registrations) or 'nothing, and nothing is guarded'}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationSeen:
+    folder: FolderSeen
+    expected: Registration  # that this node's configuration makes
+
+
+def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
+    folder, expected = seen.folder.folder, seen.expected
+    ours = [one for one in seen.folder.registrations if one.endpoint == expected.endpoint]
+    if not ours:
+        what = f"no valid file in {folder} has remote-endpoint {expected.endpoint}: the proxy does not call lading-hooks"
+        yield failed(what, mend=f"{_WRITE} {folder / _OURS}")
+    for one in ours:
+        path = folder / one.name
+        differing = [key for name, key in _KEYS.items() if getattr(one, name) != getattr(expected, name)]
+        if differing:
+            what = f"{path} is not what this configuration makes of it: {', '.join(differing)}"
+            yield warning(what, mend=f"{_WRITE} {path}")
+        else:
+            yield ok(f"{path} is that of this configuration")
 
 
 def _mend_of(folder: Path, name: str) -> str:

@@ -5,6 +5,7 @@ read in threads, the driver in a process: what hangs delays only the check that 
 """
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import Mapping
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from doctor import cards, cluster, files, kernel, rdma, read_node, state
+from doctor import cards, cluster, kernel, rdma, read_node, state
 from doctor.api import read_api
 from doctor.config import ConfigSeen
 from doctor.gpus import InjectionSeen, ReloadSeen
-from doctor.hooks_dir import FolderSeen, LoadSeen, ServerSeen
+from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
+from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
@@ -45,7 +47,7 @@ from lading.runtime import CdiSupport, decide_cdi_support
 from lading.sockets import Access, parse_endpoint, wanted_access
 from lading.threads import in_thread
 from runtimeproxy.chain.hooksdir import HooksDir
-from runtimeproxy.chain.registrations import Registration
+from runtimeproxy.chain.registrations import Registration, parse_registration
 from runtimeproxy.settings import Settings as ProxySettings
 
 HOOKS: Final = "lading-hooks"
@@ -117,7 +119,7 @@ class Host(Readings):
     async def config(self, daemon: str) -> ConfigSeen:
         return self._configs[daemon]
 
-    async def keys(self) -> files.KeysSeen:
+    async def keys(self) -> KeysSeen:
         if self._configs[HOOKS].is_denied:
             raise ElsewhereError("config")
         return await in_thread(
@@ -129,12 +131,10 @@ class Host(Readings):
         wanted = Access(0, 0, 0o600) if daemon == HOOKS else await in_thread(lambda: wanted_access(mode=0o660, like=like))
         return await read_socket(parse_endpoint(self._settings(daemon).listen), daemon=daemon, wanted=wanted)
 
-    async def registration(self) -> files.RegistrationSeen:
-        folder = Path(self.proxy.hooks_dir)
-        found = await in_thread(lambda: read_node.read_registrations(folder))
-        endpoint = str(parse_endpoint(self.hooks.listen))
-        expected = render_registration(self.hooks)
-        return files.RegistrationSeen(folder=folder, files=found, endpoint=endpoint, expected=expected)
+    async def registration(self) -> RegistrationSeen:
+        rendered = json.dumps(render_registration(self.hooks)).encode()
+        folder = await said_by("hooks-dir", self.folder())
+        return RegistrationSeen(folder=folder, expected=parse_registration(rendered, "50-lading.json"))
 
     async def ledger(self) -> state.LedgerSeen:
         return await in_thread(lambda: read_node.read_schema(ledger_path(self.hooks)))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from doctor.cluster import PLUGINS, PluginsSeen
-from doctor.files import FileSeen, KeysSeen
 from doctor.kernel import CgroupMode, CgroupsSeen, ClockSeen, SelinuxSeen
+from doctor.keys import FileSeen, KeysSeen
 from doctor.rdma import MELLANOX, PEER_MEMORY, ModulesSeen
 from doctor.read import read_listener
 from doctor.state import DiskSeen, LedgerSeen
@@ -37,7 +37,7 @@ _KUBELETS: Final = "kubelet.sock"
 _KEY_SUFFIXES: Final = {".pem", ".key"}
 
 
-# ---- keys and registrations
+# ---- keys
 
 
 def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, config: Path) -> KeysSeen:
@@ -50,15 +50,6 @@ def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, con
 
 def _key_files(folder: Path) -> Iterable[Path]:
     return (path for path in folder.iterdir() if path.suffix in _KEY_SUFFIXES) if folder.is_dir() else ()
-
-
-def read_registrations(folder: Path) -> tuple[FileSeen, ...]:
-    """Return the registrations. Raise PermissionError if this process may not look."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix == ".json")
-    except (FileNotFoundError, NotADirectoryError):
-        paths = []
-    return tuple(map(read_file, paths))
 
 
 def read_file(path: Path, *, most: int = 64 << 10) -> FileSeen:

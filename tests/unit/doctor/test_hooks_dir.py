@@ -8,9 +8,11 @@ import pytest
 
 from doctor.hooks_dir import (
     LoadSeen,
+    RegistrationSeen,
     ServerSeen,
     decide_connections,
     decide_folder,
+    decide_registration,
     decide_servers,
 )
 from doctor.host import read_folder
@@ -18,8 +20,10 @@ from doctor.model import State
 from doctor.processes import Process
 from doctor.ready import Said
 from doctor.sockets import SocketSeen
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import Settings
 from lading.sockets import Access
-from runtimeproxy.chain.registrations import FailurePolicy, Registration
+from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration
 from tests.unit.doctor.verdicts import only, states
 
 OURS = {
@@ -69,6 +73,12 @@ def test_a_folder_that_others_can_write(tmp_path: Path) -> None:
     seen = read_folder(tmp_path, GUARDED)
     assert seen.registrations == ()
     assert State.FAILED in states(decide_folder(seen))
+
+
+def test_a_folder_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(PermissionError):
+        read_folder(tmp_path, GUARDED)
 
 
 def test_no_folder(tmp_path: Path) -> None:
@@ -124,3 +134,32 @@ def test_connections(used: int | None, rejected: int, state: State) -> None:
     text = f"lading_proxy_connections {used}.0\nlading_proxy_connections_rejected_total {rejected}.0\n"
     said = Said(daemon="d", address="x", metrics=None if used is None else text)
     assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).state is state
+
+
+# ---- the registration of lading-hooks
+
+RENDERED = render_registration(Settings())
+
+
+@pytest.mark.parametrize(
+    ("files", "expected", "word"),
+    [
+        ({"50-lading.json": RENDERED}, [State.OK], ""),
+        ({"a.json": RENDERED | {"remote-endpoint": "unix:///run/lading/hooks.sock"}}, [State.OK], ""),
+        ({"a.json": RENDERED | {"deadlines": {}}}, [State.WARNING], "deadlines"),
+        ({"a.json": RENDERED | {"failure-policy": "Ignore"}}, [State.WARNING], "failure-policy"),
+        ({"b.json": {"remote-endpoint": "/run/b", "runtime-hooks": []}}, [State.FAILED], "/run/lading/hooks.sock"),
+        ({"a.json": RENDERED, "b.json": "{"}, [State.OK], ""),  # `hooks-dir` reports the other one
+        ({"50-lading.json": "{"}, [State.FAILED], "/run/lading/hooks.sock"),
+        ({}, [State.FAILED], "/run/lading/hooks.sock"),
+    ],
+)
+def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[State], word: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    seen = RegistrationSeen(
+        folder=read_folder(tmp_path, ()), expected=parse_registration(json.dumps(RENDERED).encode(), "50-lading.json")
+    )
+    verdicts = tuple(decide_registration(seen))
+    assert states(verdicts) == expected
+    assert word in verdicts[0].what

@@ -1,13 +1,12 @@
-"""Find problems with the public keys of a node, and with the registration of its hook server.
+"""Find problems with the public keys of a node.
 
 Enters: files as they were read. Leaves: verdicts.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from doctor.config import can_be_changed
 from doctor.model import Verdict, failed, ok, warning
@@ -17,9 +16,6 @@ from lading.signature import load_public_keys
 from lading.sockets import Access
 
 _PRIVATE: Final = b"PRIVATE KEY-----"
-
-
-# ---- keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,47 +66,3 @@ def _key_problem(key_id: str, file: FileSeen) -> Verdict | None:
         what = f"{file.path} can be changed by others than root: they could put a key of theirs there"
         return failed(what, mend=f"chown root {file.path}; chmod go-w {file.path}")
     return None
-
-
-# ---- registration
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationSeen:
-    folder: Path
-    files: tuple[FileSeen, ...]
-    endpoint: str  # ours
-    expected: Mapping[str, Any]
-
-
-def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
-    ours = {file.path: parsed for file in seen.files if (parsed := _registration(file)) and _is_for(parsed, seen.endpoint)}
-    path = next(iter(ours), seen.folder / "50-lading.json")
-    write = f"lading-hooks registration --write {path}"
-    damaged = [file for file in seen.files if _registration(file) is None]
-    for file in damaged:
-        other = f"python3 -m json.tool {file.path} shows where; or away with it: mv {file.path} {file.path}.off"
-        what = f"{file.path} is no registration: {file.problem or 'not a JSON object'}"
-        yield failed(what, mend=write if not ours and file.path == path else other)
-    if not ours and path not in {file.path for file in damaged}:  # otherwise the damage is the reason
-        what = f"no file in {seen.folder} has remote-endpoint {seen.endpoint}: the proxy does not call lading-hooks"
-        yield failed(what, mend=write)
-    for path, parsed in ours.items():
-        differing = sorted(key for key in {*parsed, *seen.expected} if parsed.get(key) != seen.expected.get(key))
-        if differing:
-            what = f"{path} is not what this configuration makes of it: {', '.join(differing)}"
-            yield warning(what, mend=f"lading-hooks registration --write {path}")
-        else:
-            yield ok(f"{path} is that of this configuration")
-
-
-def _registration(file: FileSeen) -> dict[str, Any] | None:
-    try:
-        found = json.loads(file.content)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _is_for(registration: Mapping[str, Any], endpoint: str) -> bool:
-    return str(registration.get("remote-endpoint", "")).removeprefix("unix://").removeprefix("unix:") == endpoint

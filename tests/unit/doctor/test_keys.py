@@ -1,7 +1,6 @@
-"""Keys and registrations, as files in a folder and as verdicts."""
+"""Keys, as files in a folder and as verdicts."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from doctor.config import ConfigSeen
-from doctor.files import KeysSeen, RegistrationSeen, decide_keys, decide_registration
 from doctor.host import Host
+from doctor.keys import KeysSeen, decide_keys
 from doctor.model import State
-from doctor.read_node import read_file, read_key_files, read_registrations
+from doctor.read_node import read_file, read_key_files
 from doctor.reading import ElsewhereError
-from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import Settings
 from hooks.model.assignment import Form
 from lading.errors import ConfigError
@@ -77,61 +75,3 @@ def test_signed_without_a_key_and_no_signature_at_all() -> None:
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     assert read_file(tmp_path).problem
     assert read_file(tmp_path / "none").problem
-
-
-# ---- the registration
-
-OURS = Settings()
-
-
-def registered(folder: Path, files: dict[str, object], settings: Settings = OURS) -> RegistrationSeen:
-    for name, content in files.items():
-        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    found = tuple(read_file(path) for path in sorted(folder.glob("*.json")))
-    return RegistrationSeen(folder=folder, files=found, endpoint=settings.listen, expected=render_registration(settings))
-
-
-RENDERED = render_registration(OURS)
-
-
-@pytest.mark.parametrize(
-    ("files", "expected", "word"),
-    [
-        ({"50-lading.json": RENDERED}, [State.OK], ""),
-        ({"a.json": RENDERED | {"remote-endpoint": "unix:///run/lading/hooks.sock"}}, [State.WARNING], "remote-endpoint"),
-        ({"a.json": RENDERED | {"deadlines": {}}}, [State.WARNING], "deadlines"),
-        ({"a.json": RENDERED | {"failure-policy": "Ignore"}}, [State.WARNING], "failure-policy"),
-        ({"other.json": {"remote-endpoint": "/run/other.sock"}}, [State.FAILED], "/run/lading/hooks.sock"),
-        ({"a.json": RENDERED, "b.json": "{"}, [State.FAILED, State.OK], "b.json"),
-        ({"a.json": "[]"}, [State.FAILED, State.FAILED], "a.json"),
-        ({"50-lading.json": "{"}, [State.FAILED], "50-lading.json"),  # which is why nobody asks us
-        ({}, [State.FAILED], "/run/lading/hooks.sock"),
-    ],
-)
-def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[State], word: str) -> None:
-    verdicts = tuple(decide_registration(registered(tmp_path, files)))
-    assert states(verdicts) == expected
-    assert word in verdicts[0].what
-
-
-def test_each_damaged_file_has_its_own_mend(tmp_path: Path) -> None:
-    """What would be written over another program's file is none."""
-    ours, other = decide_registration(registered(tmp_path, {"50-lading.json": "{", "60-other.json": "{"}))
-    assert ours.mend == f"lading-hooks registration --write {tmp_path}/50-lading.json"
-    assert "lading-hooks registration" not in other.mend
-    assert f"{tmp_path}/60-other.json" in other.mend
-
-
-def test_a_folder_of_registrations_that_may_not_be_read_is_not_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "50-lading.json").write_text("{}")
-    assert [file.path.name for file in read_registrations(tmp_path)] == ["50-lading.json"]
-    assert read_registrations(tmp_path / "gone") == ()
-
-    def denied(_: object) -> list[str]:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("os.listdir", denied)
-    with pytest.raises(PermissionError):
-        read_registrations(tmp_path)
