@@ -94,7 +94,7 @@ def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Verdict]:
         if not problem:
             yield ok(f"{name}: {seen.path} answers; {seen.holder} holds it")
             continue
-        ours = "systemctl restart lading-hooks.socket lading-hooks; lading-hooks doctor"
+        ours = "systemctl restart lading-hooks.socket lading-hooks; journalctl -t lading-hooks -n 50"
         others = f"start its server, or remove {name} from hooks_dir if the server is gone for good; ss -xlp src {seen.path}"
         mend = ours if name == _OURS else others
         if server.registration.policy is FailurePolicy.IGNORE:

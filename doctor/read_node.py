@@ -1,4 +1,4 @@
-"""Read a node's files and kernel for `lading-hooks doctor`. All functions block; they change nothing and decide nothing.
+"""Read a node's files and kernel for `lading-doctor`. All functions block; they change nothing and decide nothing.
 
 The ledger is opened for reading while its daemon runs. adjtimex(2) changes nothing with modes = 0.
 
