@@ -77,23 +77,17 @@ def decide_ready(said: Said) -> Iterator[Verdict]:
         return
     if said.readyz is None:
         mend = f"systemctl status {said.daemon}; journalctl -t {said.daemon} LADING_EVENT=metrics.failed"
-        yield warning(f"no process answers at http://{said.address}/readyz", mend=mend)
+        yield warning(f"{said.daemon} does not answer at http://{said.address}/readyz", mend=mend)
         return
     try:
         conditions = msgspec.json.decode(said.readyz, type=_Readiness).conditions
     except msgspec.DecodeError:
         yield warning(f"another program than {said.daemon} answers at {said.address}", mend=f"ss -tlnp | grep {said.address}")
         return
-    for condition in conditions:
-        if not condition.ok:
-            mend = MENDS.get(condition.name.partition(" ")[0], "journalctl -t {daemon} -p warning -n 50").format(
-                daemon=said.daemon
-            )
-            what = f"not ready: {condition.name}: {condition.why}"
-            yield (
-                failed(what, mend=mend)
-                if condition.required
-                else warning(f"ready, but {condition.name}: {condition.why}", mend=mend)
-            )
+    for condition in (one for one in conditions if not one.ok):
+        mend = MENDS.get(condition.name.partition(" ")[0], "journalctl -t {daemon} -p warning -n 50")
+        judge, how = (failed, "is not ready:") if condition.required else (warning, "is ready, but")
+        what = f"{said.daemon} {how} {condition.name}: {condition.why}"
+        yield judge(what, mend=mend.format(daemon=said.daemon))
     if all(condition.ok for condition in conditions):
         yield ok(f"{said.daemon} reports that all {len(conditions)} conditions hold")
