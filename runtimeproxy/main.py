@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from lading import __version__
-from lading.access import Needed, find_denied
 from lading.errors import ConfigError, LadingError, die
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import keep_fed, missing_socket
 from lading.log import Event, Log, open_log
+from lading.needed import Needed, find_denied
 from lading.notify import notify
 from lading.runtime import RuntimeClient
 from lading.settings import add_flags, parse_args

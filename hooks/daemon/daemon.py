@@ -29,11 +29,11 @@ from hooks.node.telling import Telling
 from hooks.ports import Vendor
 from hooks.report.reporter import Reporter, connect
 from lading import __version__
-from lading.access import find_denied
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
 from lading.log import Event, Log
+from lading.needed import find_denied
 from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sockets import Peer, access_problems, listen, parse_endpoint

@@ -7,7 +7,7 @@ from typing import Final
 
 from hooks.daemon.settings import Settings, attaches
 from hooks.vendors.nvidia.inject import GpuMode
-from lading.access import Needed
+from lading.needed import Needed
 from lading.sockets import parse_endpoint
 
 _LIST: Final = os.R_OK | os.X_OK

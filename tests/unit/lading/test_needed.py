@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.access import Needed, find_denied
+from lading.needed import Needed, find_denied
 
 
 def said(path: str, mode: int = os.R_OK, *, optional: bool = False) -> str:
