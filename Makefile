@@ -66,7 +66,7 @@ demo: $(VENV)/.commands
 demo-central: $(VENV)/.commands
 	@$(PY) -m simnode.demo_central
 
-# The page of lading-central, on 20 simulated nodes where pods come and go: http://127.0.0.1:8080/ until Ctrl-C.
+# The page of lading-central, on 20 simulated nodes where pods come and go: http://127.0.0.1:8081/ until Ctrl-C.
 demo-page: $(VENV)/.commands
 	@$(PY) -m simnode.page --nodes 20
 

@@ -98,7 +98,7 @@ def measure(count: int, policy: Policy) -> dict[str, float]:
     with central(count, holding=4 * count, others=0, policy=policy) as started:
         asker = Asker(started.port, names)
         sizes = 4 * len(SHAPES), PODS, PODS, PODS, PODS // 4, PODS // 4
-        warm, look, bind, flow, alone, past = asker.create(started.api, *sizes)
+        warm, look, bind, flow, alone, past = asker.create(started, *sizes)
         for pod in warm:
             asker.ask(pod)
         both = [asker.ask(pod)[0] for pod in look]
@@ -169,6 +169,7 @@ class Started:
 
     api: int  # port
     port: int
+    page_port: int
     pid: int
     ready_s: float
 
@@ -181,15 +182,15 @@ class Asker:
         self._names = msgspec.json.encode(names)
         self._connections = threading.local()
 
-    def create(self, api: int, *counts: int) -> list[list[bytes]]:
+    def create(self, started: Started, *counts: int) -> list[list[bytes]]:
         """Create a group of pods for each of `counts`. Return them as the API server has them, once central has seen them."""
-        connection = http.client.HTTPConnection("127.0.0.1", api)
+        connection = http.client.HTTPConnection("127.0.0.1", started.api)
         groups = []
         for group, count in enumerate(counts):
             groups.append([_create(connection, f"asked-{group}-{number}", number) for number in range(count)])
         last = json.loads(groups[-1][-1])["metadata"]["name"]
         until = time.monotonic() + SEEN_S
-        while _status(self._port, f"/v1/why/default/{last}") != 200:
+        while _status(started.page_port, f"/v1/why/default/{last}") != 200:
             if time.monotonic() > until:
                 raise HostError(f"cannot measure: central does not see pod {last}")
             time.sleep(0.02)
@@ -282,7 +283,7 @@ def central(count: int, *, holding: int, others: int, policy: Policy) -> Iterato
     """Start lading-central as a process, with an API server that has so many nodes and pods."""
     with tempfile.TemporaryDirectory(prefix="lading-bench-") as name:
         folder = Path(name)
-        api, port, metrics = free_port(), free_port(), free_port()
+        api, port, page_port, metrics = free_port(), free_port(), free_port(), free_port()
         server = Child(
             [sys.executable, "-m", "bench.api_server", *map(str, (api, count, holding, others))], log=folder / "api.log"
         )
@@ -291,6 +292,7 @@ def central(count: int, *, holding: int, others: int, policy: Policy) -> Iterato
             "kubeconfig": config,
             "policy": policy.value,
             "listen": f"127.0.0.1:{port}",
+            "page-listen": f"127.0.0.1:{page_port}",
             "metrics": f"127.0.0.1:{metrics}",
             "signing-key": SigningKey(folder).private,
         }
@@ -305,8 +307,8 @@ def central(count: int, *, holding: int, others: int, policy: Policy) -> Iterato
             began = time.perf_counter()
             daemon.start()
             ends.callback(daemon.stop)
-            _wait(lambda: _status(port, "/v1/why/default/absent") == 404, 120.0, daemon)
-            yield Started(api=api, port=port, pid=daemon.pid, ready_s=time.perf_counter() - began)
+            _wait(lambda: _status(page_port, "/v1/why/default/absent") == 404, 120.0, daemon)
+            yield Started(api=api, port=port, page_port=page_port, pid=daemon.pid, ready_s=time.perf_counter() - began)
 
 
 def _status(port: int, path: str) -> int:

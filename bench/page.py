@@ -72,12 +72,12 @@ def measure(count: int) -> dict[str, Any]:
     names = [api_server.node_name(number) for number in range(count)]
     with central(count, holding=4 * count, others=0, policy=Settings().policy) as started:
         asker = Asker(started.port, names)
-        warm, alone, first, watched, left = asker.create(started.api, 8 * len(SHAPES), PODS, MEANWHILE, PODS, PODS)
+        warm, alone, first, watched, left = asker.create(started, 8 * len(SHAPES), PODS, MEANWHILE, PODS, PODS)
         for pod in warm:
             asker.ask(pod)
         unwatched = [asker.ask(pod)[0] for pod in alone]
         rss_mb_unwatched = read_rss_mb(started.pid)
-        look = threading.Thread(target=(opened := Look(started.port)).run)
+        look = threading.Thread(target=(opened := Look(started.page_port)).run)
         look.start()
         meanwhile = []
         for pod in first:
@@ -85,10 +85,10 @@ def measure(count: int) -> dict[str, Any]:
             if not look.is_alive():
                 break
         look.join()
-        again = Look(started.port)
+        again = Look(started.page_port)
         again.run()
         with tempfile.TemporaryDirectory(prefix="lading-bench-page-") as folder:
-            argv = [sys.executable, "-m", "bench.page", "--watch", str(started.port)]
+            argv = [sys.executable, "-m", "bench.page", "--watch", str(started.page_port)]
             watchers = Child(argv, log=(log := Path(folder) / "watchers.log"))
             watchers.start()
             try:

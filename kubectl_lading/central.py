@@ -29,9 +29,9 @@ from lading.kube.resource import LEASES, PODS
 
 TIMEOUT_S: Final = 2.0  # twice, where it has a certificate
 LEASE: Final = "lading-central"
-PORT: Final = "extender"  # by name of the pod
-DEFAULT_PORT: Final = 8080
-_STANDBY: Final = b"not the leader\n"  # as central.extender.server writes it
+PORT: Final = "page"  # by name of the pod
+DEFAULT_PORT: Final = 8081
+_STANDBY: Final = b"not the leader\n"  # as central.http.server writes it
 _SCHEMES: Final = ("http", "https")  # as installed, and as docs/deploy.md hardens it
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class Central:
             return UnclearError(f"cannot {call}: this replica does not lead: name the one that does, or leave --central out")
         if status == 404 and body == NO_SUCH_PAGE:
             hint = (
-                f"the port of `listen` in central.toml is meant, {DEFAULT_PORT} as it is installed: "
+                f"the port of `page_listen` in central.toml is meant, {DEFAULT_PORT} as it is installed: "
                 f"--central {_with_port(self.url, DEFAULT_PORT)}"
             )
             return ConfigError(f"cannot use --central {self.url}: a metrics port answers there", hint=hint)
@@ -181,7 +181,7 @@ def _checked(url: str) -> str:
     except ValueError:  # the port is not a number
         known = False
     if not known:
-        raise ConfigError(f"cannot use --central {url}: it is not a URL", hint="http://HOST:8080, as of a port-forward")
+        raise ConfigError(f"cannot use --central {url}: it is not a URL", hint="http://HOST:8081, as of a port-forward")
     return url
 
 

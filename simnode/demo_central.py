@@ -60,8 +60,8 @@ class Stage:
         self.client = client
         self.replica = replica
         self.folder = replica.log.parent
-        self.url = f"http://127.0.0.1:{replica.port}"
-        self.calls = ExtenderCalls(session, client, extender=self.url, nodes=list(PROFILES))
+        self.page_url = f"http://127.0.0.1:{replica.page_port}"
+        self.calls = ExtenderCalls(session, client, extender=f"http://127.0.0.1:{replica.port}", nodes=list(PROFILES))
         keys = load_public_keys({KEY_ID: key.public.read_bytes()})
         self.agents = NodeAgents(client, self.reports, keys)
         self._session = session
@@ -90,7 +90,7 @@ class Stage:
 
     async def why(self, name: str) -> dict[str, Any]:
         """Return why the pod waits; empty for a pod without a valid request."""
-        async with self._session.get(f"{self.url}/v1/why/{NAMESPACE}/{name}") as answer:
+        async with self._session.get(f"{self.page_url}/v1/why/{NAMESPACE}/{name}") as answer:
             found: dict[str, Any] = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
             return found
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -22,10 +22,10 @@ from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
-from central.extender.server import ExtenderServer
 from central.ledger.ledger import Ledger
 from central.page.live import Live
 from central.page.routes import Page
+from central.page.server import PageServer
 from central.scheduling.configuration import reckoning_of
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.simulate.objects import render_devices
@@ -253,26 +253,11 @@ def _past(device: str, grant: Grant, now: int) -> Past:
     return msgspec.convert({**who, "device": device, "since": now - 3600, "until": now, "by": grant.form}, Past)
 
 
-class _Verbs:
-    """The calls of kube-scheduler, which does not run here."""
+class _Answers:
+    """What `kubectl lading` asks; no pod waits in kube-scheduler, which does not run here."""
 
     def __init__(self, cluster: SimCluster) -> None:
-        self.filter = cluster.scheduler.filter
-        self.prioritize = cluster.scheduler.prioritize
         self._scheduler = cluster.scheduler
-
-    async def find(self, sent: Pod) -> Pod | None:
-        return None
-
-    async def prepare_filter(self, pod: Pod) -> None: ...
-
-    async def prepare_prioritize(self, pod: Pod) -> None: ...
-
-    async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
-        return ()
-
-    async def bind(self, uid: PodUid, node: str) -> str:
-        return "nothing is bound here"
 
     def reckoning(self) -> bytes:
         return msgspec.json.encode(reckoning_of(self._scheduler))
@@ -287,10 +272,11 @@ class Served:
     def __init__(self, cluster: SimCluster) -> None:
         self.leads = True
         self.cluster = cluster
-        log = open_log("simnode-page", Level.ERROR)
-        page = Page(lambda: cluster.live if self.leads else None)
-        self._server = ExtenderServer(
-            _Verbs(cluster), leads=lambda: self.leads, answered=lambda verb, status, seconds: None, log=log, page=page
+        self._server = PageServer(
+            _Answers(cluster),
+            leads=lambda: self.leads,
+            answered=lambda name, status, seconds: None,
+            page=Page(lambda: cluster.live if self.leads else None),
         )
 
     async def start(self, port: int = 0) -> str:
@@ -320,7 +306,7 @@ async def run(nodes: int, port: int, every_s: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="simnode.page", description="The page of lading-central, on a simulated cluster.")
     parser.add_argument("--nodes", type=int, default=20, metavar="N", help="[20]")
-    parser.add_argument("--port", type=int, default=8080, metavar="PORT", help="on 127.0.0.1; 0: any free one [8080]")
+    parser.add_argument("--port", type=int, default=8081, metavar="PORT", help="on 127.0.0.1; 0: any free one [8081]")
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two pods that come or go [1]")
     args = parser.parse_args()
     try:

@@ -46,7 +46,7 @@ class SigningKey:
 
 
 class Replica(Child):
-    """One lading-central. It serves at `address` and `port` as a leader and as a standby."""
+    """One lading-central. It serves at `address`: kube-scheduler on `port`, people on `page_port`."""
 
     def __init__(
         self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey, address: str = "127.0.0.1", service: str = ""
@@ -54,10 +54,11 @@ class Replica(Child):
         """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
         address.
         """
-        self.address, self.port = address, free_port()
+        self.address, self.port, self.page_port = address, free_port(), free_port()
         config = folder / f"{name}.toml"
         settings = {
             "listen": f"{address}:{self.port}",
+            "page_listen": f"{address}:{self.page_port}",
             "service": service,
             "advertise": address if service else "",
             "metrics": "127.0.0.1:0",
@@ -75,8 +76,8 @@ class Replica(Child):
         return self.running and self.get("/v1/why/absent/absent")[0] == http.client.NOT_FOUND
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body; 0 where the server does not answer."""
-        connection = http.client.HTTPConnection(self.address, self.port, timeout=10.0)
+        """Return status and body of what people read; 0 where the server does not answer."""
+        connection = http.client.HTTPConnection(self.address, self.page_port, timeout=10.0)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -22,15 +22,16 @@ from lading.log import Event, Log
 
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices")
 MANAGER: Final = "lading-central"
-PORT: Final = "extender"  # the Service's name for it
+PORT: Final = "extender"  # the Service's names for its ports
+PAGE_PORT: Final = "page"
 LOOK_S: Final = 0.2
 AGAIN_S: Final = 60.0
 _NOW: Final = float("-inf")
 
 
 class Announcer:
-    """The writer of the EndpointSlice. `address` is where kube-scheduler reaches this replica; `leads` whether it answers
-    now."""
+    """The writer of the EndpointSlice. kube-scheduler reaches this replica at `address`, people at `page_port` of its host;
+    `leads` says whether it answers now."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Announcer:
         namespace: str,
         service: str,
         address: Address,
+        page_port: int | None = None,
         leads: Callable[[], bool],
         log: Log,
         clock: Callable[[], float] = time.monotonic,
@@ -46,7 +48,7 @@ class Announcer:
     ) -> None:
         self._client = client
         self._path = ENDPOINT_SLICES.path(namespace, service)
-        self._body = render_slice(namespace, service, address)
+        self._body = render_slice(namespace, service, address, page_port)
         self._leads = leads
         self._log = log
         self._clock = clock
@@ -73,8 +75,9 @@ class Announcer:
         return AGAIN_S
 
 
-def render_slice(namespace: str, service: str, address: Address) -> dict[str, object]:
+def render_slice(namespace: str, service: str, address: Address, page_port: int | None = None) -> dict[str, object]:
     family = ipaddress.ip_address(address.host).version
+    ports = {PORT: address.port} | ({PAGE_PORT: page_port} if page_port else {})
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -88,5 +91,5 @@ def render_slice(namespace: str, service: str, address: Address) -> dict[str, ob
         },
         "addressType": f"IPv{family}",
         "endpoints": [{"addresses": [address.host], "conditions": {"ready": True}}],
-        "ports": [{"name": PORT, "port": address.port, "protocol": "TCP"}],
+        "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports.items()],
     }

@@ -13,12 +13,13 @@ from central.daemon.announce import Announcer
 from central.daemon.leadership import Leadership
 from central.daemon.lease import Election, KubeLease, Terms, boot_time
 from central.daemon.metrics import Metrics
-from central.daemon.settings import Settings, advertised, listen_address, read_prior, read_signer, read_tls
+from central.daemon.settings import Settings, advertised, listen_address, read_page_tls, read_prior, read_signer, read_tls
 from central.extender.server import ExtenderServer
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.page.live import Live
 from central.page.routes import Page
+from central.page.server import PageServer
 from central.scheduling.verdicts import Filtered
 from central.state.counts import Counts
 from lading import __version__
@@ -106,13 +107,13 @@ class Replica:
     async def bind(self, uid: PodUid, node: str) -> str:
         return await self._now.bind(uid, node)
 
+    # ---- central.page
+
     def reckoning(self) -> bytes:
         return self._now.reckoning()
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         return await self._now.why(namespace, name)
-
-    # ---- central.page
 
     def live(self) -> Live | None:
         """Return the page's data; None while this replica does not lead."""
@@ -170,21 +171,36 @@ async def run(settings: Settings, log: Log) -> None:
             )
             for address, registry in ((settings.metrics, metrics.registry), (settings.probes, None))
         ]
-        page = Page(leadership.live) if settings.page else None
+        people = PageServer(
+            leadership,
+            leads=leadership.leads,
+            answered=metrics.answered,
+            page=Page(leadership.live) if settings.page else None,
+            tracing=tracing,
+        )
         server = ExtenderServer(
             leadership,
             leads=leadership.leads,
             answered=metrics.answered,
             log=log,
-            page=page,
             tracing=tracing,
             callers=settings.tls_client_names,
+            page=settings.page_listen,
         )
         stop = stop_asked()
         host, port = await server.start(listen_address(settings), read_tls(settings))
+        page_address = parse_address(settings.page_listen)
+        if page_address is not None:
+            page_address = await people.start(page_address, read_page_tls(settings))
         for listener in health:
             await listener.start()
-        log.info(Event.DAEMON_STARTED, version=__version__, listen=f"{host}:{port}", signed=signer is not None)
+        log.info(
+            Event.DAEMON_STARTED,
+            version=__version__,
+            listen=f"{host}:{port}",
+            page=settings.page_listen,
+            signed=signer is not None,
+        )
         notify("READY=1")
         running: list[asyncio.Task[NoReturn]] = [asyncio.create_task(election.run())]
         if address := advertised(settings, port=port):
@@ -193,6 +209,7 @@ async def run(settings: Settings, log: Log) -> None:
                 namespace=settings.lease_namespace,
                 service=settings.service,
                 address=address,
+                page_port=page_address.port if page_address else None,
                 leads=leadership.leads,
                 log=log,
             )
@@ -206,6 +223,7 @@ async def run(settings: Settings, log: Log) -> None:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await server.close()
+            await people.close()
             if await leadership.close():
                 await election.release()  # else another replica waits until nothing can be under way
             for listener in health:

@@ -12,8 +12,8 @@ import msgspec
 from central.ask.model import PartitionPolicy, Policy
 from central.assignment.networks import parse_vf_network
 from central.controllers.signer import Signer, load_signer
-from central.extender.server import server_tls
 from central.fit.workload import PodKind, parse_workload
+from central.http.server import server_tls
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level
@@ -25,15 +25,16 @@ CONFIG: Final = Path("/etc/lading/central.toml")
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     listen: Annotated[str, Setting("address and port for kube-scheduler's requests")] = "127.0.0.1:8080"
-    tls_certificate: Annotated[str, Setting("PEM file; empty: plain HTTP")] = ""
+    page_listen: Annotated[
+        str, Setting("address and port for what people read: the page, and what kubectl lading asks; empty: none")
+    ] = "127.0.0.1:8081"
+    tls_certificate: Annotated[str, Setting("PEM file, for both addresses; empty: plain HTTP")] = ""
     tls_key: Annotated[str, Setting("PEM file of its private key")] = ""
     tls_client_ca: Annotated[str, Setting("PEM file: callers need a certificate that it signed")] = ""
     tls_client_names: Annotated[
         tuple[str, ...], Setting("common names of certificates that may call the verbs; empty: all that tls_client_ca signed")
     ] = ()
-    tls_readers: Annotated[
-        bool, Setting("with tls_client_ca: the page and what kubectl lading reads need no certificate; verbs always do")
-    ] = False
+    tls_readers: Annotated[bool, Setting("with tls_client_ca: clients of page_listen need no certificate")] = False
     kubeconfig: Annotated[str, Setting("kubeconfig file; empty: in-cluster service account")] = ""
     signing_key: Annotated[str, Setting("PEM file of the Ed25519 key that signs assignments; empty: they are not signed")] = ""
     key_id: Annotated[str, Setting("name of signing_key in the nodes' [keys]")] = "k1"
@@ -66,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     advertise: Annotated[str, Setting("this replica's IP address for service; empty: POD_IP of the environment")] = ""
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty: none")] = "127.0.0.1:9442"
     probes: Annotated[str, Setting("address and port of /healthz and /readyz alone, for kubelet; empty: only at metrics")] = ""
-    page: Annotated[bool, Setting("the page of the cluster at /, and GET /v1/cluster")] = True
+    page: Annotated[bool, Setting("the page of the cluster at / of page_listen, and GET /v1/cluster")] = True
     otlp_endpoint: Annotated[
         str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
     ] = ""
@@ -81,6 +82,7 @@ def check(settings: Settings) -> None:
     """Check what only several settings together, or the files that they name, can show. Raise ConfigError."""
     if parse_address(settings.listen) is None:
         raise ConfigError("listen is empty", hint="listen = 127.0.0.1:8080")
+    parse_address(settings.page_listen)
     parse_address(settings.metrics)
     parse_address(settings.probes)
     advertised(settings, port=1)
@@ -132,9 +134,13 @@ def read_prior(settings: Settings) -> dict[PodKind, float] | None:
 
 
 def read_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context; None: plain HTTP. Raise ConfigError."""
-    files = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
-    return server_tls(*files, readers=settings.tls_readers)
+    """Return the TLS context for kube-scheduler; None: plain HTTP. Raise ConfigError."""
+    return server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+
+
+def read_page_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context for people; None: plain HTTP. Raise ConfigError."""
+    return server_tls(settings.tls_certificate, settings.tls_key, "" if settings.tls_readers else settings.tls_client_ca)
 
 
 def read_signer(settings: Settings) -> Signer | None:

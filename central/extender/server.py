@@ -1,19 +1,18 @@
-"""The extender's verbs over HTTP/1.1, and what people ask: `POST /filter /prioritize /bind /preempt`, `GET /v1/why/<ns>/<pod>`,
-and central.page where there is one.
+"""Answer the extender's verbs over HTTP/1.1: `POST /filter /prioritize /bind /preempt`, and nothing else.
 
 Input: requests. Output: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
 That is meant while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
 Refuses: a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413),
-not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503).
+not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503); the paths that people read, with the
+address that has them (421).
 
-The pod of a request only names a pod: central decides by the pod that its watch shows (central.state.seen). With a client CA a
-verb needs a certificate for one of the allowed names (403), before its body is read: a caller of `bind` decides where the pods
-of the whole cluster go.
+The pod of a request only names a pod: central decides by the pod that its watch shows (central.state.seen). With allowed names
+a verb needs a certificate for one of them (403), before its body is read: a caller of `bind` decides where the pods of the
+whole cluster go.
 """
 
 import asyncio
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
@@ -23,7 +22,6 @@ from aiohttp import web
 
 from central.ask.pod import Pod
 from central.ask.reasons import OfBinding
-from central.extender.connections import Listener
 from central.extender.wire import (
     BindArgs,
     BindResult,
@@ -35,9 +33,8 @@ from central.extender.wire import (
     name_nodes,
     name_winner,
 )
-from central.page.routes import Page, refuse_name
+from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
 from central.scheduling.verdicts import Filtered
-from lading.errors import ConfigError
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Span, Tracing
@@ -46,13 +43,9 @@ from lading.vocabulary import PodUid
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
 MAX_BODIES: Final = 2 * MAX_BODY  # of all requests together
 BODY_S: Final = 10.0
-STOP_S: Final = 15.0  # for answers that are under way when central stops; a pod has 30 s to end
-_JSON: Final = "application/json"
-_SPAN: Final = web.RequestKey("span", Span)
 
 T = TypeVar("T")
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _BadBodyError(Exception):
@@ -85,12 +78,6 @@ class Verbs(Protocol):
     async def bind(self, uid: PodUid, node: str) -> str:
         """Bind a pod. Return an empty text, or the reason for a refusal."""
 
-    async def why(self, namespace: str, name: str) -> bytes | None:
-        """Return JSON; None for a pod that is not known."""
-
-    def reckoning(self) -> bytes:
-        """Return JSON of central.scheduling.configuration."""
-
 
 class ExtenderServer:
     """The HTTP server. `leads` is called for every verb: nothing is decided between two calls of it."""
@@ -100,40 +87,31 @@ class ExtenderServer:
         verbs: Verbs,
         *,
         leads: Callable[[], bool],
-        answered: Callable[[str, int, float], None],
+        answered: Answered,
         log: Log,
-        page: Page | None = None,
         tracing: Tracing = OFF,
         callers: Collection[str] = (),
+        page: str = "",
     ) -> None:
-        """Create the server. `answered` is called with verb, status and seconds of each request, except for those of the page,
-        which mostly wait. `callers`: with TLS and a client CA, the common names that may call the verbs; empty: every
-        certificate of the CA."""
+        """Create the server. `answered` is called with verb, status and seconds of each request. `callers`: the common names of
+        client certificates that may call the verbs; empty: every client that may connect. `page`: the address of what people
+        read, for those who look for it here; empty: it is not served."""
         self._callers = frozenset(callers)
-        self._checked = False  # whether callers need a certificate
+        self._page = page
         self._bodies = 0  # bytes, as announced by requests whose body is being read
-        self._listener: Listener | None = None
-        self._tracing = tracing
         self._verbs = verbs
-        self._answered = answered
         self._leads = leads
         self._log = log
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._count])
-        for verb, handler in (
+        self._http = HttpServer(answered=answered, tracing=tracing, max_body=MAX_BODY)
+        for verb, answer in (
             ("filter", self._filter),
             ("prioritize", self._prioritize),
             ("bind", self._bind),
             ("preempt", self._preempt),
         ):
-            app.router.add_post(f"/{verb}", self._by_leader(verb, handler))
-        app.router.add_get("/v1/why/{namespace}/{name}", self._by_leader("why", self._why))
-        app.router.add_get("/v1/reckoning", self._by_leader("reckoning", self._reckoning))
-        self._page = page
-        if page is not None:
-            page.add_routes(app.router)
-        self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=75.0, shutdown_timeout=STOP_S, auto_decompress=False, lingering_time=0.0
-        )
+            self._http.router.add_post(f"/{verb}", self._http.measured(verb, self._by_leader(answer)))
+        for path in ("/", "/v1/{path:.*}"):
+            self._http.router.add_get(path, self._refuse_reader)
         self._args = msgspec.json.Decoder(ExtenderArgs)
         self._bind_args = msgspec.json.Decoder(BindArgs)
         self._preempt_args = msgspec.json.Decoder(PreemptArgs)
@@ -141,71 +119,46 @@ class ExtenderServer:
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
         """Listen. Return the address, with the real port in place of 0. Raises HostError."""
-        await self._runner.setup()
-        assert self._runner.server is not None  # noqa: S101  setup made it
-        self._checked = tls is not None and tls.verify_mode is not ssl.CERT_NONE
-        self._listener = Listener(self._runner.server, tls)
-        return self._listener.start(address)
+        return await self._http.start(address, tls)
 
     async def close(self) -> None:
-        if self._page is not None:
-            self._page.stop()
-        if self._listener is not None:
-            await self._listener.close()
-        await self._runner.cleanup()
+        await self._http.close()
 
-    @web.middleware
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        assert self._listener is not None  # noqa: S101  a request came through it
-        with self._listener.busy(request.protocol):
-            return await handler(request)
+    async def _refuse_reader(self, request: web.Request) -> web.StreamResponse:
+        """Answer what people read, which this port served once; as JSON, for a `kubectl lading` that asks here."""
+        where = f"are at {self._page} (page_listen)" if self._page else "are not served: page_listen is empty"
+        message = f"this port answers kube-scheduler alone: the page and what kubectl lading asks {where}"
+        return web.json_response({"message": message}, status=421)
 
-    def _by_leader(self, verb: str, answer: Answer) -> Handler:
+    def _by_leader(self, answer: Answer) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            began, status = time.perf_counter(), 500
-            with self._tracing.begin(verb, parent=request.headers.get("traceparent", "")) as span:
-                request[_SPAN] = span
-                try:
-                    response = await self._handle(request, answer)
-                    status = response.status
-                except web.HTTPException as e:  # aiohttp's own: a body over MAX_BODY
-                    status = e.status
-                    raise
-                finally:
-                    span.note(http_response_status__code=str(status))
-                    self._answered(verb, status, time.perf_counter() - began)
-            return response
+            if not self._may_ask(request):
+                return _closing(403, "a client certificate for one of tls_client_names is required\n")
+            try:
+                body = await self._read(request)
+                self._check_leads()
+                return body if isinstance(body, web.Response) else await answer(request, body)
+            except _NotLeadingError:
+                return _closing(503, NOT_LEADING)
+            except _BadBodyError as e:
+                self._log.warning(Event.REQUEST_MALFORMED, printable(str(e)), path=request.path)
+                return web.Response(status=400, text=f"{printable(str(e))}\n")
 
         return handle
-
-    async def _handle(self, request: web.Request, answer: Answer) -> web.StreamResponse:
-        if request.method == "POST" and not self._may_ask(request):
-            return _closing(403, "a client certificate for one of tls_client_names is required\n")
-        try:
-            body = await self._read(request)
-            self._check_leads()
-            return body if isinstance(body, web.Response) else await answer(request, body)
-        except _NotLeadingError:
-            return _closing(503, "not the leader\n")
-        except _BadBodyError as e:
-            self._log.warning(Event.REQUEST_MALFORMED, printable(str(e)), path=request.path)
-            return web.Response(status=400, text=f"{printable(str(e))}\n")
 
     def _check_leads(self) -> None:
         if not self._leads():
             raise _NotLeadingError
 
     def _may_ask(self, request: web.Request) -> bool:
-        if not self._checked:
+        if not self._callers:
             return True
         certificate = request.get_extra_info("peercert") or {}
         names = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
-        return bool(names & self._callers if self._callers else certificate)
+        return bool(names & self._callers)
 
     async def _read(self, request: web.Request) -> bytes | web.Response:
         """Return the body, or the answer that refuses it."""
-        if request.method != "POST":
-            return b""
         length = request.content_length
         if length is None:
             return _closing(411, "Content-Length is missing\n")
@@ -229,7 +182,7 @@ class ExtenderServer:
 
     async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
-        _note_pod(request[_SPAN], args.Pod)
+        _note_pod(request[SPAN], args.Pod)
         with _names_read(args) as names:
             if names is None:
                 return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
@@ -242,7 +195,7 @@ class ExtenderServer:
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
-        _note_pod(request[_SPAN], args.Pod)
+        _note_pod(request[SPAN], args.Pod)
         with _names_read(args) as names:
             pod = await self._find(args.Pod)
             winner = None
@@ -250,13 +203,13 @@ class ExtenderServer:
                 await self._verbs.prepare_prioritize(pod)
                 self._check_leads()
                 winner = self._verbs.prioritize(pod, names)
-            request[_SPAN].note(k8s_node_name=winner or "")
+            request[SPAN].note(k8s_node_name=winner or "")
             return self._json(name_winner(winner))
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)
         error = await self._verbs.bind(PodUid(args.PodUID), args.Node)
-        request[_SPAN].note(
+        request[SPAN].note(
             k8s_namespace_name=args.PodNamespace,
             k8s_pod_name=args.PodName,
             k8s_pod_uid=args.PodUID,
@@ -267,7 +220,7 @@ class ExtenderServer:
 
     async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._preempt_args, body)
-        _note_pod(request[_SPAN], args.Pod)
+        _note_pod(request[SPAN], args.Pod)
         pod = await self._find(args.Pod)
         said = args.NodeNameToMetaVictims or {}
         victims = {name: [PodUid(one.UID) for one in gone.Pods or ()] for name, gone in said.items()}
@@ -275,19 +228,8 @@ class ExtenderServer:
         self._check_leads()
         return self._json(PreemptResult(NodeNameToMetaVictims={name: said[name] for name in suffice}))
 
-    async def _why(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        if refused := refuse_name(request):
-            return refused
-        answer = await self._verbs.why(request.match_info["namespace"], request.match_info["name"])
-        if answer is None:
-            return web.Response(status=404, text="no such pod asks for devices\n")
-        return web.Response(body=answer, content_type=_JSON)
-
-    async def _reckoning(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        return refuse_name(request) or web.Response(body=self._verbs.reckoning(), content_type=_JSON)
-
     def _json(self, value: object) -> web.Response:
-        return web.Response(body=self._encode(value), content_type=_JSON)
+        return web.Response(body=self._encode(value), content_type=JSON)
 
 
 def _closing(status: int, text: str) -> web.Response:
@@ -321,22 +263,3 @@ def _as_it_came(value: object) -> msgspec.Raw:
     if isinstance(value, Names):
         return value.raw
     raise TypeError(f"no JSON for {type(value).__name__}")
-
-
-def server_tls(certificate: str, key: str, client_ca: str, *, readers: bool = False) -> ssl.SSLContext | None:
-    """Return the TLS context; None without a certificate: plain HTTP, for a scheduler in the same pod. Raise ConfigError for
-    files that are not valid. `readers`: a client without a certificate may connect, for reading only."""
-    if not certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as e:  # ssl's errors too
-        raise ConfigError(f"cannot load tls_certificate {certificate} with tls_key {key}: {e.strerror or e}") from e
-    if client_ca:
-        try:
-            context.load_verify_locations(client_ca)
-        except OSError as e:
-            raise ConfigError(f"cannot load tls_client_ca {client_ca}: {e.strerror or e}") from e
-        context.verify_mode = ssl.CERT_OPTIONAL if readers else ssl.CERT_REQUIRED
-    return context

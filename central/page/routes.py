@@ -21,6 +21,7 @@ from typing import Final
 
 from aiohttp import web
 
+from central.http.server import NOT_LEADING
 from central.page.files import HEADERS, INDEX, STANDBY, File, read_files, takes, takes_gzip
 from central.page.live import EVERY_S, Live
 
@@ -30,7 +31,6 @@ PLAIN_AT_ONCE: Final = 4  # a client without gzip gets all of it in parts: nothi
 _PART: Final = 1 << 18  # bytes that are packed in one go, on a thread: zlib lets the loop run meanwhile
 _GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip's frame
 _LEVEL: Final = 4
-_NOT_THE_LEADER: Final = "not the leader\n"
 
 
 class Page:
@@ -73,13 +73,13 @@ class Page:
             return refused
         live, after = self._live(), request.query.get("after")
         if live is None:
-            return _refusal(503, _NOT_THE_LEADER, close=True)
+            return refusal(503, NOT_LEADING, close=True)
         await live.catch_up()
         if after is None or live.revision != after or request.query.get("wait") == "0":
             return await self._answer(request, live, after)
         with self._watching() as granted:
             if not granted:
-                return _refusal(503, "too many watchers\n")
+                return refusal(503, "too many watchers\n")
             return await self._wait(request, after)
 
     async def _answer(self, request: web.Request, live: Live, after: str | None) -> web.StreamResponse:
@@ -129,7 +129,7 @@ class Page:
                 await asyncio.wait_for(self._stopped.wait(), EVERY_S)
             live = self._live()
             if live is None or self._stopped.is_set():
-                return _refusal(503, _NOT_THE_LEADER, close=True)
+                return refusal(503, NOT_LEADING, close=True)
             await live.catch_up()
             gone = request.transport is None or request.transport.is_closing()
             if live.revision != after or gone or time.monotonic() >= until:
@@ -156,7 +156,7 @@ def refuse_name(request: web.Request) -> web.Response | None:
     """Return a refusal, or None for a request that may be answered."""
     if not _is_loopback(request.remote or "") or _is_ours(request.host):
         return None
-    return _refusal(421, "use an IP address or localhost as the host name\n")
+    return refusal(421, "use an IP address or localhost as the host name\n")
 
 
 def _is_loopback(peer: str) -> bool:
@@ -178,7 +178,7 @@ def _is_ours(host: str) -> bool:
     return True
 
 
-def _refusal(status: int, text: str, *, close: bool = False) -> web.Response:
+def refusal(status: int, text: str, *, close: bool = False) -> web.Response:
     response = web.Response(status=status, text=text, headers=HEADERS | ({"Retry-After": "5"} if status == 503 else {}))
     if close:
         response.force_close()

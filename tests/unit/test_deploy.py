@@ -18,6 +18,7 @@ from central.assignment.networks import parse_vf_network
 from central.daemon import announce
 from central.daemon.certificates import CENTRAL, SCHEDULER, render_secrets
 from central.daemon.settings import Settings, listen_address
+from kubectl_lading.central import DEFAULT_PORT, PORT
 from kubectl_lading.installation import control_checks
 from lading import __version__, nodedevices, vocabulary
 from lading.health import parse_address
@@ -133,12 +134,16 @@ def test_a_deployment_is_restricted_spread_and_never_wholly_evicted(name: str) -
 def test_ports_and_paths_are_those_of_the_settings() -> None:
     (container,) = pod_spec("lading-central")["containers"]
     service, scraped = find("Service", "lading-central"), find("Service", "lading-central-metrics")
-    listen, metrics, probes = listen_address(settings()), parse_address(settings().metrics), parse_address(settings().probes)
+    addresses = (settings().page_listen, settings().metrics, settings().probes)
+    listen, (page, metrics, probes) = listen_address(settings()), map(parse_address, addresses)
+    assert page is not None
     assert metrics is not None
     assert probes is not None
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"extender": listen.port, "metrics": metrics.port, "probes": probes.port}
-    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [(announce.PORT, listen.port)]
+    assert ports == {"extender": listen.port, PORT: page.port, "metrics": metrics.port, "probes": probes.port}
+    named = [(port["name"], port["port"]) for port in service["spec"]["ports"]]
+    assert named == [(announce.PORT, listen.port), (announce.PAGE_PORT, page.port)]
+    assert (announce.PAGE_PORT, page.port) == (PORT, DEFAULT_PORT)
     assert [(port["targetPort"], port["port"]) for port in scraped["spec"]["ports"]] == [("metrics", metrics.port)]
     urls = {extender["urlPrefix"] for extender in scheduler_config()["extenders"]}
     assert urls == {f"https://lading-central.lading-system.svc:{listen.port}"}
@@ -147,7 +152,7 @@ def test_ports_and_paths_are_those_of_the_settings() -> None:
     assert {Path(container["args"][1]), *(file.parent for file in files)} == mounts
 
 
-def test_no_pod_reaches_the_port_of_the_probes_and_none_reaches_another_without_being_named() -> None:
+def test_no_pod_reaches_the_ports_of_the_probes_and_the_page_and_none_reaches_another_without_being_named() -> None:
     (container,) = pod_spec("lading-central")["containers"]
     probes = [container[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")]
     rules = find("NetworkPolicy", "lading-central")["spec"]["ingress"]

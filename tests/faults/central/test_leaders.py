@@ -69,6 +69,7 @@ async def central(folder: Path, server: FakeKubeServer, name: str) -> AsyncItera
         "kubeconfig": server.write_kubeconfig(folder / "kubeconfig"),
         "config": folder / "none.toml",
         "listen": f"127.0.0.1:{port}",
+        "page-listen": "",
         "metrics": "",
         "identity": name,
         "lease-namespace": NAMESPACE,

@@ -20,8 +20,8 @@ WHY = {"namespace": "team", "name": "p", "uid": "u", "state": "pending", "asks":
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/sys/leases/lading-central"
 LED = {"spec": {"holderIdentity": "lading-central-x_6b1f0a52-0000-0000-0000-000000000000"}}  # as central.daemon.lease writes it
 POD = "/api/v1/namespaces/sys/pods/lading-central-x"
-PORTS = [{"containerPort": 9442, "name": "metrics"}, {"containerPort": 8081, "name": "extender"}]
-PATH = "/api/v1/namespaces/sys/pods/{}:lading-central-x:8081/proxy/v1/why/team/p"
+PORTS = [{"containerPort": 8080, "name": "extender"}, {"containerPort": 8090, "name": "page"}]
+PATH = "/api/v1/namespaces/sys/pods/{}:lading-central-x:8090/proxy/v1/why/team/p"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -155,7 +155,7 @@ def test_a_replica_that_does_not_lead_says_so(tmp_path: Path) -> None:
     assert "lead" in said.why
 
 
-@pytest.mark.parametrize("url", ["central:8080", "ftp://x", "http://", "http://c:port", "http://c:99999"])
+@pytest.mark.parametrize("url", ["central:8081", "ftp://x", "http://", "http://c:port", "http://c:99999"])
 def test_what_is_no_url(tmp_path: Path, url: str) -> None:
     config = write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1")
 

@@ -77,7 +77,12 @@ def test_a_failure_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("host", "family"), [("10.0.0.7", "IPv4"), ("fd00::7", "IPv6")])
 def test_the_slice_belongs_to_the_service(host: str, family: str) -> None:
-    body = render_slice("ns", "central", Address(host, 8080))
+    body = render_slice("ns", "central", Address(host, 8080), 8081)
     assert body["addressType"] == family
     assert body["endpoints"] == [{"addresses": [host], "conditions": {"ready": True}}]
     assert body["metadata"]["labels"]["kubernetes.io/service-name"] == "central"  # type: ignore[index]
+    assert body["ports"] == [
+        {"name": "extender", "port": 8080, "protocol": "TCP"},
+        {"name": "page", "port": 8081, "protocol": "TCP"},
+    ]
+    assert len(render_slice("ns", "central", Address(host, 8080))["ports"]) == 1  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from central.daemon.certificates import CENTRAL, SCHEDULER
-from central.extender.server import server_tls
+from central.http.server import server_tls
 from central.main import main
 
 

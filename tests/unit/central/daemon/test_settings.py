@@ -1,14 +1,16 @@
 """Settings that contradict one another, or name files that are none."""
 
+import ssl
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from central.daemon.settings import Settings, check, listen_address, read_prior, read_signer
+from central.daemon.settings import Settings, check, listen_address, read_page_tls, read_prior, read_signer, read_tls
 from central.fit.workload import PodKind, parse_workload
 from central.main import main
 from lading.errors import ConfigError
+from simnode.pki import Authority
 
 
 def test_the_defaults_are_sound() -> None:
@@ -22,6 +24,7 @@ def test_the_defaults_are_sound() -> None:
     [
         ("listen", ""),
         ("listen", "nowhere"),
+        ("page_listen", "nowhere"),
         ("metrics", "nowhere"),
         ("tls_certificate", "/no/such.pem"),
         ("tls_key", "/no/such.pem"),
@@ -39,6 +42,19 @@ def test_tls_files_are_read_by_the_check(tmp_path: Path) -> None:
     none.write_text("x")
     with pytest.raises(ConfigError, match=str(none)):
         check(Settings(tls_certificate=str(none), tls_key=str(none)))
+
+
+@pytest.mark.parametrize(("readers", "mode"), [(False, ssl.CERT_REQUIRED), (True, ssl.CERT_NONE)])
+def test_who_needs_a_certificate(tmp_path: Path, readers: bool, mode: ssl.VerifyMode) -> None:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.sign("central", "central", addresses=["127.0.0.1"])
+    files = {"tls_certificate": str(pair.certificate), "tls_key": str(pair.key), "tls_client_ca": str(authority.certificate)}
+    settings = msgspec.structs.replace(Settings(tls_readers=readers), **files)
+    check(settings)
+    tls, page_tls = read_tls(settings), read_page_tls(settings)
+    assert tls is not None
+    assert page_tls is not None
+    assert (tls.verify_mode, page_tls.verify_mode) == (ssl.CERT_REQUIRED, mode)
 
 
 def test_the_name_in_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from central.ask.model import Policy
 from central.ask.pod import Pod
 from central.ask.reasons import OfBinding
-from central.extender import connections
 from central.extender import server as module
-from central.extender.server import ExtenderServer, server_tls
-from central.scheduling.configuration import Reckoning, reckoning_of
+from central.extender.server import ExtenderServer
+from central.http import connections
+from central.http.server import server_tls
 from central.scheduling.verdicts import Filtered
 from lading.errors import ConfigError, HostError
 from lading.health import Address
@@ -60,12 +59,6 @@ class Verbs:
         self.bound = uid, node
         return "its devices are gone" if node == "n9" else ""
 
-    async def why(self, namespace: str, name: str) -> bytes | None:
-        return b'{"name":"a"}' if (namespace, name) == ("default", "a") else None
-
-    def reckoning(self) -> bytes:
-        return msgspec.json.encode(reckoning_of(self.world.scheduler))
-
 
 class Http:
     def __init__(self, session: aiohttp.ClientSession, url: str, verbs: Verbs) -> None:
@@ -84,7 +77,7 @@ class Http:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Http]:
+async def serving(page: str = "") -> AsyncIterator[Http]:
     verbs = Verbs()
     for name in ("n1", "n2"):
         verbs.world.node(name, 1)
@@ -94,7 +87,7 @@ async def serving() -> AsyncIterator[Http]:
         one.answered.append((verb, status))
 
     records = Records()
-    server = ExtenderServer(verbs, leads=lambda: one.leads, answered=answered, log=records.log)
+    server = ExtenderServer(verbs, leads=lambda: one.leads, answered=answered, log=records.log, page=page)
     host, port = await server.start(Address("127.0.0.1", 0), None)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
@@ -105,9 +98,9 @@ async def serving() -> AsyncIterator[Http]:
         await server.close()
 
 
-def play(story: Callable[[Http], Coroutine[Any, Any, None]]) -> None:
+def play(story: Callable[[Http], Coroutine[Any, Any, None]], *, page: str = "") -> None:
     async def whole() -> None:
-        async with serving() as one:
+        async with serving(page) as one:
             await story(one)
 
     asyncio.run(whole())
@@ -226,22 +219,15 @@ def test_no_names_are_a_wrong_configuration() -> None:
     play(story)
 
 
-def test_why() -> None:
+@pytest.mark.parametrize("path", ["", "v1/cluster", "v1/reckoning", "v1/why/default/a"])
+@pytest.mark.parametrize(("page", "named"), [("127.0.0.1:8081", "127.0.0.1:8081 (page_listen)"), ("", "page_listen is empty")])
+def test_what_people_read_is_not_here_and_the_answer_says_where(path: str, page: str, named: str) -> None:
     async def story(one: Http) -> None:
-        for name, status in (("a", 200), ("b", 404)):
-            async with one.session.get(f"{one.url}/v1/why/default/{name}") as answer:
-                assert answer.status == status
+        async with one.session.get(f"{one.url}/{path}") as answer:
+            assert answer.status == 421
+            assert named in (await answer.json())["message"]
 
-    play(story)
-
-
-def test_what_it_decides_by() -> None:
-    async def story(one: Http) -> None:
-        async with one.session.get(f"{one.url}/v1/reckoning") as answer:
-            assert answer.status == 200
-            assert msgspec.json.decode(await answer.read(), type=Reckoning).policy is Policy.BINPACK
-
-    play(story)
+    play(story, page=page)
 
 
 # What is no request of the protocol
@@ -352,8 +338,6 @@ def test_who_does_not_lead_decides_nothing() -> None:
         one.leads = False
         for verb in ("filter", "prioritize", "bind", "preempt"):
             assert (await one.post(verb, golden(verb)))[0] == 503
-        async with one.session.get(f"{one.url}/v1/why/default/a") as answer:
-            assert answer.status == 503
         assert len(one.verbs.world.pending) == 0
 
     play(story)
@@ -415,31 +399,27 @@ def test_tls_files_that_are_none(authority: Authority, tmp_path: Path) -> None:
             server_tls(*files)
 
 
-@pytest.mark.parametrize(("client", "status"), [("scheduler", 200), ("intruder", 403), ("", 403)])
-def test_a_verb_needs_a_certificate_with_an_allowed_name_and_reading_needs_none(
-    authority: Authority, client: str, status: int
-) -> None:
+@pytest.mark.parametrize(("client", "status"), [("scheduler", 200), ("intruder", 403)])
+def test_a_verb_needs_a_certificate_with_an_allowed_name(authority: Authority, client: str, status: int) -> None:
     pair = authority.sign(f"central-{client}", "central", addresses=["127.0.0.1"])
     context = ssl.create_default_context(cafile=str(authority.certificate))
-    if client:
-        mine = authority.sign(f"as-{client}", client)
-        context.load_cert_chain(mine.certificate, mine.key)
+    mine = authority.sign(f"as-{client}", client)
+    context.load_cert_chain(mine.certificate, mine.key)
 
-    async def story() -> tuple[int, int]:
+    async def story() -> int:
         server = ExtenderServer(Verbs(), leads=lambda: True, answered=lambda *_: None, log=Records().log, callers=["scheduler"])
-        tls = server_tls(str(pair.certificate), str(pair.key), str(authority.certificate), readers=True)
+        tls = server_tls(str(pair.certificate), str(pair.key), str(authority.certificate))
         host, port = await server.start(Address("127.0.0.1", 0), tls)
-        url = f"https://{host}:{port}"
         try:
-            async with aiohttp.ClientSession() as session:
-                async with session.post(f"{url}/bind", data=golden("bind"), ssl=context) as bound:
-                    pass
-                async with session.get(f"{url}/v1/reckoning", ssl=context) as read:
-                    return bound.status, read.status
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"https://{host}:{port}/bind", data=golden("bind"), ssl=context) as bound,
+            ):
+                return bound.status
         finally:
             await server.close()
 
-    assert asyncio.run(story()) == (status, 200)
+    assert asyncio.run(story()) == status
 
 
 # By what the watch shows

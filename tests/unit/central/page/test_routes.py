@@ -8,17 +8,29 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
-from central.extender.server import ExtenderServer
+from central.ask.model import Policy
 from central.page import routes
 from central.page.files import STATIC
 from central.page.live import EVERY_S, Live
 from central.page.routes import Page
+from central.page.server import PageServer
+from central.scheduling.configuration import Reckoning, reckoning_of
 from lading.health import Address
-from tests.fakes.records import Records
-from tests.unit.central.extender.test_server import Verbs
 from tests.unit.central.page.shown import Shown, names
+
+
+class Answers:
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    async def why(self, namespace: str, name: str) -> bytes | None:
+        return b'{"name":"a"}' if (namespace, name) == ("default", "a") else None
+
+    def reckoning(self) -> bytes:
+        return msgspec.json.encode(reckoning_of(self._shown.world.scheduler))
 
 
 class Http:
@@ -28,6 +40,7 @@ class Http:
         self.shown = shown
         self.page = page
         self.live: Live | None = shown.live
+        self.answered: list[tuple[str, int]] = []
 
     async def get(self, path: str, **headers: str) -> tuple[int, aiohttp.ClientResponse, bytes]:
         sent = {key.replace("_", "-"): value for key, value in headers.items()}
@@ -53,8 +66,11 @@ async def serving() -> AsyncIterator[Http]:
         shown.world.node(name, 1)
     one: Http
     page = Page(lambda: one.live)
-    server = ExtenderServer(
-        Verbs(), leads=lambda: True, answered=lambda verb, status, seconds: None, log=Records().log, page=page
+    server = PageServer(
+        Answers(shown),
+        leads=lambda: one.live is not None,
+        answered=lambda name, status, seconds: one.answered.append((name, status)),
+        page=page,
     )
     host, port = await server.start(Address("127.0.0.1", 0), None)
     try:
@@ -185,10 +201,36 @@ def test_who_waits_is_told_anew_though_nothing_else_is_new() -> None:
     play(story)
 
 
+def test_why_a_pod_waits() -> None:
+    async def story(one: Http) -> None:
+        for name, status in (("a", 200), ("b", 404)):
+            assert (await one.get(f"/v1/why/default/{name}"))[0] == status
+        assert one.answered == [("why", 200), ("why", 404)]
+
+    play(story)
+
+
+def test_what_central_decides_by() -> None:
+    async def story(one: Http) -> None:
+        status, _, body = await one.get("/v1/reckoning")
+        assert (status, msgspec.json.decode(body, type=Reckoning).policy) == (200, Policy.BINPACK)
+
+    play(story)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
+def test_no_verb_of_the_extender_is_here(verb: str) -> None:
+    async def story(one: Http) -> None:
+        async with one.session.post(f"{one.url}/{verb}", json={}) as answer:
+            assert answer.status == 404
+
+    play(story)
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD"])
 def test_nothing_but_get(method: str) -> None:
     async def story(one: Http) -> None:
-        for path in ("/", "/main.js", "/v1/cluster"):
+        for path in ("/", "/main.js", "/v1/cluster", "/v1/why/default/a", "/v1/reckoning"):
             async with one.session.request(method, f"{one.url}{path}") as answer:
                 assert answer.status == 405
 
@@ -253,8 +295,9 @@ def test_a_replica_that_stands_by() -> None:
         status, answer, body = await one.get("/")
         assert (status, answer.content_type, answer.headers["Connection"]) == (503, "text/html", "close")
         assert body == (STATIC / "standby.html").read_bytes()
-        status, answer, _ = await one.get("/v1/cluster")
-        assert (status, answer.headers["Connection"]) == (503, "close")
+        for path in ("/v1/cluster", "/v1/why/default/a", "/v1/reckoning"):
+            status, answer, _ = await one.get(path)
+            assert (status, answer.headers["Connection"]) == (503, "close")
         assert (await one.get("/style.css"))[0] == 200
 
     play(story)

@@ -23,7 +23,7 @@ from tests.fakes.kubectl_lading import Cli
 from tests.fakes.small_cluster import NOW, uid_of
 
 CANARY = "c4n4ry-hunter2"
-CENTRAL_API = f"/api/v1/namespaces/{NAMESPACE}/pods/http:{LEADER}:8080/proxy"
+CENTRAL_API = f"/api/v1/namespaces/{NAMESPACE}/pods/http:{LEADER}:8081/proxy"
 
 
 def hide(cluster: InstalledCluster) -> None:

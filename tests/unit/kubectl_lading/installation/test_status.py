@@ -141,7 +141,7 @@ def test_a_metrics_port_in_place_of_central_is_an_unusable_flag(cli: Cli) -> Non
         for words in (("status",), ("defrag",), ("simulate", "-f", "-")):
             done = cli.run(*words, "--central", url)
             assert (done.exit_code, done.stdout) == (2, "")
-            assert "http://127.0.0.1:8080" in done.stderr
+            assert "http://127.0.0.1:8081" in done.stderr
 
 
 def test_replicas_that_may_not_be_asked_are_not_needed(cluster: InstalledCluster, cli: Cli) -> None:

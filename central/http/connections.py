@@ -1,4 +1,4 @@
-"""Limit the connections of the extender: how many may be open, and how long a request may take to arrive.
+"""Limit the connections of an HTTP server: how many may be open, and how long a request may take to arrive.
 
 Input: an address, a factory of protocols. Output: each accepted connection with its protocol. A connection is *waiting* until
 a request's head has arrived, and again after each answer. Beyond MAX_WAITING the connection that has waited longest is closed
