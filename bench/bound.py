@@ -25,9 +25,9 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from central.simulate.cluster import Floats
-from central.simulate.trace import FULL, PERCENT, Trace, TracePod
 from lading.errors import HostError
+from simulate.cluster import Floats
+from simulate.trace import FULL, PERCENT, Trace, TracePod
 
 _SIZES: Final = (2, 4, 8)  # cards of pods of which a node has room for a limited number only
 _SCALE: Final = 1000.0  # cores instead of milli, GiB instead of MiB: values of similar magnitude

@@ -26,17 +26,17 @@ from central.fit.fit import fit
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom, PodRecord
 from central.scheduling.scheduler import Reservation, Scheduler
-from central.simulate.arrivals import draw_arrivals, run_order
-from central.simulate.cluster import Cluster
-from central.simulate.objects import card_of
-from central.simulate.product import forecast_of, read_pod, start_ledger
-from central.simulate.replay import replay
-from central.simulate.trace import Trace
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import Metadata, NodeDevices, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import FILES, read_status
+from simulate.arrivals import draw_arrivals, run_order
+from simulate.cluster import Cluster
+from simulate.objects import card_of
+from simulate.product import forecast_of, read_pod, start_ledger
+from simulate.replay import replay
+from simulate.trace import Trace
 
 SEED: Final = 42
 PODS: Final = 4000

@@ -21,11 +21,11 @@ from bench.deciding import measure_decisions, measure_replay, measure_searches
 from bench.joint import measure_joint
 from bench.placement_table import render, write_docs
 from central.ask.model import Policy
-from central.simulate.command import replay_all, write_pictures
-from central.simulate.model import AnyPolicy, Baseline, Prior
-from central.simulate.report import Report, make_reports
-from central.simulate.trace import Trace, TraceNode, read_nodes, read_pods
 from lading.errors import ConfigError, LadingError, die
+from simulate.command import replay_all, write_pictures
+from simulate.model import AnyPolicy, Baseline, Prior
+from simulate.report import Report, make_reports
+from simulate.trace import Trace, TraceNode, read_nodes, read_pods
 
 OUT: Final = Path("bench/out/placement.json")
 DOCS: Final = Path("docs/performance.md")

@@ -24,16 +24,16 @@ import yaml
 
 from bench.placement import RATIO, find_workloads
 from central.ask.model import Policy
-from central.simulate.arrivals import draw_arrivals
-from central.simulate.model import Prior
-from central.simulate.objects import NAMESPACE, render_devices, render_node, render_pod
-from central.simulate.replay import replay
-from central.simulate.trace import PERCENT, Trace, TraceNode, TracePod, read_pods
 from lading.errors import ConfigError, HostError, LadingError, die
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from simnode.control_plane import ControlPlane
 from simnode.daemons import render_flat_toml
 from simnode.scheduling import CENTRAL, SCHEDULER, SYSTEM, Replica, SigningKey, install
+from simulate.arrivals import draw_arrivals
+from simulate.model import Prior
+from simulate.objects import NAMESPACE, render_devices, render_node, render_pod
+from simulate.replay import replay
+from simulate.trace import PERCENT, Trace, TraceNode, TracePod, read_pods
 
 ASSETS: Final = "LADING_KUBE_ASSETS"
 DEPLOY: Final = Path("deploy")

@@ -29,11 +29,11 @@ from central.ask.model import Policy
 from central.fit import fragmentation
 from central.fit.workload import MASS
 from central.fit.worth import Weights
-from central.simulate.progress import Progress
-from central.simulate.replay import replay
-from central.simulate.report import difference_of
-from central.simulate.trace import Trace, read_pods
 from lading.errors import ConfigError, LadingError, die
+from simulate.progress import Progress
+from simulate.replay import replay
+from simulate.report import difference_of
+from simulate.trace import Trace, read_pods
 
 OUT: Final = Path("bench/out/weights.json")
 SHIPPED: Final = "shipped"

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import faulthandler
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,14 +20,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         if args and args[0] == "simulate":
-            # Only here, for the daemon does without it.
-            from central.simulate.command import simulate  # noqa: PLC0415
-
-            simulate(args[1:])
+            # The replay is a package above this one: it is started, not imported. -P: not from the current folder.
+            os.execv(sys.executable, [sys.executable, "-P", "-m", "simulate", *args[1:]])  # noqa: S606
         elif args and args[0] == "new-key":
             new_key(args[1:])
         elif args and args[0] == "new-certificates":
-            # Only here, for the daemon does without it.
+            # Only here: the daemon does not need it.
             from central.daemon.certificates import new_certificates  # noqa: PLC0415
 
             new_certificates(args[1:])

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 PARTS = (
-    *("central", "doctor", "hooks", "kubectl_lading", "lading", "protos", "runtimeproxy", "systemd", "deploy"),
+    *("central", "doctor", "hooks", "kubectl_lading", "lading", "protos", "runtimeproxy", "simulate", "systemd", "deploy"),
     *("pyproject.toml", "setup.py", "requirements.txt", "README.md", "LICENSE"),
 )
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")

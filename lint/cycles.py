@@ -13,7 +13,7 @@ from itertools import takewhile
 
 import grimp
 
-PACKAGES = ("doctor", "runtimeproxy", "hooks", "central", "kubectl_lading", "lading")
+PACKAGES = ("doctor", "runtimeproxy", "hooks", "central", "kubectl_lading", "simulate", "lading")
 
 
 def find_cycle(graph: grimp.ImportGraph) -> list[str]:

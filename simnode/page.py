@@ -28,8 +28,6 @@ from central.page.routes import Page
 from central.page.server import PageServer
 from central.scheduling.configuration import reckoning_of
 from central.scheduling.scheduler import Reservation, Scheduler
-from central.simulate.objects import render_devices
-from central.simulate.trace import TraceNode
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods
 from lading.health import Address
@@ -37,6 +35,8 @@ from lading.log import Level, open_log
 from lading.nodedevices import Grant, NodeDevices, Past, Status, Use
 from lading.vocabulary import ASSIGNMENT, CORDON, PREFIX, PodUid
 from simnode.reported import read_status
+from simulate.objects import render_devices
+from simulate.trace import TraceNode
 
 Json = dict[str, Any]
 

@@ -141,7 +141,7 @@ def fill_lading(root: Path, sources: Sources) -> None:
             (root / VENV / "bin" / command).write_text(SCRIPT.format(venv=VENV, module=module, function=function))
             (root / VENV / "bin" / command).chmod(0o755)
     compile_modules(
-        root, f"{VENV}/lib/python*/site-packages/[a-z]*", packages=("central", "kubectl_lading", "lading", "protos")
+        root, f"{VENV}/lib/python*/site-packages/[a-z]*", packages=("central", "kubectl_lading", "lading", "protos", "simulate")
     )
 
 

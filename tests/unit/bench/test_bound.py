@@ -3,7 +3,7 @@
 import pytest
 
 from bench.bound import compute_bound
-from central.simulate.trace import FULL, Trace, TraceNode, TracePod
+from simulate.trace import FULL, Trace, TraceNode, TracePod
 
 
 def node(name: str = "n", gpus: int = 2, cpu_milli: int = 64_000, model: str = "T4") -> TraceNode:

@@ -12,9 +12,9 @@ from bench.placement import find_workloads
 from bench.placement_real import expected_pods
 from bench.placement_table import BEGIN, END, render, render_markdown, write_docs
 from central.fit.workload import kind_of, parse_workload
-from central.simulate.product import read_pod, shape_of
 from lading.errors import ConfigError
-from tests.unit.central.simulate.small import PODS as TRACED
+from simulate.product import read_pod, shape_of
+from tests.unit.simulate.small import PODS as TRACED
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,4,T4\nb,64000,262144,2,A10\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "p,4000,4096,1,1000\nq,2000,2048,1,300\nr,1000,1024,0,0\n" * 3

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from central.ask.model import PartitionPolicy
-from central.simulate.trace import MOST, TraceNode, may_be_given, not_utf8
 from lading.errors import ConfigError
 from lading.nodedevices import KIND, Gpu, Status
+from simulate.trace import MOST, TraceNode, may_be_given, not_utf8
 
 _KEYS: Final = ("name", "count", "devices", "cpu_milli", "memory_mib")
 _SETTING: Final = "nvswitch_partition"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.simulate.arrivals import draw_arrivals, run_order
-from tests.unit.central.simulate.small import NODES, PODS, TRACE, whole
+from simulate.arrivals import draw_arrivals, run_order
+from tests.unit.simulate.small import NODES, PODS, TRACE, whole
 
 
 def asked(seed: int, ratio: float) -> int:

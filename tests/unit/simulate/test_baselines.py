@@ -6,12 +6,12 @@ import random
 import numpy as np
 import pytest
 
-from central.simulate.baselines import BestFit, Fgd, Player, RandomFit, whole_score
-from central.simulate.cluster import Cluster, Placed
-from central.simulate.fragments import typical_pods
-from central.simulate.trace import TraceNode
-from tests.unit.central.simulate.small import PODS, cluster, fragments, share, whole
-from tests.unit.central.simulate.test_fragments import naive
+from simulate.baselines import BestFit, Fgd, Player, RandomFit, whole_score
+from simulate.cluster import Cluster, Placed
+from simulate.fragments import typical_pods
+from simulate.trace import TraceNode
+from tests.unit.simulate.small import PODS, cluster, fragments, share, whole
+from tests.unit.simulate.test_fragments import naive
 
 
 def played(of: Cluster, player: Player, count: int, seed: int) -> list[tuple[int, int, tuple[int, ...]]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from central.simulate.report import Report, mean_curve, named_prior
+from simulate.report import Report, mean_curve, named_prior
 
 WIDTH: Final = 800
 HEIGHT: Final = 440

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from central.ask.model import RdmaPolicy, Scope
-from central.simulate.trace import PERCENT, TraceNode, TracePod
 from lading.nodedevices import GROUP, KIND, VERSION, Gpu, Status
 from lading.vocabulary import (
     GPU_MODEL,
@@ -25,6 +24,7 @@ from lading.vocabulary import (
     TOPOLOGY,
     GpuUuid,
 )
+from simulate.trace import PERCENT, TraceNode, TracePod
 
 CARD_MIB: Final = 16_000
 _MOST_PODS: Final = 1000  # no constraint of the replay: more than any node gets

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from central.simulate.cluster import Cluster, Floats, Numbers, Placed
-from central.simulate.fragments import Fragments
-from central.simulate.trace import FULL
+from simulate.cluster import Cluster, Floats, Numbers, Placed
+from simulate.fragments import Fragments
+from simulate.trace import FULL
 
 HIGHEST: Final = 100
 _LARGEST_CPU_MILLI: Final = 128_000

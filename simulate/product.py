@@ -28,12 +28,12 @@ from central.fit.workload import PodKind, kind_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodLoad, PodRecord
 from central.scheduling.scheduler import Scheduler
-from central.simulate.cluster import Cluster, OverCapacityError, Placed
-from central.simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
-from central.simulate.trace import TracePod
 from central.state.pending import PendingPods
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
+from simulate.cluster import Cluster, OverCapacityError, Placed
+from simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
+from simulate.trace import TracePod
 
 VERSION: Final = "1"  # of the lists that a cluster begins with
 

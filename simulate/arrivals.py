@@ -8,7 +8,7 @@ instead. The same seed gives the same order, for every policy.
 import random
 from collections.abc import Sequence
 
-from central.simulate.trace import TraceNode, TracePod
+from simulate.trace import TraceNode, TracePod
 
 
 def draw_arrivals(pods: Sequence[TracePod], capacity: int, ratio: float, seed: int) -> list[TracePod]:

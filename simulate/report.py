@@ -13,8 +13,8 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from central.ask.model import Policy
-from central.simulate.model import AnyPolicy, Baseline, Point, Prior, Run
-from central.simulate.trace import Trace
+from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from simulate.trace import Trace
 
 
 class Difference(NamedTuple):

@@ -15,18 +15,18 @@ from central.controllers.informer import PodFeed
 from central.fit.demand import Limits
 from central.fit.forecast import LOOK_FIRST
 from central.scheduling.scheduler import Reservation, Scheduler
-from central.simulate.arrivals import draw_arrivals, run_order
-from central.simulate.cluster import Cluster, Placed
-from central.simulate.objects import card_of, gpu_uuid
-from central.simulate.product import Product, forecast_of, read_pod, start_ledger
-from central.simulate.trace import Trace, TracePod
 from central.state.pending import PendingPods
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import read_status
+from simulate.arrivals import draw_arrivals, run_order
+from simulate.cluster import Cluster, Placed
+from simulate.objects import card_of, gpu_uuid
+from simulate.product import Product, forecast_of, read_pod, start_ledger
+from simulate.trace import Trace, TracePod
 from tests.fakes.records import Records
-from tests.unit.central.simulate import shipped
-from tests.unit.central.simulate.shipped import described, entry, pod
-from tests.unit.central.simulate.small import NODES, PODS, TRACE, share, whole
+from tests.unit.simulate import shipped
+from tests.unit.simulate.shipped import described, entry, pod
+from tests.unit.simulate.small import NODES, PODS, TRACE, share, whole
 
 GPUS = {profile: len(read_status(profile).gpus) for profile in shipped.PROFILES}
 NOTHING = Taken(gpus={}, vfs=frozenset())

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from central.ask.model import PartitionPolicy
-from central.simulate.places import Places
-from central.simulate.trace import FULL, TraceNode, TracePod
 from lading.vocabulary import PciAddress
+from simulate.places import Places
+from simulate.trace import FULL, TraceNode, TracePod
 
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]

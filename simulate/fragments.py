@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from central.simulate.cluster import Floats, Numbers
-from central.simulate.trace import FULL, PERCENT, TracePod
+from simulate.cluster import Floats, Numbers
+from simulate.trace import FULL, PERCENT, TracePod
 
 _POPULAR: Final = 0.95
 _STEPS: Final = FULL // PERCENT  # what is free of a card is told in percent

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from central.ask.model import PartitionPolicy
-from central.simulate.cluster_file import read_cluster
-from central.simulate.objects import card_of, render_devices
 from lading.errors import ConfigError
 from lading.nodedevices import NodeDevices
 from simnode.reported import FILES
-from tests.unit.central.simulate.shipped import CLUSTERS, PROFILES, described, entry
+from simulate.cluster_file import read_cluster
+from simulate.objects import card_of, render_devices
+from tests.unit.simulate.shipped import CLUSTERS, PROFILES, described, entry
 
 H100: dict[str, Any] = json.loads((FILES / "dgx-h100.json").read_text())
 

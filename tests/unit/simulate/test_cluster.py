@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from central.simulate.cluster import Cluster, OverCapacityError
-from central.simulate.trace import TraceNode, TracePod
-from tests.unit.central.simulate.small import share, whole
+from simulate.cluster import Cluster, OverCapacityError
+from simulate.trace import TraceNode, TracePod
+from tests.unit.simulate.small import share, whole
 
 NODE = TraceNode(name="n", cpu_milli=8_000, memory_mib=16_384, gpus=2, model="T4")
 

@@ -7,11 +7,11 @@ from statistics import stdev
 import pytest
 
 from central.ask.model import Policy
-from central.simulate.model import AnyPolicy, Baseline, Point, Prior, Run
-from central.simulate.report import Report, as_json, class_order, make_reports, mean_curve, nodeless_models
-from central.simulate.table import render_table
-from central.simulate.trace import Trace
-from tests.unit.central.simulate.small import NODES, PODS, TRACE, share, whole
+from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from simulate.report import Report, as_json, class_order, make_reports, mean_curve, nodeless_models
+from simulate.table import render_table
+from simulate.trace import Trace
+from tests.unit.simulate.small import NODES, PODS, TRACE, share, whole
 
 
 def run(policy: AnyPolicy, seed: int, at_end: float, **failed: int) -> Run:

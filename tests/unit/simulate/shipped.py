@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
-from central.simulate.cluster import Placed
-from central.simulate.cluster_file import Described, read_cluster
-from central.simulate.trace import TracePod
 from simnode.reported import FILES
+from simulate.cluster import Placed
+from simulate.cluster_file import Described, read_cluster
+from simulate.trace import TracePod
 
 PROFILES = sorted(path.stem for path in FILES.glob("*.json"))
 CLUSTERS = FILES.parent / "clusters"

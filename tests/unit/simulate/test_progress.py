@@ -2,7 +2,7 @@
 
 import io
 
-from central.simulate.progress import Progress
+from simulate.progress import Progress
 
 
 class Screen(io.StringIO):

@@ -8,9 +8,9 @@ fgd             95.23   95.39                                    88.0 %   0.05 m
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from central.simulate.model import Baseline
-from central.simulate.report import Difference, Report, named_prior, percent_of
-from central.simulate.trace import FULL, Trace
+from simulate.model import Baseline
+from simulate.report import Difference, Report, named_prior, percent_of
+from simulate.trace import FULL, Trace
 
 FAR: Final = 5.0  # points beyond FGD's: marked, for these pods may have been starved for the sake of others
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from central.ask.model import PartitionPolicy
-from central.simulate.places import Places
-from central.simulate.trace import TracePod
 from lading.vocabulary import PciAddress
-from tests.unit.central.simulate.shipped import described, entry, pod
+from simulate.places import Places
+from simulate.trace import TracePod
+from tests.unit.simulate.shipped import described, entry, pod
 
 ALL = range(8)
 # Of mn2a: four switches, each with two cards and a PF with four VFs; two switches in a NUMA node.

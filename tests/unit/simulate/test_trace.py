@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from central.ask.model import RdmaPolicy, Scope
-from central.simulate.trace import TraceNode, TracePod, read_nodes, read_pods
 from lading.errors import ConfigError
+from simulate.trace import TraceNode, TracePod, read_nodes, read_pods
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\n"

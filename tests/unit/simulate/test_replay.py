@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from central.ask.model import Policy
-from central.simulate import replay as replay_module
-from central.simulate.arrivals import draw_arrivals
-from central.simulate.cluster import Cluster, OverCapacityError, Placed
-from central.simulate.cluster_file import read_cluster
-from central.simulate.model import AnyPolicy, Baseline, Prior, Run
-from central.simulate.replay import TurnedAwayError, replay
-from central.simulate.runs import Task, count_arrivals, run_tasks
-from central.simulate.trace import Trace
-from tests.unit.central.simulate.shipped import CLUSTERS, described, entry
-from tests.unit.central.simulate.small import NODES, TRACE, whole
+from simulate import replay as replay_module
+from simulate.arrivals import draw_arrivals
+from simulate.cluster import Cluster, OverCapacityError, Placed
+from simulate.cluster_file import read_cluster
+from simulate.model import AnyPolicy, Baseline, Prior, Run
+from simulate.replay import TurnedAwayError, replay
+from simulate.runs import Task, count_arrivals, run_tasks
+from simulate.trace import Trace
+from tests.unit.simulate.shipped import CLUSTERS, described, entry
+from tests.unit.simulate.small import NODES, TRACE, whole
 
 POLICIES: list[AnyPolicy] = [*Policy, *Baseline]
 RATIO = 3.0

@@ -1,9 +1,9 @@
 """A cluster and a workload that are small enough to look at: five nodes of three kinds, and pods of every class."""
 
-from central.simulate.arrivals import run_order
-from central.simulate.cluster import Cluster
-from central.simulate.fragments import Fragments, typical_pods
-from central.simulate.trace import Trace, TraceNode, TracePod
+from simulate.arrivals import run_order
+from simulate.cluster import Cluster
+from simulate.fragments import Fragments, typical_pods
+from simulate.trace import Trace, TraceNode, TracePod
 
 NODES = (
     TraceNode(name="big-1", cpu_milli=64_000, memory_mib=262_144, gpus=4, model="V100M32"),

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from central.ask.model import Policy
-from central.simulate.arrivals import draw_arrivals, run_order
-from central.simulate.baselines import BestFit, Fgd, Player, RandomFit
-from central.simulate.cluster import Cluster
-from central.simulate.fragments import Fragments, typical_pods
-from central.simulate.model import AnyPolicy, Baseline, Point, Prior, Run
-from central.simulate.product import Product
-from central.simulate.trace import Trace, TracePod
+from simulate.arrivals import draw_arrivals, run_order
+from simulate.baselines import BestFit, Fgd, Player, RandomFit
+from simulate.cluster import Cluster
+from simulate.fragments import Fragments, typical_pods
+from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from simulate.product import Product
+from simulate.trace import Trace, TracePod
 
 STEP: Final = 0.01  # of the capacity asked for, between two points of a curve
 TOLD: Final = 64  # arrivals between two words of progress

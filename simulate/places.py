@@ -20,10 +20,10 @@ from central.fit.topology import Layout, Site, bits, lay_out
 from central.ledger.model import NodeRoom
 from central.ledger.room import card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Usage
-from central.simulate.objects import render_devices
-from central.simulate.trace import TraceNode, TracePod
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PciAddress
+from simulate.objects import render_devices
+from simulate.trace import TraceNode, TracePod
 
 
 class _Group(NamedTuple):

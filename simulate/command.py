@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from central.ask.model import PartitionPolicy, Policy, Scope
-from central.simulate.cluster_file import read_cluster
-from central.simulate.model import AnyPolicy, Baseline, Prior
-from central.simulate.pictures import draw_allocation, draw_fragments
-from central.simulate.progress import Progress
-from central.simulate.report import Report, as_json, make_reports, nodeless_models
-from central.simulate.runs import Task, count_arrivals, run_tasks
-from central.simulate.table import render_table
-from central.simulate.trace import Trace, read_nodes, read_pods
 from lading.errors import ConfigError, HostError
+from simulate.cluster_file import read_cluster
+from simulate.model import AnyPolicy, Baseline, Prior
+from simulate.pictures import draw_allocation, draw_fragments
+from simulate.progress import Progress
+from simulate.report import Report, as_json, make_reports, nodeless_models
+from simulate.runs import Task, count_arrivals, run_tasks
+from simulate.table import render_table
+from simulate.trace import Trace, read_nodes, read_pods
 
 POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Policy, *Baseline)}
 _ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # as bench.placement's JSON has it

@@ -7,10 +7,10 @@ from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from multiprocessing.sharedctypes import Synchronized
 from typing import Final, NamedTuple
 
-from central.simulate.arrivals import draw_arrivals
-from central.simulate.model import AnyPolicy, Prior, Run
-from central.simulate.replay import replay
-from central.simulate.trace import Trace
+from simulate.arrivals import draw_arrivals
+from simulate.model import AnyPolicy, Prior, Run
+from simulate.replay import replay
+from simulate.trace import Trace
 
 _LOOK_S: Final = 0.2
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.simulate.fragments import Fragments, Typical, typical_pods
-from central.simulate.trace import FULL, TracePod
-from tests.unit.central.simulate.small import share, whole
+from simulate.fragments import Fragments, Typical, typical_pods
+from simulate.trace import FULL, TracePod
+from tests.unit.simulate.small import share, whole
 
 MODELS = ("A10", "T4")
 
