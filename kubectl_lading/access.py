@@ -1,6 +1,6 @@
 """Find the API server and the namespace, as kubectl finds them.
 
-Enters: `Flags` and $KUBECONFIG. Leaves: a client, and the namespace. ConfigError where a kubeconfig can not be used. In a pod
+Enters: `Flags` and $KUBECONFIG. Leaves: a client, and the namespace. ConfigError where a kubeconfig cannot be used. In a pod
 without any, its service account is used.
 """
 

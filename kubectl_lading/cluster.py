@@ -125,12 +125,12 @@ class _Problems:
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         if event is Event.ASSIGNMENT_UNREADABLE:
             whose = f"{fields['namespace']}/{fields['pod']}"
-            self.said.append(f"the assignment of pod {whose} on node {fields['node']} can not be read: {message}")
+            self.said.append(f"the assignment of pod {whose} on node {fields['node']} cannot be read: {message}")
 
 
 def _unreadable(kind: str, one: Unreadable) -> str:
     name = "/".join(filter(None, (one.metadata.namespace, one.metadata.name)))
-    return f"{kind} {name} can not be read: {one.why}"
+    return f"{kind} {name} cannot be read: {one.why}"
 
 
 class _Bare(msgspec.Struct):

@@ -23,6 +23,7 @@ WORDS: Final = {
     r"(?:is|are) to be had": "is available",
     r"(?:is|are|was|were) told of": "learns of, receives, is shown",
     r"minds? (?:nobody|no one)": "is not affected",
+    r"can not": "cannot",
     r"hearsay": "name where it comes from",
 }
 # File → word → why it has the word; an empty word stands for all of them.

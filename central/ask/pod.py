@@ -63,7 +63,7 @@ class WorkloadRef(_Wire, frozen=True):
 
 
 class Spec(_Wire, frozen=True):
-    """Ephemeral containers can not have resources, so they are not here."""
+    """Ephemeral containers cannot have resources, so they are not here."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()

@@ -38,7 +38,7 @@ def write_pair(folder: Path, key_id: str) -> tuple[Path, Path]:
     """Write a key pair. Return the file of the private key, readable by its owner only, and that of the public one. Neither
     file may exist."""
     key = Ed25519PrivateKey.generate()
-    sign(key, key_id, "")  # an id that can not be written is an error now
+    sign(key, key_id, "")  # an id that cannot be written is an error now
     private, public = folder / f"{key_id}.pem", folder / f"{key_id}.pub.pem"
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), mode=0o644)

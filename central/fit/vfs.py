@@ -104,7 +104,7 @@ class Choice:
     def load(compared: int) -> int:
         return compared & (1 << _LOAD_BITS) - 1
 
-    # ---- what can not be, at a glance
+    # ---- what cannot be, at a glance
 
     def suffice(self) -> bool:
         """Return False if the site has too few VFs for any cards."""

@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Setting("give devices to containers that are privileged or add SYS_ADMIN, which open every device")
     ] = False
     unsupported_handlers: Annotated[
-        tuple[str, ...], Setting("runtime handlers (patterns) whose containers can not be given devices")
+        tuple[str, ...], Setting("runtime handlers (patterns) whose containers cannot be given devices")
     ] = PodPolicy().unsupported_handlers
     rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
     rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False

@@ -35,6 +35,6 @@ def check_signature(written: str, text: str, keys: Mapping[str, Ed25519PublicKey
         return Refusal(
             reason=Reason.SIGNATURE_INVALID,
             message=f"cannot use {ASSIGNMENT}: the key {signature.key_id!r} did not sign this text; "
-            "an assignment can not be edited, ask for a new one by recreating the pod",
+            "an assignment cannot be edited, ask for a new one by recreating the pod",
         )
     return signature.key_id

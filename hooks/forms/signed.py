@@ -196,7 +196,7 @@ def _check_addressee(root: dict[str, Any], pod: PodUid, node: str) -> None:
     for_pod = _text(_required(root, "pod", "pod"), "pod")
     if for_pod != pod:
         raise _WrongError(
-            f"pod is {shown(for_pod)} and this pod's uid is {shown(pod)}; an assignment can not be copied to another pod",
+            f"pod is {shown(for_pod)} and this pod's uid is {shown(pod)}; an assignment cannot be copied to another pod",
             Reason.ASSIGNMENT_OTHER_POD,
         )
     for_node = _text(_required(root, "node", "node"), "node")

@@ -86,7 +86,7 @@ def connect(path: Path) -> sqlite3.Connection:
         db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         refuse_unsound(path, db)
         if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise StateError(f"cannot open ledger {path}: this file system can not hold SQLite's WAL", hint="use a local one")
+            raise StateError(f"cannot open ledger {path}: this file system cannot hold SQLite's WAL", hint="use a local one")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
         _apply_migrations(db, version(db))

@@ -3,7 +3,7 @@ pods.
 
 `read_cgroups` asks the kernel which cgroup each GPU process is in; `decide_foreign` tells pods from host processes and leaves
 out those that hold the card by a grant. A process that ended meanwhile holds nothing. kubelet's part of a path is
-taken from the outside in, so that a cgroup which a container made for itself can not name another pod.
+taken from the outside in, so that a cgroup which a container made for itself cannot name another pod.
 
 Source: kubelet's pkg/kubelet/cm/cgroup_manager_linux.go (cgroupfs and systemd names), containerd's and CRI-O's scopes,
 proc_pid_cgroup(5).

@@ -6,7 +6,7 @@ stop, releases nothing. (The last container of a node must be able to end: of co
 
 A grant goes when no sandbox of its pod is ready and no container of its name in that pod is created or running: a restart, of
 the container or of the sandbox, keeps it, and so does a VF of it that is not back from its pod yet. Left alone altogether are
-`busy` pods (a call of theirs is being answered, or was since the lists were begun: the lists can not know) and, against a
+`busy` pods (a call of theirs is being answered, or was since the lists were begun: the lists cannot know) and, against a
 caller that forgets one, grants younger than GRACE_S. That grace ends with an end that was asked for: the pod was seen to stop,
 or its sandbox has a tombstone (which survives us).
 

@@ -15,7 +15,7 @@ def find_ledger_problem(path: Path, last_write: str) -> str:
     if last_write:
         return last_write
     if not os.access(path.parent, os.W_OK):
-        return f"{path.parent} can not be written"
+        return f"{path.parent} cannot be written"
     found = os.statvfs(path.parent)
     free = found.f_bavail * found.f_frsize
     return f"{path.parent} has {free} bytes left" if free < LEAST_FREE else ""

@@ -4,7 +4,7 @@ A *shape* (`kubectl_lading.dump.shapes`) lists what stays of an object, field by
 field that Kubernetes adds tomorrow does not leave either. Every text that stays is *scrubbed* besides: of credentials in URLs,
 tokens, private keys, and values whose name says that they are secret.
 
-It can not know a secret that looks like any other word, such as one in the name of a pod.
+It cannot know a secret that looks like any other word, such as one in the name of a pod.
 """
 
 import re

@@ -153,7 +153,7 @@ devices, and the logs of lading-central and its kube-scheduler.
 - Files of ConfigMaps whose names say secret, token or key are `[redacted]`.
 - In every text, logs too, credentials in URLs, tokens, private keys, and values that a name calls secret are `[redacted]`.
 - Assignments and their signatures are as they were: they open nothing.
-- A secret that looks like any other word can not be known. `grep` for those that you know.
+- A secret that looks like any other word cannot be known. `grep` for those that you know.
 
 ## What could not be read
 

@@ -1,7 +1,7 @@
 """What a check finds: a part, what is wrong with it, why that matters, the command that fixes it.
 
 A check is a small pure function over a value that was read once; a table names each. What could not be read is `unknown`, never
-well, and a command that found something unknown and nothing worse can not tell.
+well, and a command that found something unknown and nothing worse cannot tell.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

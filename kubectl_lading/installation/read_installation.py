@@ -1,6 +1,6 @@
 """Read an installation once: the API server's objects, and what central's replicas say where the API server lets one ask them.
 
-Enters: a client. Leaves: an `Installation`. An object that is not there is None; one that may not or can not be read is an
+Enters: a client. Leaves: an `Installation`. An object that is not there is None; one that may not or cannot be read is an
 `Unread`; the lists that everything else rests on (pods, nodes, NodeDevices) raise KubeError. Writes nothing.
 """
 
@@ -154,7 +154,7 @@ def parse_replica(metrics: bytes, ready: bytes) -> Replica | Unread:
         values = {(one.name, one.labels.get("version", "")): one.value for one in _samples(metrics.decode())}
         conditions = msgspec.json.decode(ready, type=_Readiness).conditions
     except ValueError:
-        return Unread(why="its /metrics or /readyz can not be understood")
+        return Unread(why="its /metrics or /readyz cannot be understood")
     bindings = values.get(("lading_central_bindings_open", ""))
     return Replica(
         version=next((version for name, version in values if name == "lading_build_info"), ""),

@@ -19,7 +19,7 @@ MOST_PAIRS: Final = 12  # of one container; more are counted by their distance
 _STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}
 _SIGNED: Final = {
     SignatureState.ABSENT: ("not signed", "warn"),
-    SignatureState.MALFORMED: ("the signature can not be read", "bad"),
+    SignatureState.MALFORMED: ("the signature cannot be read", "bad"),
     SignatureState.UNCHECKED: ("signed by key {key_id}; not checked here (--public-key {key_id}=FILE)", ""),
     SignatureState.VALID: ("signed by key {key_id}, and that is right", "good"),
     SignatureState.INVALID: ("the signature is not of key {key_id}: it was not made with that key", "bad"),

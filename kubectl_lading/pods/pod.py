@@ -80,5 +80,5 @@ async def _read_report(client: KubeClient, node: str) -> NodeDevices | None:
             warn(NotInstalledError().message)
         return None
     except (ForbiddenError, msgspec.DecodeError) as e:
-        warn(f"what node {node} granted can not be read: {e}")
+        warn(f"what node {node} granted cannot be read: {e}")
         return None

@@ -4,7 +4,7 @@ Enters: what a person wrote there, and the devices to add or take out. Leaves: w
 annotation goes. What it says of other devices, those that are not there too, stays as it was written.
 
 Who takes one device out of "all" means all the others: these are written one by one, as GPUs and PFs. A VF of a PF that is
-cordoned likewise. A MIG instance of a cordoned card can not be given while its card is not: that is refused.
+cordoned likewise. A MIG instance of a cordoned card cannot be given while its card is not: that is refused.
 """
 
 from collections.abc import Iterable, Sequence

@@ -30,7 +30,7 @@ exec "$1"
 
 
 def missing() -> str:
-    """Why it can not be had here, or nothing."""
+    """Why it cannot be had here, or nothing."""
     if os.geteuid() != 0:
         return "root"
     there = _PROGRAM.exists() and shutil.which("journalctl") and Path("/etc/machine-id").exists()

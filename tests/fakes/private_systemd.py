@@ -44,7 +44,7 @@ exec env -i container=lading PATH="$PATH" /lib/systemd/systemd --system --unit=m
 
 
 def missing() -> str:
-    """Why it can not be had here, or nothing."""
+    """Why it cannot be had here, or nothing."""
     if os.geteuid() != 0:
         return "root"
     if not Path("/lib/systemd/systemd").exists() or shutil.which("systemctl") is None:

@@ -41,7 +41,7 @@ class FakeRuntime:
         self._containers[container].state = cri.CONTAINER_EXITED
 
     def stop(self, sandbox: str, *, but: str = "") -> None:
-        """StopPodSandbox kills what runs in it, but for a container that can not be killed."""
+        """StopPodSandbox kills what runs in it, but for a container that cannot be killed."""
         self._sandboxes[sandbox].state = cri.SANDBOX_NOTREADY
         for container in self._containers.values():
             if container.pod_sandbox_id == sandbox and container.id != but:

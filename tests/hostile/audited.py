@@ -3,7 +3,7 @@
     python -m tests.hostile.audited FILE lading-hooks|lading-runtimeproxy ARGUMENT…
 
 An audit hook sees every process that Python starts, every library that it loads through ctypes, every change of os.environ,
-and every import; it can not be taken off again. What C code does by itself it does not see: neither daemon has any that forks.
+and every import; it cannot be taken off again. What C code does by itself it does not see: neither daemon has any that forks.
 """
 
 import os

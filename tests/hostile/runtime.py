@@ -1,7 +1,7 @@
 """A container runtime in memory, over gRPC: it keeps what it was asked, byte for byte, and its lists say what was made.
 
 Honest where an attack depends on it: requests up to 16 MiB as containerd takes, no check of UTF-8 (containerd 1.6 has none;
-what Python can not read is kept as bytes and made all the same), ids long and new, NOT_FOUND for an unknown one. `scripted`
+what Python cannot read is kept as bytes and made all the same), ids long and new, NOT_FOUND for an unknown one. `scripted`
 answers a method with given bytes instead. Every method is there: one that CRI does not have answers with what it was sent.
 """
 

@@ -1,6 +1,6 @@
 """Case 1: a path of the host, or another device's address, where a device is named. Refused, and one bad entry refuses all.
 
-Naive version seen to fail: a parser that leaves out the entries that it can not read and gives the rest.
+Naive version seen to fail: a parser that leaves out the entries that it cannot read and gives the rest.
 """
 
 import json

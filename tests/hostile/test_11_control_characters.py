@@ -1,10 +1,10 @@
 """Case 11: control characters, escape sequences, U+202E, U+2028, NUL, invalid UTF-8, markup, in names, annotations and images.
 
 One escaped record an event in the logs; nothing that a terminal would obey in logs, refusals and what commands print. A guarded
-pod whose request is no UTF-8, as containerd 1.6 takes it, is refused: what can not be read is not answered for.
+pod whose request is no UTF-8, as containerd 1.6 takes it, is refused: what cannot be read is not answered for.
 
 Naive versions seen to fail: a log line made with an f-string; a refusal that repeats a pod's name as it came (this one was
-ours); a request that is forwarded because it can not be parsed.
+ours); a request that is forwarded because it cannot be parsed.
 """
 
 import json
@@ -203,7 +203,7 @@ def test_a_sandbox_of_a_guarded_pod_that_is_no_utf8(by_hand: Front) -> None:
 
 
 def test_nor_is_it_made_without_its_annotations(by_hand: Front) -> None:
-    """The pod was made with them; a request that leaves them out and can not be read is still that pod's."""
+    """The pod was made with them; a request that leaves them out and cannot be read is still that pod's."""
     with by_hand.pod(GUARDED) as pod:
         run, create = requests("", {})
         create.pod_sandbox_id = pod.id

@@ -1,6 +1,6 @@
 """The doctor on a node with both daemons and a real containerd: well, and then broken on purpose, one thing at a time.
 
-What a simulated node can not have is skipped, and never failed: systemd's units, cgroups below its host root, the kernel's RDMA
+What a simulated node cannot have is skipped, and never failed: systemd's units, cgroups below its host root, the kernel's RDMA
 mode, an API server. Its containerd may lock little memory here, so `rdma_ipc_lock` is on.
 """
 

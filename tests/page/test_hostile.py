@@ -72,7 +72,7 @@ def shows_tip(tab: Tab, device: str) -> bool:
 
 
 def visible(name: str) -> str:
-    """What turns the text around, or can not be seen, is shown by its number."""
+    """What turns the text around, or cannot be seen, is shown by its number."""
     return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in name)
 
 

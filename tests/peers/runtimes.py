@@ -1,7 +1,7 @@
 """Two gRPC servers as the runtime, C-core's with threads and grpc.aio: both services of CRI in both versions, by script.
 
 Enters: a socket's path. Leaves: what scripts say (script.py). Refuses, as gRPC itself does: methods and services that CRI does
-not have, except `Later`, which the proxy can not know. Every handler is a stream of both directions, so that it begins with the
+not have, except `Later`, which the proxy cannot know. Every handler is a stream of both directions, so that it begins with the
 call's headers; on the wire that is no different from a unary one.
 """
 

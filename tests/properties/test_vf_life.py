@@ -100,7 +100,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(pod=pods, number=numbers, meanwhile=st.integers(0, 80), turns=turns)
     def take_over(self, pod: str, number: int, meanwhile: int, turns: int) -> None:
-        """The newest sandbox dies, and what it had can not be released; a newer one gets it; meanwhile the old is stopped."""
+        """The newest sandbox dies, and what it had cannot be released; a newer one gets it; meanwhile the old is stopped."""
         if old := self.newest(pod):
             self.node.end(old)
             self.node.kernel.fail("netns_id")

@@ -3,7 +3,7 @@
 A session that stayed open would keep the driver's module in use and block its upgrade. Where persistence mode is off, every
 session powers the cards up and down again: `nvidia-persistenced` belongs on the node.
 
-A card that answers with an error is unhealthy, with the reason, and the others stay; one that NVML can not even identify is
+A card that answers with an error is unhealthy, with the reason, and the others stay; one that NVML cannot even identify is
 named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
 without GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
 

@@ -1,6 +1,6 @@
 """What /proc says of the NVIDIA driver: majors, the cards that the kernel module has, the device minors of MIG capabilities.
 
-It needs no NVML, so it still names a card that NVML can not speak to any more.
+It needs no NVML, so it still names a card that NVML cannot speak to any more.
 
 Source: proc_devices(5); the driver's nv-procfs.c (gpus/<bdf>/information); NVIDIA's MIG user guide, "Device nodes and
 capabilities" (mig-minors, where `gpu<N>` is the card's device minor, not its index).

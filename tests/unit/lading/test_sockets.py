@@ -22,7 +22,7 @@ def another_user() -> int:
 
 @pytest.fixture
 def sockets_for_all() -> Iterator[Path]:
-    """A folder that others can enter; pytest's own they can not."""
+    """A folder that others can enter; pytest's own they cannot."""
     with tempfile.TemporaryDirectory(prefix="lading-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

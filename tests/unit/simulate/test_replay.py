@@ -58,7 +58,7 @@ def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed
 
 @pytest.mark.parametrize("policy", Baseline)
 def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
-    """Wherever they sit, and whatever is beside them that can not be given."""
+    """Wherever they sit, and whatever is beside them that cannot be given."""
     nodes = read_cluster(CLUSTERS / "mixed.json").nodes
     pods = tuple(replace(pod, models=()) for pod in TRACE.pods)
     described = Trace(nodes=nodes, pods=pods)

@@ -16,7 +16,7 @@ FULL, FEW = Missing.TOO_FEW_FREE_GPUS, Missing.TOO_FEW_GPUS
     ("reasons", "otherwise", "expected"),
     [
         ({"n1": FULL.shown, "n2": FULL.shown}, FEW.shown, FULL),
-        ({"n1": FULL.shown}, FEW.shown, FEW),  # one that can change, and two that can not
+        ({"n1": FULL.shown}, FEW.shown, FEW),  # one that can change, and two that cannot
         ({}, OfPod.BOUND_ELSEWHERE.shown, OfPod.BOUND_ELSEWHERE),
         ({}, "cannot use lading.dev/gpu of container main: … (request-malformed)", OfPod.REQUEST_MALFORMED),
     ],

@@ -98,7 +98,7 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("pods-granted", {"workload": Workload(ungranted=("a/b",))}, "a/b"),
     ("pods-started", {"workload": Workload(unstarted=("a/b",))}, "a/b"),
     ("pods-apart", {"workload": Workload(clashes=("GPU-1 on n1 (a/b and a/c)",))}, "GPU-1"),
-    ("objects-readable", {"workload": Workload(problems=("Pod a/b can not be read: x",))}, "a/b"),
+    ("objects-readable", {"workload": Workload(problems=("Pod a/b cannot be read: x",))}, "a/b"),
 ]
 
 
