@@ -1,1 +1,1 @@
-"""The objects that central reads from the API server, list and watch, and the leader's lease."""
+"""Read objects from the API server by list and watch."""

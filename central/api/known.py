@@ -6,7 +6,7 @@ than what the stream has reached was taken before, or is part of the list. An ob
 means that the known one is gone, whether or not its deletion was seen.
 
 Source: KEP-5504, "Comparable Resource Version", stable in 1.35: versions of one resource type are integers that grow (API
-concepts, "Resource versions"); where they are none (aggregated servers) only equality is looked at. etcd's watch guarantees.
+concepts, "Resource versions"); where they are not integers (aggregated servers) only equality counts. etcd's watch guarantees.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Metadata(Protocol):
 
 
 class Ident(NamedTuple):
-    """The identity of an object that exists or existed."""
+    """Identify an object that exists or existed."""
 
     namespace: str
     name: str
@@ -41,7 +41,7 @@ _NO_NEWS = News(None, False)
 
 
 class Known:
-    """The known objects. `reached` is the version from which to continue, as the server wrote it."""
+    """Keep the known objects. `reached` is the version from which to continue, as the server wrote it."""
 
     def __init__(self) -> None:
         self.reached = ""

@@ -1,4 +1,4 @@
-"""The few fields that central reads of objects other than pods and NodeDevices, and the events that it writes.
+"""Define the few fields that central reads of objects other than pods and NodeDevices, and the Events that it writes.
 
 Decoded from JSON with msgspec, all else skipped; keys are camelCase on the wire; absent and default mean the same. Pods are in
 `central.ask.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
@@ -12,7 +12,7 @@ from central.ask.pod import Amount
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The options that all parts of an object share."""
+    """Set how all parts of an object are decoded."""
 
 
 class Metadata(_Wire, frozen=True):
@@ -44,8 +44,8 @@ class Node(_Wire, frozen=True):
 
 
 class LeaseSpec(_Wire, frozen=True):
-    """The spec of a Lease. Its times, in RFC 3339 with microseconds, are for people: no replica decides by another machine's
-    clock."""
+    """Hold the spec of a Lease. Its times, in RFC 3339 with microseconds, are for people: no replica decides by another
+    machine's clock."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0
@@ -72,7 +72,7 @@ class EventSource(_Wire, frozen=True):
 
 
 class Event(_Wire, frozen=True, omit_defaults=False):
-    """An Event of an object, as `kubectl describe` shows it. `metadata.name` must be new."""
+    """Hold an Event of an object, as `kubectl describe` shows it. `metadata.name` must be new."""
 
     metadata: dict[str, Any]
     involved_object: ObjectReference

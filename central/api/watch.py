@@ -1,11 +1,11 @@
-"""List one kind of objects of the API server, then watch it for ever, and pass the objects to a sink in one order.
+"""List one kind of objects of the API server, then watch it permanently, and pass the objects to a sink in one order.
 
 Input: the API server's list and watch. Output: `replaced` with everything (at the start, and whenever the watch cannot be
 taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
 in it. The sink is called on the loop's thread, between two lines; an exception of the sink ends `run`.
 
-An object that cannot be decoded is there all the same, and may hold devices: the sink is given an `Unreadable` for it, the log
-says so once, and only its deletion takes it away. After a line without the identity of an object the list is read again.
+An object that cannot be decoded exists nevertheless, and may hold devices: the sink gets an `Unreadable` for it, the log has it
+once, and only its deletion removes it. After a line without the identity of an object the list is read again.
 
 Source: Kubernetes "API concepts": efficient detection of changes, watch bookmarks, 410 Gone.
 """
@@ -46,7 +46,7 @@ T_contra = TypeVar("T_contra", bound=Named, contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """An object that exists and cannot be decoded. It has no name if even that cannot be read."""
+    """Identify an object that exists and cannot be decoded. It has no name if even that cannot be read."""
 
     metadata: Metadata
     why: str
@@ -83,7 +83,7 @@ class Both(Generic[T]):
 
 
 class _Bare(msgspec.Struct):
-    """Only the identity of an object: for a bookmark, a deletion, or an object that cannot be decoded otherwise."""
+    """Decode only the identity of an object: for a bookmark, a deletion, or an object that cannot be decoded otherwise."""
 
     metadata: Metadata = Metadata()
 
@@ -92,7 +92,7 @@ _BARE: Final = msgspec.json.Decoder(_Bare)
 
 
 class Reflector(Generic[T]):
-    """A list and watch of one kind. `synced` is set once the sink has a whole list, and stays set. `failures`: failed calls,
+    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `failures`: failed calls,
     each counted once."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""A pod's device request: its JSON → one value, or a refusal with a message for its author."""
+"""Parse a pod's device request: from JSON to one value, or to a refusal with a message for its author."""

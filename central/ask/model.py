@@ -1,4 +1,4 @@
-"""A pod's device request as one value. Two pods of one template have equal requests: an Ask is compared and hashed."""
+"""Define a pod's device request as one value. Two pods of one template have equal requests: an Ask is compared and hashed."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +8,7 @@ from central.ask.reasons import OfPod
 
 
 class Role(StrEnum):
-    """When a container runs (KEP-753): an init container ends before the next begins; a sidecar is an init container that
+    """Say when a container runs (KEP-753): an init container ends before the next begins; a sidecar is an init container that
     stays (restartPolicy Always); app containers run together with all sidecars."""
 
     INIT = "init"
@@ -37,7 +37,7 @@ class Scope(StrEnum):
 
 
 class PartitionPolicy(StrEnum):
-    """Whether a container's whole cards are exactly those of one NVSwitch partition."""
+    """Say whether a container's whole cards must be exactly those of one NVSwitch partition."""
 
     HONOR = "honor"  # or the node does not fit
     PREFER = "prefer"  # where there is one
@@ -45,7 +45,7 @@ class PartitionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A part of one card. Memory by amount, or (`memory_mib` None) the same percentage as the compute."""
+    """Request a part of one card. Memory by amount, or (`memory_mib` None) the same percentage as the compute."""
 
     memory_mib: int | None = None
     core_percent: int | None = None
@@ -66,7 +66,7 @@ class ContainerAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Sharing:
-    """The rules for pods that share a card with this pod. Labels apply within their namespace only: pods of two namespaces with
+    """Restrict which pods share a card with this pod. Labels apply within their namespace only: pods of two namespaces with
     the same text have nothing in common, so that one tenant can neither attract nor block pods of another."""
 
     namespace: str
@@ -77,7 +77,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A pod's device request. Containers are in the order in which kubelet starts them: init containers and sidecars as
+    """Hold a pod's device request. Containers are in the order in which kubelet starts them: init containers and sidecars as
     written, then apps. Containers without a request are left out."""
 
     containers: tuple[ContainerAsk, ...]
@@ -99,7 +99,7 @@ class Ask:
 
 
 class Requests(NamedTuple):
-    """The pod's requests besides devices. They are not in an Ask: whether the devices fit does not depend on them."""
+    """Hold the pod's requests besides devices. They are not in an Ask: whether the devices fit does not depend on them."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -110,7 +110,7 @@ NO_REQUESTS: Final = Requests()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A pod as the policy fragmentation sees it. Pods of one template have one shape."""
+    """Hold what the policy fragmentation uses of a pod. Pods of one template have one shape."""
 
     ask: Ask
     requests: Requests = NO_REQUESTS

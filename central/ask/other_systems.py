@@ -32,7 +32,7 @@ GPUSHARE_OLD: Final = "ALIYUN_COM_GPU_MEM_IDX"
 
 
 class Named(NamedTuple):
-    """The cards that an annotation names."""
+    """Hold the cards that an annotation names."""
 
     uuids: frozenset[GpuUuid] = frozenset()
     positions: frozenset[int] = frozenset()  # on the node, in the order of PCI addresses, as NVML counts

@@ -1,8 +1,8 @@
-"""The few fields of a Pod that central reads: from the watch, from kube-scheduler's requests, from a manifest.
+"""Define the few fields of a Pod that central reads: from the watch, from kube-scheduler's requests, from a manifest.
 
 They are decoded from JSON with msgspec, which skips all other fields without building them: a pod of 4 KB costs a few
 microseconds. A field whose type is not that of Kubernetes raises msgspec.ValidationError in the decoder. The structs are frozen
-and without cycles, so that the garbage collector need not look at 100,000 of them.
+and without cycles, so that the garbage collector does not traverse 100,000 of them.
 
 Source: k8s.io/api/core/v1, as of v1.36.
 """
@@ -22,7 +22,7 @@ Amount = str | int | float
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
-    """What all parts of the object have in common."""
+    """Set how all parts of the object are decoded."""
 
 
 class Metadata(_Wire, frozen=True):
@@ -55,7 +55,7 @@ class SchedulingGroup(_Wire, frozen=True):
 
 
 class WorkloadRef(_Wire, frozen=True):
-    """The same, of Kubernetes 1.35 (alpha)."""
+    """Name the PodGroup of a pod: Kubernetes 1.35 (alpha)."""
 
     name: str = ""
     pod_group: str = ""
@@ -63,7 +63,7 @@ class WorkloadRef(_Wire, frozen=True):
 
 
 class Spec(_Wire, frozen=True):
-    """Ephemeral containers cannot have resources, so they are not here."""
+    """Hold the spec, without ephemeral containers, which cannot have resources."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -79,7 +79,7 @@ class Spec(_Wire, frozen=True):
 
     @property
     def gang(self) -> tuple[str, ...]:
-        """The native PodGroup that kube-scheduler tries as a whole; empty: none."""
+        """Return the native PodGroup that kube-scheduler tries as a whole; empty: none."""
         if self.scheduling_group is not None:
             return (self.scheduling_group.pod_group_name,)
         ref = self.workload_ref

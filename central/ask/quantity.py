@@ -1,11 +1,11 @@
-"""Kubernetes quantities, exactly: a text as `8Gi`, `1500m` or `1.5e9` → a fraction, or None where it is no quantity.
+"""Parse Kubernetes quantities exactly: a text such as `8Gi`, `1500m` or `1.5e9` to a fraction, or None if it is not a quantity.
 
     quantity ::= [+-] number suffix          number ::= digits | digits "." [digits] | "." digits
     suffix   ::= "Ki" … "Ei" | "n" | "u" | "m" | "" | "k" | "M" | "G" | "T" | "P" | "E" | ("e" | "E") [+-] digits
 
-Never through a float. Two things of the original are left out, because the API server has done them before any client reads
-the value: amounts below a nano are not rounded up, binary ones are not cut at the largest int64. Refused beyond the grammar:
-a number without a digit ("." is 0 there), and what is longer than any amount, which would only cost time (`1e999999999`).
+No float is used. Two rules of the original are left out, because the API server applies them before any client reads the value:
+amounts below a nano are not rounded up, binary ones are not limited to the largest int64. Refused in addition to the grammar: a
+number without a digit ("." is 0 there), and a text that is longer than any amount, which would only take time (`1e999999999`).
 
 Source: k8s.io/apimachinery, pkg/api/resource/quantity.go.
 """

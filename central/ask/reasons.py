@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Coded(StrEnum):
-    """A base without members: its subclasses have them, as code and sentence."""
+    """Give each member a code and a sentence; the members are those of the subclasses."""
 
     text: str
     shown: str
@@ -28,7 +28,7 @@ class Coded(StrEnum):
 
 
 class OfPod(Coded):
-    """Why a pod gets no node, regardless of the nodes' devices."""
+    """Say why a pod gets no node, regardless of the nodes' devices."""
 
     REQUEST_MALFORMED = "request-malformed", "invalid device request"
     BOUND_ELSEWHERE = "bound-elsewhere", "pod is being bound to another node"
@@ -36,7 +36,7 @@ class OfPod(Coded):
 
 
 class OfBinding(Coded):
-    """Why a pod that had a node is not bound to it, or not yet. kube-scheduler tries again."""
+    """Say why a pod that had a node is not bound to it, or not yet. kube-scheduler tries again."""
 
     POD_UNKNOWN = "pod-unknown", "central does not know the pod yet; this is retried automatically"
     DEVICES_TAKEN = "devices-taken", "its devices are not free there any more; this is retried automatically"

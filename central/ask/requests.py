@@ -1,8 +1,8 @@
-"""What a pod asks of its node beside devices: cpu in milli, memory in MiB, both rounded up, by Kubernetes' own rule.
+"""Compute what a pod requests of its node besides devices: cpu in milli, memory in MiB, both rounded up, by Kubernetes' rule.
 
     the larger of  all app containers and sidecars together
-              and  each init container beside the sidecars that started before it
-    or, where the pod as a whole says an amount, that one instead
+              and  each init container with the sidecars that started before it
+    or, if the pod as a whole has an amount, that one instead
     and the overhead of its runtime class
 
 Input: any pod. An invalid quantity counts as nothing: kube-scheduler and the API server judge it, not central.
@@ -38,14 +38,14 @@ def _rounded_up(cpu: int, memory: int) -> Requests:
 
 
 def allocatable_of(amounts: dict[str, Amount]) -> Requests | None:
-    """Of a Node's status; None where it says nothing of both. Rounded down."""
+    """Return the allocatable cpu and memory of a Node's status, rounded down; None if it has neither."""
     if CPU not in amounts or MEMORY not in amounts:
         return None
     return Requests(_micros(amounts[CPU], CPU) // 1000, _micros(amounts[MEMORY], MEMORY) // _MIB)
 
 
 def _of_pod(pod: Pod, resource: str) -> int:
-    """Millionths of a core, or bytes."""
+    """Return millionths of a core, or bytes."""
     spec = pod.spec
     running = sum(_of_container(container, resource) for container in spec.containers)
     most = _most_while_starting(spec.init_containers, resource) if spec.init_containers else (0, 0)

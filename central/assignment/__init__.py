@@ -1,1 +1,1 @@
-"""What a pod is given: the devices of each container, what they take of the node, and the annotation that says so."""
+"""Define what a pod is assigned: the devices of each container, what they take of the node, and the annotation for it."""

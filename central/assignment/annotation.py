@@ -1,11 +1,11 @@
-"""The annotation `lading.dev/assignment`: written for a Binding, and read back from pods that are bound.
+"""Write the annotation `lading.dev/assignment` for a Binding, and read it back from bound pods.
 
 `render_assignment` writes compact JSON, in the form of docs/reference.md, containers in starting order. `parse_own` reads it
-when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. Unknown keys are ignored there, for another
-version of central may have written them; identities are not bent: a UUID or PCI address in another spelling would be another
-device to the ledger. What cannot be read is a value with the cause, for the one who knows which pod it is.
+when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. It ignores unknown keys, because another version
+of central may have written them. It does not normalize identities: a UUID or PCI address in another spelling would be another
+device in the ledger. For a text that cannot be read it returns a value with the cause; the caller knows the pod.
 
-The schema is shared with the node, which reads the same text more strictly, and believes nothing about it.
+The node parses the same text independently, with stricter rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,57 @@ from central.assignment.phases import Amounts, add_up, take
 from lading.devices import assignment as schema
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid
 
+_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_GPU: Final = rf"GPU-{_UUID}"
+_MIG: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"
+
+_Address = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z")]
+_Mib = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_Label = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{LABEL})?\Z")]
+
+
+class _Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    uuid: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU}|{_MIG})\Z")]
+    bdf: _Address
+    memory_mib: _Mib | None = None
+    core_percent: _Percent | None = None
+    pod_memory_mib: _Mib | None = None
+    pod_core_percent: _Percent | None = None
+    card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU})?\Z")] = ""  # of a MIG instance; the node knows it
+
+
+class _Vf(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    bdf: _Address
+    pf: _Address
+    ifname: str = ""
+
+
+class _Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    gpus: list[_Gpu] = []
+    vfs: list[_Vf] = []
+
+
+class _Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """Hold the sharing labels, without the namespace, which is always the pod's own."""
+
+    affinity: _Label = ""
+    anti_affinity: _Label = ""
+    exclusion: _Label = ""
+
+
+class _Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    v: Literal[1]
+    pod: Annotated[str, msgspec.Meta(min_length=1)]
+    node: Annotated[str, msgspec.Meta(min_length=1)]
+    gen: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    containers: dict[str, _Container]
+    sharing: _Sharing | None = None  # as the pod asked when it was bound; what it says since is not in force
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAssignment:
-    """What a bound pod's annotation says. Whether `pod` and `node` are those where it was found is the reader's to compare."""
+    """Hold the annotation of a bound pod. The caller compares `pod` and `node` with the pod that has the annotation."""
 
     pod: PodUid
     node: str
@@ -80,7 +127,7 @@ def _render_sharing(sharing: Sharing | None) -> schema.Sharing | None:
 def _less_than_the_sum(
     placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]
 ) -> dict[GpuUuid, tuple[int | None, int | None]]:
-    """MiB and percent that the pod takes of a card at once, each where its containers' shares add up to more."""
+    """Return the MiB and percent that the pod takes of a card at once, each if its containers' shares add up to more."""
     taken = take(roles, placed).gpus
     figures = {}
     for uuid, total in add_up(placed.values()).items():

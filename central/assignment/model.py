@@ -1,4 +1,4 @@
-"""An assignment as values: the devices of each container, and what the pod takes of the node by having them.
+"""Define an assignment as values: the devices of each container, and what the pod thereby takes of the node.
 
 A pod *takes* a device until it ends, whichever of its containers uses it when. Init containers take turns, so what a pod takes
 of a card is the most that it ever uses there at one time (phases.py), not the sum over its containers.
@@ -38,7 +38,7 @@ class PlacedContainer:
 
 
 class Part(NamedTuple):
-    """What one pod takes of one card. `whole` takes all of it, whatever the amounts say."""
+    """Hold what one pod takes of one card. `whole` takes all of it, whatever the amounts say."""
 
     memory_mib: int = 0
     core_percent: int = 0
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What one pod takes of one node."""
+    """Hold what one pod takes of one node."""
 
     gpus: Mapping[GpuUuid, Part] = field(default_factory=dict)
     vfs: frozenset[PciAddress] = frozenset()

@@ -1,4 +1,4 @@
-"""A pod's VFs as Multus' networks: for a cluster whose own CNI (Multus with sriov-cni, or host-device) brings them into pods.
+"""Write a pod's VFs as Multus' networks, for a cluster whose CNI (Multus with sriov-cni, or host-device) moves them into pods.
 
 CNI runs before the node makes any container, and Multus reads the pod at the API server: so which VFs a pod has must be in its
 annotations when it is bound, and the Binding writes both at once. Input: the pod's `k8s.v1.cni.cncf.io/networks`, its VFs with
@@ -32,7 +32,7 @@ _ADDRESS: Final = PciAddress("10000:00:00.0")  # as long as they come
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfNetwork:
-    """The definition of a VF's network."""
+    """Name the definition of a VF's network."""
 
     namespace: str
     name: str  # `{vf}` in it: each VF has its own
@@ -41,20 +41,20 @@ class VfNetwork:
         return self.name.replace(VF, re.sub("[:.]", "-", vf))
 
     def names(self, namespace: str, name: str) -> bool:
-        """Whether it is a definition of this network."""
+        """Return whether it is a definition of this network."""
         parts = map(re.escape, self.name.split(VF))
         return namespace == self.namespace and re.fullmatch("[-0-9a-f]+".join(parts), name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """What the pod's annotation says, in words for its events."""
+    """Say why the pod's annotation cannot be read, for its events."""
 
     why: str
 
 
 def parse_vf_network(text: str) -> VfNetwork | None:
-    """`lading-vfs/vf-{vf}`; None where it is empty. Raises ConfigError."""
+    """Parse a text such as `lading-vfs/vf-{vf}`. Return None if it is empty. Raise ConfigError."""
     if not text:
         return None
     namespace, _, name = text.partition("/")
@@ -85,7 +85,7 @@ def _render(vf: PciAddress, interface: str, network: VfNetwork) -> dict[str, Any
 
 
 def _parse(text: str) -> list[dict[str, Any]] | Unreadable:
-    """Either form: JSON where it has a character of JSON's, else names with commas between."""
+    """Parse either form: JSON if the text has a character of JSON, else names separated by commas."""
     if not text:
         return []
     if not set(text) & set('[{"'):

@@ -1,4 +1,4 @@
-"""What a pod takes of a node: the most that its containers use at one time, device by device.
+"""Compute what a pod takes of a node: the most that its containers use at one time, device by device.
 
 Input: the containers in starting order with their roles, and the devices of each. Output: Taken. Init containers run one after
 the other, each beside the sidecars that started before it; app containers run with one another and with all sidecars. So an
@@ -19,7 +19,7 @@ from lading.vocabulary import GpuUuid
 
 
 class Amounts(NamedTuple):
-    """Of one card's shares."""
+    """Hold the amounts of one card's shares."""
 
     memory_mib: int = 0
     core_percent: int = 0
@@ -29,7 +29,7 @@ _NOTHING = Amounts()
 
 
 def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer], sharing: Sharing | None = None) -> Taken:
-    """`roles` may name containers that were placed nothing. One that was placed something and has no role counts as an app.
+    """Return what the pod takes. `roles` may name containers without devices. One with devices and no role counts as an app.
     The labels are those of each card of which the pod has a share."""
     labels = () if sharing is None else (sharing,)
     # Most pods have one container with devices, which is alone whatever its role: a third of the time.
@@ -86,7 +86,7 @@ def _beside(running: Mapping[GpuUuid, Amounts], started: Iterable[PlacedContaine
 
 
 def _raise(most: dict[GpuUuid, Amounts], now: Mapping[GpuUuid, Amounts]) -> None:
-    """Memory and compute each on its own: the two may be largest at different times."""
+    """Raise memory and compute separately: the two may be largest at different times."""
     for uuid, amounts in now.items():
         before = most.get(uuid, _NOTHING)
         most[uuid] = Amounts(max(before.memory_mib, amounts.memory_mib), max(before.core_percent, amounts.core_percent))

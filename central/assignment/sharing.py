@@ -4,8 +4,8 @@ Input: the labels of pods, each a sorted tuple of Sharing: empty for a pod witho
 differ in them (then all are in force). Output: whether two pods may be on one card, and the groups that must be.
 
 Anti-affinity and exclusion are between two pods, and the same in both directions. A pod without an exclusion label is like one
-with an empty label: it joins its like only. Affinity is about all cards of the cluster, and is checked where they are known
-(ledger/groups.py).
+with an empty label: it shares only with such pods. Affinity concerns all cards of the cluster, and is checked where they are
+known (ledger/groups.py).
 
 Source: KubeShare (HPDC'20), algorithm 1, and pkg/scheduler/filters.go of its v1; there labels are the cluster's, here the
 namespace's.
@@ -21,7 +21,7 @@ UNLABELLED: Labels = ()
 
 
 class Group(NamedTuple):
-    """The pods of one namespace with one affinity label."""
+    """Identify the pods of one namespace with one affinity label."""
 
     namespace: str
     affinity: str
@@ -32,7 +32,7 @@ def groups_of(labels: Iterable[Sharing]) -> tuple[Group, ...]:
 
 
 def together(one: Labels, other: Labels) -> bool:
-    """Whether shares of two different pods with these labels may be on one card."""
+    """Return whether shares of two different pods with these labels may be on one card."""
     return _exclusions(one) == _exclusions(other) and not _anti_affinities(one) & _anti_affinities(other)
 
 

@@ -43,7 +43,7 @@ _PODS: Final = msgspec.json.Decoder(Pod)
 
 
 class Touch(Protocol):
-    """Changes the pod's status, and so its resourceVersion; returns the pod as the API server has it then."""
+    """Change the pod's status, and so its resourceVersion. Return the pod as the API server has it then."""
 
     async def __call__(self, pod: Pending) -> bytes: ...
 

@@ -4,7 +4,7 @@ Input: a node's room, which pods hold its devices by assignment or grant, and th
 for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes unhealthy for the first
 time: a pod without the condition has healthy devices, and 100,000 pods have none.
 
-The condition itself, in the pod, is the record of what was written: a new leader reads it there and repeats nothing. Two words
+The condition itself, in the pod, is the record of what was written: a new leader reads it there and repeats nothing. Two Words
 about the same devices and reasons have the same text and are equal.
 
 An unhealthy card makes its MIG instances unhealthy, an unhealthy PF its VFs. A device that the node does not report any more is
@@ -32,7 +32,7 @@ _GONE: Final = "its node does not report it any more"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The content of a pod's condition, in the version of the pod."""
+    """Hold the content of a pod's condition, in the version of the pod."""
 
     healthy: bool
     message: str
@@ -41,7 +41,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """The condition to write into a pod."""
+    """Hold the condition to write into a pod."""
 
     pod: Holder
     node: str
@@ -61,7 +61,7 @@ class Word:
 
 
 class Conditions:
-    """The conditions of pods, by the newest version of each pod. Pods without a condition are not kept."""
+    """Keep the conditions of pods, by the newest version of each pod. Pods without a condition are not kept."""
 
     def __init__(self) -> None:
         self._said: dict[PodUid, Said] = {}

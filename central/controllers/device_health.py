@@ -43,7 +43,7 @@ class Tell(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Failing:
-    """A condition that could not be written, as far as is known."""
+    """Remember a condition that could not be written, as far as is known."""
 
     word: Word
     backoff: Backoff

@@ -42,7 +42,7 @@ CONFLICT: Final = "DeviceConflict"
 
 @dataclass(slots=True)
 class _WithoutPlan:
-    """Requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
+    """Keep requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
 
     state: object
     applied: dict[tuple[Ask, int, tuple[str, ...]], bool] = field(default_factory=dict)
@@ -60,8 +60,8 @@ class Evictor:
         clock: Callable[[], float],
         log: Log,
     ) -> None:
-        """`budgets`: None while they are not known; then no pod is evicted for another one. `leads` is asked before each
-        eviction. `tell` writes for the pod's author: pod, reason, message."""
+        """Create the evictor. `budgets` returns None while they are not known; then no pod is evicted for another one. `leads`
+        is called before each eviction. `tell` writes an Event: pod, reason, message."""
         self._budgets = budgets
         self._leads = leads
         self._tell = tell

@@ -1,7 +1,7 @@
-"""What the API server says, into the ledger and the pending pods: pods, NodeDevices, Nodes, PodDisruptionBudgets.
+"""Pass what the API server reports to the ledger and the pending pods: pods, NodeDevices, Nodes, PodDisruptionBudgets.
 
-A pod that cannot be decoded, or whose assignment cannot be read or was signed by no configured key, may hold devices: it is
-never taken for gone. What its node grants it still counts; its own annotation does not, and that is logged. Pods that request
+A pod that cannot be decoded, or whose assignment cannot be read or was signed by no configured key, may hold devices: it
+never counts as gone. The grants of its node still count; its own annotation does not, and that is logged. Pods that request
 no device and have none are not kept: a cluster has many more of these.
 """
 
@@ -36,7 +36,7 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class PodFeed:
-    """The handler of pods. `unassigned` is called once with each pod that asks for devices and was bound without an
+    """Handle pods. `unassigned` is called once with each pod that requests devices and was bound without an
     assignment."""
 
     def __init__(
@@ -172,8 +172,7 @@ def _other_claim(pod: Pod) -> OtherClaim | None:
 
 
 class DevicesFeed:
-    """The handler of NodeDevices. One that cannot be decoded stays as it was known. `reports` keeps what the ledger does
-    not."""
+    """Handle NodeDevices. An object that cannot be decoded stays as it was known. `reports` keeps what the ledger does not."""
 
     def __init__(self, ledger: Ledger, reports: Reports | None = None) -> None:
         self._ledger = ledger
@@ -199,7 +198,7 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """The handler of Nodes: whether kubelet answers, by the Ready condition, and the allocatable cpu and memory."""
+    """Handle Nodes: whether kubelet answers, by the Ready condition, and the allocatable cpu and memory."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -229,7 +228,7 @@ class NodeFeed:
 
 
 class BudgetFeed:
-    """PodDisruptionBudgets. One that cannot be decoded counts as it was known."""
+    """Handle PodDisruptionBudgets. An object that cannot be decoded counts as it was known."""
 
     def __init__(self) -> None:
         self._known: dict[str, Budget] = {}  # by uid

@@ -48,7 +48,8 @@ AT_ONCE: Final = 64  # touches under way; the API server has others to serve
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A round of one ask. `nodes` are those that gained room and fitted, each with the look in which it last did."""
+    """Hold a round of one request. `nodes` are those that gained free capacity and fitted, each with the look in which it
+    last did."""
 
     ask: Ask
     number: int = 0  # that of the look in which it began
@@ -59,7 +60,7 @@ _Waiting = tuple[Pending, _Round]
 
 
 class Waker:
-    """The requeueing of refused pods. `touch` changes the pod's status. `clock`: seconds, monotonic."""
+    """Requeue refused pods. `touch` changes the pod's status. `clock`: seconds, monotonic."""
 
     def __init__(
         self, scheduler: Scheduler, touch: Callable[[Pending], Awaitable[object]], *, clock: Callable[[], float], log: Log

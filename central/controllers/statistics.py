@@ -1,9 +1,8 @@
 """Count the cluster at intervals: what may be given, what is held, and how fragmented the rest is.
 
-Input: the ledger, and the pods to expect. Output: an Overview, which is read at any time. A scrape that counted 5,000 nodes
-itself would let kube-scheduler wait meanwhile; so nodes are followed, those that changed since the last look, and all of it
-goes in slices, beside the scheduling path. What is added up is kept in parts of so few nodes that a step of vectors is short,
-however many there are in all.
+Input: the ledger, and the pods to expect. Output: an Overview, which can be read at any time. A scrape that counted 5,000 nodes
+would delay kube-scheduler. So only nodes that changed since the last time are counted, in slices and outside the scheduling
+path. The sums are kept in parts of few nodes, so that one step of vectors is short for any number of nodes.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ _STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT
 
 
 class Amounts(NamedTuple):
-    """The amounts of one resource by state. Free devices that may not be given count as unusable."""
+    """Hold the amounts of one resource by state. Free devices that may not be given count as unusable."""
 
     free: int = 0
     held: int = 0
@@ -59,14 +58,14 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A part of the nodes."""
+    """Hold a part of the nodes."""
 
     columns: Columns
     vfs: dict[str, Amounts] = field(default_factory=dict)
 
 
 class _Counts(NamedTuple):
-    """The counts of some nodes; counts of disjoint sets of nodes add up."""
+    """Hold the counts of some nodes; counts of disjoint sets of nodes add up."""
 
     nodes: tuple[int, ...]  # by _STATES
     gpus: tuple[int, ...]
@@ -79,7 +78,7 @@ class _Counts(NamedTuple):
 
 
 class Survey:
-    """The statistics of the cluster. `clock`: seconds, monotonic."""
+    """Compute the statistics of the cluster. `clock`: seconds, monotonic."""
 
     def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float]) -> None:
         self.overview: Overview | None = None  # before the first look

@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 4.0
 
 
 class Toucher:
-    """A callable that touches a pod and returns it as the API server then has it. ConflictError: another pod has the name."""
+    """Touch a pod and return it as the API server then has it. ConflictError: another pod has the name."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str]) -> None:
         """Create it. `now`: RFC 3339 with microseconds."""

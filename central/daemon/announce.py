@@ -30,7 +30,7 @@ _NOW: Final = float("-inf")
 
 
 class Announcer:
-    """The writer of the EndpointSlice. kube-scheduler reaches this replica at `address`, people at `page_port` of its host;
+    """Write the EndpointSlice. kube-scheduler reaches this replica at `address`, people at `page_port` of its host;
     `leads` says whether it answers now."""
 
     def __init__(

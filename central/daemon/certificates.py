@@ -1,4 +1,4 @@
-"""`lading-central new-certificates`: print the certificates of kube-scheduler and central as Secrets for `kubectl apply -f -`.
+"""Print the certificates of kube-scheduler and central as Secrets for `kubectl apply -f -`: `lading-central new-certificates`.
 
 Input: a namespace and a number of days. Output: two Secrets on stdout, each with tls.crt, tls.key and ca.crt. The authority's
 key signs these two certificates and is not kept: to renew them, run the command again and restart both Deployments.

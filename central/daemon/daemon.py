@@ -1,4 +1,4 @@
-"""The daemon: waits to lead, leads for a term at a time, answers kube-scheduler meanwhile, and stops in order."""
+"""Run the daemon: wait for leadership, lead, answer kube-scheduler meanwhile, and stop in order."""
 
 import asyncio
 import time
@@ -39,8 +39,8 @@ AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
 
 
 class Replica:
-    """The terms of this replica. A term is made when the lease is gained, and ended when it is lost; the verbs are those of the
-    current term."""
+    """Begin a leadership when the lease is gained, and end it when the lease is lost. The verbs are those of the current
+    leadership."""
 
     def __init__(self, make_term: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
         self.term: Leadership | None = None

@@ -1,7 +1,7 @@
-"""`lading-central new-key`: the pair of keys by which nodes know that an assignment is central's.
+"""Make the pair of keys with which central signs assignments and nodes verify them: `lading-central new-key`.
 
 Input: a key id and a folder. Output: ID.pem for central alone, ID.pub.pem for every node, and on stdout what to do with them.
-Refuses: an id that a signature cannot carry, a file that is there. How keys are exchanged and revoked: docs/install.md.
+Refuses: an id that a signature cannot contain, a file that exists. How keys are exchanged and revoked: docs/install.md.
 Source: RFC 8410 (Ed25519 in PEM), RFC 5208 (PKCS #8).
 """
 

@@ -1,6 +1,6 @@
-"""One leadership: the ledger and everything that reads and writes it, made when it begins, thrown away when it ends.
+"""Hold one leadership: the ledger and everything that reads and writes it, created when it begins, deleted when it ends.
 
-Nothing is kept from one term to the next, because another leader may have assigned in between: the ledger is rebuilt from
+Nothing is kept from one leadership to the next, because another leader may have assigned in between: the ledger is rebuilt from
 consistent lists, and only then are kube-scheduler's requests answered (`ready`).
 """
 
@@ -57,7 +57,7 @@ NO_ASSIGNMENT: Final = "NoAssignment"
 
 
 class Leadership:
-    """Begins with `begin`, ends with `end`."""
+    """Run one leadership, from `begin` to `end`."""
 
     def __init__(
         self,

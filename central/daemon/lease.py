@@ -1,19 +1,18 @@
-"""The one leader, by a Lease whose holder can be wrong about itself for no moment.
+"""Elect one leader by a Lease, whose holder knows at every moment whether it leads.
 
     leader    writes the lease every `retry_s`; a success counts from the moment *before it was sent*, for `renew_deadline_s`
-    standby   looks; takes over once the lease stayed unchanged for `duration_s`, from the moment *after it was first seen* so
+    standby   takes over once the lease is unchanged for `duration_s`, from the moment *after* its first read of that state
 
 The standby saw the leader's last success after it was sent, so it waits past the leader's deadline, and past the end of calls
-that the leader sent just before it: request_timeout_s < duration_s - renew_deadline_s. What is left of the difference is for
+that the leader sent just before it: request_timeout_s < duration_s - renew_deadline_s. The rest of the difference is for
 clocks that do not run equally fast. Each measures on its own monotonic clock; times in the lease are for people. Only a write
 that was certainly accepted makes or keeps a leader, and of two writes over one version the API server accepts one.
 
-A lease that is not there may have been deleted under a leader who has not noticed, and again since we looked: absence has no
-version. So it is made without a holder, by whom does not matter, and waited out like one that is held. Only what `release`
-wrote is taken at once.
+A lease that does not exist may have been deleted under a leader who has not noticed, and absence has no version. So any replica
+creates it without a holder, and waits as for one that is held. Only a lease that `release` wrote is acquired at once.
 
-`is_leader` looks at the clock and nothing else, so a process that was stopped for a while is no leader when it goes on, before
-it has run anything. Source: coordination.k8s.io/v1 Lease; optimistic concurrency in "API concepts"; clock_gettime(2).
+`is_leader` reads only the clock, so a process that was stopped for a while is no leader when it continues, before it has run
+anything. Source: coordination.k8s.io/v1 Lease; optimistic concurrency in "API concepts"; clock_gettime(2).
 """
 
 import asyncio
@@ -45,8 +44,8 @@ def boot_time() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The intervals of the election, those of client-go if it has them. They must be equal for all replicas, or the longest
-    duration counts."""
+    """Hold the intervals of the election, those of client-go if it has them. They must be equal for all replicas, or the
+    longest duration counts."""
 
     duration_s: int = 15
     renew_deadline_s: float = 10.0
@@ -74,7 +73,7 @@ class Record:
 
 
 class Store(Protocol):
-    """The access to the Lease. Its methods raise KubeError."""
+    """Read and write the Lease. The methods raise KubeError."""
 
     async def read(self, *, timeout_s: float) -> Record | None: ...
     async def write(self, record: Record, *, timeout_s: float) -> Record:
@@ -123,7 +122,7 @@ class KubeLease:
 
 
 class Election:
-    """The election of the leader. `gained` and `lost` are called on the loop, in turns; `lost` at the renew deadline at the
+    """Elect the leader. `gained` and `lost` are called on the loop, in turns; `lost` at the renew deadline at the
     latest. No other process has the identity: a restarted process is another candidate."""
 
     def __init__(

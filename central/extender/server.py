@@ -1,7 +1,7 @@
 """Answer the extender's verbs over HTTP/1.1: `POST /filter /prioritize /bind /preempt`, and nothing else.
 
-Input: requests. Output: JSON with status 200, also for "no", since kube-scheduler takes anything else for a broken extender.
-That is meant while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
+Input: requests. Output: JSON with status 200, also for a refusal, because any other status means a broken extender. That is
+intended while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
 Refuses: a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413),
 not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503); the paths that people read, with the
 address that has them (421).
@@ -49,15 +49,15 @@ Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 
 class _BadBodyError(Exception):
-    """The caller's body is wrong, not the processing of it."""
+    """Report that the caller's body is invalid; other errors are central's own."""
 
 
 class _NotLeadingError(Exception):
-    """Raised if this replica is not the leader, or no longer."""
+    """Report that this replica is not the leader, or no longer."""
 
 
 class Verbs(Protocol):
-    """The verbs that the server calls; see central.scheduling.scheduler and central.controllers.binder."""
+    """Decide the verbs; see central.scheduling.scheduler and central.controllers.binder."""
 
     async def find(self, sent: Pod) -> Pod | None:
         """Return the pod as the watch shows it; see central.state.seen."""
@@ -80,7 +80,7 @@ class Verbs(Protocol):
 
 
 class ExtenderServer:
-    """The HTTP server. `leads` is called for every verb: nothing is decided between two calls of it."""
+    """Serve the verbs. `leads` is called for every verb: nothing is decided between two calls of it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""kube-scheduler's extender protocol as JSON (k8s.io/kube-scheduler/extender/v1, v1.36: no JSON tags, so keys are capitalised).
+"""Define kube-scheduler's extender protocol as JSON (kube-scheduler/extender/v1, v1.36: no JSON tags, so keys are capitalised).
 
 With `nodeCacheCapable` requests carry node names and no Node objects. Unknown keys are ignored.
 """
@@ -13,16 +13,16 @@ from central.scheduling.verdicts import Filtered
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
-    """The arguments of filter and prioritize; the names as they came."""
+    """Hold the arguments of filter and prioritize, with the node names undecoded."""
 
     Pod: Pod
     NodeNames: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Names(Sequence[str]):
-    """Node names, thousands for every pod: decoded when one of them is read. Mostly it is enough to know whether one is there,
-    and to send them again. msgspec.ValidationError for what is no list, and later for a list of something else. A node's name
-    has no character that JSON would escape."""
+    """Hold node names, thousands for every pod, and decode them when one is read: mostly it is enough to find one name, and to
+    send them back. Raises msgspec.ValidationError for a value that is not a list, and later for a list of other values. A
+    node's name has no character that JSON would escape."""
 
     def __init__(self, raw: msgspec.Raw, text: bytes) -> None:
         """Do not call this; use `read`."""
@@ -96,7 +96,7 @@ class MetaVictims(msgspec.Struct, frozen=True):
 
 
 class PreemptArgs(msgspec.Struct, frozen=True):
-    """With nodeCacheCapable, victims are named by uid only."""
+    """Hold the arguments of preempt. With nodeCacheCapable, victims are named by uid only."""
 
     Pod: Pod
     NodeNameToMetaVictims: dict[str, MetaVictims] | None = None

@@ -1,1 +1,1 @@
-"""HTTP/1.1 for what calls central: a server with bounds, which the extender and the page each have."""
+"""Serve HTTP/1.1 within limits, for the extender and for the page."""

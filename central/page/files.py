@@ -1,6 +1,6 @@
-"""The page's files, read once, with what every answer to a browser says: run and load nothing but these, and be in no frame.
+"""Read the page's files once, and answer them with headers that let a browser load nothing else and show the page in no frame.
 
-Input: the folder `static`. Output: answers with ETag and, where it is taken, gzip.
+Input: the folder `static`. Output: answers with ETag, and with gzip if the browser accepts it.
 """
 
 import gzip

@@ -4,8 +4,8 @@ Input: a ledger, the nodes' reports, the scheduler. Output: parts of one JSON ob
 something of it may have changed, and counts as changed only when its JSON differs. Nothing runs in the background: a request
 starts an update, at most every EVERY_S, for all requests at that time.
 
-kube-scheduler's requests come first: work is done in slices of SLICE_S. While other tasks work on the loop, a rest that is
-longer than the slice follows each slice, so that a request mostly finds the loop idle, and otherwise waits for one slice.
+kube-scheduler's requests come first: work is done in slices of SLICE_S. While other tasks use the loop, a pause that is longer
+than the slice follows each slice, so that a request mostly finds the loop idle, and otherwise waits for one slice.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class Snapshot(NamedTuple):
-    """JSON in parts, which together are one object."""
+    """Hold JSON in parts, which together are one object."""
 
     revision: str
     parts: list[bytes]
 
 
 class Live:
-    """The JSON of one term. `clock`: monotonic seconds."""
+    """Keep the JSON of one leadership. `clock`: monotonic seconds."""
 
     def __init__(self, scheduler: Scheduler, reports: Reports, *, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
@@ -116,7 +116,7 @@ class Live:
 
     @property
     def moment(self) -> tuple[str, float]:
-        """Of two answers of one moment each word is the same; of two of one revision the pods wait longer."""
+        """Identify the answer: two answers of one moment are equal; two of one revision differ in the time that pods wait."""
         return self.revision, self._waited_at
 
     def whole(self) -> Snapshot:
@@ -139,7 +139,7 @@ class Live:
         return Totals(**dict(zip(_FIELDS, self._sum, strict=True)))
 
     def _pending(self) -> dict[str, object]:
-        """`refused_s` as it was when that was read."""
+        """Return the pending pods, with `refused_s` as of the last reading."""
         return {"pending": self._waiting.pods, "pending_count": self._waiting.total}
 
     def _joined(self, head: dict[str, object], nodes: Iterable[bytes]) -> Snapshot:

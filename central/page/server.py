@@ -20,7 +20,7 @@ from lading.tracing import OFF, Tracing
 
 
 class Answers(Protocol):
-    """What is asked of the leader; see central.daemon.daemon.Replica."""
+    """Answer for the leader; see central.daemon.daemon.Replica."""
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         """Return JSON; None for a pod that is not known."""

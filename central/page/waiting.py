@@ -1,8 +1,8 @@
-"""Pods that wait for devices, as the page shows them: what each asks, for how long it is refused, and why, by reason code.
+"""Read the pods that wait for devices: the request of each, for how long it is refused, and why, by reason code.
 
-Input: the scheduler, as things are. Output: the first MOST of them, in the order in which they get room, and how many there
-are. Reasons are those of the last time that kube-scheduler asked, brought up to date: nothing is judged for the page alone, so
-that an ask that central has not judged yet, or has forgotten, has none.
+Input: the scheduler. Output: the first MOST pods, in the order in which they get devices, and the number of all. Reasons are
+those of kube-scheduler's last request, updated: no request is evaluated for the page alone, so that one that central has not
+evaluated yet, or has dropped, has no reasons.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which pods the Eviction API would evict now, and how many of them together.
+"""Decide by PodDisruptionBudgets which pods the Eviction API would evict now, and how many of them together.
 
 Preemption must not need a pod that a budget protects: the Eviction API would refuse it after other victims have ended. Input:
 budgets as the API server has them. Output: `Budgets`, which answers for pods by namespace and labels. Pure.
@@ -89,7 +89,7 @@ def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """All budgets at one moment."""
+    """Hold all budgets at one moment."""
 
     by_namespace: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
 

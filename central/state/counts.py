@@ -8,7 +8,7 @@ from central.ask.reasons import Coded
 
 
 class BindOutcome(StrEnum):
-    """How a Binding ended."""
+    """Say how a Binding ended."""
 
     BOUND = "bound"
     REFUSED = "refused"
@@ -18,7 +18,7 @@ class BindOutcome(StrEnum):
 
 
 class EvictOutcome(StrEnum):
-    """What the API server made of an eviction."""
+    """Say how the API server answered an eviction."""
 
     EVICTED = "evicted"
     SPARED = "spared"  # by a disruption budget

@@ -1,8 +1,8 @@
-"""What nodes report beside what the ledger keeps of it: versions, problems, use, who held what. By node, as last written.
+"""Keep what nodes report and the ledger does not: versions, problems, use, past holders. By node, as last written.
 
-Input: NodeDevices, as DevicesFeed has them. Output: the same, and of which nodes it is another since when. Parts that did not
-change stay the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat leaves
-nothing behind.
+Input: NodeDevices, from DevicesFeed. Output: the same, and which nodes changed since a version. Parts that did not change stay
+the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat allocates nothing
+that stays.
 """
 
 from collections.abc import Collection, Iterable
@@ -44,12 +44,12 @@ class Reports:
             self.set(report)
 
     def changed_since(self, version: int) -> tuple[list[str], int]:
-        """Names, of those that are gone too (-1: all), and the version that this is."""
+        """Return the names of changed nodes, also of those that are gone (-1: all), and the version of this answer."""
         return self._changes.since(version), self._changes.version
 
 
 def _ours(report: NodeDevices) -> dict[str, str]:
-    """Annotations of others, which may be long, are not kept."""
+    """Drop annotations of others, which may be long."""
     return {key: value for key, value in report.metadata.annotations.items() if key.startswith(PREFIX)}
 
 

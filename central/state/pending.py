@@ -1,6 +1,6 @@
-"""The pods that ask for devices and are not bound: what each asks, since when it is refused, and whether it was woken.
+"""Keep the pods that request devices and are not bound: the request, since when it is refused, and whether it was requeued.
 
-Filled from the watch and from kube-scheduler's requests, whichever comes first. A pod leaves when it is bound, ends or goes.
+Pods come from the watch or from kube-scheduler's requests, whichever is first. A pod leaves when it is bound, ends or is gone.
 """
 
 import math
@@ -70,7 +70,7 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
 
 
 def in_line(pod: Pending) -> tuple[int, str, PodUid]:
-    """Who comes before whom: by priority, then by age."""
+    """Return the sort key of the queue: by priority, then by age."""
     return -pod.priority, pod.created, pod.uid
 
 
@@ -89,12 +89,12 @@ class PendingPods:
         return self._pods.get(uid)
 
     def get_refused(self, uid: PodUid) -> Pending | None:
-        """As it is now, if it is refused."""
+        """Return the pod as it is now, if it is refused."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.refused_at is not None else None
 
     def add(self, pod: Pending) -> Pending:
-        """As it is now; the newer version of the two that the watch and kube-scheduler know."""
+        """Add the pod. Return it as it is now: the newer version of those of the watch and of kube-scheduler."""
         known = self._pods.get(pod.uid)
         if known is not None:
             if version_of(known.resource_version) > version_of(pod.resource_version):
@@ -126,7 +126,7 @@ class PendingPods:
         return list(self._refused)
 
     def refused_with(self, ask: Ask) -> list[Pending]:
-        """Those that come first before the others."""
+        """Return the refused pods with this request, in the order of the queue."""
         return sorted(self._refused.get(ask, {}).values(), key=in_line)
 
     def _forget_refusal(self, pod: Pending) -> None:

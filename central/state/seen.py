@@ -1,6 +1,6 @@
-"""Unbound pods as the watch shows them: central decides a request of kube-scheduler by these, never by the caller's copy.
+"""Keep unbound pods as the watch shows them: central decides kube-scheduler's requests by these, never by the caller's copy.
 
-Input: the watch of pods; `settled`, which tells that no request needs to wait for a pod. Output: the pod of a request.
+Input: the watch of pods; `settled`, which says that no request needs to wait for a pod. Output: the pod of a request.
 kube-scheduler's watch may be ahead of central's by a moment, so `find` waits for the pod and for the version that was sent. If
 that version does not come in time, `find` returns the pod as it is.
 """
@@ -22,10 +22,10 @@ SEEN_WITHIN_S: Final = 1.0  # of kube-scheduler's 5 s
 
 
 class SeenPods:
-    """A sink of the watch of pods."""
+    """Take in the watch of pods."""
 
     def __init__(self, settled: Callable[[PodUid], bool]) -> None:
-        """`settled`: whether the pod is bound, is being deleted, has ended or is gone."""
+        """Create the sink. `settled`: whether the pod is bound, is being deleted, has ended or is gone."""
         self._settled = settled
         self._pods: dict[PodUid, Pod] = {}
         self._changed: asyncio.Event | None = None  # None: no request waits for a change
