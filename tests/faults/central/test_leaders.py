@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -28,6 +28,7 @@ LEADS, WAITS = 200, 503
 class Central:
     process: asyncio.subprocess.Process
     port: int
+    page_port: int
     session: aiohttp.ClientSession
 
     async def ask(self, verb: str, body: Json) -> tuple[int, Json]:
@@ -64,12 +65,12 @@ class Central:
 
 @contextlib.asynccontextmanager
 async def central(folder: Path, server: FakeKubeServer, name: str) -> AsyncIterator[Central]:
-    port = free_port()
+    port, page_port = free_port(), free_port()
     flags = {
         "kubeconfig": server.write_kubeconfig(folder / "kubeconfig"),
         "config": folder / "none.toml",
         "listen": f"127.0.0.1:{port}",
-        "page-listen": "",
+        "page-listen": f"127.0.0.1:{page_port}",
         "metrics": "",
         "identity": name,
         "lease-namespace": NAMESPACE,
@@ -83,7 +84,7 @@ async def central(folder: Path, server: FakeKubeServer, name: str) -> AsyncItera
         )
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
         try:
-            yield Central(process, port, session)
+            yield Central(process, port, page_port, session)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -134,5 +135,22 @@ def test_a_leader_that_stops_in_order_hands_over_at_once(tmp_path: Path) -> None
                 first.signal(signal.SIGTERM)
                 await second.until(LEADS, 2 * Terms().retry_s + 2)
                 assert await asyncio.wait_for(first.process.wait(), 5) == 0
+
+    asyncio.run(story())
+
+
+def test_the_port_that_binds_has_no_page_and_the_page_binds_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster() as server, central(tmp_path, server, "first") as first:
+            await first.until(LEADS, 20)
+            await server.put(pod_path("a"), pod("a"))
+            people = replace(first, port=first.page_port)
+            assert await people.bind(server.objects[pod_path("a")]) == (404, "")
+            assert await first.bind(server.objects[pod_path("a")]) == (LEADS, "")
+            answers = []
+            for port in (first.port, first.page_port):
+                async with first.session.get(f"http://127.0.0.1:{port}/v1/cluster") as answer:
+                    answers.append((answer.status, f"127.0.0.1:{first.page_port}" in await answer.text()))
+            assert answers == [(421, True), (200, False)]
 
     asyncio.run(story())
