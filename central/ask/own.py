@@ -65,11 +65,11 @@ _LABEL: Final = re.compile(LABEL)
 
 
 class _BadAskError(Exception):
-    """Ends the parse from any depth; `Own.parse` makes it a value."""
+    """End the parse from any depth; `Own.parse` returns it as a value."""
 
 
 class Own:
-    """Lading's own dialect."""
+    """Read Lading's own dialect."""
 
     resources: Final = frozenset(_RIGHT)
     prefix: Final = PREFIX
@@ -104,7 +104,7 @@ def _container(container: Container, role: Role) -> ContainerAsk:
 
 
 def _amount(container: str, resource: str, limits: Mapping[str, Amount], requests: Mapping[str, Amount]) -> int:
-    """In the resource's own unit (MiB for memory); 0 is nothing asked."""
+    """Return the amount in the resource's own unit (MiB for memory); 0: not requested."""
     where = f"{resource} of container {container}"
     if resource not in _RIGHT:
         raise _BadAskError(f"cannot use {_shown(resource)} of container {container}: no such resource; {_listed(_RIGHT)}")
@@ -195,7 +195,7 @@ def _check_places(containers: tuple[ContainerAsk, ...], rdma_policy: RdmaPolicy 
 
 
 def _models(written: str | None) -> tuple[str, ...]:
-    """Alternatives have `|` or a comma between them, in any order: equal sets ask the same."""
+    """Return the alternative models, which `|` or commas separate, sorted: equal sets are equal requests."""
     if written is None:
         return ()
     models = [model.strip() for model in re.split(r"[|,]", written)]
@@ -270,6 +270,6 @@ def _listed(resources: Mapping[str, str]) -> str:
 
 
 def _shown(value: Amount) -> str:
-    """Quoted, on one line, and bounded."""
+    """Return the text quoted, on one line, and bounded."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -9,7 +9,7 @@ from central.ask.pod import Pod
 
 
 class Dialect(Protocol):
-    """A way to ask for devices."""
+    """Read one way to request devices."""
 
     @property
     def resources(self) -> frozenset[str]:
