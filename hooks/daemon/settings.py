@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     driver_groups: Annotated[
         tuple[DriverGroup, ...],
-        Setting("mode devices: what containers with GPUs get besides: gdrcopy, gds, imex, graphics"),
+        Setting("mode devices: what else containers with GPUs get: gdrcopy, gds, imex, graphics"),
     ] = ()
     cdi_spec_dirs: Annotated[tuple[str, ...], Setting("mode cdi: where CDI specs are")] = ("/etc/cdi", "/var/run/cdi")
     nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
@@ -88,15 +88,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
     netdev: Annotated[
         bool | None,
-        Setting("a VF's network device goes into its pod; by default where host_root is /, else not"),
+        Setting("move a VF's network device into its pod; by default only if host_root is /"),
     ] = None
-    attach: Annotated[AttachBy, Setting("who brings VFs into pods: hooks, or cni (Multus with sriov-cni)")] = AttachBy.HOOKS
+    attach: Annotated[AttachBy, Setting("what moves VFs into pods: hooks, or cni (Multus with sriov-cni)")] = AttachBy.HOOKS
     attach_deadline: Annotated[
-        float, msgspec.Meta(ge=1, le=300), Setting("seconds after which a VF that is not in its pod yet is a refusal")
+        float, msgspec.Meta(ge=1, le=300), Setting("seconds after which a container whose VF is not in its pod is refused")
     ] = 30.0
     vf: Annotated[
         dict[str, Any],
-        Setting("every VF's settings, where its assignment leaves them open: vlan, spoofchk, trust, mtu, …", flag=False),
+        Setting("settings of VFs whose assignment does not set them: vlan, spoofchk, trust, mtu, …", flag=False),
     ] = {}
     unhealthy: Annotated[
         Unhealthy,
@@ -107,9 +107,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         Setting("MiB that may be in use on a card that no grant holds; with more it is not granted whole"),
     ] = 1024
-    inventory_interval: Annotated[float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two looks at the devices")] = (
-        10.0
-    )
+    inventory_interval: Annotated[
+        float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two readings of the devices")
+    ] = 10.0
     reconcile_interval: Annotated[
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two comparisons with the runtime's lists")
     ] = 60.0
@@ -121,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     report_use_interval: Annotated[
         float,
         msgspec.Meta(ge=0, le=86400),
-        Setting("report: at most every so many seconds a report of its own for memory and compute in use; 0: not reported"),
+        Setting("report: at least so many seconds before a change of use alone is reported; 0: use is not reported"),
     ] = 60.0
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
     otlp_endpoint: Annotated[
