@@ -5,7 +5,7 @@ when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. 
 of central may have written them. It does not normalize identities: a UUID or PCI address in another spelling would be another
 device in the ledger. For a text that cannot be read it returns a value with the cause; the caller knows the pod.
 
-The node parses the same text independently, with stricter rules.
+The schema is shared with the node, which parses the same text independently, with stricter rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,53 +20,6 @@ from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
 from central.assignment.phases import Amounts, add_up, take
 from lading.devices import assignment as schema
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid
-
-_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_GPU: Final = rf"GPU-{_UUID}"
-_MIG: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"
-
-_Address = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z")]
-_Mib = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-_Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
-_Label = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{LABEL})?\Z")]
-
-
-class _Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    uuid: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU}|{_MIG})\Z")]
-    bdf: _Address
-    memory_mib: _Mib | None = None
-    core_percent: _Percent | None = None
-    pod_memory_mib: _Mib | None = None
-    pod_core_percent: _Percent | None = None
-    card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_GPU})?\Z")] = ""  # of a MIG instance; the node knows it
-
-
-class _Vf(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    bdf: _Address
-    pf: _Address
-    ifname: str = ""
-
-
-class _Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    gpus: list[_Gpu] = []
-    vfs: list[_Vf] = []
-
-
-class _Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """Hold the sharing labels, without the namespace, which is always the pod's own."""
-
-    affinity: _Label = ""
-    anti_affinity: _Label = ""
-    exclusion: _Label = ""
-
-
-class _Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    v: Literal[1]
-    pod: Annotated[str, msgspec.Meta(min_length=1)]
-    node: Annotated[str, msgspec.Meta(min_length=1)]
-    gen: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    containers: dict[str, _Container]
-    sharing: _Sharing | None = None  # as the pod asked when it was bound; what it says since is not in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
