@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Final, cast
 
 from lading.http2.messages import Status
@@ -18,7 +18,8 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from runtimeproxy.call.calls import METHODS, HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse
-from runtimeproxy.gate import LARGE, Gate
+from runtimeproxy.call.subject import Subject
+from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.compression import UnreadableMessageError, unpack, unpack_parts
@@ -94,17 +95,16 @@ def _read(event: CallHeld, method: Method) -> HeldCall:
     return HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
 
 
-def _observed_later(call: HeldCall, outcome: Forward) -> tuple[HeldCall, Forward]:
-    """Return what is kept of a call until the runtime answers: without the message, if its subject is known."""
-    if outcome.subject is None:
-        return call, outcome
-    return replace(call, message=b""), replace(outcome, message=None)
+def _unreadable(method: Method, error: UnreadableMessageError) -> Outcome:
+    if method.teardown:
+        return Forward()
+    return Refuse(error.status, str(error), Reason.REQUEST_UNREADABLE)
 
 
 def _given_up(method: Method) -> Outcome:
     """Return how a call ends for which no outcome was decided."""
     if method.teardown:
-        return Forward(None, observe=False)
+        return Forward()
     return Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
 
 
@@ -133,9 +133,9 @@ class Link:
         self._client = Half(self._from_client, self._throttle, self._client_lost)
         self._runtime = Half(self._from_runtime, self._throttle, self._runtime_lost)
         self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._flush_soon)
-        self._calls: dict[int, tuple[HeldCall, Forward | None]] = {}
-        self._deciding: dict[int, asyncio.Task[None]] = {}
         self._held_since: dict[int, tuple[Method, float]] = {}
+        self._deciding: dict[int, asyncio.Task[None]] = {}
+        self._observing: dict[int, tuple[Method, Subject]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._resting = False  # a flush of the rest is scheduled
@@ -231,13 +231,7 @@ class Link:
                 self.close()
             return
         relay = self.relay
-        while True:
-            if data := relay.to_runtime():
-                self._runtime.write(data)
-            if data := relay.to_client():
-                self._client.write(data)
-            if not relay.events:
-                break
+        while relay.events:  # before anything is written: what they add is sent in the same write
             for event in relay.take_events():
                 match event:
                     case CallHeld():
@@ -246,6 +240,10 @@ class Link:
                         self._observed(event)
                     case CallCancelled():
                         self._cancelled(event)
+        if data := relay.to_runtime():
+            self._runtime.write(data)
+        if data := relay.to_client():
+            self._client.write(data)
         self._flush_rest()
         if relay.broken:
             broken = relay.broken
@@ -262,89 +260,64 @@ class Link:
         self._held_since[event.stream] = (method, self._loop.time())
         if event.size < LARGE and not event.compressed:
             try:
-                call = _read(event, method)
+                ending = self._gate.handle(_read(event, method))
             except UnreadableMessageError as e:
-                self._end(event.stream, self._unreadable(method, e))
-                return
-            if outcome := self._screen(event.stream, call):
-                self._end(event.stream, outcome)
-                return
-            deciding = self._decide(event.stream, call)
+                ending = _unreadable(method, e)
         else:
-            deciding = self._read_and_decide(event, method)
-        task = self._loop.create_task(deciding)
+            ending = partial(self._read_and_handle, event, method)
+        if isinstance(ending, Forward | Refuse):
+            self._end(event.stream, ending)
+            return
+        task = self._loop.create_task(self._decide(event.stream, method, ending))
         self._deciding[event.stream] = task
         task.add_done_callback(lambda _: self._deciding.pop(event.stream, None))
 
-    def _screen(self, stream: int, call: HeldCall) -> Outcome | None:
-        self._calls[stream] = (call, None)
+    async def _decide(self, stream: int, method: Method, later: Later) -> None:
+        outcome = _given_up(method)
         try:
-            return self._gate.screen(call)
-        except Exception:  # noqa: BLE001  `handle` raises the same error and knows how the call must end
-            return None
-
-    def _unreadable(self, method: Method, error: UnreadableMessageError) -> Outcome:
-        if method.teardown:
-            return Forward(None, observe=False)
-        return Refuse(error.status, str(error), Reason.REQUEST_UNREADABLE)
-
-    async def _decide(self, stream: int, call: HeldCall) -> None:
-        outcome = _given_up(call.method)
-        try:
-            outcome = await self._gate.handle(call)
+            outcome = await later()
         finally:  # also when the task is cancelled: a caller is never left waiting
             self._end(stream, outcome)
             self._flush()
 
-    async def _read_and_decide(self, event: CallHeld, method: Method) -> None:
+    async def _read_and_handle(self, event: CallHeld, method: Method) -> Outcome:
         """Decide a call whose message takes long even to copy or decompress."""
-        outcome = _given_up(method)
         try:
             call = await asyncio.to_thread(_read, event, method)
-            outcome = self._screen(event.stream, call) or await self._gate.handle(call)
         except UnreadableMessageError as e:
-            outcome = self._unreadable(method, e)
-        finally:
-            self._end(event.stream, outcome)
-            self._flush()
+            return _unreadable(method, e)
+        ending = self._gate.handle(call)
+        return ending if isinstance(ending, Forward | Refuse) else await ending()
 
     def _end(self, stream: int, outcome: Outcome) -> None:
-        """End a held call; do nothing if it is over already."""
+        """End a held call; do nothing if it is over already: then it was or will be cancelled."""
         match outcome:
             case Forward(message, observe):
-                done = self.relay.forward(stream, message, observe=observe)
-                self._count(stream, outcome, done)
-                if done and observe and stream in self._calls:
-                    self._calls[stream] = _observed_later(self._calls[stream][0], outcome)
-                    return
+                done = self.relay.forward(stream, message, observe=observe is not None)
             case Refuse(status, text):
-                self._count(stream, outcome, self.relay.refuse(stream, status, text))
-        self._calls.pop(stream, None)
+                done = self.relay.refuse(stream, status, text)
+        if done and stream in self._held_since:
+            method, since = self._held_since.pop(stream)
+            self._metrics.call_ended(method, outcome, self._loop.time() - since)
+            if isinstance(outcome, Forward) and outcome.observe:
+                self._observing[stream] = (method, outcome.observe)
 
     def _observed(self, event: CallEnded) -> None:
-        call, outcome = self._calls.pop(event.stream)
-        if outcome is None:
-            return
+        method, subject = self._observing.pop(event.stream)
         reply = b""
         if event.status == Status.OK:
             try:
                 reply = unpack(event.reply, b"", MAX_MESSAGE)
             except UnreadableMessageError as e:  # a compressed reply, which containerd does not send
-                self._log.error(Event.CALL_FORWARDED, f"cannot observe: {e}", method=call.method.name)
+                self._log.error(Event.CALL_FORWARDED, f"cannot observe: {e}", method=method.name)
                 return
-        self._gate.observed(call, outcome, event.status, reply)
+        self._gate.observed(method, subject, event.status, reply)
 
     def _cancelled(self, event: CallCancelled) -> None:
-        self._calls.pop(event.stream, None)
+        self._observing.pop(event.stream, None)
         self._count_cancelled(event.stream)
         if task := self._deciding.get(event.stream):
             task.cancel()
-
-    def _count(self, stream: int, outcome: Outcome, done: bool) -> None:
-        """Count each held call once; where the relay says that it was over already, it was or will be cancelled."""
-        if done and stream in self._held_since:
-            method, since = self._held_since.pop(stream)
-            self._metrics.call_ended(method, outcome, self._loop.time() - since)
 
     def _count_cancelled(self, stream: int) -> None:
         if stream in self._held_since:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS
+from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS
 from runtimeproxy.call.calls import Stage
@@ -67,13 +68,11 @@ class Screening:
     def told(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
         return tuple(r for r in self.registrations if r.observes(stage) and r.wants(keys))
 
-    def hidden(self, subject: Subject) -> list[tuple[str, hook.Adjustment]]:
+    def hidden(self, keys: Collection[str], request: cri.CreateContainerRequest) -> tuple[tuple[str, hook.Adjustment], ...]:
         """Return the static adjustments for this container, each with the name of its registration."""
-        if subject.create is None:
-            return []
-        hiding = [(r.name, r.hide_unassigned) for r in self.registrations if not r.wants(subject.keys)]
-        found = [(name, decide_hidden(hide, subject.create)) for name, hide in hiding if hide]
-        return [(name, adjustment) for name, adjustment in found if adjustment]
+        hiding = [(r.name, r.hide_unassigned) for r in self.registrations if not r.wants(keys)]
+        found = [(name, decide_hidden(hide, request)) for name, hide in hiding if hide]
+        return tuple((name, adjustment) for name, adjustment in found if adjustment)
 
     def refuse_many(self, subject: Subject) -> Refusal | None:
         """Refuse more guarded keys than a pod may have, before other code reads them: calls of other pods wait meanwhile."""
@@ -84,9 +83,9 @@ class Screening:
         message = f"the pod has {count} annotations that begin with {prefixes}; at most {MAX_KEYS} are allowed"
         return Refusal(reason=Reason.ANNOTATION_MALFORMED, message=message)
 
-    def refuse_incomplete(self, subject: Subject) -> Refusal | None:
+    def refuse_incomplete(self, request: cri.CreateContainerRequest) -> Refusal | None:
         """Refuse a request without the sandbox's metadata: containerd crashes on it, and a hook needs the pod's identity."""
-        if subject.create is None or subject.create.sandbox_config.HasField("metadata"):
+        if request.sandbox_config.HasField("metadata"):
             return None
         return Refusal(reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata")
 

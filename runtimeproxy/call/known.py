@@ -61,13 +61,15 @@ class Known:
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return frozenset()
-        return frozenset(entry.shown.annotations).union(*(shown.annotations for shown in entry.containers.values()))
+        return frozenset(entry.shown.annotations).union(*(shown.annotations for shown in tuple(entry.containers.values())))
 
     def learn_sandbox(self, shown: hook.PodSandbox) -> None:
         """Add or update a sandbox. A known one keeps its containers and the annotations that `shown` lacks."""
         self._clock += 1
         before = self._sandboxes.get(SandboxId(shown.id))
-        if before:
+        if before and before.shown == shown:
+            before.since = self._clock
+        elif before:
             both = hook.PodSandbox()
             both.CopyFrom(shown)
             both.annotations.update({k: v for k, v in before.shown.annotations.items() if k not in shown.annotations})

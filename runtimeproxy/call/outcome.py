@@ -1,8 +1,5 @@
-"""Define how a held call ends: it is forwarded, changed or not, or refused.
-
-Enters: a reason and its subject, or the bytes that replace the message. Leaves: `Forward`, or `Refuse` with the gRPC status
-that says what a caller may expect of a retry.
-"""
+"""Define how a held call ends: it is forwarded, changed or not, or refused with the gRPC status that says what a caller may
+expect of a retry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,12 +14,11 @@ from runtimeproxy.call.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Send these bytes to the runtime, or the original ones (None). `observe`: tell the gate how the runtime answered."""
+    """Send these bytes to the runtime, or the original ones (None). `observe`: what the runtime's answer is about, if the gate
+    wants to see it."""
 
-    message: bytes | None
-    observe: bool
-    # The pod and container, where parsing the message again would take long.
-    subject: Subject | None = field(default=None, compare=False, repr=False)
+    message: bytes | None = None
+    observe: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,10 +76,13 @@ def container_identity(config: cri.ContainerConfig, *, container_id: str = "") -
     )
 
 
-def container_of_config(config: cri.ContainerConfig, *, env_values: Collection[str] = ()) -> hook.Container:
-    """Convert a configuration. `env_values` names the variables whose values are included; a value that is not UTF-8 is left
-    out."""
-    container = container_identity(config)
+def container_of_config(
+    config: cri.ContainerConfig, identity: hook.Container, *, env_values: Collection[str] = ()
+) -> hook.Container:
+    """Convert a configuration. `identity`: its `container_identity`. `env_values` names the variables whose values are
+    included; a value that is not UTF-8 is left out."""
+    container = hook.Container()
+    container.CopyFrom(identity)
     container.mount_paths.extend(mount.container_path for mount in config.mounts)
     container.cdi_devices.extend(device.name for device in config.CDI_devices)
     security = config.linux.security_context

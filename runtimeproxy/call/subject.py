@@ -1,12 +1,11 @@
 """Find the pod sandbox of a call, and its container where the stage has one, from the request and from `Known`.
 
-Enters: a parsed CRI request, or its reply with it, and `Known`. Leaves: a `Subject`. Refuses nothing: what neither contains is
-empty. A pod's annotation keys are those of the request and those that it was created with: removing one un-guards nothing.
+What neither contains is empty. A pod's annotation keys are those of the request and those that it was created with: removing
+one un-guards nothing.
 
 Source: runtime.v1 RuntimeService requests (protos/cri/runtime/v1/api.proto).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from google.protobuf.message import Message
@@ -15,12 +14,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage, read_id
 from runtimeproxy.call.known import Known
-from runtimeproxy.call.projection import (
-    container_identity,
-    container_of_config,
-    resources_of,
-    sandbox_of_config,
-)
+from runtimeproxy.call.projection import container_identity, resources_of, sandbox_of_config
 
 SANDBOX_STAGES = frozenset({Stage.RUN_POD_SANDBOX, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX})
 
@@ -30,13 +24,6 @@ class Subject:
     sandbox: hook.PodSandbox
     container: hook.Container | None = None  # without env, mounts and devices
     keys: frozenset[str] = frozenset()  # of the pod's annotations
-    create: cri.CreateContainerRequest | None = None
-
-    def shown_container(self, env_values: Collection[str]) -> hook.Container | None:
-        """Return the container as it is shown to a hook that may see the values of these variables."""
-        if self.create is None:
-            return self.container
-        return container_of_config(self.create.config, env_values=env_values)
 
 
 def subject_of(request: Message, known: Known) -> Subject:
@@ -81,6 +68,21 @@ def known_keys(stage: Stage | None, message: bytes, known: Known) -> frozenset[s
             return subject_by_id(stage, read_id(message), known).keys
 
 
+def adjusted(subject: Subject, stage: Stage, adjustment: hook.Adjustment) -> Subject:
+    """Return the subject of a request to which this adjustment was applied. Changes the messages of `subject`."""
+    sandbox, container = subject.sandbox, subject.container
+    if stage is Stage.RUN_POD_SANDBOX:
+        sandbox.annotations.MergeFrom(adjustment.annotations)
+        sandbox.labels.MergeFrom(adjustment.labels)
+        return Subject(sandbox=sandbox, keys=subject.keys.union(adjustment.annotations))
+    if container and stage is Stage.CREATE_CONTAINER:
+        container.annotations.MergeFrom(adjustment.annotations)
+        container.labels.MergeFrom(adjustment.labels)
+    elif container and adjustment.HasField("resources"):
+        container.resources.MergeFrom(adjustment.resources)
+    return subject
+
+
 def subject_made(subject: Subject, stage: Stage, reply: bytes) -> Subject:
     """Return the subject with the id from the runtime's reply."""
     if stage is Stage.RUN_POD_SANDBOX:
@@ -100,6 +102,5 @@ def _of_create(request: cri.CreateContainerRequest, known: Known) -> Subject:
     return Subject(
         sandbox=shown,
         container=container_identity(request.config),
-        keys=frozenset(shown.annotations) | frozenset(before.annotations if before else ()),
-        create=request,
+        keys=frozenset(shown.annotations).union(before.annotations if before else ()),
     )

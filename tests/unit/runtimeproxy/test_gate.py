@@ -15,14 +15,24 @@ from lading.vocabulary import MAX_KEYS
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import gate as gate_module
-from runtimeproxy.call.calls import Stage
+from runtimeproxy.call.calls import HeldCall, Stage
 from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal, Refuse
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate
 from tests.fakes.hook_server import HookServer
 from tests.unit.runtimeproxy.conftest import Records
-from tests.unit.runtimeproxy.requests import CREATE_GUARDED, CREATE_PLAIN, RUN_GUARDED, RUN_PLAIN, create, golden, held, run
+from tests.unit.runtimeproxy.requests import (
+    CREATE_GUARDED,
+    CREATE_PLAIN,
+    RUN_GUARDED,
+    RUN_PLAIN,
+    create,
+    golden,
+    held,
+    method,
+    run,
+)
 
 pytestmark = pytest.mark.usefixtures("message_size")
 
@@ -111,8 +121,18 @@ def gate_with(log: Log, chain: Chain, *registrations: Registration, runtime: Run
 
 
 def outcome_of(gate: Gate, name: str, message: bytes) -> Outcome:
-    call = held(name, message)
-    return gate.screen(call) or asyncio.run(gate.handle(call))
+    return asyncio.run(ended(gate, held(name, message)))
+
+
+async def ended(gate: Gate, call: HeldCall) -> Outcome:
+    ending = gate.handle(call)
+    return ending if isinstance(ending, Forward | Refuse) else await ending()
+
+
+def forwarded(outcome: Outcome) -> tuple[bytes | None, bool]:
+    """Return the changed message, and whether the reply is observed."""
+    assert isinstance(outcome, Forward), outcome
+    return outcome.message, outcome.observe is not None
 
 
 def reason(outcome: Outcome) -> str:
@@ -126,28 +146,27 @@ def reason(outcome: Outcome) -> str:
 @pytest.mark.parametrize(("name", "message"), [("RunPodSandbox", RUN_PLAIN), ("CreateContainer", CREATE_PLAIN)])
 def test_a_pod_that_concerns_nobody_is_forwarded_unread(log: Log, name: str, message: str, message_size: str) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration())
-    assert outcome_of(gate, name, golden(message)) == Forward(None, observe=False)
-    assert (gate.screen(held(name, golden(message))) is None) is (message_size == "large")
+    assert forwarded(outcome_of(gate, name, golden(message))) == (None, False)
+    assert callable(gate.handle(held(name, golden(message)))) is (message_size == "large")
 
 
 def test_a_guarded_name_inside_a_value_guards_nobody(log: Log) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")))
     message = create({"kubectl.kubernetes.io/last-applied-configuration": '{"lading.dev/gpus":"0"}'})
-    assert gate.screen(held("CreateContainer", message)) is None
-    assert outcome_of(gate, "CreateContainer", message) == Forward(None, observe=False)
+    assert forwarded(outcome_of(gate, "CreateContainer", message)) == (None, False)
 
 
 def test_garbage_of_nobody_is_forwarded(log: Log) -> None:
     gate = gate_with(log, Scripted(log))
     for garbage in (b"\xff" * 9, UNREADABLE, UNREADABLE + b"\0" * LARGE):
-        assert outcome_of(gate, "CreateContainer", garbage) == Forward(None, observe=False)
+        assert forwarded(outcome_of(gate, "CreateContainer", garbage)) == (None, False)
 
 
 def test_a_large_message_is_searched_in_handle(log: Log) -> None:
     gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration())
     big = {"note": "x" * LARGE}
-    assert gate.screen(held("CreateContainer", create(big))) is None
-    assert outcome_of(gate, "CreateContainer", create(big)) == Forward(None, observe=False)
+    assert callable(gate.handle(held("CreateContainer", create(big))))
+    assert forwarded(outcome_of(gate, "CreateContainer", create(big))) == (None, False)
     outcome = outcome_of(gate, "CreateContainer", create({**big, **GUARDED}))
     assert isinstance(outcome, Forward)
     assert outcome.message is not None
@@ -180,7 +199,7 @@ def test_a_guarded_container_is_adjusted(log: Log, records: Records) -> None:
 
 def test_without_an_adjustment_the_original_bytes_go_on(log: Log) -> None:
     gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration())
-    assert outcome_of(gate, "CreateContainer", create(GUARDED)) == Forward(None, observe=True)
+    assert forwarded(outcome_of(gate, "CreateContainer", create(GUARDED))) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +231,7 @@ def test_every_guarded_annotation_needs_somebody(log: Log) -> None:
 
 def test_a_guarded_sandbox_may_start_without_a_hook(log: Log) -> None:
     gate = gate_with(log, Scripted(log))
-    assert outcome_of(gate, "RunPodSandbox", golden(RUN_GUARDED)) == Forward(None, observe=True)
+    assert forwarded(outcome_of(gate, "RunPodSandbox", golden(RUN_GUARDED))) == (None, True)
 
 
 def test_policy_ignore_does_not_make_a_guarded_container_bare(log: Log) -> None:
@@ -231,7 +250,7 @@ def test_an_invalid_answer_under_policy_ignore_is_forgiven_but_not_for_a_guarded
     invalid = hook.Adjustment(annotations={"io.kubernetes.x": "y"})
     ignore = registration(policy=FailurePolicy.IGNORE, prefixes=("other.dev/", "lading.dev/"))
     gate = gate_with(log, Scripted(log, answered(("10.json", invalid))), ignore)
-    assert outcome_of(gate, "CreateContainer", create({"other.dev/x": ""})) == Forward(None, observe=True)
+    assert forwarded(outcome_of(gate, "CreateContainer", create({"other.dev/x": ""}))) == (None, True)
     assert Event.HOOK_IGNORED in records.events()
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.HOOK_INVALID
 
@@ -289,7 +308,7 @@ def test_a_forged_grant_is_refused_on_any_container(log: Log, key: str) -> None:
 
 def test_a_device_plugins_annotation_on_another_pod_is_left_alone(log: Log) -> None:
     gate = gate_with(log, Scripted(log), registration(prefixes=None))
-    assert outcome_of(gate, "CreateContainer", create({"cdi.k8s.io/x": "v"})) == Forward(None, observe=True)
+    assert forwarded(outcome_of(gate, "CreateContainer", create({"cdi.k8s.io/x": "v"}))) == (None, True)
 
 
 @pytest.mark.parametrize("name", ["RunPodSandbox", "CreateContainer"])
@@ -313,8 +332,8 @@ def test_a_container_without_its_sandboxs_configuration_is_refused(log: Log, mis
 
 def test_restoring_a_guarded_pod_is_refused_and_any_other_is_not(log: Log) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration(prefixes=None))
-    assert outcome_of(gate, "RestorePod", b"whatever") == Forward(None, observe=False)
-    assert outcome_of(gate, "RestorePod", b"x" * LARGE) == Forward(None, observe=False)
+    assert forwarded(outcome_of(gate, "RestorePod", b"whatever")) == (None, False)
+    assert forwarded(outcome_of(gate, "RestorePod", b"x" * LARGE)) == (None, False)
     assert reason(outcome_of(gate, "RestorePod", create(GUARDED))) == Reason.CREATED_ANOTHER_WAY
 
 
@@ -338,7 +357,7 @@ def test_a_guarded_container_of_a_sandbox_that_nobody_knows_is_refused(log: Log,
 
 def test_any_other_container_is_not(log: Log) -> None:
     gate = gate_with(log, Scripted(log), registration(prefixes=None), runtime=Runtime(down=True))
-    assert outcome_of(gate, "CreateContainer", create()) == Forward(None, observe=True)
+    assert forwarded(outcome_of(gate, "CreateContainer", create())) == (None, True)
 
 
 @pytest.mark.parametrize("learn", ["observed", "listed", "asked"])
@@ -392,20 +411,20 @@ def test_cards_are_hidden_from_a_pod_that_asks_for_none_without_a_call(log: Log)
     chain = Scripted(log)
     gate = gate_with(log, chain, registration(hide_unassigned=HIDING))
     assert visible(outcome_of(gate, "CreateContainer", golden(CREATE_PLAIN))) == [b"void"]
-    assert outcome_of(gate, "CreateContainer", create(namespace="kube-system")) == Forward(None, observe=False)
-    assert outcome_of(gate, "RunPodSandbox", golden(RUN_PLAIN)) == Forward(None, observe=False)
+    assert forwarded(outcome_of(gate, "CreateContainer", create(namespace="kube-system"))) == (None, False)
+    assert forwarded(outcome_of(gate, "RunPodSandbox", golden(RUN_PLAIN))) == (None, False)
     assert chain.questions == []
 
 
 def test_a_pod_that_asks_is_the_hooks_affair(log: Log) -> None:
     gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration(hide_unassigned=HIDING))
-    assert outcome_of(gate, "CreateContainer", create(GUARDED)) == Forward(None, observe=True)
+    assert forwarded(outcome_of(gate, "CreateContainer", create(GUARDED))) == (None, True)
 
 
 def test_what_can_not_be_read_can_not_be_hidden_from(log: Log) -> None:
     gate = gate_with(log, Scripted(log), registration(hide_unassigned=HIDING))
     assert reason(outcome_of(gate, "CreateContainer", UNREADABLE)) == Reason.REQUEST_UNREADABLE
-    assert outcome_of(gate, "RunPodSandbox", b"\xff") == Forward(None, observe=False)
+    assert forwarded(outcome_of(gate, "RunPodSandbox", b"\xff")) == (None, False)
 
 
 # Teardown, and the stages between
@@ -436,7 +455,7 @@ def test_teardown_is_asked_about_by_id_and_never_refused(log: Log, name: str) ->
         chain = Scripted(log, answers)
         gate = gate_with(log, chain, registration(hooks=frozenset({f"Pre{name}"})))
         known_pod(gate)
-        assert outcome_of(gate, name, message) == Forward(None, observe=name.startswith("Remove"))
+        assert forwarded(outcome_of(gate, name, message)) == (None, name.startswith("Remove"))
         assert [q.request.sandbox.name for q in chain.questions] == ["p"]
 
 
@@ -446,7 +465,7 @@ def test_a_pod_that_was_annotated_after_its_sandbox_was_made_is_torn_down_with_i
     gate = gate_with(log, chain, registration(hooks=frozenset({"PreCreateContainer", f"Pre{name}"})))
     gate.known.learn_sandbox(hook.PodSandbox(id="s1", runtime_handler="nvidia"))
     observe(gate, "CreateContainer", create(GUARDED), cri.CreateContainerResponse(container_id="c1").SerializeToString())
-    assert outcome_of(gate, name, TEARDOWN[name].SerializeToString()) == Forward(None, observe=False)
+    assert forwarded(outcome_of(gate, name, TEARDOWN[name].SerializeToString())) == (None, False)
     assert [q.request.stage for q in chain.questions] == [hook.CREATE_CONTAINER, hook.Stage.Value(Stage(name).name)]
 
 
@@ -471,9 +490,8 @@ def test_garbage_in_teardown_is_forwarded(log: Log, name: str) -> None:
 def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name: str, message_size: str) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration(hooks=frozenset({f"Pre{name}"})))
     call = held(name, TEARDOWN[name].SerializeToString())
-    expected = Forward(None, observe=name.startswith("Remove"))
-    assert gate.screen(call) == (expected if message_size == "small" else None)
-    assert asyncio.run(gate.handle(call)) == expected
+    assert callable(gate.handle(call)) is (message_size == "large")
+    assert forwarded(asyncio.run(ended(gate, call))) == (None, name.startswith("Remove"))
 
 
 def test_a_start_can_be_refused_and_an_update_changed(log: Log) -> None:
@@ -501,7 +519,7 @@ def test_an_error_of_ours_refuses_a_guarded_pod_and_forwards_any_other(log: Log,
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert isinstance(outcome, Refuse)
     assert outcome.status == Status.INTERNAL
-    assert outcome_of(gate, "CreateContainer", create({"other.dev/x": ""}, sandbox_id="s2")) == Forward(None, observe=False)
+    assert forwarded(outcome_of(gate, "CreateContainer", create({"other.dev/x": ""}, sandbox_id="s2"))) == (None, False)
     assert "secret-value" not in records.text() + outcome.message
 
 
@@ -512,7 +530,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
         raise KeyError("x")
 
     monkeypatch.setattr(gate.known, "sandbox", broken)
-    outcome = asyncio.run(gate.handle(held("CreateContainer", create())))
+    outcome = outcome_of(gate, "CreateContainer", create())
     assert isinstance(outcome, Refuse)
     assert outcome.status == Status.INTERNAL
 
@@ -526,7 +544,7 @@ def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> N
     gate = gate_with(log, Hanging(log), registration())
 
     async def body() -> None:
-        task = asyncio.create_task(gate.handle(held("CreateContainer", create(GUARDED))))
+        task = asyncio.create_task(ended(gate, held("CreateContainer", create(GUARDED))))
         while not task.done():
             await asyncio.sleep(0)
             task.cancel()
@@ -544,7 +562,7 @@ def observe(gate: Gate, name: str, message: bytes, reply: bytes = b"", status: i
     outcome = outcome_of(gate, name, message)
     assert isinstance(outcome, Forward)
     if outcome.observe:
-        gate.observed(held(name, message), outcome, status, reply)
+        gate.observed(method(name), outcome.observe, status, reply)
 
 
 def test_a_pods_life_is_known_and_forgotten(log: Log) -> None:
@@ -620,7 +638,7 @@ def test_a_hook_is_shown_names_and_the_values_that_it_named(sockets: Path, log: 
             server.adjust(ASSIGNED)
             request = cri.CreateContainerRequest.FromString(create(GUARDED))
             request.config.envs.extend([cri.KeyValue(key="SEEN", value=b"1"), cri.KeyValue(key="SECRET", value=b"2")])
-            outcome = await gate.handle(held("CreateContainer", request.SerializeToString()))
+            outcome = await ended(gate, held("CreateContainer", request.SerializeToString()))
             assert isinstance(outcome, Forward)
             assert outcome.message is not None
             asked = server.asked[0]
@@ -638,9 +656,9 @@ def test_pods_of_others_never_notice_that_a_hook_is_down(sockets: Path, log: Log
             now = asyncio.get_running_loop().time
             started = now()
             for message in (create(), create({"other.dev/x": "lading.dev/"})):
-                assert await gate.handle(held("CreateContainer", message)) == Forward(None, observe=False)
+                assert forwarded(await ended(gate, held("CreateContainer", message))) == (None, False)
             assert now() - started < 1  # the hook's deadline is longer
             call = held("CreateContainer", create(GUARDED), now() + 0.4)
-            assert reason(await gate.handle(call)) == Reason.HOOK_UNAVAILABLE
+            assert reason(await ended(gate, call)) == Reason.HOOK_UNAVAILABLE
 
     asyncio.run(body())

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from h2.settings import SettingCodes
 from lading.http2 import frames
 from lading.http2.messages import prefixed
 from lading.log import Event, Log
+from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import link as link_module
-from runtimeproxy.call.calls import HeldCall
+from runtimeproxy.call.calls import HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse
+from runtimeproxy.call.subject import Subject
 from runtimeproxy.chain.chain import Chain
-from runtimeproxy.gate import LARGE, Gate
+from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
@@ -29,6 +32,7 @@ from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
 of_any_size = pytest.mark.parametrize("large", [1, LARGE], indirect=True, ids=["large", "small"])
 
+SUBJECT = Subject(sandbox=hook.PodSandbox())
 STOP = b"/runtime.v1.RuntimeService/StopPodSandbox"
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
 
@@ -54,10 +58,10 @@ class Scripted(Gate):
     def held_paths(self) -> frozenset[bytes]:
         return frozenset({HELD, STOP})
 
-    def screen(self, call: HeldCall) -> Outcome | None:
-        return None
+    def handle(self, call: HeldCall) -> Later:
+        return partial(self._answer, call)
 
-    async def handle(self, call: HeldCall) -> Outcome:
+    async def _answer(self, call: HeldCall) -> Outcome:
         self.asked.set()
         self.calls.append(call.message)
         try:
@@ -71,7 +75,7 @@ class Scripted(Gate):
         assert self.outcome is not None
         return self.outcome
 
-    def observed(self, call: HeldCall, outcome: Forward, status: int, reply: bytes) -> None:
+    def observed(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
         self.seen.append((status, reply))
 
 
@@ -313,7 +317,7 @@ def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
             assert seen.data == prefixed(b"changed")
             await client.close()
 
-    gate = play(scenario, Forward(b"changed", observe=True))
+    gate = play(scenario, Forward(b"changed", observe=SUBJECT))
     assert gate.seen == [(0, b"changed")]
 
 
@@ -442,7 +446,7 @@ def test_a_compressed_message_is_shown_as_it_is(play: Play) -> None:
             assert (await client.answer(stream)).data == prefixed(b"changed")
             await client.close()
 
-    assert play(scenario, Forward(b"changed", observe=False)).calls == [b"content"]
+    assert play(scenario, Forward(b"changed")).calls == [b"content"]
 
 
 @of_any_size
@@ -465,7 +469,7 @@ def test_megabytes_come_through_a_hold(play: Play) -> None:
             assert server.peer.streams[stream].data == prefixed(message)
             await client.close()
 
-    play(scenario, Forward(message, observe=False))
+    play(scenario, Forward(message))
 
 
 # either side ends
@@ -721,7 +725,7 @@ def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(play: P
             assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
             await client.close()
 
-    assert play(scenario, Forward(None, observe=True)).seen == []
+    assert play(scenario, Forward(None, observe=SUBJECT)).seen == []
 
 
 @asynccontextmanager

@@ -33,8 +33,8 @@ def samples(metrics: Metrics) -> dict[str, float]:
 
 def test_a_held_call_counts_by_how_it_ended() -> None:
     metrics = Metrics()
-    metrics.call_ended(CREATE, Forward(None, observe=False), 0.001)
-    metrics.call_ended(CREATE, Forward(b"", observe=False), 0.001)
+    metrics.call_ended(CREATE, Forward(), 0.001)
+    metrics.call_ended(CREATE, Forward(b""), 0.001)
     metrics.call_ended(CREATE, Refuse(9, "", Reason.DEVICE_HELD), 0.2)
     metrics.call_cancelled(CREATE, 3)
     found = samples(metrics)

@@ -1,12 +1,19 @@
+from collections.abc import Collection
+
 import pytest
 
 from protos.cri.runtime.v1 import api_pb2 as cri
-from runtimeproxy.call.projection import container_of_config, sandbox_of_config, sandbox_of_list
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.call.projection import container_identity, container_of_config, sandbox_of_config, sandbox_of_list
 from tests.unit.runtimeproxy.requests import CREATE_GUARDED, RUN_GUARDED, golden
 
 
 def guarded() -> cri.CreateContainerRequest:
     return cri.CreateContainerRequest.FromString(golden(CREATE_GUARDED))
+
+
+def shown_of(config: cri.ContainerConfig, *, env_values: Collection[str] = ()) -> hook.Container:
+    return container_of_config(config, container_identity(config), env_values=env_values)
 
 
 def test_a_real_sandbox_is_shown_with_its_identity_and_annotations() -> None:
@@ -42,7 +49,7 @@ def test_host_network_and_privileged_are_seen() -> None:
 def test_whether_a_container_adds_sys_admin(added: list[str], shown: bool) -> None:
     config = cri.ContainerConfig()
     config.linux.security_context.capabilities.add_capabilities.extend(added)
-    assert container_of_config(config).sys_admin is shown
+    assert shown_of(config).sys_admin is shown
 
 
 def test_a_user_namespace_needs_more_than_the_default() -> None:
@@ -53,20 +60,20 @@ def test_a_user_namespace_needs_more_than_the_default() -> None:
 
 
 def test_env_values_stay_behind_but_for_those_that_were_named() -> None:
-    shown = container_of_config(guarded().config, env_values={"NVIDIA_VISIBLE_DEVICES", "EMPTY"})
+    shown = shown_of(guarded().config, env_values={"NVIDIA_VISIBLE_DEVICES", "EMPTY"})
     values = {env.name: env.value for env in shown.env if env.HasField("value")}
     assert values == {"NVIDIA_VISIBLE_DEVICES": "all", "EMPTY": ""}
     assert "KUBERNETES_PORT" in {env.name for env in shown.env}
-    assert b"10.96.0.1" not in container_of_config(guarded().config).SerializeToString()
+    assert b"10.96.0.1" not in shown_of(guarded().config).SerializeToString()
 
 
 def test_a_value_that_is_no_text_stays_behind() -> None:
-    shown = container_of_config(cri.ContainerConfig(envs=[cri.KeyValue(key="A", value=b"\xff")]), env_values={"A"})
+    shown = shown_of(cri.ContainerConfig(envs=[cri.KeyValue(key="A", value=b"\xff")]), env_values={"A"})
     assert [(env.name, env.HasField("value")) for env in shown.env] == [("A", False)]
 
 
 def test_a_real_container_is_shown_without_where_its_mounts_come_from() -> None:
-    shown = container_of_config(guarded().config)
+    shown = shown_of(guarded().config)
     assert "/scratch" in shown.mount_paths
     assert b"/var/lib/kubelet" not in shown.SerializeToString()
     assert shown.image == "localhost/lab/busybox:1"
