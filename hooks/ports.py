@@ -90,6 +90,12 @@ class Vendor(Protocol):
         ...
 
     @property
+    def supplied(self) -> Mapping[str, Sequence[str]]:
+        """Return how the proxy recognises what its device plugin supplied by way of kubelet: the keys of `supplied` in a
+        registration (docs/hook-api.md)."""
+        ...
+
+    @property
     def device_names(self) -> tuple[str, ...]:
         """Return how the names of its nodes and folders in /dev begin: when one comes or goes, the devices are read again."""
         ...

@@ -70,8 +70,10 @@ class Screening:
 
     def hidden(self, keys: Collection[str], request: cri.CreateContainerRequest) -> tuple[tuple[str, hook.Adjustment], ...]:
         """Return the static adjustments for this container, each with the name of its registration."""
-        hiding = [(r.name, r.hide_unassigned) for r in self.registrations if not r.wants(keys)]
-        found = [(name, decide_hidden(hide, request)) for name, hide in hiding if hide]
+        hiding = [
+            (r.name, hide) for r in self.registrations if r.hide_unassigned and not r.wants(keys) for hide in r.hide_unassigned
+        ]
+        found = [(name, decide_hidden(hide, request)) for name, hide in hiding]
         return tuple((name, adjustment) for name, adjustment in found if adjustment)
 
     def refuse_many(self, subject: Subject) -> Refusal | None:

@@ -23,13 +23,13 @@ _MARGIN_S: Final = 2.0  # for the work besides waiting; otherwise a refusal with
 def render_registration(settings: Settings) -> dict[str, Any]:
     """Return the registration as JSON values. It contains `hide_unassigned`, because the hook server is not called for pods
     without Lading's annotations. Raise ConfigError for a `listen` that is not a socket."""
-    hidden = {name: value for vendor in make_vendors(settings) for name, value in vendor.hidden_env.items()}
+    vendors = make_vendors(settings)
     registration: dict[str, Any] = {
         "remote-endpoint": str(parse_endpoint(settings.listen)),
         "failure-policy": "Fail",
         "runtime-hooks": list(_HOOKS),
         "annotation-prefixes": list(prefixes()),
-        "env-values": list(hidden),
+        "env-values": [name for vendor in vendors for name in vendor.hidden_env],
     }
     if attaches(settings):
         registration["deadlines"] = {
@@ -37,10 +37,10 @@ def render_registration(settings: Settings) -> dict[str, Any]:
             "PreStopPodSandbox": STOP_WAIT_S + _MARGIN_S,
         }
     if settings.hide_unassigned:
-        hide = {
-            "env": hidden,
-            "exempt-namespaces": list(settings.exempt_namespaces),
-            "keep-kubelet-devices": settings.coexist,
-        }
+        exempt = {"exempt-namespaces": list(settings.exempt_namespaces)}
+        hide = [
+            {"env": dict(vendor.hidden_env), **exempt, **({"supplied": dict(vendor.supplied)} if settings.coexist else {})}
+            for vendor in vendors
+        ]
         registration["static-adjustments"] = {"hide-unassigned": hide}
     return registration

@@ -7,11 +7,10 @@ unknown key is refused: a misspelt `failure-polcy` must not silently mean the de
 
 import math
 import posixpath
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -28,13 +27,32 @@ class FailurePolicy(StrEnum):
     IGNORE = "Ignore"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HideUnassigned:
-    """The environment that hides cards from containers of pods that the registration's hook is not asked about."""
+class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    pass
 
-    env: tuple[tuple[str, str], ...]
+
+Texts = Annotated[tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...], msgspec.Meta(max_length=16)]
+EnvName = Annotated[str, msgspec.Meta(pattern=r"\A[^=\0]+\Z")]
+EnvValue = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
+
+
+class Supplied(_Table, frozen=True):
+    """How to recognise what a vendor's device plugin supplied by way of kubelet. Texts only: a pattern could take long."""
+
+    device_prefixes: Texts = ()  # of a device's path
+    cdi_prefixes: Texts = ()  # of a CDI device's name
+    mount_prefixes: Texts = ()  # of a mount's path in the container
+    values: Texts = ()  # of a variable of `env`, whole
+    value_prefixes: Texts = ()  # of every entry in the comma-separated value of a variable of `env`
+
+
+class HideUnassigned(_Table, frozen=True):
+    """The environment that hides a vendor's cards from containers of pods that the registration's hook is not asked about."""
+
+    env: Annotated[dict[EnvName, EnvValue], msgspec.Meta(min_length=1, max_length=16)]
     exempt_namespaces: frozenset[str] = frozenset()
-    keep_kubelet_devices: bool = False  # devices from a device plugin stay visible
+    supplied: Supplied = Supplied()
+    keep_kubelet_devices: bool = False  # of older hook servers, which do not say what their device plugin supplies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +64,7 @@ class Registration:
     prefixes: tuple[str, ...] | None = None  # of pod annotations; None: every pod
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     env_values: frozenset[str] = frozenset()
-    hide_unassigned: HideUnassigned | None = None
+    hide_unassigned: tuple[HideUnassigned, ...] = ()  # one for each vendor
 
     def adjusts(self, stage: Stage) -> bool:
         return stage.pre in self.hooks
@@ -67,18 +85,8 @@ class Registration:
         return self.deadlines_s.get(point, DEFAULT_DEADLINE_S)
 
 
-class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    pass
-
-
-class _HideUnassigned(_Table, frozen=True):
-    env: dict[str, str]
-    exempt_namespaces: list[str] = []
-    keep_kubelet_devices: bool = False
-
-
 class _StaticAdjustments(_Table, frozen=True):
-    hide_unassigned: _HideUnassigned | None = None
+    hide_unassigned: Annotated[tuple[HideUnassigned, ...], msgspec.Meta(max_length=8)] | HideUnassigned = ()
 
 
 class _File(_Table, frozen=True):
@@ -87,7 +95,7 @@ class _File(_Table, frozen=True):
     failure_policy: FailurePolicy = FailurePolicy.FAIL
     annotation_prefixes: list[str] | None = None
     deadlines: dict[str, float] = {}
-    env_values: list[str] = []
+    env_values: frozenset[EnvName] = frozenset()
     static_adjustments: _StaticAdjustments = _StaticAdjustments()
 
 
@@ -116,8 +124,8 @@ def parse_registration(content: bytes, name: str) -> Registration:
         policy=file.failure_policy,
         prefixes=_prefixes(file.annotation_prefixes, name),
         deadlines_s=_deadlines(file.deadlines, file.runtime_hooks, name),
-        env_values=frozenset(_env_name(n, name, f"env-values[{i}]") for i, n in enumerate(file.env_values)),
-        hide_unassigned=_hide(hide, name) if hide else None,
+        env_values=file.env_values,
+        hide_unassigned=hide if isinstance(hide, tuple) else (hide,),
     )
 
 
@@ -172,24 +180,3 @@ def _deadlines(deadlines: dict[str, float], points: list[str], name: str) -> dic
         if not (math.isfinite(seconds) and 0 < seconds <= MAX_DEADLINE_S):
             raise _error(name, f"deadlines.{point}", f"{seconds!r} is not above 0 and at most {MAX_DEADLINE_S:g} seconds")
     return dict(deadlines)
-
-
-def _hide(hide: _HideUnassigned, name: str) -> HideUnassigned:
-    key = "static-adjustments.hide-unassigned.env"
-    if not hide.env:
-        raise _error(name, key, "empty: nothing would be hidden")
-    for variable, value in hide.env.items():
-        _env_name(variable, name, key)
-        if "\0" in value:
-            raise _error(name, f"{key}.{variable}", f"{value!r} contains NUL")
-    return HideUnassigned(
-        env=tuple(hide.env.items()),
-        exempt_namespaces=frozenset(hide.exempt_namespaces),
-        keep_kubelet_devices=hide.keep_kubelet_devices,
-    )
-
-
-def _env_name(variable: str, name: str, key: str) -> str:
-    if not re.fullmatch(r"[^=\0]+", variable):
-        raise _error(name, key, f"{variable!r} is not the name of an environment variable")
-    return variable

@@ -1,39 +1,45 @@
 """Apply `hide-unassigned`: what the proxy itself sets on containers whose pod requests no devices from a hook. Needs no call.
 
-Enters: the static adjustment of a registration and a container's request. Leaves: an adjustment, or None for a container that
-is exempt: by the namespace that an operator configured (never by what a pod declares), or, where a device plugin serves the
-node too, because kubelet already supplied a card. That card is told from a user's own environment by its form only: a list of
-UUIDs.
-
-Source: NVIDIA k8s-device-plugin's device-list strategies (envvar, volume-mounts, cdi-annotations, cdi-cri).
+A container is exempt by the namespace that an operator configured, never by what a pod declares. Where a vendor's device plugin
+serves the node too, what it supplied is left as it is, and a value that it supplied is put back where the pod's own would
+replace it: kubelet writes the plugin's first, and the last one counts.
 """
 
-import re
 from typing import Final
 
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.chain.registrations import HideUnassigned
+from runtimeproxy.chain.registrations import HideUnassigned, Supplied
 
-_UUIDS: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+(,(GPU|MIG)-[0-9A-Za-z/-]+)*")
-_PLUGIN_MOUNTS: Final = "/var/run/nvidia-container-devices/"  # strategy volume-mounts: one mount for each UUID
+_CDI_ANNOTATION: Final = "cdi.k8s.io/"
 
 
 def decide_hidden(hide: HideUnassigned, request: cri.CreateContainerRequest) -> hook.Adjustment | None:
     """Return what to set on this container, whose pod has none of the registration's prefixes; None leaves it unchanged."""
     if request.sandbox_config.metadata.namespace in hide.exempt_namespaces:
         return None
-    if hide.keep_kubelet_devices and _supplied(hide, request.config):
-        return None
-    return hook.Adjustment(env=[hook.EnvUpsert(name=name, value=value) for name, value in hide.env])
+    wanted = []
+    for name, hiding in hide.env.items():
+        values = [env.value.decode("utf-8", "replace") for env in request.config.envs if env.key == name]
+        value = next((v for v in values if _is_supplied(v, hide.supplied)), hiding)
+        if values != [value] and (values or not _has_supplied_device(request.config, hide.supplied)):
+            wanted.append(hook.EnvUpsert(name=name, value=value))
+    return hook.Adjustment(env=wanted) if wanted else None
 
 
-def _supplied(hide: HideUnassigned, config: cri.ContainerConfig) -> bool:
-    names = {name for name, _ in hide.env}
+def _is_supplied(value: str, supplied: Supplied) -> bool:
+    prefixes = supplied.value_prefixes
+    return value in supplied.values or all(entry.startswith(prefixes) and entry not in prefixes for entry in value.split(","))
+
+
+def _has_supplied_device(config: cri.ContainerConfig, supplied: Supplied) -> bool:
+    names = [device.name for device in config.CDI_devices]
+    for key, value in config.annotations.items():
+        if key.startswith(_CDI_ANNOTATION):
+            names += [name.strip() for name in value.split(",")]
     return (
-        any(device.container_path.startswith("/dev/nvidia") for device in config.devices)
-        or any(device.name.startswith("nvidia.com/") for device in config.CDI_devices)
-        or any(key.startswith("cdi.k8s.io/") and "nvidia.com/" in value for key, value in config.annotations.items())
-        or any(mount.container_path.startswith(_PLUGIN_MOUNTS) for mount in config.mounts)
-        or any(env.key in names and _UUIDS.fullmatch(env.value.decode("utf-8", "replace")) for env in config.envs)
+        any(name.startswith(supplied.cdi_prefixes) for name in names)
+        or any(d.container_path.startswith(supplied.device_prefixes) for d in config.devices)
+        or any(d.host_path.startswith(supplied.device_prefixes) for d in config.devices)
+        or any(mount.container_path.startswith(supplied.mount_prefixes) for mount in config.mounts)
     )

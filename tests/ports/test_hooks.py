@@ -168,8 +168,8 @@ def test_refusals_of_the_dialect_are_refusals_of_the_node(settings: Settings) ->
 def test_the_proxy_learns_them_from_the_registration(settings: Settings) -> None:
     registration = render_registration(settings)
     assert registration["annotation-prefixes"] == ["lading.dev/", "cards.example.com/"]
-    hidden = registration["static-adjustments"]["hide-unassigned"]["env"]
-    assert hidden == {"NVIDIA_VISIBLE_DEVICES": "void", "ACME_VISIBLE_DEVICES": "none"}
+    hidden = [entry["env"] for entry in registration["static-adjustments"]["hide-unassigned"]]
+    assert hidden == [{"NVIDIA_VISIBLE_DEVICES": "void"}, {"ACME_VISIBLE_DEVICES": "none"}]
 
 
 def test_the_configuration_names_the_dialects_there_are(settings: Settings) -> None:

@@ -7,7 +7,7 @@ with it.
 """
 
 from hooks.model.container import Adjustment, Container, EnvVar
-from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, names_uuids, supplied_card
+from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, is_supplied, supplied_card
 
 VOID = "void"
 
@@ -17,7 +17,7 @@ def hide(container: Container, *, coexist: bool) -> Adjustment:
     value = VOID
     if coexist:
         values = container.values_of(VISIBLE_DEVICES)
-        value = next(filter(names_uuids, values), VOID)
-        if values[-1:] == [value] or (not values and supplied_card(container)):
+        value = next(filter(is_supplied, values), VOID)
+        if values == [value] or (not values and supplied_card(container)):
             return Adjustment()
     return Adjustment(env=(EnvVar(VISIBLE_DEVICES, value),))

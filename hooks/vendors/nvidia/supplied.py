@@ -2,10 +2,13 @@
 
 A container's CRI devices, CDI names and `cdi.k8s.io/` annotations come from kubelet only; a pod cannot write them. Its
 environment a pod writes too, so a value counts only where the node is configured to coexist with a device plugin, and only a
-list of UUIDs does: `all`, `none` and indices are what images and people write.
+list of UUIDs does: `all`, `none` and indices are what images and people write. An entry may have the number of a replica behind
+its UUID (`GPU-0a1b::3`).
+
+Source: NVIDIA k8s-device-plugin's device-list strategies (envvar, volume-mounts, cdi-annotations, cdi-cri).
 """
 
-import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hooks.model.container import Container
@@ -15,13 +18,23 @@ CDI_KIND: Final = "nvidia.com/gpu"
 _NODES: Final = "/dev/nvidia"
 _CDI_VENDOR: Final = CDI_KIND.partition("/")[0] + "/"
 _CDI_ANNOTATION: Final = "cdi.k8s.io/"
-_UUIDS: Final = re.compile(r"(?:GPU|MIG)-[^,]+(?:,(?:GPU|MIG)-[^,]+)*")
+_UUIDS: Final = ("GPU-", "MIG-")
+_MOUNTS: Final = "/var/run/nvidia-container-devices"  # strategy volume-mounts: the variable's value, and a mount for each UUID
+
+# The same for the proxy, which is shown mounts too.
+SUPPLIED: Final[Mapping[str, Sequence[str]]] = {
+    "device-prefixes": (_NODES,),
+    "cdi-prefixes": (_CDI_VENDOR,),
+    "mount-prefixes": (f"{_MOUNTS}/",),
+    "values": (_MOUNTS,),
+    "value-prefixes": _UUIDS,
+}
 
 
 def supplied_by_kubelet(container: Container, *, coexist: bool) -> str:
     """Return the first sign of a card from kubelet, for a message; empty without one."""
     values = container.values_of(VISIBLE_DEVICES) if coexist else ()
-    return supplied_card(container) or next((f"{VISIBLE_DEVICES}={value}" for value in values if names_uuids(value)), "")
+    return supplied_card(container) or next((f"{VISIBLE_DEVICES}={value}" for value in values if is_supplied(value)), "")
 
 
 def supplied_card(container: Container) -> str:
@@ -38,5 +51,6 @@ def supplied_card(container: Container) -> str:
     return ""
 
 
-def names_uuids(value: str) -> bool:
-    return _UUIDS.fullmatch(value) is not None
+def is_supplied(value: str) -> bool:
+    """Return whether a value of the variable has a device plugin's form."""
+    return value == _MOUNTS or all(entry.startswith(_UUIDS) and entry not in _UUIDS for entry in value.split(","))

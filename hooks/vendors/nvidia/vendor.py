@@ -14,7 +14,7 @@ from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import GpuMode, inject
 from hooks.vendors.nvidia.nvml import NAME, read_gpus
-from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, supplied_by_kubelet
+from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
 
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
@@ -33,6 +33,7 @@ class Nvidia:
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
+    supplied: ClassVar[Mapping[str, Sequence[str]]] = SUPPLIED
     device_names: ClassVar[tuple[str, ...]] = ("nvidia", "gdrdrv", "dri", "card", "renderD", "channel")
     device_folders: ClassVar[tuple[str, ...]] = ("nvidia-caps", "nvidia-caps-imex-channels", "dri")
 

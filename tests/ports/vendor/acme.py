@@ -16,6 +16,7 @@ CARDS = "proc/acme/cards"
 class Acme:
     name: ClassVar[str] = "acme"
     hidden_env: ClassVar[Mapping[str, str]] = {"ACME_VISIBLE_DEVICES": "none"}
+    supplied: ClassVar[Mapping[str, Sequence[str]]] = {"value-prefixes": ("ACME-",)}
     device_names: ClassVar[tuple[str, ...]] = ("acme",)
     device_folders: ClassVar[tuple[str, ...]] = ()
 

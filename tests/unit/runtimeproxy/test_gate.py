@@ -398,7 +398,7 @@ def test_removing_the_annotation_from_a_running_pod_unguards_nothing(log: Log) -
 # Static adjustments
 
 
-HIDING = HideUnassigned(env=(("NVIDIA_VISIBLE_DEVICES", "void"),), exempt_namespaces=frozenset({"kube-system"}))
+HIDING = HideUnassigned(env={"NVIDIA_VISIBLE_DEVICES": "void"}, exempt_namespaces=frozenset({"kube-system"}))
 
 
 def visible(outcome: Outcome) -> list[bytes]:
@@ -409,7 +409,7 @@ def visible(outcome: Outcome) -> list[bytes]:
 
 def test_cards_are_hidden_from_a_pod_that_asks_for_none_without_a_call(log: Log) -> None:
     chain = Scripted(log)
-    gate = gate_with(log, chain, registration(hide_unassigned=HIDING))
+    gate = gate_with(log, chain, registration(hide_unassigned=(HIDING,)))
     assert visible(outcome_of(gate, "CreateContainer", golden(CREATE_PLAIN))) == [b"void"]
     assert forwarded(outcome_of(gate, "CreateContainer", create(namespace="kube-system"))) == (None, False)
     assert forwarded(outcome_of(gate, "RunPodSandbox", golden(RUN_PLAIN))) == (None, False)
@@ -417,12 +417,12 @@ def test_cards_are_hidden_from_a_pod_that_asks_for_none_without_a_call(log: Log)
 
 
 def test_a_pod_that_asks_is_the_hooks_affair(log: Log) -> None:
-    gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration(hide_unassigned=HIDING))
+    gate = gate_with(log, Scripted(log, answered(("10.json", hook.Adjustment()))), registration(hide_unassigned=(HIDING,)))
     assert forwarded(outcome_of(gate, "CreateContainer", create(GUARDED))) == (None, True)
 
 
 def test_what_can_not_be_read_can_not_be_hidden_from(log: Log) -> None:
-    gate = gate_with(log, Scripted(log), registration(hide_unassigned=HIDING))
+    gate = gate_with(log, Scripted(log), registration(hide_unassigned=(HIDING,)))
     assert reason(outcome_of(gate, "CreateContainer", UNREADABLE)) == Reason.REQUEST_UNREADABLE
     assert forwarded(outcome_of(gate, "RunPodSandbox", b"\xff")) == (None, False)
 
@@ -587,7 +587,7 @@ def test_a_pods_life_is_known_and_forgotten(log: Log) -> None:
 
 
 def test_pods_that_concern_nobody_are_not_kept(log: Log) -> None:
-    gate = gate_with(log, Scripted(log), registration(hide_unassigned=HIDING))
+    gate = gate_with(log, Scripted(log), registration(hide_unassigned=(HIDING,)))
     observe(gate, "RunPodSandbox", run(), cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString())
     observe(gate, "CreateContainer", create(), cri.CreateContainerResponse(container_id="c1").SerializeToString())
     assert (len(gate.known), gate.known.containers) == (0, 0)

@@ -9,7 +9,7 @@ from runtimeproxy.screening import Screening
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = Stage.CREATE_CONTAINER
-HIDE = HideUnassigned(env=(("X", "y"),))
+HIDE = HideUnassigned(env={"X": "y"})
 
 
 def registration(name: str, *prefixes: str, hooks: str = "PreCreateContainer", hide: bool = False) -> Registration:
@@ -18,7 +18,7 @@ def registration(name: str, *prefixes: str, hooks: str = "PreCreateContainer", h
         endpoint="/run/h.sock",
         hooks=frozenset(hooks.split()),
         prefixes=prefixes or None,
-        hide_unassigned=HIDE if hide else None,
+        hide_unassigned=(HIDE,) if hide else (),
     )
 
 

@@ -10,7 +10,7 @@ from hooks.daemon.settings import AttachBy, Settings
 from hooks.main import main
 from lading.errors import ConfigError
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration
+from runtimeproxy.chain.registrations import FailurePolicy, Registration, Supplied, parse_registration
 
 
 def registered(settings: Settings) -> Registration:
@@ -41,12 +41,13 @@ def test_the_command_writes_a_file_that_the_proxy_reads(tmp_path: Path, capsys: 
 
 
 def test_what_hides_cards_is_in_it_as_configured() -> None:
-    assert registered(Settings(hide_unassigned=False)).hide_unassigned is None
-    hide = registered(Settings(exempt_namespaces=("monitoring",), coexist=True)).hide_unassigned
-    assert hide is not None
-    assert hide.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
+    assert registered(Settings(hide_unassigned=False)).hide_unassigned == ()
+    (hide,) = registered(Settings(exempt_namespaces=("monitoring",))).hide_unassigned
+    assert hide.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert hide.exempt_namespaces == {"monitoring"}
-    assert hide.keep_kubelet_devices
+    assert hide.supplied == Supplied()
+    (hide,) = registered(Settings(coexist=True)).hide_unassigned
+    assert hide.supplied.value_prefixes == ("GPU-", "MIG-")
 
 
 @pytest.mark.parametrize("settings", [Settings(attach=AttachBy.CNI), Settings(host_root="/node")])

@@ -5,7 +5,7 @@ import pytest
 
 from lading.errors import ConfigError
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.chain.registrations import FailurePolicy, Registration, clash, parse_registration
+from runtimeproxy.chain.registrations import FailurePolicy, Registration, Supplied, clash, parse_registration
 
 KOORDINATOR = {"remote-endpoint": "/var/run/koordlet/koordlet.sock", "runtime-hooks": ["PreCreateContainer"]}
 FULL = {
@@ -16,14 +16,20 @@ FULL = {
     "deadlines": {"PreCreateContainer": 30},
     "env-values": ["NCCL_IB_HCA"],
     "static-adjustments": {
-        "hide-unassigned": {
-            "env": {"NVIDIA_VISIBLE_DEVICES": "void"},
-            "exempt-namespaces": ["kube-system"],
-            "keep-kubelet-devices": True,
-        }
+        "hide-unassigned": [
+            {
+                "env": {"NVIDIA_VISIBLE_DEVICES": "void"},
+                "exempt-namespaces": ["kube-system"],
+                "supplied": {"device-prefixes": ["/dev/nvidia"], "values": ["void"], "value-prefixes": ["GPU-"]},
+            }
+        ]
     },
 }
 HIDE = {"env": {"NVIDIA_VISIBLE_DEVICES": "void"}}
+
+
+def hides(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"static_adjustments": {"hide-unassigned": list(entries)}, "annotation_prefixes": ["x/"]}
 
 
 def parse(**changes: Any) -> Registration:
@@ -48,10 +54,17 @@ def test_every_field_is_read() -> None:
     assert registration.observes(Stage.STOP_POD_SANDBOX)
     assert registration.deadline_s("PreCreateContainer") == 30
     assert registration.env_values == {"NCCL_IB_HCA"}
-    assert registration.hide_unassigned is not None
-    assert registration.hide_unassigned.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
-    assert registration.hide_unassigned.exempt_namespaces == {"kube-system"}
-    assert registration.hide_unassigned.keep_kubelet_devices
+    (hide,) = registration.hide_unassigned
+    assert hide.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert hide.exempt_namespaces == {"kube-system"}
+    assert hide.supplied == Supplied(device_prefixes=("/dev/nvidia",), values=("void",), value_prefixes=("GPU-",))
+
+
+def test_an_older_hook_server_says_it_as_one_object_and_nothing_counts_as_supplied() -> None:
+    older = {**HIDE, "keep-kubelet-devices": True}
+    (hide,) = parse(static_adjustments={"hide-unassigned": older}, annotation_prefixes=["x/"]).hide_unassigned
+    assert hide.env == HIDE["env"]
+    assert hide.supplied == Supplied()
 
 
 def test_prefixes_say_who_is_asked_and_what_is_claimed() -> None:
@@ -85,11 +98,17 @@ def test_a_registration_for_every_pod_claims_no_annotation() -> None:
         ({"deadlines": {"PreCreateContainer": 0}}, ["deadlines.PreCreateContainer", "0"]),
         ({"deadlines": {"PreCreateContainer": 601}}, ["deadlines.PreCreateContainer", "601"]),
         ({"deadlines": {"PreCreateContainer": "2s"}}, ["deadlines"]),
-        ({"env_values": ["A=B"]}, ["env-values[0]", "A=B"]),
+        ({"env_values": ["A=B"]}, ["env-values"]),
         ({"static_adjustments": {"hide-unassigned": HIDE}}, ["hide-unassigned", "annotation-prefixes"]),
         ({"static_adjustments": {"hide_unassigned": HIDE}}, ["static-adjustments", "hide_unassigned"]),
         ({"static_adjustments": {"hide-unassigned": {"env": {}}}, "annotation_prefixes": ["x/"]}, ["env"]),
         ({"static_adjustments": {"hide-unassigned": {"env": {"": "v"}}}, "annotation_prefixes": ["x/"]}, ["env"]),
+        (hides({**HIDE, "env": {"A": "b\0"}}), ["env"]),
+        (hides(*[HIDE] * 9), ["hide-unassigned"]),
+        (hides({**HIDE, "supplied": {"value-prefixes": [""]}}), ["hide-unassigned", "value-prefixes"]),
+        (hides({**HIDE, "supplied": {"value-prefixes": ["x" * 257]}}), ["value-prefixes"]),
+        (hides({**HIDE, "supplied": {"value-prefixes": ["x"] * 17}}), ["value-prefixes"]),
+        (hides({**HIDE, "supplied": {"pattern": "(a*)*"}}), ["supplied", "pattern"]),
     ],
 )
 def test_what_is_wrong_is_named_by_file_key_and_value(changes: dict[str, Any], names: list[str]) -> None:

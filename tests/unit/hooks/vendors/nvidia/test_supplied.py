@@ -1,7 +1,7 @@
 import pytest
 
 from hooks.model.container import Container, Device, EnvVar
-from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, names_uuids, supplied_by_kubelet, supplied_card
+from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES, is_supplied, supplied_by_kubelet, supplied_card
 
 
 def device(path: str, host_path: str = "") -> Device:
@@ -52,6 +52,7 @@ def test_other_devices_are_not_gpus() -> None:
     [
         ("GPU-1", True),
         ("GPU-1,MIG-2", True),
+        ("GPU-0a1b::3", True),
         ("all", False),
         ("0,1", False),
         ("GPU-1,0", False),
@@ -60,7 +61,7 @@ def test_other_devices_are_not_gpus() -> None:
     ],
 )
 def test_only_a_list_of_uuids_is_a_plugins(value: str, uuids: bool) -> None:
-    assert names_uuids(value) == uuids
+    assert is_supplied(value) == uuids
 
 
 def test_a_value_counts_only_where_a_device_plugin_serves_the_node() -> None:
