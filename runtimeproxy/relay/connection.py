@@ -35,7 +35,7 @@ from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, RelayEve
 from runtimeproxy.relay.flow import Flow
 from runtimeproxy.relay.holding import Holding
 from runtimeproxy.relay.refused import Refused
-from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
+from runtimeproxy.relay.stream import Hold, Step, Stream, Trailers, Waiting
 
 # containerd's own limit for a request: containerd refuses a larger one.
 MAX_MESSAGE: Final = 16 << 20
@@ -147,7 +147,7 @@ class Relay:
     def forward(self, stream_id: int, message: bytes | None = None, *, observe: bool = False) -> bool:
         """Forward a held message unchanged, or `message` (without prefix) in its place. Return False if the call is over."""
         stream = self._streams.get(stream_id)
-        if stream is None or stream.hold is not Hold.HELD or self.broken:
+        if stream is None or not stream.allows(Step.FORWARD) or self.broken:
             return False
         held = stream.received.parts if message is None else (messages.prefix_of(message), message)
         stream.observe = observe
@@ -157,7 +157,7 @@ class Relay:
     def refuse(self, stream_id: int, status: int, message: str) -> bool:
         """End a held call with an error for its caller. Return False if the call is over."""
         stream = self._streams.get(stream_id)
-        if stream is None or stream.hold not in (Hold.RECEIVING, Hold.HELD) or self.broken:
+        if stream is None or not stream.allows(Step.REFUSE) or self.broken:
             return False
         try:
             self._requests.out.append(self._refuse(stream, status, message))
@@ -189,7 +189,7 @@ class Relay:
     def _break(self, by: Side, error: MalformedError) -> None:
         self.broken = Broken(by, error.code, str(error))
         for stream in list(self._streams.values()):
-            if stream.hold in (Hold.RECEIVING, Hold.HELD) or stream.observe:
+            if stream.undecided or stream.observe:
                 self.events.append(CallCancelled(stream.id, by))
             self._holding.drop(stream)
         self._streams.clear()
@@ -272,7 +272,7 @@ class Relay:
     def _refuse(self, stream: Stream, status: int, message: str) -> bytes:
         self._holding.drop(stream)
         stream.queue.clear()
-        stream.hold = Hold.REFUSED
+        stream.take(Step.REFUSE)
         render = messages.trailers if self._open.pop(stream.id, False) else messages.trailers_only
         self._replies.inject(self._replies.render_block(stream.id, render(status, message), end_stream=True))
         if not stream.client_ended:
@@ -411,11 +411,11 @@ class Relay:
         self._over(stream_id)
 
     def _give_up(self, stream: Stream, by: Side) -> None:
-        if stream.hold in (Hold.RECEIVING, Hold.HELD) or stream.observe:
+        if stream.undecided or stream.observe:
             self.events.append(CallCancelled(stream.id, by))
         stream.observe = False
         self._holding.drop(stream)
-        stream.hold = Hold.PASSING
+        stream.take(Step.CANCEL)
 
     def _over(self, stream_id: int) -> None:
         self._open.pop(stream_id, None)

@@ -109,6 +109,8 @@ class Direction:
 
     def take(self) -> bytes:
         """Return what went into `out` since the last call, in at most one copy."""
+        if not self.out:
+            return b""
         only = self.out[0] if len(self.out) == 1 else None
         data = only if isinstance(only, bytes) else b"".join(self.out)
         self.out.clear()

@@ -17,7 +17,7 @@ from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.events import CallHeld
 from runtimeproxy.relay.flow import Flow
 from runtimeproxy.relay.received import Received
-from runtimeproxy.relay.stream import Hold, Stream, Waiting
+from runtimeproxy.relay.stream import Hold, Step, Stream, Waiting
 
 NO_ROOM: Final = "lading: too many large requests at a time"
 
@@ -79,14 +79,15 @@ class Holding:
         behind = stream.received.cut(stream.expected)
         if behind or stream.client_ended:
             stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
-        stream.hold = Hold.HELD
+        stream.take(Step.COMPLETE)
         return stream.call()
 
     def send_on(self, stream: Stream, held: Sequence[bytes | bytearray]) -> bytes:
         """Forward the message. `held`: its parts, which may have been replaced. Return what the runtime has window for at
         once."""
         first = stream.queue[0] if stream.queue else None
-        end_stream = stream.hold is Hold.RECEIVING and stream.client_ended
+        cut_short = stream.hold is Hold.RECEIVING
+        end_stream = cut_short and stream.client_ended
         if isinstance(first, Waiting) and not first.left and first.end_stream:
             stream.queue.popleft()  # END_STREAM is sent with the message
             end_stream = True
@@ -94,7 +95,7 @@ class Holding:
         stream.queue.appendleft(going)
         self._let_go(stream)
         self._flow.keep_reserved(stream, going.left)  # until the runtime has taken it
-        stream.hold = Hold.PASSING
+        stream.take(Step.CUT_SHORT if cut_short else Step.FORWARD)
         return self._flow.send(stream)
 
     def drop(self, stream: Stream) -> None:

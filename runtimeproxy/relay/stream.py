@@ -1,9 +1,10 @@
 """The relay's state of a stream on which it does more than forward frames: a held, refused, observed or queued call."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from lading.http2.headers import Fields
 from lading.http2.messages import PREFIX_LENGTH, parse_timeout
@@ -13,12 +14,35 @@ from runtimeproxy.relay.windows import Window
 
 
 class Hold(Enum):
-    """The state of a call. It leaves RECEIVING and HELD in exactly one way: forwarded, refused, or cancelled."""
+    """The state of a call."""
 
     RECEIVING = "receiving"  # its message is not complete yet
     HELD = "held"  # its outcome is being decided
     PASSING = "passing"  # decided, or never held: bytes may still wait for the runtime's window
     REFUSED = "refused"  # the relay answered; what either side still sends is dropped
+
+
+class Step(Enum):
+    """What changes the state of a call."""
+
+    COMPLETE = "complete"  # the last byte of its message came
+    CUT_SHORT = "cut short"  # its client ended it before that: the runtime refuses it
+    FORWARD = "forward"
+    REFUSE = "refuse"
+    CANCEL = "cancel"  # by either side, or the runtime answered first
+
+
+# A call leaves RECEIVING and HELD in exactly one way. A step that is not here does not happen to a call in that state.
+STEPS: Final[Mapping[tuple[Hold, Step], Hold]] = {
+    (Hold.RECEIVING, Step.COMPLETE): Hold.HELD,
+    (Hold.RECEIVING, Step.CUT_SHORT): Hold.PASSING,
+    (Hold.RECEIVING, Step.REFUSE): Hold.REFUSED,
+    (Hold.RECEIVING, Step.CANCEL): Hold.PASSING,
+    (Hold.HELD, Step.FORWARD): Hold.PASSING,
+    (Hold.HELD, Step.REFUSE): Hold.REFUSED,
+    (Hold.HELD, Step.CANCEL): Hold.PASSING,
+    (Hold.PASSING, Step.CANCEL): Hold.PASSING,
+}
 
 
 class Waiting:
@@ -74,6 +98,16 @@ class Stream:
     runtime_ended: bool = False
     observe: bool = False
     reply: bytearray = field(default_factory=bytearray)
+
+    def allows(self, step: Step) -> bool:
+        return (self.hold, step) in STEPS
+
+    def take(self, step: Step) -> None:
+        self.hold = STEPS[self.hold, step]
+
+    @property
+    def undecided(self) -> bool:
+        return self.hold in (Hold.RECEIVING, Hold.HELD)
 
     @property
     def whole(self) -> bool:
