@@ -1,8 +1,7 @@
 """Join one client connection to one runtime connection: sockets around a `Relay`, and its held calls around the `Gate`.
 
-Enters: an accepted connection. Leaves: nothing; when either side ends, so does the other. Memory is bounded by back-pressure:
-while one side's outgoing buffer is full, the other side is not read. A client that does not read is not read either, because
-the relay also answers it by itself.
+When either side ends, so does the other. Memory is bounded by back-pressure: while one side's outgoing buffer is full, the
+other side is not read. A client that does not read is not read either, because the relay also answers it by itself.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Count calls, hooks and bytes of the proxy as they happen, and read gauges when the registry is scraped.
 
-Enters: how held calls ended, how long hooks took, bytes. Leaves: a registry of its own. Label values come from closed lists
-(CRI methods, outcomes, reasons) or from the names of registration files, so a pod cannot create a series: a reason that a hook
-made up counts as "other". The bytes are plain integers, incremented for each chunk that is relayed. On the loop's thread only.
+Label values come from closed lists (CRI methods, outcomes, reasons) or from the names of registration files, so a pod cannot
+create a series: a reason that a hook made up counts as "other". On the loop's thread only.
 
 Source: prometheus.io/docs/practices/naming.
 """

@@ -1,7 +1,6 @@
 """Decide when the proxy can do all of its work: the conditions of `/readyz`.
 
-Enters: what is known of runtime, hooks folder, hook servers and the proxy's own socket. Leaves: conditions; 200 only if all
-hold. Calls of pods without our annotations are served in any case. No registration at all is a failed condition while there are
+Calls of pods without our annotations are served in any case. No registration at all is a failed condition while there are
 guarded prefixes: every pod that carries one is refused then.
 """
 

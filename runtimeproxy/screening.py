@@ -1,6 +1,5 @@
 """Decide which pods are guarded, and which registrations are asked or notified about a pod.
 
-Enters: registrations, the guarded prefixes, and a pod's annotation keys or a message's bytes. Leaves: registrations, refusals.
 A message that contains no registered or guarded prefix cannot belong to a pod that carries one (protobuf keeps a string's bytes
 together), so it need not be parsed; one that does contain it may still be unrelated: kubectl repeats a pod's manifest in an
 annotation's value.

@@ -1,6 +1,5 @@
 """Accept kubelet's connections, join each to one of the runtime's, and end them in order.
 
-Enters: a listening socket. Refuses: more than `max_connections`.
 While the runtime cannot be reached, clients are answered locally; as soon as it can, their connections are closed so that they
 dial again.
 """

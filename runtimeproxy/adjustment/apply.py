@@ -1,8 +1,5 @@
-"""Apply a merged adjustment to a CRI request; what the adjustment does not name is unchanged.
-
-Enters: the request's bytes and a merged, validated adjustment. Leaves: the changed bytes, and the names (never values) of
-environment variables that the container requested and did not get as requested. Applying twice equals applying once. Fields
-that our copy of the API does not know survive, because nothing else is touched. Refuses nothing: `merge` does that.
+"""Apply a merged adjustment to a CRI request; leave what it does not name unchanged, also fields that our copy of the API does
+not know. Applying twice equals applying once.
 
 Source: runtime.v1 CreateContainerRequest, RunPodSandboxRequest, UpdateContainerResourcesRequest.
 """
@@ -99,7 +96,7 @@ def _container_linux(adjustment: hook.Adjustment) -> Edits:
 
 
 def _resources(kind: type[Message], name: str, adjustment: hook.Adjustment) -> Edits:
-    """`name`: the field of `kind` that holds LinuxContainerResources."""
+    """Return edits of the field of `kind` that holds LinuxContainerResources."""
     if not adjustment.HasField("resources"):
         return {}
     resources = cri.LinuxContainerResources

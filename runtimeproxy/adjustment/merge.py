@@ -1,9 +1,7 @@
 """Merge the adjustments of several hooks: every field has one owner, a second claim with another value is a conflict.
 
-Enters: adjustments with their owners' names, in hook order. Leaves: one adjustment with an owner for each claim, or a refusal
-that names the field and the hooks that claimed it. Identical claims agree. The merged result is validated last, so that what no
-hook may do (relative paths, kubelet's own annotations, a device and a mount at one path) is refused, independent of which hook
-asked for it.
+Identical claims agree. The merged result is validated last, so that what no hook may do (relative paths, kubelet's own
+annotations, a device and a mount at one path) is refused, independent of which hook asked for it.
 
 Source: the owner-per-field merge of containerd/nri's adaptation; container-device-interface's parser for CDI names.
 """

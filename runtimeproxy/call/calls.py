@@ -1,9 +1,7 @@
 """Define which CRI methods the proxy holds, which stage each is, and what can be read of a message without parsing it.
 
-Enters: a `:path` and the bytes of one request message, decompressed, without the gRPC length prefix. Leaves: its method, the
-parsed message, or only its id. CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes
-and unknown fields are kept. `RestorePod` is not in our copy of the API: it creates containers without any stage, and is refused
-for guarded pods.
+CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes and unknown fields are kept.
+`RestorePod` is not in our copy of the API: it creates containers without any stage, and is refused for guarded pods.
 
 Source: runtime.v1 RuntimeService (protos/cri/runtime/v1/api.proto); the protobuf wire format for `read_id`.
 """

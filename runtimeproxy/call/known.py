@@ -1,8 +1,7 @@
 """Remember sandboxes and containers by id, with what later calls on them need: teardown calls carry only an id.
 
-Enters: projections from observed RunPodSandbox and CreateContainer replies, and the runtime's lists. Leaves: the same by id.
-Forgets on an observed Remove, and what a list no longer has. Bounded: the oldest sandbox is dropped first, with its containers,
-and is learned again from the next list. In memory only, since the runtime's lists are the durable copy.
+They are learned from observed replies and from the runtime's lists, and forgotten on an observed Remove, and when a list lacks
+them. Bounded: the oldest sandbox is dropped first, with its containers, and is learned again from the next list.
 
 Source: runtime.v1 ListPodSandbox, ListContainers; koord-runtime-proxy leaks here (docs/hook-api.md).
 """

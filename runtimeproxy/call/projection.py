@@ -1,7 +1,5 @@
 """Select what a hook is shown of a pod sandbox and a container: identity, annotations, names; never a value that may be secret.
-
-Enters: CRI messages (a request's configuration, an entry of the runtime's lists). Leaves: the hook API's PodSandbox and
-Container. Values of environment variables are included only where a registration names the variable.
+Values of environment variables are included only where a registration names the variable.
 
 Source: runtime.v1 PodSandboxConfig, ContainerConfig, PodSandbox, Container; protos/hook/v1/hook.proto.
 """

@@ -1,6 +1,5 @@
-"""Compare what the proxy knows of pods with the runtime's lists: at the start, and regularly for calls that bypassed the proxy.
-
-Enters: the runtime's lists. Leaves: guarded pods in `known`; `problem` says why the last comparison failed, or is empty.
+"""Compare what the proxy knows of pods with the runtime's lists: at the start, and regularly for calls that bypassed the
+proxy.
 """
 
 import asyncio

@@ -1,9 +1,5 @@
 """Ask hook servers, one after the other, each with its deadline and failure policy.
 
-Enters: questions (a registration and its request) and the caller's deadline. Leaves: the adjustments in order, with the
-failures that a policy ignored, or the refusal that ended the chain. Never takes more than half of the caller's remaining time.
-Refuses answers without a result, and what `endpoint` refuses.
-
 Source: protos/hook/v1/hook.proto.
 """
 

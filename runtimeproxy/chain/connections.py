@@ -1,8 +1,7 @@
 """Hold the connections to one hook server: dialled when a call finds none idle, one call at a time on each.
 
-Enters: a call and its timeout. Leaves: its answer; an OSError where the server is not there, closed the connection or does not
-speak gRPC; TimeoutError. A call that times out closes its connection, so that its server learns of it. An idle connection that
-its server closes is forgotten at once.
+A call that times out closes its connection, so that its server learns of it. An idle connection that its server closes is
+forgotten at once.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""One hook server's socket: whether it can be trusted, calls on it, and the queue of its observations.
-
-Enters: a request and the time until which an answer is useful. Leaves: the answer's bytes, or a failure with its Reason. A
-server that is unavailable is tried again for a short time, because a restart takes less than a second and asking twice is
-allowed. Refuses sockets that another user could have created, and answers over 4 MiB.
+"""Call one hook server: check that its socket can be trusted, try again for the time of a restart, queue its observations.
 
 Source: gRPC status codes; unix(7).
 """

@@ -1,9 +1,8 @@
-"""The client side of unary gRPC calls, one after the other on one HTTP/2 connection.
+"""Make unary gRPC calls as a client, one after the other on one HTTP/2 connection.
 
-Enters: a call's path, message and timeout; bytes as the server sent them. Leaves: bytes for the server, and the call's
-`Answer`. Refuses: malformed frames and header blocks (MalformedError ends the connection), and a message over its limit, before
-all of it has arrived. Only one call is open at a time, so no stream has to be looked up, and a call that times out closes its
-connection. Written because a container waits while a hook is asked: grpcio's client takes half a millisecond more per question.
+Only one call is open at a time, so no stream has to be looked up, and a call that times out closes its connection. A message
+over the limit is refused before all of it has arrived. Written because a container waits while a hook is asked: grpcio's client
+takes half a millisecond more per question.
 
 Source: RFC 9113; gRPC's PROTOCOL-HTTP2.md.
 """

@@ -1,12 +1,8 @@
-"""Read the folder of registrations ten times a second, and publish them as one ordered tuple; keep the last good version of a
-bad file.
+"""Read the folder of registrations ten times a second, and publish them in order of file name whenever they differ.
 
-Enters: a folder that may be absent, be deleted and come back. Leaves: registrations in order of file name, through a callback
-on the loop's thread, whenever they differ. A removed file is dropped at once; a bad one is logged once. Refuses (with an error
-in the log) files and folders that users other than root can write.
-
-The folder is polled, not watched: inotify follows inodes, and every part of the path can be replaced (a folder that is removed
-and created again, a parent, the target of a link, a mount). Reading it takes some 70 µs.
+A file that turns bad keeps its last good version; a removed one is dropped at once. Files and folders that users other than
+root can write are ignored, with an error in the log. The folder is polled, not watched: inotify follows inodes, and every part
+of the path can be replaced (a folder that is removed and created again, a parent, the target of a link, a mount).
 """
 
 import asyncio

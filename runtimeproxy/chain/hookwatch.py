@@ -1,7 +1,6 @@
 """Track whether each registered hook server answers: by its last question, and by a probe every few seconds between questions.
 
-Enters: registrations, and the results of questions. Leaves: for each registration why it does not answer, or an empty text. A
-probe is an HTTP/2 greeting: a server that hangs still accepts connections, so only its own greeting counts. A question that
+A probe is an HTTP/2 greeting: a server that hangs still accepts connections, so only its own greeting counts. A question that
 failed in the last minute outweighs it, because a server that greets and then answers garbage does not work.
 """
 

@@ -1,8 +1,7 @@
 """Parse a hook registration: one JSON file with the server to ask, the pods and stages, and the policy if the server fails.
 
-Enters: the file's bytes and name. Leaves: a `Registration`, or a ConfigError that names file, key and value. Three fields are
-Koordinator's (`remote-endpoint`, `failure-policy`, `runtime-hooks`); docs/hook-api.md lists ours and the differences. An
-unknown key is refused: a misspelt `failure-polcy` must not silently mean the default.
+Three fields are Koordinator's (`remote-endpoint`, `failure-policy`, `runtime-hooks`); docs/hook-api.md lists ours and the
+differences. An unknown key is refused: a misspelt `failure-polcy` must not silently mean the default.
 """
 
 import math

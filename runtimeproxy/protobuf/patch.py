@@ -1,11 +1,9 @@
 """Change some fields of a serialised message, and leave everything else as it is, byte for byte.
 
-Enters: a message's bytes, which parse, and an edit for each field that changes. Leaves: the changed bytes. Only entries of the
-fields that have an edit are parsed, so a message of megabytes costs little more than a copy, and a field that our copy of the
-API does not know stays where it is. An embedded message that comes in parts is joined, which has the same meaning.
-
-An edit is used once. `meet` gets each occurrence of its field, in order, and returns what replaces it, as a whole field, or
-None to leave it. `rest` returns what is missing at the end. Editing an edited message changes nothing.
+Only entries of the fields that have an edit are parsed, so a message of megabytes costs little more than a copy, and a field
+that our copy of the API does not know stays where it is. An embedded message that comes in parts is joined, which has the same
+meaning. An edit is used once. `meet` gets each occurrence of its field, in order, and returns what replaces it, as a whole
+field, or None to leave it. `rest` returns what is missing at the end. Editing an edited message changes nothing.
 
 Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
 """

@@ -1,8 +1,7 @@
 """Read the protobuf wire format, as far as needed to process a large message a part at a time.
 
-Enters: a message's bytes, which may be anything. Leaves: where its fields are, or the parsed message: parsing field by field
-gives the same as parsing at once, because protobuf merges what it is given one after the other. A C call holds the GIL until it
-returns, in any thread; so none of these processes more than a part. Refuses what protobuf refuses, with its DecodeError.
+Parsing field by field gives the same as parsing at once, because protobuf merges what it is given one after the other. A C call
+holds the GIL until it returns, in any thread; so none of these processes more than a part.
 
 Source: protobuf.dev/programming-guides/encoding.
 """

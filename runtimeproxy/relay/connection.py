@@ -1,12 +1,11 @@
-"""The relay: one client connection and one runtime connection, joined frame by frame (RFC 9113), some calls held.
+"""Join one client connection and one runtime connection frame by frame (RFC 9113), and hold some calls.
 
     client ──receive_from_client──▶ ┌───────┐ ──to_runtime──▶ runtime
            ◀──────to_client──────── │ Relay │ ◀──receive_from_runtime──
                                     └───────┘ ──events──▶ CallHeld, CallEnded, CallCancelled
                                         ▲──────── forward(stream), refuse(stream)
 
-Enters: bytes of both sides, in the order in which they came. Leaves: bytes for both sides, and events. Every frame is forwarded
-unchanged unless one of these holds:
+Every frame is forwarded unchanged unless one of these holds:
 
 * a call whose `:path` is in `held_paths`: its HEADERS are forwarded at once (so the runtime's deadline runs and its HPACK table
   stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` says so. `forward` sends
@@ -18,8 +17,8 @@ unchanged unless one of these holds:
 * header blocks, once one had to be dropped: re-encoded (headers.py).
 * the relay's own frames for the client before the runtime's SETTINGS came: they wait for them.
 
-Refused: malformed framing and header compression, by `broken`, with GOAWAY to the client. Whether the *meaning* of a complete
-frame is valid is for its receiver to check.
+Malformed framing and header compression end the connection: `broken`, with GOAWAY to the client. Whether the *meaning* of a
+complete frame is valid is for its receiver to check.
 """
 
 from collections.abc import Callable, Collection

@@ -1,9 +1,11 @@
-"""One direction of the relay: its incoming frames, its header blocks, and the bytes that it sends.
+"""Read the frames and header blocks of one direction of the relay, and forward them in `out`, except where a handler replaces
+one.
 
-Enters: bytes. Leaves: the same bytes in `out`, except where a handler replaces a frame. A header block that comes in pieces
-(CONTINUATION) is kept until it is complete, because nothing may come between them. DATA that no handler reads is not kept:
-C-core writes frames of megabytes, and their beginning is forwarded before their end has come. What the relay itself sends
-meanwhile (`inject`) waits for that end. Refuses: bytes that break framing or compression (RFC 9113 4.3, 6.10).
+A header block that comes in pieces (CONTINUATION) is kept until it is complete, because nothing may come between them. DATA
+that no handler reads is not kept: C-core writes frames of megabytes, and their beginning is forwarded before their end has
+come. What the relay itself sends meanwhile (`inject`) waits for that end.
+
+Source: RFC 9113 4.3, 6.10.
 """
 
 from collections import deque

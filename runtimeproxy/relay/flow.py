@@ -1,8 +1,7 @@
-"""Flow control of requests: what the client may send, what the runtime has window for now, and what waits (RFC 9113 5.2).
+"""Control the flow of requests: what the client may send, what the runtime has window for now, and what waits (RFC 9113 5.2).
 
-Enters: sizes of received DATA, credit and windows from the runtime. Leaves: DATA for the runtime as its windows allow, and
-credit for the client: the runtime's own where frames merely pass, the relay's for what it took (windows.py). Refuses: DATA
-beyond a window, where the runtime would judge it but does not see it.
+The client's credit is the runtime's own where frames merely pass, and the relay's for what it took (windows.py). DATA beyond a
+window is refused, where the runtime would judge it but does not see it.
 """
 
 from typing import Final

@@ -1,10 +1,7 @@
-"""Hold the message of a call: receive it from the client until it is complete, keep it until the call is decided, then forward
-or drop it.
+"""Receive the message of a call until it is complete, keep it until the call is decided, then forward or drop it.
 
-Enters: the DATA of a call that is to be held, as it comes. Leaves: its complete message, as `CallHeld`; DATA for the runtime
-once it is forwarded, and credit for the client. The connection's credit is given back at once, so that no other call waits for
-this one; the stream's once memory for the message is reserved (budget.py). Refuses: a message that is larger than any that may
-be held.
+The connection's credit is given back at once, so that no other call waits for this one; the stream's once memory for the
+message is reserved (budget.py).
 """
 
 from collections.abc import Callable, Sequence

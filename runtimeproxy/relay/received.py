@@ -1,7 +1,5 @@
-"""Hold the bytes of a message as they came, in parts of a bounded size, so that megabytes are neither copied nor moved at once.
-
-Enters: DATA payloads. Leaves: the parts, which may be forwarded as they are. A part takes payloads until it has `PART` bytes,
-so that a message in one-byte frames is not a million parts.
+"""Keep the bytes of a message as they came, in parts of a bounded size, so that megabytes are neither copied nor moved at once.
+A part takes payloads until it has `PART` bytes, so that a message in one-byte frames is not a million parts.
 """
 
 from collections.abc import Sequence
