@@ -76,7 +76,8 @@ class Gate:
                 return self._say(call, planned)
             return partial(self._wait, call, screening, planned)
         except Exception as e:  # noqa: BLE001  an internal error must not leave a caller waiting
-            return self._after_error(call, screening, e)
+            self._say_error(call, e)
+            return _after_error(call, screening, self.known, e)
 
     def observed(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
         """Process the runtime's answer to a call that was forwarded with `observe`. `reply`: message bytes, without a
@@ -107,7 +108,8 @@ class Gate:
             self._log.info(Event.CALL_CANCELLED, method=call.method.name)
             raise
         except Exception as e:  # noqa: BLE001  as above
-            return await _run(call, self._after_error, call, screening, e)
+            self._say_error(call, e)
+            return await _run(call, _after_error, call, screening, self.known, e)
 
     async def _find(self, sandbox_id: str) -> Refusal | bool:
         """Learn a sandbox from the runtime. Return True, or why the runtime did not describe it."""
@@ -135,21 +137,6 @@ class Gate:
         )
         return span
 
-    def _after_error(self, call: HeldCall, screening: Screening, error: Exception) -> Outcome:
-        method, known = call.method, self.known
-        self._log.error(Event.CALL_REFUSED, f"internal error: {_where(error)}", method=method.name, reason=Reason.INTERNAL)
-        subject = None
-        try:
-            guarded = may_be_guarded(call, screening, known)
-            if method.stage in REMOVES:
-                subject = subject_by_id(method.stage, read_id(call.message), known)
-        except Exception:  # noqa: BLE001  the same error may occur here: then it is unknown, and counts as guarded
-            guarded = True
-        if method.teardown or not guarded:
-            return Forward(observe=subject)
-        message = f"cannot adjust {method.name}: an error in lading-runtimeproxy ({type(error).__name__}), see its log"
-        return Refusal(reason=Reason.INTERNAL, message=message).outcome
-
     def _observe(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
         stage, screening, known = method.stage, self._screening, self.known
         if stage is None:
@@ -170,6 +157,10 @@ class Gate:
             known.forget_sandbox(subject.sandbox.id)
         elif done and stage is Stage.REMOVE_CONTAINER and subject.container:
             known.forget_container(subject.container.id)
+
+    def _say_error(self, call: HeldCall, error: Exception) -> None:
+        where = f"internal error: {_where(error)}"
+        self._log.error(Event.CALL_REFUSED, where, method=call.method.name, reason=Reason.INTERNAL)
 
     def _say(self, call: HeldCall, decided: Decided) -> Outcome:
         """Log how the call ends, and return that."""
@@ -199,6 +190,20 @@ def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | R
         case Forward(message):
             span.note(lading_outcome="forwarded" if message is None else "adjusted")
     return decided
+
+
+def _after_error(call: HeldCall, screening: Screening, known: Known, error: Exception) -> Outcome:
+    method, subject = call.method, None
+    try:
+        guarded = may_be_guarded(call, screening, known)
+        if method.stage in REMOVES:
+            subject = subject_by_id(method.stage, read_id(call.message), known)
+    except Exception:  # noqa: BLE001  the same error may occur here: then it is unknown, and counts as guarded
+        guarded = True
+    if method.teardown or not guarded:
+        return Forward(observe=subject)
+    message = f"cannot adjust {method.name}: an error in lading-runtimeproxy ({type(error).__name__}), see its log"
+    return Refusal(reason=Reason.INTERNAL, message=message).outcome
 
 
 def _fields(call: HeldCall, subject: Subject | None) -> dict[str, Any]:

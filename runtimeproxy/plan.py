@@ -148,16 +148,19 @@ def _unreadable(call: HeldCall, screening: Screening, known: Known) -> Decided:
 
 def _refusal(request: Message, screening: Screening, subject: Subject, lost: Refusal | None) -> Refusal | None:
     """Return a refusal that needs no hook. `lost`: why the runtime did not describe the sandbox."""
+    guarded = screening.guarded(subject.keys)
     match request:
         case cri.RunPodSandboxRequest():
-            return screening.refuse_many(subject) or screening.refuse_smuggled(subject)
+            return screening.refuse_many(guarded) or screening.refuse_smuggled(subject, guarded=bool(guarded))
         case cri.CreateContainerRequest():
-            refusal = (
-                screening.refuse_many(subject) or screening.refuse_incomplete(request) or screening.refuse_smuggled(subject)
+            return (
+                screening.refuse_many(guarded)
+                or screening.refuse_incomplete(request)
+                or screening.refuse_smuggled(subject, guarded=bool(guarded))
+                or screening.refuse_unclaimed(guarded)
+                or screening.refuse_removed(subject)
+                or (lost if guarded else None)
             )
-            guarded = screening.guarded(subject.keys)
-            refusal = refusal or screening.refuse_unclaimed(guarded) or screening.refuse_removed(subject)
-            return refusal or (lost if guarded else None)
         case _:
             return None
 

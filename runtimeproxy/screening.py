@@ -75,13 +75,12 @@ class Screening:
         found = [(name, decide_hidden(hide, request)) for name, hide in hiding]
         return tuple((name, adjustment) for name, adjustment in found if adjustment)
 
-    def refuse_many(self, subject: Subject) -> Refusal | None:
+    def refuse_many(self, guarded: Collection[str]) -> Refusal | None:
         """Refuse more guarded keys than a pod may have, before other code reads them: calls of other pods wait meanwhile."""
-        count = len(self.guarded(subject.keys))
-        if count <= MAX_KEYS:
+        if len(guarded) <= MAX_KEYS:
             return None
         prefixes = " or ".join(self.guarded_prefixes)
-        message = f"the pod has {count} annotations that begin with {prefixes}; at most {MAX_KEYS} are allowed"
+        message = f"the pod has {len(guarded)} annotations that begin with {prefixes}; at most {MAX_KEYS} are allowed"
         return Refusal(reason=Reason.ANNOTATION_MALFORMED, message=message)
 
     def refuse_incomplete(self, request: cri.CreateContainerRequest) -> Refusal | None:
@@ -90,16 +89,15 @@ class Screening:
             return None
         return Refusal(reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata")
 
-    def refuse_smuggled(self, subject: Subject) -> Refusal | None:
-        """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every pod."""
-        guarded = bool(self.guarded(subject.keys))
-        annotations = subject.container.annotations if subject.container else {}
-        for key in sorted(annotations):
+    def refuse_smuggled(self, subject: Subject, *, guarded: bool) -> Refusal | None:
+        """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every container."""
+        container, sandbox = subject.container, subject.sandbox
+        for key in sorted(container.annotations) if container else ():
             if key in _OURS or (guarded and key.startswith(_SMUGGLED)):
-                return _reserved(key, f"container {subject.container.name!r}" if subject.container else "")
-        for key in sorted(subject.sandbox.annotations) if guarded else ():
+                return _reserved(key, f"container {container.name!r}" if container else "")
+        for key in sorted(sandbox.annotations) if guarded else ():
             if key in _OURS or key.startswith(_SMUGGLED):
-                return _reserved(key, f"pod {subject.sandbox.namespace}/{subject.sandbox.name}")
+                return _reserved(key, f"pod {sandbox.namespace}/{sandbox.name}")
         return None
 
     def refuse_removed(self, subject: Subject) -> Refusal | None:
