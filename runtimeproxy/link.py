@@ -5,8 +5,6 @@ other side is not read. A client that does not read is not read either, because 
 """
 
 import asyncio
-import errno
-import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +16,7 @@ from lading.reasons import Reason
 from runtimeproxy.call.calls import METHODS, HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse
 from runtimeproxy.call.subject import Subject
+from runtimeproxy.dial import accepts, dial
 from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.metrics import Metrics
 from runtimeproxy.relay.budget import HoldBudget
@@ -148,7 +147,7 @@ class Link:
 
     async def _start(self, connection: socket.socket) -> None:
         try:
-            await self._dial()
+            await dial(lambda: self._runtime, self._runtime_path)
         except OSError as e:
             self._runtime_seen(False)
             self.local = LocalAnswer(f"lading: the container runtime at {self._runtime_path} cannot be reached: {e.strerror}")
@@ -158,12 +157,6 @@ class Link:
         self._silence = self._loop.call_later(PREFACE_TIMEOUT_S, self._client_silent)
         self._log.debug(Event.CONNECTION_OPENED, connection=self.number, local=self.local is not None)
         self._flush()
-
-    async def _dial(self) -> None:
-        transport, _ = await self._loop.create_unix_connection(lambda: self._runtime, self._runtime_path)
-        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a pending connection
-            transport.abort()
-            raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
 
     def _client_silent(self) -> None:
         if (self.local or self.relay).begun:
@@ -177,22 +170,13 @@ class Link:
         if self._over:
             return
         self._metrics.from_client += len(data)
-        if self.local and self._runtime_is_back():
+        if self.local and accepts(self._runtime_path):
             self.local.end()  # before this data is read: a call in it is not answered, and the client repeats it
         elif self.local:
             self.local.receive(data)
         else:
             self.relay.receive_from_client(data)
         self._flush()
-
-    def _runtime_is_back(self) -> bool:
-        """Return whether the runtime accepts a connection. Connecting to a Unix socket does not wait."""
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-                probe.connect(self._runtime_path)
-        except OSError:
-            return False
-        return True
 
     def _from_runtime(self, data: bytes) -> None:
         if self._over:

@@ -13,6 +13,7 @@ from typing import Final
 from lading.liveness import find_own_silence
 from lading.log import Event, Log
 from lading.sockets import Peer, parse_endpoint
+from runtimeproxy.dial import accepts
 from runtimeproxy.gate import Gate
 from runtimeproxy.link import Link
 from runtimeproxy.metrics import Metrics
@@ -153,12 +154,7 @@ class Server:
         it."""
         while True:
             await asyncio.sleep(REDIAL_S)
-            try:
-                _, writer = await asyncio.open_unix_connection(self._runtime_path)
-            except OSError:
-                continue
-            writer.close()
-            if writer.get_extra_info("peername") is None:  # its backlog is full, which asyncio does not see
+            if not accepts(self._runtime_path):
                 continue
             self._runtime_seen(True)
             for link in [link for link in self._links if link.local]:

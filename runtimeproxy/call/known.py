@@ -23,7 +23,7 @@ MAX_BYTES: Final = 64 << 20  # a pod's annotations alone may be 256 KiB
 class _Sandbox:
     shown: hook.PodSandbox
     since: int
-    size: int
+    size: int = 0  # bytes
     containers: dict[ContainerId, hook.Container] = field(default_factory=dict)
 
 
@@ -69,17 +69,13 @@ class Known:
         if before and before.shown == shown:
             before.since = self._clock
         elif before:
-            both = hook.PodSandbox()
-            both.CopyFrom(shown)
-            both.annotations.update({k: v for k, v in before.shown.annotations.items() if k not in shown.annotations})
-            grown = both.ByteSize() - before.shown.ByteSize()
-            self._bytes += grown
-            before.size += grown
+            both = hook.PodSandbox(annotations=before.shown.annotations)
+            both.MergeFrom(shown)
+            self._grow(before, both.ByteSize() - before.shown.ByteSize())
             before.shown, before.since = both, self._clock
         else:
-            self._sandboxes[SandboxId(shown.id)] = _Sandbox(shown=shown, since=self._clock, size=shown.ByteSize())
-            self._bytes += shown.ByteSize()
-        self._bound()
+            made = self._sandboxes[SandboxId(shown.id)] = _Sandbox(shown=shown, since=self._clock)
+            self._grow(made, shown.ByteSize())
 
     def learn_container(self, sandbox_id: str, shown: hook.Container) -> None:
         """Add a container if its sandbox is known."""
@@ -90,10 +86,8 @@ class Known:
         self._clock += 1
         entry.since = self._clock
         entry.containers[ContainerId(shown.id)] = shown
-        entry.size += shown.ByteSize()
-        self._bytes += shown.ByteSize()
         self._sandbox_of[ContainerId(shown.id)] = SandboxId(sandbox_id)
-        self._bound()
+        self._grow(entry, shown.ByteSize())
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """Remove a sandbox with its containers: the runtime removes them in the same call."""
@@ -109,9 +103,7 @@ class Known:
         if sandbox_id is None:
             return
         entry = self._sandboxes[sandbox_id]
-        size = entry.containers.pop(ContainerId(container_id)).ByteSize()
-        entry.size -= size
-        self._bytes -= size
+        self._grow(entry, -entry.containers.pop(ContainerId(container_id)).ByteSize())
 
     def mark(self) -> int:
         """Return a mark, to be taken before the runtime is asked for its lists, and to be passed to `relist` with them."""
@@ -139,6 +131,8 @@ class Known:
             if container_id not in self._sandbox_of:
                 self.learn_container(container.pod_sandbox_id, container_of_list(container))
 
-    def _bound(self) -> None:
+    def _grow(self, entry: _Sandbox, size: int) -> None:
+        entry.size += size
+        self._bytes += size
         while len(self._sandboxes) > self._max_sandboxes or (self._bytes > self._max_bytes and len(self._sandboxes) > 1):
             self.forget_sandbox(next(iter(self._sandboxes)))

@@ -6,12 +6,12 @@ forgotten at once.
 
 import asyncio
 import errno
-import os
 from collections.abc import Callable
 from typing import Final, cast
 
 from lading.http2.frames import MalformedError
 from runtimeproxy.chain.exchange import Answer, Exchange
+from runtimeproxy.dial import dial
 
 # Concurrent calls; kubelet makes a few. The accept queue of a server is about as long.
 MAX_OPEN: Final = 64
@@ -34,7 +34,10 @@ class Connections:
 
     async def call(self, method: bytes, message: bytes, *, timeout_s: float) -> Answer:
         async with asyncio.timeout(timeout_s), self._places:
-            connection = self._idle.pop() if self._idle else await self._dial()
+            if self._idle:
+                connection = self._idle.pop()
+            else:
+                connection = await dial(lambda: _Connection(self._limit, self._lost), self._path)
             if self._closed:
                 connection.abort()
                 raise ClosedError
@@ -59,14 +62,6 @@ class Connections:
         for connection in list(self._busy):
             connection.abort()
         await asyncio.sleep(0)  # so that connection_lost runs for each
-
-    async def _dial(self) -> "_Connection":
-        loop = asyncio.get_running_loop()
-        transport, connection = await loop.create_unix_connection(lambda: _Connection(self._limit, self._lost), self._path)
-        if transport.get_extra_info("peername") is None:  # asyncio takes EAGAIN, a full backlog, for a pending connection
-            transport.abort()
-            raise OSError(errno.EAGAIN, f"its backlog is full: {os.strerror(errno.EAGAIN)}")
-        return connection
 
     def _keep(self, connection: "_Connection") -> None:
         if connection.reusable and not self._closed and len(self._idle) < MAX_IDLE:
