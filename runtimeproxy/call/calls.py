@@ -31,15 +31,10 @@ class Stage(Enum):
     REMOVE_CONTAINER = "RemoveContainer"
     UPDATE_CONTAINER_RESOURCES = "UpdateContainerResources"
 
-    @property
-    def pre(self) -> str:
-        """Return the hook point, in Koordinator's words, that is asked before the call is forwarded."""
-        return f"Pre{self.value}"
-
-    @property
-    def post(self) -> str:
-        """Return the hook point that is notified after the runtime answered."""
-        return f"Post{self.value}"
+    def __init__(self, call: str) -> None:
+        """Name the hook points, in Koordinator's words: before the call is forwarded, and after the runtime answered."""
+        self.pre = f"Pre{call}"
+        self.post = f"Post{call}"
 
 
 HOOK_POINTS: Final = frozenset(point for stage in Stage for point in (stage.pre, stage.post))
