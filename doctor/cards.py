@@ -130,10 +130,10 @@ def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
         return NvmlSeen(error=e.value, why=str(e), gpus=gpus, problems=problems)
     try:
         version = str(pynvml.nvmlSystemGetDriverVersion())
-        asleep = tuple(gpu.uuid for gpu in gpus if _persistence(gpu.bdf) == pynvml.NVML_FEATURE_DISABLED)
+        not_persistent = tuple(gpu.uuid for gpu in gpus if _persistence(gpu.bdf) == pynvml.NVML_FEATURE_DISABLED)
     finally:
         pynvml.nvmlShutdown()
-    return NvmlSeen(library_version=version, driver=driver, gpus=gpus, problems=problems, not_persistent=asleep)
+    return NvmlSeen(library_version=version, driver=driver, gpus=gpus, problems=problems, not_persistent=not_persistent)
 
 
 def _persistence(bdf: str) -> int | None:

@@ -31,11 +31,11 @@ def decide_plugins(seen: PluginsSeen) -> Iterator[Verdict]:
     if not rivals:
         yield ok("no other device plugin for GPUs or RDMA")
     elif seen.coexist:
-        yield ok(f"{', '.join(rivals)} serve this node too, and coexist = true leaves alone what they give out")
+        yield ok(f"{', '.join(rivals)} also serve this node; with coexist = true Lading leaves their devices alone")
     else:
-        what = f"{', '.join(rivals)} in /{PLUGINS}: a device plugin gives out devices here too, and coexist is false"
-        away = "take the plugin's DaemonSet off this node (kubectl get ds -A | grep -i -e device -e plugin)"
-        mend = f"{away}; or coexist = true, with devices that only one of both gives out"
+        what = f"{', '.join(rivals)} in /{PLUGINS}: a device plugin also assigns devices on this node, and coexist is false"
+        away = "remove the plugin's DaemonSet from this node (kubectl get ds -A | grep -i -e device -e plugin)"
+        mend = f"{away}; or coexist = true, if only one of both assigns each device"
         yield failed(what, mend=mend)
 
 
@@ -50,7 +50,7 @@ class NameSeen:
 
 def decide_name(seen: NameSeen) -> Iterator[Verdict]:
     if not seen.configured:
-        yield skipped("node_name is empty: nothing here is checked by it")
+        yield skipped("node_name is empty: assignments are not compared with it")
     elif seen.configured != seen.kubelets:
         what = f"node_name is {seen.configured}, and kubelet would call this node {seen.kubelets}"
         yield warning(
@@ -77,7 +77,7 @@ class ApiSeen:
 def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
     if not seen.asked:
         yield skipped(
-            "report = false: this node tells central nothing", mend="report = true in hooks.toml, where central assigns"
+            "report = false: this node reports nothing to central", mend="report = true in hooks.toml, where central assigns"
         )
         return
     if not seen.node:
@@ -88,4 +88,4 @@ def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
     if seen.denied:
         yield failed(f"not allowed: {', '.join(seen.denied)}", mend="kubectl apply -f deploy/rbac/reporter.yaml")
     if seen.node and seen.served and not seen.denied:
-        yield ok(f"Node {seen.node_name} and NodeDevices are there, and may be reported to")
+        yield ok(f"Node {seen.node_name} and NodeDevices exist, and this node may report")

@@ -54,18 +54,18 @@ def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
     if (nothing := _without_nvml(seen)) or seen.nvml is None:
         yield nothing or skipped("NVML does not answer")
         return
-    ill: dict[str, list[Gpu]] = {}
+    unhealthy: dict[str, list[Gpu]] = {}
     for gpu in seen.nvml.gpus:
         if gpu.unhealthy and not _only_its_node(gpu):
-            ill.setdefault(gpu.unhealthy, []).append(gpu)
-    for why, gpus in ill.items():
+            unhealthy.setdefault(gpu.unhealthy, []).append(gpu)
+    for why, gpus in unhealthy.items():
         who = f"GPU {gpus[0].uuid} ({gpus[0].bdf})" if len(gpus) == 1 else f"{len(gpus)} GPUs ({_named([g.bdf for g in gpus])})"
         yield failed(f"{who}: {why}", mend=f"nvidia-smi -q -i {','.join(g.bdf for g in gpus)}; dmesg | grep -i xid")
     known = {gpu.bdf for gpu in seen.nvml.gpus}
     for bdf in (bdf for bdf in seen.on_bus if bdf not in known):
         what = f"card {bdf} is on the bus, and the driver does not have it"
         yield failed(what, mend=f"ls -l /sys/bus/pci/devices/{bdf}/driver; dmesg | grep {bdf}")
-    if not ill:
+    if not unhealthy:
         yield ok(f"all {len(seen.nvml.gpus)} answer")
 
 
@@ -113,11 +113,11 @@ def _named(names: Sequence[str]) -> str:
 def decide_persistence(seen: CardsSeen) -> Iterator[Verdict]:
     if (nothing := _without_nvml(seen)) or seen.nvml is None:
         yield nothing or skipped("NVML does not answer")
-    elif asleep := seen.nvml.not_persistent:
-        what = f"persistence mode is off on {len(asleep)} of {len(seen.nvml.gpus)} cards"
+    elif off := seen.nvml.not_persistent:
+        what = f"persistence mode is off on {len(off)} of {len(seen.nvml.gpus)} cards"
         yield warning(what, mend="systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1, until the next boot)")
     else:
-        yield ok("no card says that its persistence mode is off")
+        yield ok("no card reports that persistence mode is off")
 
 
 def _no_cards(seen: CardsSeen) -> Verdict | None:
@@ -184,7 +184,7 @@ def decide_reload(seen: ReloadSeen) -> Iterator[Verdict]:
     if seen.mode is not GpuMode.NVIDIA_RUNTIME:
         yield ok(f"with gpu_mode = {seen.mode} the container's specification has its cards")
     elif seen.systemd is None:
-        yield skipped("the runtime does not tell its cgroup driver")
+        yield skipped("the runtime does not report its cgroup driver")
     elif seen.systemd:
         what = (
             "systemctl daemon-reload takes the cards from running containers where NVIDIA's runtime works in its legacy mode: "

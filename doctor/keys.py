@@ -44,7 +44,7 @@ def decide_keys(seen: KeysSeen) -> Iterator[Verdict]:
     if Form.SIGNED not in seen.assignments:
         accepted = ", ".join(seen.assignments)
         yield warning(
-            f"assignments = {accepted}: who may write a pod's annotations takes devices without central's signature",
+            f"assignments = {accepted}: anyone who may write a pod's annotations gets devices without central's signature",
             mend='assignments = ["signed"] in hooks.toml, with [keys], where central assigns',
         )
     elif not seen.keys:
@@ -63,6 +63,6 @@ def _key_problem(key_id: str, file: FileSeen) -> Verdict | None:
     except ConfigError as e:
         return failed(f"{file.path}: {e.message}", mend=e.hint)
     if can_be_changed(file.access):
-        what = f"{file.path} can be changed by others than root: they could put a key of theirs there"
+        what = f"other users than root can change {file.path}, and put their own key there"
         return failed(what, mend=f"chown root {file.path}; chmod go-w {file.path}")
     return None

@@ -57,9 +57,9 @@ def decide_mode(seen: RdmaModeSeen) -> Iterator[Verdict]:
     if not seen.pfs:
         yield ok(NO_RDMA)
     elif seen.mode is None:
-        yield skipped("host_root is another machine's: the kernel here has nothing to say of it")
+        yield skipped("host_root is not this machine's: its RDMA mode cannot be read")
     elif seen.mode is RdmaMode.NONE:
-        yield failed("RDMA devices are there, and this kernel has no NETLINK_RDMA", mend="modprobe ib_core")
+        yield failed("there are RDMA devices, but this kernel has no NETLINK_RDMA", mend="modprobe ib_core")
     elif seen.mode is RdmaMode.EXCLUSIVE and not seen.attaches:
         what = "exclusive, but RDMA devices are not moved into pods: containers get nodes that they cannot use"
         yield failed(what, mend="netdev = true in hooks.toml; or rdma system set netns shared, before any pod has one")
@@ -85,19 +85,19 @@ def decide_vfs(seen: VfsSeen) -> Iterator[Verdict]:
         pf = could[0]
         mend = f"echo {pf.total_vfs} > /sys/bus/pci/devices/{pf.bdf}/sriov_numvfs (at each boot: a udev rule)"
         yield warning(f"{len(seen.pfs)} PFs, and none has a VF; {pf.bdf} ({pf.netdev or pf.ibdev}) could", mend=mend)
-    ill = [vf for vf in vfs if vf.unhealthy]
-    for vf in ill:
-        yield _ill(vf)
+    unhealthy = [vf for vf in vfs if vf.unhealthy]
+    for vf in unhealthy:
+        yield _judge_unhealthy(vf)
     for problem in seen.problems:
         yield warning(problem, mend="dmesg | tail; ls -l /dev/infiniband")
     if seen.pfs and not vfs and not could:
         yield ok(f"{len(seen.pfs)} PFs, none of which has VFs, or could have some")
-    if vfs and not ill:
+    if vfs and not unhealthy:
         without = f"; {len(could)} PFs have none" if could else ""  # on purpose, where others have some
-        yield ok(f"{len(vfs)} VFs of {len(seen.pfs) - len(could)} PFs can be given out{without}")
+        yield ok(f"{len(vfs)} VFs of {len(seen.pfs) - len(could)} PFs can be assigned{without}")
 
 
-def _ill(vf: Vf) -> Verdict:
+def _judge_unhealthy(vf: Vf) -> Verdict:
     what = f"VF {vf.bdf}: {vf.unhealthy}"
     pci = "/sys/bus/pci"
     if not vf.driver:

@@ -26,9 +26,9 @@ class LedgerSeen:
 
 def decide_ledger(seen: LedgerSeen) -> Iterator[Verdict]:
     if seen.schema is None:
-        yield skipped(f"there is no {seen.path} yet: the first start of lading-hooks makes it")
+        yield skipped(f"there is no {seen.path} yet: lading-hooks creates it when it first starts")
     elif seen.schema < len(MIGRATIONS):
-        what = f"{seen.path} has schema {seen.schema} of an older Lading, this one's is {len(MIGRATIONS)}"
+        what = f"{seen.path} has schema {seen.schema} of an older version; this version has {len(MIGRATIONS)}"
         yield warning(what, mend="systemctl restart lading-hooks (it brings the ledger up to date)")
     else:
         yield ok(f"{seen.path} is sound, schema {seen.schema}")
@@ -48,11 +48,11 @@ def decide_disk(seen: DiskSeen) -> Iterator[Verdict]:
     room = f'make room: du -xhd2 "$(findmnt -no TARGET -T {seen.folder})" | sort -h | tail; '
     where = f"df -h {seen.folder}; df -i {seen.folder}; findmnt -T {seen.folder}"
     if not seen.there or seen.access is None:
-        yield skipped(f"there is no {seen.folder} yet: the first start of lading-hooks makes it")
+        yield skipped(f"there is no {seen.folder} yet: lading-hooks creates it when it first starts")
         return
     if can_be_changed(seen.access):
         whose = f"belongs to uid {seen.access.uid} and has mode {seen.access.mode:04o}"
-        what = f"{seen.folder} {whose}: others could change the ledger"
+        what = f"{seen.folder} {whose}: other users could change the ledger"
         yield failed(what, mend=f"chown root {seen.folder}; chmod 0700 {seen.folder}")
     mib = seen.free >> 20
     if seen.read_only:
