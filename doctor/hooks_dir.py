@@ -4,7 +4,7 @@ Enters: the folder as the proxy itself reads it, and each socket that a registra
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +61,8 @@ def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
         yield failed(what, mend=f"{_WRITE} {folder / _OURS}")
     for one in ours:
         path = folder / one.name
-        differing = [key for name, key in _KEYS.items() if getattr(one, name) != getattr(expected, name)]
+        names = (field.name for field in fields(one) if field.name != "name")
+        differing = [_KEYS.get(name, name) for name in names if getattr(one, name) != getattr(expected, name)]
         if differing:
             what = f"{path} is not what this configuration makes of it: {', '.join(differing)}"
             yield warning(what, mend=f"{_WRITE} {path}")
