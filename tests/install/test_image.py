@@ -98,6 +98,8 @@ def test_it_runs_as_the_deployment_has_it(client: Cri, tmp_path: Path) -> None:
         version = run_as_the_deployment(client, pod, "version", ["--version"], [])
         assert version.wait() == 0
         assert version.logs().split() == ["lading-central", __version__]
+        replay = run_as_the_deployment(client, pod, "replay", ["simulate", "--help"], [])  # another package, another process
+        assert replay.wait() == 0, replay.logs()
         args = ["--config", "/etc/lading/central.toml", "--advertise", "192.0.2.1", "--check-config"]
         check = run_as_the_deployment(client, pod, "check", args, mounts)
         assert check.wait() == 0, check.logs()
