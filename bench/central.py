@@ -5,7 +5,7 @@ asks as kube-scheduler does: one filter and one prioritize after the other on a 
 Nodes have 8 GPUs and 16 VFs, and four pods of one GPU each; pods that come ask in turn for one of the SHAPES.
 
 * `filter_prioritize_*_ms`: both requests together, from the first byte sent to the last received, bodies rendered before.
-* `decide_p50_ms`: the same two decisions inside this process, without HTTP, and without reading or writing the nodes' names.
+* `decide_p50_ms`: the same two decisions inside this process, without HTTP and JSON.
 * `bind_p99_ms`: from the request for a Binding to its answer, one at a time, less the median of what the API server takes for a
   Binding that is sent to it directly.
 * `binds_per_s`: bind alone, 16 at a time, for 64 pods after their nodes were asked for, then the next 64. `pods_per_s`: filter,
@@ -148,7 +148,8 @@ def measure_decide(count: int, policy: Policy) -> float:
     for number in range(4 * len(SHAPES) + PODS):
         pod = msgspec.convert(render_pending(f"decide-{number}", number), Pod)
         began = time.perf_counter()
-        scheduler.judge(pod, names)
+        decision = scheduler.decide(pod, names)
+        scheduler.apply(decision)
         scheduler.prioritize(pod, names)
         took.append(time.perf_counter() - began)
         predicted = ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)

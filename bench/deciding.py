@@ -69,7 +69,7 @@ def measure_decisions(trace: Trace, *, pods: int = PODS) -> dict[str, float]:
         metadata = msgspec.structs.replace(pod.metadata, name=uid, uid=uid, resource_version=str(2 * number + 1))
         pod = msgspec.structs.replace(pod, metadata=metadata)
         began = time.perf_counter()
-        scheduler.judge(pod, names)
+        scheduler.filter(pod, names)
         name = scheduler.prioritize(pod, names)
         took.append(time.perf_counter() - began)
         if name is None:

@@ -28,7 +28,8 @@ from typing import Any, Final
 import msgspec
 
 from bench import api_server
-from central.ask.model import Policy
+from central.ask.model import Ask, Policy
+from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import Waker
@@ -39,7 +40,6 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import PodRecord
 from central.loop.slices import SLICE_S, in_slices
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.verdicts import Verdicts
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices
@@ -123,10 +123,10 @@ def pods() -> Iterator[Pod]:
 
 
 async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
-    names = list(ledger.nodes())
-    scheduler = Scheduler(
-        ledger, PendingPods(), clock=time.monotonic, policy=policy, soon=asyncio.get_running_loop().call_soon, slice_s=SLICE_S
-    )
+    names, ask = list(ledger.nodes()), parse_ask(pod)
+    if not isinstance(ask, Ask):
+        raise ValueError(f"{pod.metadata.name} asks for no device")  # noqa: TRY004  a mistake in `pods`
+    scheduler = Scheduler(ledger, PendingPods(), clock=time.monotonic, policy=policy, slice_s=SLICE_S)
     waker = Waker(scheduler, _touch, clock=time.monotonic, log=open_log("bench", Level.ERROR))
     await in_slices(scheduler.warming(), time.monotonic)
     joint.find.cache_clear()  # of the pod before
@@ -136,18 +136,19 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
     async with turns.watched(), _running(waker):
         began = time.monotonic()
         await in_slices(scheduler.filter_steps(pod), time.monotonic, until=began + REQUEST_S)
-        verdicts = scheduler.judge(pod, names)
+        decision = scheduler.decide(pod, names)
         first_s = time.monotonic() - began
-        not_reached = _not_reached(verdicts)
-        fits = len(verdicts.fits or ())
+        scheduler.apply(decision)
+        not_reached = _not_reached(decision.answer.fails | decision.answer.never)
+        reasons = scheduler.known_reasons(ask) or {}  # which central updates
         async with asyncio.timeout(MOST_S):
-            while _not_reached(verdicts):  # noqa: ASYNC110  the waker sets no event
+            while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event
                 await asyncio.sleep(0.05)
         all_s = time.monotonic() - began
     ledger.forget_prediction(pod.metadata.uid)
     return Figures(
         first_ms=first_s * 1e3,
-        first_fits=fits,
+        first_fits=len(decision.answer.fitting),
         first_not_reached=not_reached,
         all_judged_s=all_s,
         longest_turn_ms=turns.longest_s * 1e3,
@@ -155,16 +156,16 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
     )
 
 
-def _not_reached(verdicts: Verdicts) -> int:
-    """Count the nodes that are not judged yet. The reasons are those of the scheduler's own record, which goes on."""
-    return sum(why == Missing.NOT_REACHED.shown for why in verdicts.reasons.values())
+def _not_reached(reasons: Mapping[str, str]) -> int:
+    """Count the nodes that are not judged yet."""
+    return sum(why == Missing.NOT_REACHED.shown for why in reasons.values())
 
 
 def _unbounded(ledger: Ledger, pod: Pod, policy: Policy, names: Sequence[str]) -> float:
-    scheduler = Scheduler(ledger, PendingPods(), clock=time.monotonic, policy=policy, soon=lambda do: None)
+    scheduler = Scheduler(ledger, PendingPods(), clock=time.monotonic, policy=policy)
     joint.find.cache_clear()
     began = time.process_time()
-    scheduler.judge(pod, names)
+    scheduler.decide(pod, names)
     took_s = time.process_time() - began
     ledger.forget_prediction(pod.metadata.uid)
     return took_s

@@ -20,7 +20,7 @@ from central.fit.forecast import Forecast
 from central.page.live import Live
 from central.page.routes import Page
 from central.page.server import PageServer
-from central.scheduling.verdicts import Filtered
+from central.scheduling.scheduler import Decision
 from central.state.counts import Counts
 from lading import __version__
 from lading.health import Condition, HealthServer, parse_address
@@ -93,8 +93,12 @@ class Replica:
     async def prepare_prioritize(self, pod: Pod) -> None:
         await self._now.judge(self._now.scheduler.prioritize_steps(pod))
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
-        return self._now.scheduler.filter(pod, names)
+    def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
+        return self._now.scheduler.decide(pod, names)
+
+    def apply(self, decision: Decision) -> None:
+        if self.term is not None:
+            self.term.scheduler.apply(decision)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         return self._now.scheduler.prioritize(pod, names)

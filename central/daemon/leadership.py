@@ -88,7 +88,6 @@ class Leadership:
             limits=limits,
             forecast=forecast,
             refused=self._make_room,
-            soon=asyncio.get_running_loop().call_soon,
             counts=counts,
             slice_s=SLICE_S,
         )

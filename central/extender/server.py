@@ -34,7 +34,7 @@ from central.extender.wire import (
     name_winner,
 )
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
-from central.scheduling.verdicts import Filtered
+from central.scheduling.scheduler import Decision
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Span, Tracing
@@ -65,8 +65,11 @@ class Verbs(Protocol):
     async def prepare_filter(self, pod: Pod) -> None:
         """Judge nodes for as long as one request may take, in slices."""
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
+    def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
         """Decide by the nodes that are judged."""
+
+    def apply(self, decision: Decision) -> None:
+        """Do what follows from the decision."""
 
     async def prepare_prioritize(self, pod: Pod) -> None: ...
 
@@ -191,7 +194,14 @@ class ExtenderServer:
                 return self._json(FilterResult(Error=OfBinding.POD_UNKNOWN.shown))
             await self._verbs.prepare_filter(pod)
             self._check_leads()
-            return self._json(name_nodes(self._verbs.filter(pod, names)))
+            decision = self._verbs.decide(pod, names)
+            try:  # kube-scheduler reads the answer meanwhile
+                response = self._json(name_nodes(decision.answer))
+                await response.prepare(request)
+                await response.write_eof()
+            finally:
+                self._verbs.apply(decision)
+            return response
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)

@@ -1,6 +1,8 @@
 """Decide for the extender's verbs: filter, prioritize, preempt, why, and the two ends of bind. No I/O; the clock is given.
 
-    filter      which nodes fit; the best one's room is held for a moment (*predicted*), so that the next pod does not see it
+    decide      which nodes fit, and which is the best: the answer to filter
+    apply       what follows from a decision, once its answer is sent and before the next decision: the best node's room is held
+                for a moment (*predicted*), so that the next pod does not see it; or the pod is recorded as refused
     prioritize  names the predicted node; for a pod without devices the best one, where its cpu and memory count for that moment
     reserve     the devices of one pod on one node, taken from the ledger before anything is sent to the API server
     confirm, release   how the Binding ended; while that is not known, the reservation stays
@@ -75,6 +77,16 @@ class NotBound:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to filter, and what follows from it: `Scheduler.apply` does that. Nothing else is decided in between."""
+
+    uid: PodUid
+    answer: Filtered
+    pod: Pending | None = None  # None: nothing is held, and the pod is not recorded as refused
+    node: str = ""  # whose room is held for the pod; empty: it is refused
+
+
 class Scheduler:
     def __init__(
         self,
@@ -86,26 +98,22 @@ class Scheduler:
         limits: Limits = DEFAULT_LIMITS,
         forecast: Forecast | None = None,
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
-        soon: Callable[[Callable[[], None]], object] = lambda do: do(),
         counts: Counts | None = None,
         slice_s: float = math.inf,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
-        that fits on none of these nodes, where everything but the devices suffices. `soon` does what can wait until filter's
-        answer is sent. `slice_s`: how long one call judges nodes; those that it does not reach are refused as NOT_REACHED, and
-        `judging` continues."""
+        that fits on none of these nodes, where everything but the devices suffices. `slice_s`: how long one call judges nodes;
+        those that it does not reach are refused as NOT_REACHED, and `judging` continues."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
         self.limits = limits
         self._clock = clock
         self._refused = refused
-        self._soon = soon
         self._slice_s = slice_s
         self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
         self._failed_trials: set[tuple[str, ...]] = set()  # gangs of which a member was refused
-        self._judged: tuple[Pending, str] | None = None  # whose room is still to be held, and where
         self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
         self.forecast = forecast or Forecast()
         followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
@@ -141,74 +149,70 @@ class Scheduler:
         yield from self._standing(ask).judging()
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
-        answer = sort_nodes(self.judge(pod, names))
-        if not answer.fitting:
-            self._soon(lambda: self._count_refusal(pod.metadata.uid, answer))
-        return answer
+        """Decide, and apply the decision at once."""
+        decision = self.decide(pod, names)
+        self.apply(decision)
+        return decision.answer
 
-    def _count_refusal(self, uid: PodUid, answer: Filtered) -> None:
-        reason = main_reason(answer)
-        if reason is not None:
-            self.counts.refused[reason] += 1
-            if pod := self.pending.get_refused(uid):
-                pod.refused_for = reason
-
-    def judge(self, pod: Pod, names: Sequence[str]) -> Verdicts:
-        self.hold_judged()
+    def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
+        """Decide where the pod fits. Its own prediction ends with that."""
         ask, uid = parse_ask(pod), pod.metadata.uid
         if ask is None:
-            return Verdicts(names=names)
+            return Decision(uid=uid, answer=Filtered(fitting=names))
         if isinstance(ask, BadAsk) or self.ledger.has_ended(uid):  # kube-scheduler may not have heard of its end yet
             self.pending.remove(uid)
             self.ledger.forget_prediction(uid)
             why = ask.shown if isinstance(ask, BadAsk) else OfPod.POD_ENDED.shown
-            return Verdicts(names=names, fits=(), otherwise=why)
+            return Decision(uid=uid, answer=sort_nodes(Verdicts(names=names, fits=(), otherwise=why)))
         if settled := self._settled_node(uid):
-            return self._only(settled, uid, names)
+            return Decision(uid=uid, answer=sort_nodes(self._only(settled, uid, names)))
         pending = self.pending.add(pending_of(pod, ask))
         self._end_failed_trials(pending.gang)
         self.learn(uid, pending.shape)
         self.ledger.forget_prediction(uid)
         if group := self.group_nodes(ask, [uid]):
-            return self._judge_in_group(pending, names, group)
-        ranked = self.ranked(pending.shape)
-        nominated = self.nominated_node(uid)
-        if nominated and not (nominated in names and self.placement(pending, nominated)):
-            nominated = ""
-        winner = nominated or ranked.best(names)
-        pending.undecided = winner is None and not self._standing(ask).complete
-        if not self._standing(ask).complete:
-            self.unfinished.setdefault(ask)
-        if winner is None:
-            self._predict(pending, None)
-            if not pending.undecided:
-                self._refused(pending, names)
+            node, verdicts = self._judge_in_group(pending, names, group)
         else:
-            self._judged = pending, winner
-            self._soon(self.hold_judged)
+            node, verdicts = self._judge_nodes(pending, names)
+        return Decision(uid=uid, answer=sort_nodes(verdicts), pod=pending, node=node)
+
+    def apply(self, decision: Decision) -> None:
+        """Hold the room that was chosen for the pod, or record that it was refused."""
+        pod, answer = decision.pod, decision.answer
+        if pod is not None and self.pending.get(pod.uid) is pod:  # else it ended while the answer was sent
+            self._predict(pod, decision.node)
+            if not decision.node and not pod.undecided:
+                self._refused(pod, [*answer.fails, *answer.never])
+        if (reason := main_reason(answer)) is not None:
+            self.counts.refused[reason] += 1
+            if refused := self.pending.get_refused(decision.uid):
+                refused.refused_for = reason
+
+    def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Verdicts]:
+        """Return the node to hold room on, and the verdicts."""
+        ranked = self.ranked(pod.shape)
+        nominated = self.nominated_node(pod.uid)
+        if nominated and not (nominated in names and self.placement(pod, nominated)):
+            nominated = ""
+        node = nominated or ranked.best(names) or ""
+        complete = self._standing(pod.ask).complete
+        pod.undecided = not node and not complete
+        if not complete:
+            self.unfinished.setdefault(pod.ask)
         fits, reasons = ranked.fits, ranked.reasons
-        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.shown, fits_too=nominated)
+        return node, Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.shown, fits_too=nominated)
 
-    def hold_judged(self) -> None:
-        """Hold the room of the pod that was judged last, for a moment. No other decision is made before."""
-        judged, self._judged = self._judged, None
-        if judged is not None:
-            self._predict(*judged)
-
-    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> Verdicts:
-        """For a pod whose affinity group has a card: only there, so that no standing of all nodes is kept for it."""
+    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Verdicts]:
+        """Judge for a pod whose affinity group has a card: only there, so that no verdicts of all nodes are cached for it."""
         verdicts = {name: self.verdict(pod.ask, name, [pod.uid]) for name in group}
         reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
-        winner = next((name for name, why in reasons.items() if not why and name in names), None)
-        self._predict(pod, winner)
-        if winner is None:
-            self._refused(pod, names)
         fits = {name for name, why in reasons.items() if not why}
-        return Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
+        node = next((name for name in reasons if name in fits and name in names), "")
+        pod.undecided = False
+        return node, Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
     def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
         """Return the one node to take; None if central has no preference."""
-        self.hold_judged()
         predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
         if predicted and predicted.node in names:
             return predicted.node
@@ -244,7 +248,6 @@ class Scheduler:
 
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
         """Plan as `preempt` does, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
-        self.hold_judged()
         ask = parse_ask(pod)
         if not isinstance(ask, Ask):
             suffice.extend(victims)
@@ -337,9 +340,9 @@ class Scheduler:
     def _likeness_for(self, ask: Ask) -> Likeness:
         return likeness_for(read_demand(ask, policy_of(ask, self.policy), self.limits))
 
-    def _predict(self, pod: Pending, node: str | None) -> None:
+    def _predict(self, pod: Pending, node: str) -> None:
         placement = self.placement(pod, node) if node else None
-        if node is None or placement is None:
+        if placement is None:
             self.pending.refused(pod, self._clock())
             if pod.gang:
                 self._failed_trials.add(pod.gang)
@@ -383,7 +386,6 @@ class Scheduler:
 
     def reserve(self, uid: PodUid, node: str) -> Reservation | Bound | NotBound:
         """Reserve the devices. If the outcome of an earlier Binding is not known yet, say that."""
-        self.hold_judged()
         record = self.ledger.pod(uid)
         if record is not None and record.node:
             if record.node == node and record.taken is not None:

@@ -1,7 +1,7 @@
 """The scheduler with its ledger and feeds, told of objects by hand: no API server, no loop, a clock that a test sets."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,6 @@ class World:
     slice_s: float = math.inf  # 0: one node is judged in each call
     version: int = 0
     pods: dict[str, Json] = field(default_factory=dict)
-    later: list[Callable[[], None]] | None = None  # None: what can wait is done at once
     refused: list[str] = field(default_factory=list)  # pods for whom preemption was asked
     unassigned: list[str] = field(default_factory=list)
 
@@ -55,7 +54,6 @@ class World:
             policy=self.policy,
             forecast=self.forecast,
             refused=lambda pod, names: self.refused.append(pod.name),
-            soon=lambda do: do() if self.later is None else self.later.append(do),
             slice_s=self.slice_s,
         )
         self.pod_feed = PodFeed(self.ledger, self.pending, self.conditions, log=self.records.log, unassigned=self._unassigned)

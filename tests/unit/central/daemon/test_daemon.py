@@ -65,7 +65,9 @@ def test_it_answers_when_it_has_read_and_while_it_holds_the_lease(tmp_path: Path
 def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
     async def story(one: Led, leadership: Replica, lease: Lease) -> None:
         await one.put_pod("a")
-        assert list(leadership.filter(one.shown("a"), ["n1"]).fitting) == ["n1"]
+        decision = leadership.decide(one.shown("a"), ["n1"])
+        assert list(decision.answer.fitting) == ["n1"]
+        leadership.apply(decision)
         assert await leadership.preempt(one.shown("a"), {}) == []
         assert leadership.prioritize(one.shown("a"), ["n1"]) == "n1"
         assert await leadership.why("default", "a") is not None

@@ -18,7 +18,7 @@ from central.extender import server as module
 from central.extender.server import ExtenderServer
 from central.http import connections
 from central.http.server import server_tls
-from central.scheduling.verdicts import Filtered
+from central.scheduling.scheduler import Decision
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event
@@ -36,7 +36,8 @@ class Verbs:
 
     def __init__(self) -> None:
         self.world = World()
-        self.filter = self.world.scheduler.filter
+        self.decide = self.world.scheduler.decide
+        self.apply = self.world.scheduler.apply
         self.prioritize = self.world.scheduler.prioritize
         self.unseen: set[str] = set()  # names of pods that the watch does not show
         self.preparing: Callable[[], object] = lambda: None
@@ -265,10 +266,10 @@ def test_a_bad_body_is_told_the_key(verb: str, body: object, key: str) -> None:
 
 def test_an_error_of_ours_is_not_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(one: Http) -> None:
-        def broken(pod: Pod, names: list[str]) -> Filtered:
+        def broken(pod: Pod, names: list[str]) -> Decision:
             raise ValueError("a bug")
 
-        monkeypatch.setattr(one.verbs, "filter", broken)
+        monkeypatch.setattr(one.verbs, "decide", broken)
         assert (await one.post("filter", {"Pod": pod("a"), "NodeNames": []}))[0] == 500
         assert one.answered == [("filter", 500)]
 

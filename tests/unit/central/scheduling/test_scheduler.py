@@ -93,20 +93,24 @@ def test_the_winners_room_is_held_for_a_moment() -> None:
     assert made.filter("b").fitting == ["n1"]
 
 
-def test_what_waits_for_the_answer_to_be_on_its_way_is_held_before_anything_else_is_decided() -> None:
-    made = world(n1=1, n2=1)
-    made.later = []
-    for name in "abc":
-        made.show(name)
-    made.filter("a", "n1", "n2")
+def test_a_decision_holds_nothing_until_it_is_applied() -> None:
+    made = world(n1=1)
+    decisions = [made.scheduler.decide(made.show(name), ["n1"]) for name in "ab"]
+    assert [(one.node, one.answer.fitting) for one in decisions] == [("n1", ["n1"])] * 2
+    assert predicted(made, "a") == predicted(made, "b") == ""
+    for decision in decisions:
+        made.scheduler.apply(decision)
+    assert (predicted(made, "a"), predicted(made, "b")) == ("n1", "")
+    assert made.is_refused("b")
+
+
+def test_a_decision_about_a_pod_that_ended_meanwhile_changes_nothing() -> None:
+    made = world(n1=1)
+    decision = made.scheduler.decide(made.show("a"), ["n1"])
+    made.gone("a")
+    made.scheduler.apply(decision)
     assert predicted(made, "a") == ""
-    made.filter("b", "n1", "n2")
-    assert made.scheduler.prioritize(decoded(made.pods["b"]), ["n1", "n2"]) == predicted(made, "b")
-    assert {predicted(made, "a"), predicted(made, "b")} == {"n1", "n2"}
-    assert made.filter("c", "n1", "n2").fitting == []
-    for do in made.later:
-        do()
-    assert [predicted(made, name) != "" for name in "abc"] == [True, True, False]
+    assert len(made.pending) == 0
 
 
 def test_a_pod_that_is_filtered_twice_is_held_once() -> None:
