@@ -76,7 +76,7 @@ class Product:
         name = self._scheduler.ranked(shape).best(names)
         if name is None:
             return None
-        placement = self._scheduler.verdict(shape.ask, name, (), shape.requests)
+        placement = self._scheduler.verdict(shape.ask, name, self._ledger.without(), shape.requests)
         if isinstance(placement, NoFit):
             raise OverCapacityError(f"{name} is the best node for {shape}, and it does not fit there: {placement.missing}")
         self._ledger.set_pod(

@@ -6,7 +6,6 @@ no device and have none are not kept: a cluster has many more of these.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,16 +20,16 @@ from central.ask.parse import mentions_devices, parse_ask
 from central.ask.pod import Pod, roles_of
 from central.ask.requests import allocatable_of, requests_of
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own
-from central.assignment.model import PlacedContainer
 from central.controllers.conditions import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import NO_LABELS, ONE_EACH, PodLoad, PodRecord, version_of
+from central.ledger.parts import containers_placed
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods, pending_of
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GpuUuid, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -155,7 +154,7 @@ class PodFeed:
             created=parse_seconds(metadata.creation_timestamp),
             gen=own.gen if own else 0,
             taken=own.taken if own else None,
-            containers=_containers_by_card(own.placed) if own else ONE_EACH,
+            containers=containers_placed(own.placed) if own else ONE_EACH,
             requests=_taken_of_node(pod),
             labels=_shared(metadata.labels),
             grace_s=max(spec.termination_grace_period_seconds, metadata.deletion_grace_period_seconds),
@@ -272,11 +271,6 @@ def _taken_of_node(pod: Pod) -> Requests:
 
 def _size(node: Node) -> tuple[Requests | None, int]:
     return allocatable_of(node.status.allocatable), version_of(node.metadata.resource_version)
-
-
-def _containers_by_card(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid, int]:
-    counts = Counter(gpu.uuid for container in placed.values() for gpu in container.gpus)
-    return {uuid: count for uuid, count in counts.items() if count > 1} or ONE_EACH
 
 
 def _shared(labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -4,9 +4,13 @@ A claim is a reason to hold. All claims of one pod on one node are words about o
 counts, once; what pods hold adds up. `settle` is the only way by which a hold changes, and costs what the pod is large.
 """
 
+from collections.abc import Collection, Sequence
+
+from central.ask.model import Requests
 from central.assignment.model import Taken
+from central.assignment.sharing import Group
 from central.ledger.changes import Changes
-from central.ledger.groups import Groups
+from central.ledger.groups import CardOf, Groups
 from central.ledger.load import Loads
 from central.ledger.model import ONE_EACH, Claim, NodeRoom, PodRecord
 from central.ledger.node import NodeState
@@ -29,6 +33,18 @@ class Books:
         self._groups = Groups()
         self._loads = Loads()
         self._other_claims = OtherClaims()
+
+    def room_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, Requests]] = ()) -> NodeRoom:
+        """Return the room as if some pods held nothing there, and others held this in addition."""
+        node = self._nodes.get(name)
+        if node is None:
+            reachable = name in self._reachable
+            return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
+        return node.room_as_if(gone, put)
+
+    def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+        """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
+        return self._groups.cards(group, without)
 
     def _claims(self, uid: PodUid, node: NodeState) -> dict[Claim, Taken]:
         claims = {kind: claim.taken for kind, claim in self._own.of(uid).items() if claim.node == node.name}

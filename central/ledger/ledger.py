@@ -20,7 +20,7 @@ each node, which of them changed, which got room, which pods hold what. Refuses:
 No await between a look at a room and the reservation.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from central.assignment.sharing import Group
 from central.ledger.facts import Facts
 from central.ledger.groups import CardOf, cards_in_groups
 from central.ledger.model import Claim, Clash, Conflict, Held, Holder, NodeRoom, Obstacle, OwnClaim, PodLoad, PodRecord
+from central.ledger.overlay import Overlay
 from central.ledger.room import lacking
 from central.ledger.views import NodeSnapshot, Snapshot, clashes, has, held_by
 from lading.vocabulary import PodUid
@@ -171,7 +172,7 @@ class Ledger(Facts):
         node = self._nodes.get(name)
         if node is None or not node.serving:
             return Conflict(obstacle=Obstacle.NODE)
-        device = lacking(node.room_without([uid]), taken)
+        device = lacking(node.room_as_if([uid]), taken)
         if device is None:
             return self._away_from_group(uid, name, taken)
         holders = tuple(h.holder for h in self.holders(name) if h.holder.pod != uid and has(h.taken, device))
@@ -218,17 +219,11 @@ class Ledger(Facts):
 
     def room(self, name: str) -> NodeRoom:
         """Return the room of a node, also of one without a report, or of an unknown one."""
-        node = self._nodes.get(name)
-        return self._no_room(name) if node is None else node.room()
+        return self.room_as_if(name, ())
 
-    def room_without(self, name: str, pods: Iterable[PodUid]) -> NodeRoom:
-        """Return the room as if these pods held nothing there: for a pod's own claims, and for victims."""
-        node = self._nodes.get(name)
-        return self._no_room(name) if node is None else node.room_without(pods)
-
-    def _no_room(self, name: str) -> NodeRoom:
-        reachable = name in self._reachable
-        return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
+    def without(self, *pods: PodUid) -> Overlay:
+        """Return the cluster as if these pods held nothing: for a pod's own claims, and for victims."""
+        return Overlay(ledger=self, gone=frozenset(pods))
 
     def nodes(self) -> tuple[str, ...]:
         """Return the nodes that have a report."""
@@ -266,10 +261,6 @@ class Ledger(Facts):
     def take_freed(self) -> tuple[str, ...]:
         """Return nodes that got room since the last call: a release, or a device or node that came (back) into service."""
         return self._changes.take_freed()
-
-    def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
-        """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
-        return self._groups.cards(group, without)
 
     def group_members(self, group: Group, card: CardOf) -> tuple[Holder, ...]:
         uids = self._groups.members(group, card)

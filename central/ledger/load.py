@@ -42,8 +42,8 @@ class Loads:
         self._planned: dict[PodUid, dict[str, Requests]] = {}  # where central means to put it
         self._expected: dict[PodUid, tuple[str, float]] = {}  # of these, pods without devices; until when
 
-    def left(self, name: str, without: Iterable[PodUid] = ()) -> Left:
-        """Return what is left as if these pods were not there."""
+    def left(self, name: str, without: Iterable[PodUid] = (), more: Iterable[Requests] = ()) -> Left:
+        """Return what is left as if these pods were not there, and `more` were requested."""
         known = self._allocatable.get(name)
         if known is None:
             return UNKNOWN
@@ -53,6 +53,8 @@ class Loads:
         for uid in without:
             given_back = self.of(uid, name)
             cpu_milli, memory_mib = cpu_milli + given_back.cpu_milli, memory_mib + given_back.memory_mib
+        for taken in more:
+            cpu_milli, memory_mib = cpu_milli - taken.cpu_milli, memory_mib - taken.memory_mib
         return Left(max(0, cpu_milli), max(0, memory_mib), True)
 
     def of(self, uid: PodUid, name: str) -> Requests:

@@ -85,6 +85,11 @@ class NodeRoom:
         """Return whether the node's free devices may be given."""
         return self.reported and self.reconciled and self.reachable
 
+    def has_resources(self, requests: Requests) -> bool:
+        """Return whether the node has the requested cpu and memory; True if its amounts are not known."""
+        enough = requests.cpu_milli <= self.cpu_milli and requests.memory_mib <= self.memory_mib
+        return enough or not self.resources_known
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:

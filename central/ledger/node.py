@@ -1,8 +1,9 @@
 """One node in the ledger: its devices, which pods hold them and why, and its room, rebuilt on demand after a change."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from central.ask.model import Requests
 from central.assignment.model import Taken
 from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import NodeRoom
@@ -83,19 +84,19 @@ class NodeState:
         self._left = left
         return self._room
 
-    def room_without(self, pods: Iterable[PodUid]) -> NodeRoom:
-        """Return the room as if these pods held nothing here."""
-        without = set(pods)
-        holds = [self.holds[uid] for uid in without if uid in self.holds]
-        if not holds:
+    def room_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, Requests]] = ()) -> NodeRoom:
+        """Return the room as if some pods held nothing here, and others held this in addition."""
+        freed = [self.holds[uid] for uid in gone if uid in self.holds]
+        if not freed and not put:
             return self.room()
-        left = self.loads.left(self.name, without)
         usage = self.usage.copy()
-        for hold in holds:
+        for hold in freed:
             usage.remove(hold)
-        return self._build(
-            usage, self.room(), {device for hold in holds for device in (*hold.taken.gpus, *hold.taken.vfs)}, left
-        )
+        for hold, _ in put:
+            usage.add(hold)
+        changed = {one for hold in (*freed, *(held for held, _ in put)) for one in (*hold.taken.gpus, *hold.taken.vfs)}
+        left = self.loads.left(self.name, gone, [requests for _, requests in put])
+        return self._build(usage, self.room(), changed, left)
 
     def _build(self, usage: Usage, last: NodeRoom | None, changed: Collection[str], left: Left) -> NodeRoom:
         return NodeRoom(

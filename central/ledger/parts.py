@@ -6,10 +6,12 @@ pod's containers add up, but equal `pod_wide` shares are one, and `pod_memory_mi
 pod instead (init containers take turns, and their grants stay listed until the pod ends).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from central.assignment.model import Part, Taken
+from central.assignment.model import Part, PlacedContainer, Taken
 from central.assignment.sharing import union
+from central.ledger.model import ONE_EACH
 from lading.nodedevices import Grant, GrantedGpu
 from lading.vocabulary import GpuUuid
 
@@ -81,6 +83,12 @@ def containers_on_cards(grants: Iterable[Grant]) -> dict[GpuUuid, int]:
         for uuid in {gpu.uuid for gpu in grant.gpus}:
             counts[uuid] = counts.get(uuid, 0) + 1
     return counts
+
+
+def containers_placed(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid, int]:
+    """Count the containers on each card, where not one."""
+    counts = Counter(gpu.uuid for container in placed.values() for gpu in container.gpus)
+    return {uuid: count for uuid, count in counts.items() if count > 1} or ONE_EACH
 
 
 def _granted_part(granted: Sequence[tuple[str, GrantedGpu]]) -> Part:

@@ -19,7 +19,6 @@ from central.scheduling.why import FITS, ask_in_words
 from central.scheduling.why import SENTENCES as OF_WHY
 from central.state.pending import Pending, in_line
 from central.view.model import PendingView
-from lading.vocabulary import PodUid
 
 MOST: Final = 300  # more than people read; kube-scheduler's own lists have the others
 _CHUNK: Final = 256  # pods that are put in line in one step
@@ -84,7 +83,7 @@ def _count(scheduler: Scheduler, ask: Ask) -> dict[str, int]:
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     """Count for a pod whose affinity group has a card; return nothing for any other pod."""
-    own = [PodUid(pod.uid)]
+    own = scheduler.ledger.without(pod.uid)
     group = scheduler.group_nodes(pod.ask, own)
     if not group:
         return {}

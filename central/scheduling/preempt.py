@@ -90,7 +90,7 @@ def plans(
         if name in standing.fits:
             return  # room appeared meanwhile
         if standing.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, protection)):
-            least = _least(scheduler.ledger.room_without(name, [pod.uid]), demand, victims)
+            least = _least(scheduler.ledger.without(pod.uid).room(name), demand, victims)
             candidates += [(least, name, victims)] if least else []
         yield None
     best = None
@@ -115,7 +115,7 @@ def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Pl
 
 
 def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) -> Collection[str]:
-    group = scheduler.group_nodes(pod.ask, [pod.uid])
+    group = scheduler.group_nodes(pod.ask, scheduler.ledger.without(pod.uid))
     return group.intersection(names) if group else names
 
 
@@ -182,7 +182,7 @@ def _plan_on(
     """Return the plan for the node; None also if it costs more than `most`."""
 
     def without(gone: Iterable[PodUid]) -> Placement | None:
-        placement = scheduler.verdict(pod.ask, name, [pod.uid, *gone])
+        placement = scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid, *gone))
         return placement if isinstance(placement, Placement) else None
 
     gone = {victim.uid for victim in victims}

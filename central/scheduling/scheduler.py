@@ -37,6 +37,7 @@ from central.fit.standing import Standing, Standings
 from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim, PodLoad
+from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, exhaust, go_on
 from central.scheduling.verdicts import Filtered, Verdicts, main_reason, sort_nodes
 from central.state.counts import Counts
@@ -125,7 +126,7 @@ class Scheduler:
         """Judge nodes for `filter`, one in each step. `filter` does not judge these again."""
         ask = parse_ask(pod)
         uid = pod.metadata.uid
-        if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, [uid]):
+        if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, self.ledger.without(uid)):
             yield from self.judging(ask)
 
     def prioritize_steps(self, pod: Pod) -> Steps:
@@ -170,7 +171,7 @@ class Scheduler:
         self._end_failed_trials(pending.gang)
         self.learn(uid, pending.shape)
         self.ledger.forget_prediction(uid)
-        if group := self.group_nodes(ask, [uid]):
+        if group := self.group_nodes(ask, self.ledger.without(uid)):
             node, verdicts = self._judge_in_group(pending, names, group)
         else:
             node, verdicts = self._judge_nodes(pending, names)
@@ -204,7 +205,7 @@ class Scheduler:
 
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Verdicts]:
         """Judge for a pod whose affinity group has a card: only there, so that no verdicts of all nodes are cached for it."""
-        verdicts = {name: self.verdict(pod.ask, name, [pod.uid]) for name in group}
+        verdicts = {name: self.verdict(pod.ask, name, self.ledger.without(pod.uid)) for name in group}
         reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
         fits = {name for name, why in reasons.items() if not why}
         node = next((name for name in reasons if name in fits and name in names), "")
@@ -221,7 +222,7 @@ class Scheduler:
             return self._beside_devices(pod, names)
         if isinstance(ask, BadAsk):
             return None
-        if group := self.group_nodes(ask, [pod.metadata.uid]):
+        if group := self.group_nodes(ask, self.ledger.without(pod.metadata.uid)):
             return next((name for name in group if name in names), None)
         return self.ranked(Shape(ask=ask, requests=requests_of(pod))).best(names)
 
@@ -254,7 +255,7 @@ class Scheduler:
             return
         own = pod.metadata.uid
         for name, gone in victims.items():
-            if gone and isinstance(self.verdict(ask, name, [own, *gone]), Placement):
+            if gone and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
                 suffice.append(name)
             yield
 
@@ -280,34 +281,34 @@ class Scheduler:
         """Fit the ask on a room by this cluster's settings."""
         return fit(room, ask, policy=self.policy, limits=self.limits, brief=brief)
 
-    def verdict(self, ask: Ask, node: str, without: Collection[PodUid], requests: Requests = NO_REQUESTS) -> Placement | NoFit:
-        """Also by what other nodes hold. As if the pods in `without` held nothing. `requests` make no difference to whether it
-        fits, but to which card is the best."""
-        if self.group_nodes(ask, without) - {node}:
+    def verdict(self, ask: Ask, node: str, state: Overlay, requests: Requests = NO_REQUESTS) -> Placement | NoFit:
+        """Return whether and how the ask fits on the node in that state, by the rooms of all nodes. `requests` make no
+        difference to whether it fits, but to which card is the best."""
+        if self.group_nodes(ask, state) - {node}:
             return NoFit(missing=Missing.GROUP_ELSEWHERE)
-        room = self.ledger.room_without(node, without)
+        room = state.room(node)
         if self._by_shape(ask):
             room = self.rankings.narrowed(room, Shape(ask=ask, requests=requests))
         return self.fit(room, ask)
 
     def placement(self, pod: Pending, node: str) -> Placement | None:
         """Return where the pod's devices would be there, with what it has claimed there itself."""
-        placement = self.verdict(pod.ask, node, [pod.uid], pod.requests)
+        placement = self.verdict(pod.ask, node, self.ledger.without(pod.uid), pod.requests)
         return placement if isinstance(placement, Placement) else None
 
-    def group_cards(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+    def group_cards(self, ask: Ask, state: Overlay) -> frozenset[CardOf]:
         """Return the card of the ask's affinity group, if it has one: the pod cannot be on another card. Several are an error:
         the group takes no more pods until one is left."""
         groups = groups_of([ask.sharing]) if ask.sharing is not None else ()
-        return self.ledger.group_cards(groups[0], without) if groups else frozenset()
+        return state.group_cards(groups[0]) if groups else frozenset()
 
-    def group_nodes(self, ask: Ask, without: Collection[PodUid] = ()) -> frozenset[str]:
-        return frozenset(card.node for card in self.group_cards(ask, without))
+    def group_nodes(self, ask: Ask, state: Overlay) -> frozenset[str]:
+        return frozenset(card.node for card in self.group_cards(ask, state))
 
     def fits_on(self, ask: Ask, node: str) -> bool:
         """Return whether it fits there as things are. If no verdicts of that ask are cached none are made, because that means
         to judge all nodes, and there may be more asks than are cached."""
-        group = self.group_nodes(ask)
+        group = self.group_nodes(ask, self.ledger.without())
         if not group and ask in (self.rankings if self._by_shape(ask) else self._standings):
             standing = self._standing(ask)
             standing.settle(node)

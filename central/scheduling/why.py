@@ -73,14 +73,14 @@ def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
 
 
 def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
-    verdict = scheduler.verdict(pod.ask, name, [pod.uid])
+    verdict = scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid))
     if isinstance(verdict, Placement):
         return NodeWhy(node=name, reason=FITS)
     missing = verdict.missing
     if missing is Missing.GROUP_ELSEWHERE:
         detail = _where_its_group_is(scheduler, pod)
     else:
-        room = scheduler.ledger.room_without(name, [pod.uid])
+        room = scheduler.ledger.without(pod.uid).room(name)
         detail = explain(room, pod.ask, missing, policy=scheduler.policy, limits=scheduler.limits)
     return NodeWhy(node=name, reason=missing.value, text=missing.text, detail=detail)
 
@@ -105,7 +105,7 @@ def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
     """Return the card, its node, and the pods that have it: pods of the asking pod's own namespace."""
     (group,) = groups_of([pod.ask.sharing]) if pod.ask.sharing else ()
     cards = []
-    for card in sorted(scheduler.group_cards(pod.ask, [pod.uid])):
+    for card in sorted(scheduler.group_cards(pod.ask, scheduler.ledger.without(pod.uid))):
         members = sorted(f"{holder.namespace}/{holder.name}" for holder in scheduler.ledger.group_members(group, card))
         cards.append(f"{card.uuid} of node {card.node} ({', '.join(members[:4])}{', …' if len(members) > 4 else ''})")
     several = "; it takes no more pods until it is on one" if len(cards) > 1 else ""

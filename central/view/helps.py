@@ -63,9 +63,9 @@ def find_helps(
     """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
     skipped. `stay`: pods that do not end."""
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
-    far = {name: lacks(scheduler.ledger.room_without(name, [pod.uid]), demand) for name in names}
+    far = {name: lacks(scheduler.ledger.without(pod.uid).room(name), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
-        if not isinstance(scheduler.verdict(pod.ask, name, [pod.uid]), Placement):
+        if not isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid)), Placement):
             yield _help_on(scheduler, pod, name, stay, tries)
 
 
@@ -84,7 +84,7 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
     ending = [uid for uid in by_uid if uid not in stay]
 
     def fits_without(gone: Collection[PodUid]) -> bool:
-        return isinstance(scheduler.verdict(pod.ask, name, [pod.uid, *gone]), Placement)
+        return isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid, *gone)), Placement)
 
     found = smallest_sets(ending, fits_without, tries=tries)
     if not found:

@@ -3,7 +3,7 @@
 Input: the scheduler in its current state, the pending pods, the running pods that may be moved. Output, for each pending pod,
 in the order in which central would serve them: that it fits as things are; or the fewest pods that would have to go elsewhere,
 of these the least important, with a place for each; or that no such set was found. All plans hold at the same time: each
-includes those before it, and every pod has its place while all others have theirs (whatif.py).
+includes those before it, and every pod has its place while all others have theirs (central.ledger.overlay).
 
 A pod that is being deleted counts as gone. Pods of an affinity group stay: they move together or not at all. The search is
 bounded: one pod of a node, then two, then three, on the nodes that lack the least first, as long as the tries last.
@@ -16,12 +16,14 @@ from typing import Final
 
 from central.ask.model import Shape
 from central.fit.demand import policy_of, read_demand
-from central.fit.model import MAY_FIT_LATER
+from central.fit.model import MAY_FIT_LATER, Placement
 from central.ledger.model import PodRecord
+from central.ledger.overlay import Overlay, Put
+from central.ledger.parts import containers_placed
+from central.ledger.usage import Hold
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending, in_line
 from central.view.helps import lacks
-from central.view.whatif import Put, WhatIf
 from lading.vocabulary import PodUid
 
 TRIES: Final = 20_000  # fits in all, some 0.1 ms each
@@ -52,7 +54,7 @@ class Opening:
 class _Search:
     scheduler: Scheduler
     movable: Mapping[PodUid, Pending]
-    state: WhatIf  # with the plans so far
+    state: Overlay  # with the plans so far
     tries: int
 
 
@@ -62,7 +64,7 @@ def plan_openings(
     """One Opening for each pod that waits; None between two steps of the search. `movable`: what the bound pods ask that may be
     moved, by uid."""
     ending = [record.uid for name in scheduler.ledger.nodes() for record in scheduler.ledger.bound_on(name) if record.deleting]
-    state = WhatIf(scheduler=scheduler, gone=frozenset({*ending, *(pod.uid for pod in waiting)}))
+    state = scheduler.ledger.without(*ending, *(pod.uid for pod in waiting))
     search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries)
     hopeless: dict[Shape, bool] = {}  # of a hundred that are alike the first one is tried
     for pod in sorted(waiting, key=in_line):
@@ -79,26 +81,33 @@ def plan_openings(
         yield Opening(pod=pod, to=None, ended=hopeless[pod.shape])
 
 
-def _carried_out(state: WhatIf, opening: Opening) -> WhatIf:
-    state = state.without(move.record.uid for move in opening.moves)
-    for put in (opening.to, *(move.to for move in opening.moves)):
-        if put is not None:
-            state = state.with_put(put)
-    return state
+def _carried_out(state: Overlay, opening: Opening) -> Overlay:
+    put = (opening.to, *(move.to for move in opening.moves))
+    return state.without(*(move.record.uid for move in opening.moves)).with_put(*filter(None, put))
 
 
-def _somewhere(search: _Search, state: WhatIf, pod: Pending) -> Put | None:
+def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put | None:
+    """Place the pod on the node in that state. None also where the node is known to lack the cpu or the memory."""
+    if not state.room(name).has_resources(pod.requests):
+        return None
+    found = scheduler.verdict(pod.ask, name, state, pod.requests)
+    if not isinstance(found, Placement):
+        return None
+    return Put(node=name, hold=Hold(found.taken, containers_placed(found.containers)), requests=pod.requests)
+
+
+def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     """Where it fits in that state: where central would put it, if that is among them; else on the first node."""
     ranked = search.scheduler.ranked(pod.shape)
     best = ranked.best(search.scheduler.ledger.nodes())
     freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
-    first = dict.fromkeys(name for name in (best, *state.touched, *sorted(freed)) if name)
+    first = dict.fromkeys(name for name in (best, *(put.node for put in state.put), *sorted(freed)) if name)
     others = (name for name in sorted(ranked.fits) if name not in first)
     for count, name in enumerate((*first, *others)):
         if count > ELSEWHERE + len(first):
             return None
         search.tries -= 1
-        if put := state.place(pod.ask, name, pod.requests):
+        if put := place(search.scheduler, state, pod, name):
             return put
     return None
 
@@ -137,7 +146,7 @@ def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
 def _opening_on(search: _Search, pod: Pending, name: str, most: int) -> Opening | None:
     records = sorted((one for one in search.scheduler.ledger.bound_on(name) if _may_move(search, one)), key=_importance)
     search.tries -= 1
-    if not records or search.state.without(one.uid for one in records).place(pod.ask, name, pod.requests) is None:
+    if not records or place(search.scheduler, search.state.without(*(one.uid for one in records)), pod, name) is None:
         return None
     until = max(0, search.tries - TRIES_A_NODE)
     for going in _sets(records, most):
@@ -165,8 +174,8 @@ def _may_move(search: _Search, record: PodRecord) -> bool:
 
 def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -> Opening | None:
     """Place the pod there without these pods, and find a place for each of them, the largest first."""
-    state = search.state.without(record.uid for record in going)
-    to = state.place(pod.ask, name, pod.requests)
+    state = search.state.without(*(record.uid for record in going))
+    to = place(search.scheduler, state, pod, name)
     if to is None:
         return None
     state, moves = state.with_put(to), []

@@ -99,7 +99,7 @@ def _reason(scheduler: Scheduler, pod: Pending) -> str:
 
 def _missing(scheduler: Scheduler, pod: Pending) -> list[Missing | None]:
     """Return what each node lacks; None where the pod fits. A pod whose affinity group has a card fits there only."""
-    if group := scheduler.group_nodes(pod.ask):
-        verdicts = [scheduler.verdict(pod.ask, name, ()) for name in sorted(group)]
+    if group := scheduler.group_nodes(pod.ask, scheduler.ledger.without()):
+        verdicts = [scheduler.verdict(pod.ask, name, scheduler.ledger.without()) for name in sorted(group)]
         return [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
     return [BY_SHOWN[text] if text else None for text in scheduler.standing(pod.ask).reasons.values()]

@@ -20,7 +20,6 @@ from central.ask.pod import Pod
 from central.ask.reasons import OfPod
 from central.scheduling.why import FITS, NodeWhy, Why, ask_in_words, why_pending
 from central.state.pending import Pending, pending_of
-from central.view.whatif import has_resources
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.plans.priority import RefusedPod
 from kubectl_lading.pods.given import Given, given_of
@@ -94,7 +93,7 @@ class Trials:
         pending = pending_of(pod, asked)
         blank = msgspec.structs.replace(blank, asks=ask_in_words(pending))
         cluster = self._cluster
-        able = [name for name in cluster.ledger.nodes() if has_resources(cluster.ledger.room(name), pending.requests)]
+        able = [name for name in cluster.ledger.nodes() if cluster.ledger.room(name).has_resources(pending.requests)]
         cluster.scheduler.filter(pod, able)
         winner = cluster.scheduler.prioritize(pod, able)
         placement = cluster.scheduler.placement(pending, winner) if winner else None

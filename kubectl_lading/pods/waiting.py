@@ -17,7 +17,6 @@ from central.scheduling.why import FITS, NodeWhy, Why, why_pending
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
 from central.view.helps import NodeHelp, find_helps
-from central.view.whatif import has_resources
 from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.preemption import Preemption, find_preemption
 from lading.amounts import format_mib
@@ -92,8 +91,9 @@ def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Ite
         if reason in FIXES:
             yield reason, FIXES[reason]
     fitting = [node.node for node in why.nodes if node.reason == FITS]
+    own = scheduler.ledger.without(pod.uid)
     if fitting:
-        able = any(has_resources(scheduler.ledger.room_without(name, [pod.uid]), pod.requests) for name in fitting)
+        able = any(own.room(name).has_resources(pod.requests) for name in fitting)
         yield FITS, _fix_of_fitting(why, able=able, silent=silent)
 
 
@@ -115,8 +115,8 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
     """Return the node's entry; where its devices are free, with the cpu or memory that it lacks."""
-    room, asked = scheduler.ledger.room_without(node.node, [pod.uid]), pod.requests
-    if node.reason != FITS or has_resources(room, asked):
+    room, asked = scheduler.ledger.without(pod.uid).room(node.node), pod.requests
+    if node.reason != FITS or room.has_resources(asked):
         return node
     lacks = (
         [f"{asked.cpu_milli / 1000:g} cpu asked, {room.cpu_milli / 1000:g} left"] if asked.cpu_milli > room.cpu_milli else []
@@ -133,7 +133,7 @@ def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], dem
         return
     for node in nodes:
         if node.reason == Missing.NO_CARD_WITH_ROOM:
-            free = _free_mib(scheduler.ledger.room_without(node.node, [pod.uid]), demand)
+            free = _free_mib(scheduler.ledger.without(pod.uid).room(node.node), demand)
             if sum(free) >= share.memory_mib and max(free) < share.memory_mib:
                 yield Scattered(node=node.node, free_mib=sum(free), cards=len(free))
 

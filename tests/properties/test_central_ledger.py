@@ -315,7 +315,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def rooms_are_what_the_sums_leave(self) -> None:
         for name in NODES:
-            fresh = self.ledger.room_without(name, [uid("nobody")])
+            fresh = self.ledger.without(uid("nobody")).room(name)
             used = add_up(self.ledger.snapshot().nodes[name].claims)
             for card in fresh.cards:
                 memory, core, wholes, pods = used.get(card.gpu.uuid, (0, 0, 0, 0))

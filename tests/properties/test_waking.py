@@ -90,7 +90,7 @@ class Story:
             for pod in self.world.pending
             if pod.refused_at is not None
             and pod.uid not in self.woken
-            and any(isinstance(scheduler.verdict(pod.ask, node, ()), Placement) for node in NODES)
+            and any(isinstance(scheduler.verdict(pod.ask, node, scheduler.ledger.without()), Placement) for node in NODES)
         ]
 
 

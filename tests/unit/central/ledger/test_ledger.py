@@ -210,7 +210,7 @@ def test_a_pods_own_claims_are_not_in_its_way() -> None:
     ledger.nominate(P, "n1", whole(0), until=5)
     ledger.predict(P, "n1", taken({0: Part(1000, 10)}, vfs=[0]), until=5)
     assert free_cards(ledger.room("n1")) == [1]
-    assert free_cards(ledger.room_without("n1", [P])) == [0, 1]
+    assert free_cards(ledger.without(P).room("n1")) == [0, 1]
     assert ledger.reserve(P, "n1", taken({0: WHOLE, 1: WHOLE}, vfs=[0]), 1) is None
 
 
@@ -275,7 +275,7 @@ def test_a_room_without_victims_is_what_they_would_leave() -> None:
     for name, card in (("a", 0), ("b", 0), ("c", 1)):
         ledger.set_pod(pod(name, node="n1", takes=share(card, 1000)))
     before = ledger.room("n1")
-    assert free_mib(ledger.room_without("n1", [uid("a"), uid("c"), uid("nobody")])) == [CARD_MIB - 1000, CARD_MIB]
+    assert free_mib(ledger.without(uid("a"), uid("c"), uid("nobody")).room("n1")) == [CARD_MIB - 1000, CARD_MIB]
     assert ledger.room("n1") is before
 
 
@@ -285,7 +285,7 @@ def test_a_room_without_victims_is_what_they_would_leave() -> None:
 def test_of_a_node_that_nobody_knows_there_is_no_room() -> None:
     room = Ledger().room("n9")
     assert (room.cards, room.serving) == ((), False)
-    assert Ledger().room_without("n9", [P]) == room
+    assert Ledger().without(P).room("n9") == room
 
 
 def test_rooms_are_those_of_nodes_that_report() -> None:

@@ -119,7 +119,7 @@ def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
     books = ledger()
     books.set_load(PodLoad(PodUid("other"), "n1", ONE))
     books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
-    room = books.room_without("n1", [uid("a")])
+    room = books.without(uid("a")).room("n1")
     assert (room.cpu_milli, room.memory_mib) == (63_000, 253_952)
 
 

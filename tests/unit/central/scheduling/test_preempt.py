@@ -183,7 +183,7 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
     pod = wanting(made, wanted, priority=2)
 
     def fits(gone: set[PodUid]) -> bool:
-        return isinstance(fit(made.ledger.room_without("n1", [pod.uid, *gone]), pod.ask, policy=made.policy), Placement)
+        return isinstance(fit(made.ledger.without(pod.uid, *gone).room("n1"), pod.ask, policy=made.policy), Placement)
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
     found = made.plan(pod, ["n1"])
@@ -228,7 +228,10 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
             made.show(name, limits, node=node, deleting=True, annotations=given, **words)
     pod = wanting(made, wanted, priority=3)
     alone = [found for node in made.ledger.nodes() if (found := made.plan(pod, [node]))]
-    if any(isinstance(made.scheduler.verdict(pod.ask, node, [pod.uid]), Placement) for node in made.ledger.nodes()):
+    if any(
+        isinstance(made.scheduler.verdict(pod.ask, node, made.ledger.without(pod.uid)), Placement)
+        for node in made.ledger.nodes()
+    ):
         assert made.plan(pod, made.ledger.nodes()) is None
     else:
         assert made.plan(pod, made.ledger.nodes()) == min(alone, key=cost, default=None)

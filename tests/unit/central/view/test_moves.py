@@ -175,7 +175,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
         for number, put in enumerate(puts):
             if put is not None:
                 fresh = PodUid(f"new-{opening.pod.uid}-{number}")
-                assert made.ledger.reserve(fresh, put.node, put.placement.taken, 1) is None
+                assert made.ledger.reserve(fresh, put.node, put.hold.taken, 1) is None
     first = openings[0]
     if len(first.moves) > 1 or first.to is None:
         assert not singles[first.pod.uid]
@@ -187,8 +187,10 @@ def _single_moves(made: World, pod: Pending) -> list[PodUid]:
     for uid, one in movable(made).items():
         record = made.ledger.pod(uid)
         assert record is not None
-        opens = isinstance(made.scheduler.verdict(pod.ask, record.node, [pod.uid, uid]), Placement)
+        opens = isinstance(made.scheduler.verdict(pod.ask, record.node, made.ledger.without(pod.uid, uid)), Placement)
         others = [name for name in made.ledger.nodes() if name != record.node]
-        if opens and any(isinstance(made.scheduler.verdict(one.ask, name, ()), Placement) for name in others):
+        if opens and any(
+            isinstance(made.scheduler.verdict(one.ask, name, made.ledger.without()), Placement) for name in others
+        ):
             found.append(uid)
     return found

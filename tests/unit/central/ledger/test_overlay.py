@@ -7,13 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Requests
-from central.assignment.model import Part, PlacedContainer, Taken
+from central.assignment.model import Part, Taken
 from central.fit.model import Missing, NoFit, Placement
-from central.ledger.model import NodeRoom
-from central.view.whatif import Put, WhatIf, has_resources, take_from
+from central.ledger.model import ONE_EACH, NodeRoom
+from central.ledger.overlay import Put
+from central.ledger.usage import Hold
+from central.view.moves import place
 from tests.fakes.ended import end_pod
 from tests.fakes.kube_objects import WHOLE, share, vfs
-from tests.fakes.rooms import mig_card, mig_uuid, room
+from tests.fakes.rooms import gpu_uuid, room
+from tests.unit.central.ledger.facts import gpu, ledger_of, mig_uuid, report
 from tests.unit.central.world import World, uid_of
 
 LIMITS = st.sampled_from(
@@ -49,26 +52,25 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     going = [uid_of(f"p{number}") for number in bound if number in gone]
     made.show("last", limits, annotations=_labelled(limits, labels), requests={"cpu": "1500m", "memory": "1Gi"})
     pod = made.pending_pod("last")
-    state = WhatIf(scheduler=made.scheduler, gone=frozenset(going))
-    put = state.place(pod.ask, "n1", pod.requests)
+    state = made.ledger.without(*going)
+    put = place(made.scheduler, state, pod, "n1")
     for uid in going:
         end_pod(made.ledger, uid)
     assert _comparable(state.room("n1")) == _comparable(made.ledger.room("n1"))
     placement = made.scheduler.placement(pod, "n1")
-    assert (put and put.placement) == placement
+    assert (put and put.hold.taken) == (placement and placement.taken)
     if put is None:
         return
     would_be = state.with_put(put).room("n1")
-    assert made.ledger.reserve(pod.uid, "n1", put.placement.taken, 1, pod.holder, pod.requests) is None
+    assert made.ledger.reserve(pod.uid, "n1", put.hold.taken, 1, pod.holder, pod.requests) is None
     assert _comparable(would_be) == _comparable(made.ledger.room("n1"))
 
 
 def test_a_mig_instance_is_taken_alone() -> None:
-    before = room(mig_card(0, "1g.10gb", "1g.10gb"))
-    taken = Taken(gpus={before.cards[0].gpu.uuid: Part(mig=frozenset({mig_uuid(0, 0)}))})
-    after = take_from(before, Placement(containers={"main": PlacedContainer()}, taken=taken))
-    assert after.cards[0].free_mig == (mig_uuid(0, 1),)
-    assert after.cards[0].pods == 1
+    ledger = ledger_of(report(gpus=[gpu(0, mig=2)]))
+    hold = Hold(Taken(gpus={gpu_uuid(0): Part(mig=frozenset({mig_uuid(0)}))}), ONE_EACH)
+    (card,) = ledger.without().with_put(Put(node="n1", hold=hold)).room("n1").cards
+    assert (card.free_mig, card.pods) == ((mig_uuid(1),), 1)
 
 
 def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
@@ -77,18 +79,17 @@ def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
         made.node(name, 1)
     for name in ("a", "b"):
         made.show(name, share("10Gi"), annotations={"lading.dev/share-affinity": "x"})
-    ask = made.pending_pod("a").ask
-    state = WhatIf(scheduler=made.scheduler)
-    put = state.place(ask, "n1", made.pending_pod("a").requests)
-    assert isinstance(put, Put)
-    assert state.with_put(put).verdict(ask, "n2") == NoFit(missing=Missing.GROUP_ELSEWHERE)
-    assert isinstance(state.with_put(put).verdict(ask, "n1"), Placement)
+    pod, state = made.pending_pod("a"), made.ledger.without()
+    put = place(made.scheduler, state, pod, "n1")
+    assert put is not None
+    assert made.scheduler.verdict(pod.ask, "n2", state.with_put(put)) == NoFit(missing=Missing.GROUP_ELSEWHERE)
+    assert isinstance(made.scheduler.verdict(pod.ask, "n1", state.with_put(put)), Placement)
 
 
 def test_a_node_that_is_known_to_lack_cpu_or_memory() -> None:
     some = replace(room(), cpu_milli=1000, memory_mib=1024)
     asked = Requests(1001, 10)
-    assert has_resources(some, asked)
-    assert not has_resources(replace(some, resources_known=True), asked)
-    assert not has_resources(replace(some, resources_known=True), Requests(10, 1025))
-    assert has_resources(replace(some, resources_known=True), Requests(1000, 1024))
+    assert some.has_resources(asked)
+    assert not replace(some, resources_known=True).has_resources(asked)
+    assert not replace(some, resources_known=True).has_resources(Requests(10, 1025))
+    assert replace(some, resources_known=True).has_resources(Requests(1000, 1024))

@@ -1,0 +1,49 @@
+"""The cluster as it would be: some pods gone, others placed. For questions only: nothing in the ledger changes by it.
+
+Input: the ledger, who would be gone, who would hold what. Output: rooms and the cards of affinity groups, by the ledger's own
+rules, as they are when they are asked for: what fits in such a room could be reserved there.
+
+cpu and memory count where the Node says what there is. What only kube-scheduler knows (selectors, affinity, taints, volumes) is
+not looked at.
+"""
+
+from dataclasses import dataclass, replace
+
+from central.ask.model import NO_REQUESTS, Requests
+from central.assignment.sharing import Group
+from central.ledger.books import Books
+from central.ledger.groups import CardOf, cards_in_groups
+from central.ledger.model import NodeRoom
+from central.ledger.usage import Hold
+from lading.vocabulary import PodUid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A pod that would be there."""
+
+    node: str
+    hold: Hold
+    requests: Requests = NO_REQUESTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    ledger: Books
+    gone: frozenset[PodUid] = frozenset()
+    put: tuple[Put, ...] = ()
+
+    def without(self, *pods: PodUid) -> "Overlay":
+        return replace(self, gone=self.gone.union(pods))
+
+    def with_put(self, *put: Put) -> "Overlay":
+        return replace(self, put=(*self.put, *put))
+
+    def room(self, name: str) -> NodeRoom:
+        put = [(one.hold, one.requests) for one in self.put if one.node == name]
+        return self.ledger.room_as_if(name, self.gone, put)
+
+    def group_cards(self, group: Group) -> frozenset[CardOf]:
+        """Return the cards of an affinity group. Empty: any card may become the group's."""
+        put = (card for one in self.put for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
+        return self.ledger.group_cards(group, self.gone).union(put)
