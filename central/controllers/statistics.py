@@ -18,7 +18,7 @@ from central.fit.numbered import Numbers
 from central.fit.unusable import Free, read_free, unusable_milli
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom
-from central.ledger.room import FULL_CORE
+from central.ledger.usage import FULL_CORE
 from central.loop.slices import Slices
 from central.view.model import NodeState
 

@@ -32,7 +32,7 @@ class Card:
         self.gpu: Gpu = gpu
         self.number = number  # in the node's topology
         self.address = address(gpu.bdf)
-        self.usable_mib = gpu.memory_mib - gpu.reserved_mib
+        self.usable_mib = gpu.usable_mib
         self.free = room.pods == 0  # of other pods
         self.free_mib = room.free_mib
         self.free_core = room.free_core

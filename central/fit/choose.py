@@ -19,7 +19,8 @@ from central.fit.shortage import is_asked
 from central.fit.topology import Layout, bits, lay_out
 from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn, places_of
 from central.fit.vfs import FreeVfs, in_pairs
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import NodeRoom
+from central.ledger.room import emptied
 from lading.nodedevices import Gpu
 
 
@@ -113,9 +114,9 @@ def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Miss
     if bound := find_bound(room, demand, policy, steps=steps):
         demand = bound.demand
         never, not_now = MISSING_OF[bound.bonds[0]]
-    if _may_fit(_emptied(room), demand, policy, steps):
+    if _may_fit(emptied(room), demand, policy, steps):
         return not_now
-    return Missing.UNHEALTHY if _may_fit(_emptied(room, healthy=True), demand, policy, steps) else never
+    return Missing.UNHEALTHY if _may_fit(emptied(room, healthy=True), demand, policy, steps) else never
 
 
 Bond = PartitionPolicy | RdmaPolicy | Scope
@@ -183,14 +184,3 @@ def _loosened(demand: Demand, bonds: Sequence[Bond]) -> Demand:
             case _:
                 assert_never(bond)
     return demand
-
-
-def _emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:
-    """Return the room as if no pod held anything; with `healthy` also as if nothing were wrong."""
-    vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in room.vfs)
-    cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in room.cards)
-    return replace(room, cards=cards, vfs=vfs)
-
-
-def _emptied_card(card: CardRoom) -> CardRoom:
-    return replace(card, usable=True, pods=0, containers=0, free_mib=card.gpu.usable_mib, free_core=100)

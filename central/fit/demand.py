@@ -12,7 +12,10 @@ Source: KEP-753; facts on over-commit by count: the virtual devices of the Redis
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 
@@ -33,6 +36,13 @@ class Limits:
 
 DEFAULT_LIMITS: Final = Limits()
 
+Sizes = TypeVar("Sizes", int, NDArray[np.int64])  # MiB of one card, or of many
+
+
+def mib_of_share(usable_mib: Sizes, memory_mib: int | None, core_percent: int | None) -> Sizes | int:
+    """Return the MiB that a share takes of cards of this size: the amount, or the percentage of its compute, rounded down."""
+    return usable_mib * (core_percent or 0) // 100 if memory_mib is None else memory_mib
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -48,10 +58,8 @@ class Wanted:
     vfs: int = 0  # as the pod's policy counts them
 
     def mib_of(self, usable_mib: int) -> int:
-        """Return what a share takes of a card of this size, rounded down to MiB."""
-        if self.memory_mib is not None:
-            return self.memory_mib
-        return usable_mib * (self.core_percent or 0) // 100
+        """Return what a share takes of a card of this size."""
+        return mib_of_share(usable_mib, self.memory_mib, self.core_percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

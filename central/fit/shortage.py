@@ -54,22 +54,19 @@ def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
 
 def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
     """Return what is missing of `asked_cards`, for one need by itself."""
-    large = usable = now = 0  # enough; and may be given; and has room
+    large = usable = now = 0  # enough; and may be given; and is free
     whole = need.whole
     core = need.core_percent or 0
     for card in cards:
-        if whole:
-            mib = 0
-        else:
-            size = card.gpu.memory_mib - card.gpu.reserved_mib
+        mib = 0
+        if not whole:
+            size = card.gpu.usable_mib
             mib = need.mib_of(size)
             if not 1 <= mib <= size:
                 continue
         large += 1
-        if card.usable:
-            usable += 1
-            if card.pods == 0 if whole else card.free_mib >= mib and card.free_core >= core:
-                now += 1
+        usable += card.usable
+        now += card.free if whole else card.has_free(mib, core)
     count = need.count
     if now >= count:
         return None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from central.fit.columns import CORE, FREE, FULL, MIB, MODEL, SIZE, Bools, Columns, Ints
-from central.fit.vectors import Wish, taken_by_share
+from central.fit.demand import mib_of_share
 from central.fit.workload import PodKind
 
 
@@ -62,6 +62,6 @@ def unusable_milli(free: Free, kind: PodKind, models: Bools | None) -> int:
         whole = suits & (free.milli == FULL)
         usable = whole & (whole.sum(1) >= kind.gpus)[:, None]
     else:
-        need = taken_by_share(free.size, Wish(memory_mib=kind.memory_mib, core_percent=kind.core_percent))
+        need = mib_of_share(free.size, kind.memory_mib, kind.core_percent)
         usable = suits & (need >= 1) & (free.mib >= need) & (free.core >= (kind.core_percent or 0))
     return free.total_milli - int(free.milli[usable].sum())

@@ -13,6 +13,7 @@ import numpy as np
 
 from central.ask.model import Ask, ContainerAsk
 from central.fit.columns import ANY_MODEL, BARE, CORE, FREE, FULL, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints, States
+from central.fit.demand import mib_of_share
 from central.fit.model import Missing
 
 FITS: Final = 0
@@ -69,7 +70,7 @@ def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
     if wish.cards:
         now = cards[:, FREE] == FULL
     else:
-        mib = taken_by_share(cards[:, SIZE], wish)
+        mib = mib_of_share(cards[:, SIZE], wish.memory_mib, wish.core_percent)
         now = (cards[:, MIB] >= mib) & (cards[:, CORE] >= (wish.core_percent or 0)) & (cards[:, USABLE] > 0)
         if wish.memory_mib is None:
             now &= mib >= 1  # a percentage of nearly nothing
@@ -89,7 +90,7 @@ def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
         asked = columns.models_of(wish.models)[cards[:, MODEL]]
     large = asked
     if not wish.cards:
-        mib = taken_by_share(cards[:, SIZE], wish)
+        mib = mib_of_share(cards[:, SIZE], wish.memory_mib, wish.core_percent)
         large = asked & (mib >= 1) & (mib <= cards[:, SIZE])
     usable = large & (cards[:, USABLE] > 0)
     least = wish.cards or 1
@@ -101,13 +102,6 @@ def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
         has_model = columns.models_of(wish.models)[cards[:, ANY_MODEL]].any(1)
         why[~asked.any(1) & ~has_model] = NUMBER_OF[Missing.NO_MODEL]
     return why
-
-
-def taken_by_share(size_mib: Ints, wish: Wish) -> Ints | int:
-    """Return the MiB that the share takes of cards of that size."""
-    if wish.memory_mib is not None:
-        return wish.memory_mib
-    return size_mib * (wish.core_percent or 0) // 100
 
 
 _NO_SLOTS: Final[Ints] = np.zeros(0, np.int64)
@@ -137,7 +131,7 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
     of, slot = different.nonzero()
     chosen = planes[of, :, slot].T
     size = chosen[SIZE]
-    mib = chosen[MIB] - taken_by_share(size, wish)
+    mib = chosen[MIB] - mib_of_share(size, wish.memory_mib, wish.core_percent)
     core = chosen[CORE] - (wish.core_percent or 0)
     free = planes[of, FREE]
     free[np.arange(len(of)), slot] = np.minimum(np.minimum(mib * FULL // size, core * 10), FULL - 1)

@@ -48,6 +48,10 @@ class CardRoom:
         """Return whether no pod holds anything of it, and it may be given."""
         return self.usable and self.pods == 0 and not self.gpu.mig_enabled
 
+    def has_free(self, memory_mib: int, core_percent: int) -> bool:
+        """Return whether so much of it may be given to one more pod."""
+        return self.usable and memory_mib <= self.free_mib and core_percent <= self.free_core
+
     def admits(self, labels: Labels) -> bool:
         """Return whether a share of a pod with these labels may be beside those of the card's pods. The place of an affinity
         group, and free capacity, are not checked."""

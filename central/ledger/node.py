@@ -9,7 +9,7 @@ from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import NodeRoom
 from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
-from central.ledger.room import FULL_CORE, Inventory, card_rooms, inventory_of, vf_rooms
+from central.ledger.room import Inventory, card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Hold, Usage
 from lading.nodedevices import Grant, NodeDevices
 from lading.vocabulary import PodUid
@@ -206,13 +206,4 @@ class NodeState:
         if any(pods > 1 for pods in self.usage.vfs.values()):
             return True
         usable = {gpu.uuid: gpu.usable_mib for gpu in self.inventory.gpus}
-        return any(
-            use.pods > 1
-            and (
-                use.whole > 0
-                or len(set(use.mig)) < len(use.mig)
-                or use.core_percent > FULL_CORE
-                or use.memory_mib > usable.get(uuid, use.memory_mib)
-            )
-            for uuid, use in self.usage.cards.items()
-        )
+        return any(use.clash(usable.get(uuid)) is not None for uuid, use in self.usage.cards.items())

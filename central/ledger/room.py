@@ -4,16 +4,16 @@ The one definition of *free*: a fit looks at the room, and a reservation is chec
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
-from central.ledger.usage import UNUSED, CardUse, Usage
+from central.ledger.usage import FULL_CORE, UNUSED, CardUse, Usage
 from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
 
 EVERYTHING = "all"
-FULL_CORE = 100
 
 
 class Inventory(NamedTuple):
@@ -78,6 +78,17 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
     )
 
 
+def emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:
+    """Return the room as if no pod held anything; with `healthy` as if nothing were wrong either."""
+    vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in room.vfs)
+    cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in room.cards)
+    return replace(room, cards=cards, vfs=vfs)
+
+
+def _emptied_card(card: CardRoom) -> CardRoom:
+    return replace(card, usable=True, pods=0, containers=0, free_mib=card.gpu.usable_mib, free_core=FULL_CORE)
+
+
 def _free_instances(gpu: Gpu, use: CardUse, inventory: Inventory) -> tuple[str, ...]:
     return tuple(mig.uuid for mig in gpu.mig if mig.uuid not in use.mig and not inventory.is_cordoned(mig.uuid))
 
@@ -100,11 +111,11 @@ def lacking(room: NodeRoom, taken: Taken) -> str | None:
 def _has_room(card: CardRoom, part: Part) -> bool:
     if part.whole:
         return card.free
-    if not card.usable or not part.mig <= set(card.free_mig):
+    if not part.mig <= set(card.free_mig):
         return False
     if (part.memory_mib or part.core_percent) and not card.admits(part.sharing):
         return False
-    return part.memory_mib <= card.free_mib and part.core_percent <= card.free_core
+    return card.has_free(part.memory_mib, part.core_percent)
 
 
 def gained(before: NodeRoom, after: NodeRoom) -> bool:

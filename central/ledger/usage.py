@@ -3,11 +3,13 @@ is on the node. A hold is what one pod has there by all of its claims together.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import UNLABELLED, Labels
 from lading.vocabulary import GpuUuid, PciAddress
+
+FULL_CORE: Final = 100  # percent
 
 
 class Hold(NamedTuple):
@@ -53,6 +55,16 @@ class CardUse(NamedTuple):
             tuple(mig),
             tuple(labels),
         )
+
+    def clash(self, usable_mib: int | None) -> bool | None:
+        """Return True if an exclusive part of the card has two owners, False if shares add up to too much, None otherwise.
+        `usable_mib` None: not known."""
+        if self.pods < 2:
+            return None
+        if self.whole or len(set(self.mig)) < len(self.mig):
+            return True
+        too_much = self.core_percent > FULL_CORE or (usable_mib is not None and self.memory_mib > usable_mib)
+        return False if too_much else None
 
     @property
     def sharers(self) -> tuple[Labels, ...]:

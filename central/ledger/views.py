@@ -1,6 +1,7 @@
 """Read the ledger: which pods hold what by which claims, which pods conflict, and all of it as one value."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
@@ -8,8 +9,8 @@ from central.ledger.load import LoadsSnapshot
 from central.ledger.model import Claim, Clash, Held, Holder, OwnClaim, PodRecord
 from central.ledger.node import NodeState
 from central.ledger.parts import largest, merge
-from central.ledger.room import FULL_CORE, Inventory
-from central.ledger.usage import CardUse
+from central.ledger.room import Inventory
+from central.ledger.usage import UNUSED, CardUse
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 FACTS = (Claim.BOUND, Claim.GRANTED)  # a plan is no clash: it ends by itself
@@ -58,24 +59,12 @@ def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
                 vfs.setdefault(vf, set()).add(uid)
     usable = {gpu.uuid: gpu.usable_mib for gpu in node.inventory.gpus}
     for uuid, parts in cards.items():
-        kind = _clash(parts, usable.get(uuid))
+        kind = reduce(lambda use, part: use.plus(part, 1), parts.values(), UNUSED).clash(usable.get(uuid))
         if kind is not None:
             yield Clash(node=node.name, device=uuid, pods=tuple(sorted(parts, key=ages.__getitem__)), exclusive=kind)
     for vf, uids in vfs.items():
         if len(uids) > 1:
             yield Clash(node=node.name, device=vf, pods=tuple(sorted(uids, key=ages.__getitem__)), exclusive=True)
-
-
-def _clash(parts: Mapping[PodUid, Part], usable_mib: int | None) -> bool | None:
-    """Return True if an exclusive part of the card has two owners, False if shares add up to too much, None otherwise."""
-    if len(parts) < 2:
-        return None
-    instances = [instance for part in parts.values() for instance in part.mig]
-    if any(part.whole for part in parts.values()) or len(set(instances)) < len(instances):
-        return True
-    memory = sum(part.memory_mib for part in parts.values())
-    core = sum(part.core_percent for part in parts.values())
-    return False if core > FULL_CORE or (usable_mib is not None and memory > usable_mib) else None
 
 
 class NodeSnapshot(NamedTuple):

@@ -14,7 +14,8 @@ import msgspec
 from central.fit.topology import address
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
-from central.ledger.room import EVERYTHING, FULL_CORE, Inventory, inventory_of
+from central.ledger.room import EVERYTHING, Inventory, inventory_of
+from central.ledger.usage import FULL_CORE
 from central.view.model import (
     GpuView,
     Group,
