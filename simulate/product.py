@@ -72,8 +72,9 @@ class Product:
 
     def _place(self, kind: int, names: Collection[str]) -> Placed | None:
         shape, uid = self._shapes[kind], PodUid(f"uid-{self._arrived}")
-        self._scheduler.learn(uid, shape)
-        name = self._scheduler.ranked(shape).best(names)
+        self._scheduler.verdicts.learn(uid, shape)
+        self._scheduler.judged(shape.ask)
+        name = self._scheduler.verdicts.best(shape, names)
         if name is None:
             return None
         placement = self._scheduler.verdict(shape.ask, name, self._ledger.without(), shape.requests)

@@ -137,13 +137,13 @@ class Waker:
             return []
         del unfinished[ask]
         until = self._clock() + GOING_ON_S
-        steps = self._scheduler.judging(ask)
+        steps = self._scheduler.verdicts.judging(ask)
         for _ in steps:
             await slices.pause()
             if self._clock() >= until:
                 unfinished.setdefault(ask)
                 break
-        if ask in unfinished and not self._scheduler.standing(ask).fits:
+        if ask in unfinished and not self._scheduler.judged(ask).fits:
             return []
         waiting = [pod for pod in self._scheduler.pending.refused_with(ask) if pod.undecided and pod.uid not in self._waking]
         for pod in waiting:

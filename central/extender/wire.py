@@ -9,7 +9,7 @@ from typing import Final, overload
 import msgspec
 
 from central.ask.pod import Pod
-from central.scheduling.verdicts import Filtered
+from central.scheduling.filtered import Filtered
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):

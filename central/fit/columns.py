@@ -54,7 +54,7 @@ class States(NamedTuple):
 
 class Columns:
     """The columns of all nodes. `order`: among equal scores the node with the least is taken; by default by name. `numbers`: of
-    `alike`, which several columns may share."""
+    `classes`, which several columns may share."""
 
     def __init__(self, order: Callable[[str], Any] | None = None, numbers: Numbers | None = None) -> None:
         self.names: list[str] = []  # by row; empty for a row without a node
@@ -67,10 +67,10 @@ class Columns:
         self.kind: Ints = np.zeros(0, np.int64)
         self.free: Ints = np.zeros(0, np.int64)  # milli of all its cards
         self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
-        self.alike: list[int] = []  # a number: rows that have the same are alike in their devices, as far as columns tell
+        self.classes: list[int] = []  # by row its equivalence class: the devices of rows of one class are equal in all columns
         self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
-        self.odd: Bools = np.zeros(0, np.bool_)  # labels of pods there restrict other pods: only the exact fit knows
-        self.parted: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
+        self.needs_search: Bools = np.zeros(0, np.bool_)  # labels of pods there restrict other pods: the exact search
+        self.partitioned: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
         self.devices_changed: Ints = np.zeros(0, np.int64)  # at which tick
         self.changed: Ints = np.zeros(0, np.int64)  # the same, cpu and memory too
         self.tick = 0
@@ -90,11 +90,11 @@ class Columns:
         self._set_cards(row, self.rooms[row], room)
         self.rooms[row] = room
         self.serving[row] = 0 if room.serving else 1 if not room.reported else 2 if not room.reachable else 3
-        self.odd[row] = any(card.sharers for card in room.cards)
-        self.parted[row] = bool(room.partitions)
+        self.needs_search[row] = any(card.sharers for card in room.cards)
+        self.partitioned[row] = bool(room.partitions)
         kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in room.cards if not card.gpu.mig_enabled), Kind())
         self.kind[row] = self._number_of(kind)
-        self._compare(row)
+        self._classify(row)
         self._set_load(row, room.cpu_milli, room.memory_mib, room.resources_known)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
@@ -114,8 +114,8 @@ class Columns:
         self.cards[row] = np.array(_NO_CARD, np.int64)[:, None]
         self.free[row] = self.full[row] = 0
         self.serving[row] = 1
-        self.odd[row] = self.parted[row] = False
-        self._compare(row)
+        self.needs_search[row] = self.partitioned[row] = False
+        self._classify(row)
         self._empty.append(row)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
@@ -124,7 +124,7 @@ class Columns:
             self._dropped_before = self._dropped[_DROPPED - 1][0]
             del self._dropped[:_DROPPED]
 
-    def alone(self, room: NodeRoom) -> "Columns":
+    def of_room(self, room: NodeRoom) -> "Columns":
         """Return columns of one node, which may differ from the one in the ledger, in the same terms."""
         one = Columns()
         one.kinds, one._kind_of, one.models = self.kinds, self._kind_of, self.models
@@ -201,7 +201,7 @@ class Columns:
             if row == len(self.names):
                 self.names.append("")
                 self.rooms.append(None)
-                self.alike.append(-1)
+                self.classes.append(-1)
             self.names[row] = name
             self.row_of[name] = row
             self._ranks = None
@@ -226,7 +226,9 @@ class Columns:
             np.concatenate([column, np.full(more, _NEVER)]) for column in (self.devices_changed, self.changed)
         )
         self.serving = np.concatenate([self.serving, np.ones(more, np.int64)])
-        self.odd, self.parted = (np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.odd, self.parted))
+        self.needs_search, self.partitioned = (
+            np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.needs_search, self.partitioned)
+        )
 
     def _set_cards(self, row: int, before: NodeRoom | None, room: NodeRoom) -> None:
         """Write the cards that the ledger built again: an unchanged card is the same object."""
@@ -240,11 +242,11 @@ class Columns:
         free = plane[FREE].tolist()
         self.free[row], self.full[row] = sum(free), free.count(FULL)
 
-    def _compare(self, row: int) -> None:
-        """Store the number that the row has in common with all rows equal to it."""
-        others = self.kind[row], self.serving[row], self.odd[row], self.parted[row]
+    def _classify(self, row: int) -> None:
+        """Store the equivalence class of the row."""
+        others = self.kind[row], self.serving[row], self.needs_search[row], self.partitioned[row]
         key = self.cards[row].tobytes(), *map(int, others)
-        self.alike[row] = self._numbers.of(key)
+        self.classes[row] = self._numbers.of(key)
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
         """Store cpu and memory of the row. Return whether they changed."""

@@ -8,7 +8,7 @@ What the pod takes anyway at another time comes first, under any policy. Then:
 
 The lowest PCI address decides what is still equal. Whole cards have an objective of their own (joint.py), in which a share's
 worst distance to its VFs also counts before this order. For one share the policy fragmentation chooses the card before this is
-asked (ranking.py).
+asked (scores.py).
 """
 
 from collections.abc import Callable, Sequence

@@ -33,7 +33,7 @@ def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_
     cards = [card for card in asked_cards(room, demand) if card.usable] if demand.cards else []
     vfs = _vf_fullness(room, demand)
     match policy:
-        case Policy.BINPACK | Policy.FRAGMENTATION:  # which ranking.py scores, with more than one room
+        case Policy.BINPACK | Policy.FRAGMENTATION:  # which scores.py scores, with more than one room
             return _card_fullness(cards, demand), vfs
         case Policy.SPREAD:
             containers = sum(card.containers for card in cards)

@@ -3,7 +3,7 @@
 *Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
 be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). Input: columns, the rows to look
 at, a Wish. Output: for each row the reason by which it does not fit, or 0; and for those that fit the states that every choice
-of cards would leave. All other asks, and nodes that are odd, are judged by the exact fit, one by one (standing.py).
+of cards would leave. All other asks, and nodes that need it, are judged by the exact search, one by one (cached.py).
 """
 
 from functools import lru_cache
@@ -62,7 +62,7 @@ class Fits(NamedTuple):
 
 
 def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
-    """Return which rows fit, of rows that are not odd."""
+    """Return which rows fit, of rows that need no search."""
     cards = columns.cards[rows]
     if wish.nothing:
         serving = columns.serving[rows] == 1

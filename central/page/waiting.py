@@ -74,7 +74,7 @@ def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], no
 
 def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     """Count nodes by reason code, judging all nodes now; for rare requests, and not during central's own decisions."""
-    return _count_in_group(scheduler, pod) or _by_code(scheduler.standing(pod.ask).reasons.values())
+    return _count_in_group(scheduler, pod) or _by_code(scheduler.judged(pod.ask).reasons.values())
 
 
 def _count(scheduler: Scheduler, ask: Ask) -> dict[str, int]:

@@ -82,14 +82,14 @@ def plans(
     lowest = scheduler.ledger.lowest_priority()
     if not pod.may_preempt or lowest is None or lowest >= pod.priority:
         return
-    yield from scheduler.judging(pod.ask)
-    standing = scheduler.standing(pod.ask)
+    yield from scheduler.verdicts.judging(pod.ask)
+    verdicts = scheduler.judged(pod.ask)
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     candidates = []
     for name in _within_reach(scheduler, pod, names):
-        if name in standing.fits:
+        if name in verdicts.fits:
             return  # room appeared meanwhile
-        if standing.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, protection)):
+        if verdicts.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, protection)):
             least = _least(scheduler.ledger.without(pod.uid).room(name), demand, victims)
             candidates += [(least, name, victims)] if least else []
         yield None
@@ -105,11 +105,10 @@ def plans(
 
 def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, protection: Protection) -> Plan | None:
     """Plan again on the same node as things are now. None: the victims are not enough any more, or none is needed."""
-    standing = scheduler.standing(pod.ask)
-    if not standing.complete:
+    verdicts = scheduler.judged(pod.ask)
+    if not verdicts.complete:
         return None  # a node that changed meanwhile may do as it is
-    fits = standing.fits
-    if any(name in fits for name in _within_reach(scheduler, pod, names)):
+    if any(name in verdicts.fits for name in _within_reach(scheduler, pod, names)):
         return None
     return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, protection), protection)
 

@@ -23,23 +23,17 @@ from central.ask.reasons import OfBinding, OfPod
 from central.ask.requests import requests_of
 from central.assignment.annotation import name_vfs, render_assignment
 from central.assignment.sharing import groups_of
-from central.fit.columns import Columns, Followed
-from central.fit.counted import ColumnStanding
-from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
-from central.fit.fit import fit
+from central.fit.cached import CachedVerdicts
+from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
-from central.fit.fragmentation import Fragmentation, Scoring
-from central.fit.likeness import Likeness, likeness_for
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.ranking import Ranking, Rankings
-from central.fit.score import Score, score_placed
-from central.fit.standing import Standing, Standings
+from central.fit.verdicts import Verdicts
 from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
-from central.ledger.model import Claim, Conflict, NodeRoom, OwnClaim, PodLoad
+from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, exhaust, go_on
-from central.scheduling.verdicts import Filtered, Verdicts, main_reason, sort_nodes
+from central.scheduling.filtered import Filtered, main_reason, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
 from lading.vocabulary import PciAddress, PodUid
@@ -115,10 +109,12 @@ class Scheduler:
         self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
         self._failed_trials: set[tuple[str, ...]] = set()  # gangs of which a member was refused
-        self._standings = Standings(self._judge, ledger.rooms_changed_since, alike=self._likeness_for)
-        self.forecast = forecast or Forecast()
-        followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
-        self.rankings = Rankings(followed, self.fit, self._scoring, limits=limits)
+        rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
+        self.verdicts = Verdicts(rooms, loads, policy=policy, limits=limits, forecast=forecast)
+
+    @property
+    def forecast(self) -> Forecast:
+        return self.verdicts.forecast
 
     # ---- which nodes
 
@@ -127,27 +123,21 @@ class Scheduler:
         ask = parse_ask(pod)
         uid = pod.metadata.uid
         if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, self.ledger.without(uid)):
-            yield from self.judging(ask)
+            yield from self.verdicts.judging(ask)
 
     def prioritize_steps(self, pod: Pod) -> Steps:
         """Take the same steps for `prioritize`."""
         if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
             ask = parse_ask(pod)
             if not isinstance(ask, BadAsk):
-                yield from self.judging(ask or NO_DEVICES)
+                yield from self.verdicts.judging(ask or NO_DEVICES)
 
     def warming(self) -> Steps:
         """Read all nodes, before the first question."""
         for name in self.ledger.nodes():
             self.ledger.room(name)
             yield
-        yield from self.rankings.catching_up()
-
-    def judging(self, ask: Ask) -> Steps:
-        """Judge the nodes that are not judged for it as they are now, one in each step."""
-        if self._by_shape(ask):
-            yield from self.rankings.catching_up()
-        yield from self._standing(ask).judging()
+        yield from self.verdicts.catching_up()
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """Decide, and apply the decision at once."""
@@ -164,18 +154,18 @@ class Scheduler:
             self.pending.remove(uid)
             self.ledger.forget_prediction(uid)
             why = ask.shown if isinstance(ask, BadAsk) else OfPod.POD_ENDED.shown
-            return Decision(uid=uid, answer=sort_nodes(Verdicts(names=names, fits=(), otherwise=why)))
+            return Decision(uid=uid, answer=sort_nodes(names, otherwise=why))
         if settled := self._settled_node(uid):
-            return Decision(uid=uid, answer=sort_nodes(self._only(settled, uid, names)))
+            return Decision(uid=uid, answer=self._only(settled, uid, names))
         pending = self.pending.add(pending_of(pod, ask))
         self._end_failed_trials(pending.gang)
-        self.learn(uid, pending.shape)
+        self.verdicts.learn(uid, pending.shape)
         self.ledger.forget_prediction(uid)
         if group := self.group_nodes(ask, self.ledger.without(uid)):
-            node, verdicts = self._judge_in_group(pending, names, group)
+            node, answer = self._judge_in_group(pending, names, group)
         else:
-            node, verdicts = self._judge_nodes(pending, names)
-        return Decision(uid=uid, answer=sort_nodes(verdicts), pod=pending, node=node)
+            node, answer = self._judge_nodes(pending, names)
+        return Decision(uid=uid, answer=answer, pod=pending, node=node)
 
     def apply(self, decision: Decision) -> None:
         """Hold the room that was chosen for the pod, or record that it was refused."""
@@ -189,28 +179,27 @@ class Scheduler:
             if refused := self.pending.get_refused(decision.uid):
                 refused.refused_for = reason
 
-    def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Verdicts]:
-        """Return the node to hold room on, and the verdicts."""
-        ranked = self.ranked(pod.shape)
+    def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
+        """Return the node to hold room on, and the answer."""
+        verdicts = self.judged(pod.ask)
         nominated = self.nominated_node(pod.uid)
         if nominated and not (nominated in names and self.placement(pod, nominated)):
             nominated = ""
-        node = nominated or ranked.best(names) or ""
-        complete = self._standing(pod.ask).complete
-        pod.undecided = not node and not complete
-        if not complete:
+        node = nominated or self.verdicts.best(pod.shape, names) or ""
+        pod.undecided = not node and not verdicts.complete
+        if not verdicts.complete:
             self.unfinished.setdefault(pod.ask)
-        fits, reasons = ranked.fits, ranked.reasons
-        return node, Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.NO_REPORT.shown, fits_too=nominated)
+        fits, reasons, otherwise = verdicts.fits, verdicts.reasons, Missing.NO_REPORT.shown
+        return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=otherwise, fits_too=nominated)
 
-    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Verdicts]:
+    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Filtered]:
         """Judge for a pod whose affinity group has a card: only there, so that no verdicts of all nodes are cached for it."""
         verdicts = {name: self.verdict(pod.ask, name, self.ledger.without(pod.uid)) for name in group}
         reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
         fits = {name for name, why in reasons.items() if not why}
         node = next((name for name in reasons if name in fits and name in names), "")
         pod.undecided = False
-        return node, Verdicts(names=names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
+        return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
     def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
         """Return the one node to take; None if central has no preference."""
@@ -224,18 +213,19 @@ class Scheduler:
             return None
         if group := self.group_nodes(ask, self.ledger.without(pod.metadata.uid)):
             return next((name for name in group if name in names), None)
-        return self.ranked(Shape(ask=ask, requests=requests_of(pod))).best(names)
+        self.judged(ask)
+        return self.verdicts.best(Shape(ask=ask, requests=requests_of(pod)), names)
 
     def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
         """For a pod that asks for no device, where the cluster's policy is fragmentation: the node whose cards lose the least
         by what it takes of cpu and memory. None where nodes without devices would do, which is better."""
         uid = pod.metadata.uid
         self.ledger.forget_prediction(uid)
-        if self.policy is not Policy.FRAGMENTATION or not self.rankings.knows_all(names):
+        if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):
             return None
         shape = Shape(ask=NO_DEVICES, requests=requests_of(pod))
-        self.learn(uid, shape)
-        winner = self.rankings.of(shape).best(names)
+        self.verdicts.learn(uid, shape)
+        winner = self.verdicts.best(shape, names)
         if winner is not None:
             self.ledger.predict_load(PodLoad(uid, winner, shape.requests), self._clock() + PREDICTION_S)
         return winner
@@ -259,37 +249,18 @@ class Scheduler:
                 suffice.append(name)
             yield
 
-    def standing(self, ask: Ask) -> Standing | ColumnStanding:
-        """Return which nodes fit, and why the others do not."""
-        standing = self._standing(ask)
-        go_on(standing.judging(), self._clock, self._clock() + self._slice_s)
-        return standing
-
-    def ranked(self, shape: Shape) -> Standing | Ranking:
-        """Return the same, with the best node by the policy."""
-        standing = self.standing(shape.ask)
-        return standing if isinstance(standing, Standing) else self.rankings.of(shape)
-
-    def _standing(self, ask: Ask) -> Standing | ColumnStanding:
-        """Return the verdict of each node that was judged so far."""
-        return self.rankings.standing(ask) if self._by_shape(ask) else self._standings.of(ask)
-
-    def _by_shape(self, ask: Ask) -> bool:
-        return policy_of(ask, self.policy) is Policy.FRAGMENTATION
-
-    def fit(self, room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
-        """Fit the ask on a room by this cluster's settings."""
-        return fit(room, ask, policy=self.policy, limits=self.limits, brief=brief)
+    def judged(self, ask: Ask) -> CachedVerdicts:
+        """Return which nodes fit, and why the others do not, of those for which one slice has time."""
+        verdicts = self.verdicts.of(ask)
+        go_on(verdicts.judging(), self._clock, self._clock() + self._slice_s)
+        return verdicts
 
     def verdict(self, ask: Ask, node: str, state: Overlay, requests: Requests = NO_REQUESTS) -> Placement | NoFit:
         """Return whether and how the ask fits on the node in that state, by the rooms of all nodes. `requests` make no
         difference to whether it fits, but to which card is the best."""
         if self.group_nodes(ask, state) - {node}:
             return NoFit(missing=Missing.GROUP_ELSEWHERE)
-        room = state.room(node)
-        if self._by_shape(ask):
-            room = self.rankings.narrowed(room, Shape(ask=ask, requests=requests))
-        return self.fit(room, ask)
+        return self.verdicts.place(state.room(node), Shape(ask=ask, requests=requests))
 
     def placement(self, pod: Pending, node: str) -> Placement | None:
         """Return where the pod's devices would be there, with what it has claimed there itself."""
@@ -309,37 +280,20 @@ class Scheduler:
         """Return whether it fits there as things are. If no verdicts of that ask are cached none are made, because that means
         to judge all nodes, and there may be more asks than are cached."""
         group = self.group_nodes(ask, self.ledger.without())
-        if not group and ask in (self.rankings if self._by_shape(ask) else self._standings):
-            standing = self._standing(ask)
-            standing.settle(node)
-            return node in standing.fits
-        return not group - {node} and isinstance(self.fit(self.ledger.room(node), ask), Placement)
+        if not group and ask in self.verdicts:
+            verdicts = self.verdicts.of(ask)
+            verdicts.settle(node)
+            return node in verdicts.fits
+        return not group - {node} and isinstance(self.verdicts.place(self.ledger.room(node), Shape(ask=ask)), Placement)
 
     def known_reasons(self, ask: Ask) -> Mapping[str, str] | None:
         """Return the reason by node, empty if the ask fits; None if no verdicts of that ask are cached: none are made then."""
-        return self.standing(ask).reasons if ask in (self.rankings if self._by_shape(ask) else self._standings) else None
+        return self.judged(ask).reasons if ask in self.verdicts else None
 
     def nominated_node(self, uid: PodUid) -> str:
         """Return the node where room is being made for the pod; empty: none."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         return nominated.node if nominated else ""
-
-    def learn(self, uid: PodUid, shape: Shape) -> None:
-        """Learn that such a pod came: the more often, the more of its kind the policy fragmentation expects."""
-        if self.forecast.arrived(uid, shape):
-            self.rankings.renew()
-
-    def _scoring(self, columns: Columns) -> Scoring:
-        return Fragmentation(self.forecast.workload, columns)
-
-    def _judge(self, room: NodeRoom, ask: Ask, brief: bool) -> Score | Missing:
-        placement = self.fit(room, ask, brief=brief)
-        if isinstance(placement, NoFit):
-            return placement.missing
-        return score_placed(room, ask, placement, policy=self.policy, limits=self.limits)
-
-    def _likeness_for(self, ask: Ask) -> Likeness:
-        return likeness_for(read_demand(ask, policy_of(ask, self.policy), self.limits))
 
     def _predict(self, pod: Pending, node: str) -> None:
         placement = self.placement(pod, node) if node else None
@@ -378,10 +332,10 @@ class Scheduler:
         reserved = self.ledger.own_claim(uid, Claim.RESERVED)
         return reserved.node if reserved else ""
 
-    def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Verdicts:
+    def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Filtered:
         if settled not in names and (pod := self.pending.get(uid)):
             self.pending.refused(pod, self._clock())  # so that it is woken, should it turn out not to be bound
-        return Verdicts(names=names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
+        return sort_nodes(names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
 
     # ---- bind
 

@@ -98,11 +98,11 @@ def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put 
 
 def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     """Where it fits in that state: where central would put it, if that is among them; else on the first node."""
-    ranked = search.scheduler.ranked(pod.shape)
-    best = ranked.best(search.scheduler.ledger.nodes())
+    fits = search.scheduler.judged(pod.ask).fits
+    best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
     freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
     first = dict.fromkeys(name for name in (best, *(put.node for put in state.put), *sorted(freed)) if name)
-    others = (name for name in sorted(ranked.fits) if name not in first)
+    others = (name for name in sorted(fits) if name not in first)
     for count, name in enumerate((*first, *others)):
         if count > ELSEWHERE + len(first):
             return None
@@ -134,10 +134,10 @@ def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
 
 def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
     """Return the nodes where moving a pod away may help."""
-    standing = search.scheduler.standing(pod.ask)
+    verdicts = search.scheduler.judged(pod.ask)
     demand = read_demand(pod.ask, policy_of(pod.ask, search.scheduler.policy), search.scheduler.limits)
     names = [
-        name for name in search.scheduler.ledger.nodes() if name in standing.fits or standing.reasons.get(name) in MAY_FIT_LATER
+        name for name in search.scheduler.ledger.nodes() if name in verdicts.fits or verdicts.reasons.get(name) in MAY_FIT_LATER
     ]
     far = {name: lacks(search.state.room(name), demand) for name in names}
     return sorted(names, key=lambda name: (far[name], name))

@@ -102,4 +102,4 @@ def _missing(scheduler: Scheduler, pod: Pending) -> list[Missing | None]:
     if group := scheduler.group_nodes(pod.ask, scheduler.ledger.without()):
         verdicts = [scheduler.verdict(pod.ask, name, scheduler.ledger.without()) for name in sorted(group)]
         return [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
-    return [BY_SHOWN[text] if text else None for text in scheduler.standing(pod.ask).reasons.values()]
+    return [BY_SHOWN[text] if text else None for text in scheduler.judged(pod.ask).reasons.values()]

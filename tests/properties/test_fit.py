@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.demand import Limits
+from central.fit.equivalence import class_in_any_order
 from central.fit.fit import fit
-from central.fit.likeness import likeness
 from central.fit.model import NoFit, Placement
 from central.fit.score import score
 from central.fit.topology import Distance, distance
@@ -355,9 +355,9 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 @settings(max_examples=400)
 @given(st.data(), rooms(), asks(), policies)
 def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: Ask, policy: Policy) -> None:
-    """A verdict is kept for all rooms that are alike (central/fit/likeness.py)."""
+    """A verdict is kept for all rooms that are alike (central/fit/equivalence.py)."""
     twin = data.draw(likely(one))
-    if likeness(one) != likeness(twin):
+    if class_in_any_order(one) != class_in_any_order(twin):
         return
     verdicts = [fit(it, asked, policy=policy, limits=UNBOUNDED) for it in (one, twin)]
     reasons = [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
@@ -369,4 +369,4 @@ def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: Ask
 def test_order_and_place_make_no_difference(data: st.DataObject, one: NodeRoom) -> None:
     order = data.draw(st.permutations(one.cards))
     twins = tuple(replace(was, gpu=moved(was.gpu, at.gpu)) for was, at in zip(order, one.cards, strict=True))
-    assert likeness(replace(one, cards=twins, vfs=tuple(reversed(one.vfs)))) == likeness(one)
+    assert class_in_any_order(replace(one, cards=twins, vfs=tuple(reversed(one.vfs)))) == class_in_any_order(one)

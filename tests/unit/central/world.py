@@ -15,9 +15,9 @@ from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
+from central.scheduling.filtered import Filtered
 from central.scheduling.preempt import Plan, Protection, plans
 from central.scheduling.scheduler import Reservation, Scheduler
-from central.scheduling.verdicts import Filtered
 from central.state.pending import Pending, PendingPods
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid

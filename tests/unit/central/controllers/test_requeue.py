@@ -9,8 +9,8 @@ import pytest
 from central.ask.model import Ask, Policy
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Waker
-from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
+from central.fit.sharing import fit_among_sharers
 from central.ledger.model import NodeRoom
 from central.loop.slices import SLICE_S
 from central.scheduling.scheduler import PREDICTION_S, Reservation
@@ -251,8 +251,8 @@ def with_a_larger_node(nodes: Sequence[str]) -> Waking:
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
 def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("central.fit.standing.REMEMBERED", 4)
-    monkeypatch.setattr("central.fit.ranking.REMEMBERED_ASKS", 4)
+    monkeypatch.setattr("central.fit.searched.REMEMBERED", 4)
+    monkeypatch.setattr("central.fit.scores.REMEMBERED", 4)
     one = Waking(nodes=(), policy=policy)
     for number in range(20):
         one.world.node(f"n{number}", 1)
@@ -262,11 +262,11 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
     one.look()
     fits: list[str] = []
 
-    def counted(room: NodeRoom, ask: Ask, **words: Any) -> Placement | NoFit:
+    def counted(room: NodeRoom, *words: Any) -> Placement | NoFit:
         fits.append(room.name)
-        return fit(room, ask, **words)
+        return fit_among_sharers(room, *words)
 
-    monkeypatch.setattr("central.scheduling.scheduler.fit", counted)
+    monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)
     one.world.gone("full-n3")
     assert len(one.look()) == FOR_EACH_NODE
     assert fits == ["n3"] * 10

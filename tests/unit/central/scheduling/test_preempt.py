@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask
 from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
+from central.fit.sharing import fit_among_sharers
 from central.ledger.model import NodeRoom
 from central.scheduling.preempt import Plan
 from central.state.pending import Pending
@@ -256,12 +256,12 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
     pod = wanting(made, limits)
     fits = []
 
-    def counted(room: NodeRoom, ask: Ask, **words: Any) -> Placement | NoFit:
+    def counted(room: NodeRoom, *words: Any) -> Placement | NoFit:
         fits.append(room.name)
-        return fit(room, ask, **words)
+        return fit_among_sharers(room, *words)
 
-    made.scheduler.standing(pod.ask)
-    monkeypatch.setattr("central.scheduling.scheduler.fit", counted)
+    made.scheduler.judged(pod.ask)
+    monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)
     found = made.plan(pod, made.ledger.nodes())
     assert found is not None
     assert set(fits) == {found.node} == {"n00"}

@@ -315,7 +315,7 @@ def test_what_was_predicted_is_reserved_without_another_search(monkeypatch: pyte
         made.show(name)
         made.filter(name)
     made.show("b")  # its status changed
-    monkeypatch.setattr("central.scheduling.scheduler.fit", None)
+    monkeypatch.setattr("central.fit.fit.fit_among_sharers", None)
     assert gpus_of(reserve(made, "b", "n1")) == [gpu_uuid("n1", 1)]
 
 

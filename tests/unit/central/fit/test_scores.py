@@ -1,5 +1,6 @@
-"""What is kept and caught up ranks nodes as a look at every one of them does."""
+"""The columns, kept and caught up, judge and score nodes as the exact search on every one of them does."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -9,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Ask, Policy, Requests, Shape, Sharing
+from central.fit.cached import CachedVerdicts
 from central.fit.columns import Columns, Followed, Ints, States, left_of
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.fragmentation import Fragmentation, Scoring
 from central.fit.model import NoFit, Placement
-from central.fit.ranking import Ranking, Rankings
+from central.fit.scores import Counted
 from central.fit.workload import PodKind, workload_of
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
@@ -73,9 +75,9 @@ class Rooms:
         self.now.pop(name, None)
         self.changes.append(name)
 
-    def rankings(self) -> Rankings:
+    def counted(self) -> Counted:
         followed = Followed(Columns(), self._since, self._loads_since)
-        return Rankings(followed, place, lambda columns: Fragmentation(WORKLOAD, columns), limits=LIMITS)
+        return Counted(followed, lambda columns: Fragmentation(WORKLOAD, columns), limits=LIMITS)
 
     def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
         names = dict.fromkeys(self.changes[max(version, 0) :])
@@ -87,8 +89,8 @@ class Rooms:
         return left, len(self.loads)
 
 
-def place(room: NodeRoom, ask: Ask, *, brief: bool = False) -> Placement | NoFit:
-    return fit(room, ask, policy=Policy.FRAGMENTATION, limits=LIMITS, brief=brief)
+def place(room: NodeRoom, ask: Ask) -> Placement | NoFit:
+    return fit(room, ask, policy=Policy.FRAGMENTATION, limits=LIMITS)
 
 
 def best_score(one: NodeRoom, shape: Shape) -> int:
@@ -119,10 +121,16 @@ def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
     return min(ranked)[-1] if ranked else None
 
 
-def ranked(rankings: Rankings, shape: Shape, *, steps: int | None = None) -> Ranking:
-    """With so many nodes judged, of those that only the exact fit can judge; None: with all."""
-    exhaust(islice(rankings.standing(shape.ask).judging(), steps))
-    return rankings.of(shape)
+def judged(counted: Counted, ask: Ask, *, steps: int | None = None) -> CachedVerdicts:
+    """With so many nodes judged, of those that only the exact search can judge; None: with all."""
+    verdicts = counted.of(ask)
+    exhaust(islice(verdicts.judging(), steps))
+    return verdicts
+
+
+def best(counted: Counted, shape: Shape, among: Collection[str] | None = None) -> str | None:
+    judged(counted, shape.ask)
+    return counted.best(shape, among)
 
 
 names = st.sampled_from([f"n{number}" for number in range(5)])
@@ -138,53 +146,55 @@ shapes = st.builds(
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.lists(changes, max_size=3), shapes, st.sets(names)), max_size=10))
-def test_caught_up_it_ranks_as_a_look_at_all_does(steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]]) -> None:
+def test_caught_up_they_say_what_the_exact_search_says(
+    steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
+) -> None:
     rooms = Rooms()
-    rankings = rooms.rankings()
+    counted = rooms.counted()
     for told, shape, among in steps:
         for kind, *words in told:
             getattr(rooms, kind)(*words)
         exact = {name: place(one, shape.ask) for name, one in rooms.now.items()}
-        partly = ranked(rankings, shape, steps=1)
+        partly = judged(counted, shape.ask, steps=1)
         assert all(isinstance(exact[name], Placement) for name in partly.fits)
-        ranking = ranked(rankings, shape)
-        assert set(ranking.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
-        assert ranking.standing.reasons == {
+        verdicts = judged(counted, shape.ask)
+        assert set(verdicts.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
+        assert verdicts.reasons == {
             name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
         }
-        assert ranking.best(sorted(among)) == best_by_looking(rooms, shape, among)
-        assert ranking.best() == best_by_looking(rooms, shape, {*rooms.now})
+        assert counted.best(shape, sorted(among)) == best_by_looking(rooms, shape, among)
+        assert counted.best(shape) == best_by_looking(rooms, shape, {*rooms.now})
         for one in rooms.now.values():  # the card that is remembered, and the one that is found by a look
-            assert rankings.narrowed(one, shape) == rooms.rankings().narrowed(one, shape)
+            assert counted.with_best_card(one, shape) == rooms.counted().with_best_card(one, shape)
 
 
 def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
     rooms = Rooms()
     rooms.put("n1", (1,), 2000, 0)
     rooms.put("n2", (0, 0, 0), 64_000, 0)
-    ranking = ranked(rooms.rankings(), Shape(ask=ASKS[2], requests=Requests(4000, 1024)))
-    assert (ranking.best(), ranking.best(["n1"])) == ("n2", "n1")
-    assert ranking.best(["nobody"]) is None
+    counted, shape = rooms.counted(), Shape(ask=ASKS[2], requests=Requests(4000, 1024))
+    assert (best(counted, shape), best(counted, shape, ["n1"])) == ("n2", "n1")
+    assert best(counted, shape, ["nobody"]) is None
 
 
 def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one() -> None:
     rooms = Rooms()
     rooms.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
     rooms.put("n2", (0, 0, 0), 64_000, 1)
-    best = {vfs: ranked(rooms.rankings(), Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL)).best() for vfs in (0, 1)}
-    assert best == {0: "n1", 1: "n2"}
+    shapes = {vfs: Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL) for vfs in (0, 1)}
+    assert {vfs: best(rooms.counted(), shape) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
 
 
 def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
     rooms = Rooms()
     rooms.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
-    rankings = rooms.rankings()
+    counted = rooms.counted()
     shape = Shape(ask=ASKS[2], requests=ALL)
-    ranked(rankings, shape)
-    narrowed = rankings.narrowed(rooms.now["n1"], shape)
-    assert [one.gpu.bdf for one in narrowed.cards] == [gpu_bdf(2)]
+    best(counted, shape)
+    chosen = counted.with_best_card(rooms.now["n1"], shape)
+    assert [one.gpu.bdf for one in chosen.cards] == [gpu_bdf(2)]
     elsewhere = replace(rooms.now["n1"], name="of no ledger")
-    assert rankings.narrowed(elsewhere, shape).cards == narrowed.cards
+    assert counted.with_best_card(elsewhere, shape).cards == chosen.cards
 
 
 def test_of_cards_that_are_alike_the_lowest_address() -> None:
@@ -193,34 +203,34 @@ def test_of_cards_that_are_alike_the_lowest_address() -> None:
     one = rooms.now["n1"]
     turned = replace(one, cards=tuple(reversed(one.cards)))
     shape = Shape(ask=ASKS[2], requests=ALL)
-    assert [each.gpu.bdf for each in rooms.rankings().narrowed(turned, shape).cards] == [gpu_bdf(1)]
+    assert [each.gpu.bdf for each in rooms.counted().with_best_card(turned, shape).cards] == [gpu_bdf(1)]
 
 
-def test_what_is_not_one_share_is_not_narrowed() -> None:
+def test_for_what_is_not_one_share_no_card_is_chosen() -> None:
     rooms = Rooms()
     rooms.put("n1", (0, 0), 64_000, 1)
-    one, rankings = rooms.now["n1"], rooms.rankings()
+    one, counted = rooms.now["n1"], rooms.counted()
     for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
-        assert rankings.narrowed(one, Shape(ask=asked, requests=ALL)) is one
+        assert counted.with_best_card(one, Shape(ask=asked, requests=ALL)) is one
 
 
 def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:
     rooms = Rooms()
-    rankings = rooms.rankings()
-    counting = rankings.scoring = Counting(rankings.scoring)
+    counted = rooms.counted()
+    counting = counted.scoring = Counting(counted.scoring)
     for number in range(20):
         rooms.put(f"n{number}", (0, 0), 64_000, 0)
     shape = Shape(ask=ASKS[0], requests=ALL)
     for expected in (20, 0):
         counting.scored = 0
-        ranked(rankings, shape)
+        best(counted, shape)
         assert counting.scored == expected
     rooms.put("n7", (0,), 64_000, 0)
     rooms.load("n8", 1000)
-    ranked(rankings, shape)
+    best(counted, shape)
     assert counting.scored == 2
-    again = rankings.scoring = Counting(Fragmentation(WORKLOAD, rankings.columns))
-    ranked(rankings, shape)
+    again = counted.scoring = Counting(Fragmentation(WORKLOAD, counted.columns))
+    best(counted, shape)
     assert again.scored == 20
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from central.ask.reasons import Coded, OfPod
 from central.fit.model import Missing
-from central.scheduling.verdicts import Verdicts, main_reason, sort_nodes
+from central.scheduling.filtered import main_reason, sort_nodes
 
 NAMES = ("n1", "n2", "n3")
 FULL, FEW = Missing.TOO_FEW_FREE_GPUS, Missing.TOO_FEW_GPUS
@@ -22,10 +22,9 @@ FULL, FEW = Missing.TOO_FEW_FREE_GPUS, Missing.TOO_FEW_GPUS
     ],
 )
 def test_what_is_true_of_most_nodes(reasons: Mapping[str, str], otherwise: str, expected: Coded) -> None:
-    verdicts = Verdicts(names=NAMES, fits=(), reasons=reasons, otherwise=otherwise)
-    assert main_reason(sort_nodes(verdicts)) is expected
+    assert main_reason(sort_nodes(NAMES, reasons=reasons, otherwise=otherwise)) is expected
 
 
 def test_who_fits_somewhere_or_is_asked_about_nowhere_has_none() -> None:
-    assert main_reason(sort_nodes(Verdicts(names=NAMES, fits={"n2"}, otherwise=FULL.shown))) is None
-    assert main_reason(sort_nodes(Verdicts(names=(), fits=(), otherwise=FULL.shown))) is None
+    assert main_reason(sort_nodes(NAMES, fits={"n2"}, otherwise=FULL.shown)) is None
+    assert main_reason(sort_nodes((), otherwise=FULL.shown)) is None

@@ -1,4 +1,4 @@
-"""What is kept and caught up says what a look at every node says."""
+"""Cached verdicts of the exact search, caught up, are those of a search on every node."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Ask, Policy
+from central.fit.cached import REMEMBERED
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
-from central.fit.score import score
-from central.fit.standing import PASSED_OVER, REMEMBERED, Score, Standing, Standings
+from central.fit.score import Score, score_placed
+from central.fit.searched import PASSED_OVER, Searched, SearchedVerdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, room, share, whole
@@ -19,16 +20,15 @@ ASKS = (ask(whole("c")), ask(whole("c", 2)), ask(share("c", 40_000)))
 CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), card(0, unhealthy="Xid 79"))
 
 
-def judge(room: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
-    found = fit(room, asked, policy=Policy.BINPACK, brief=brief)
-    return found.missing if isinstance(found, NoFit) else score(room, asked, policy=Policy.BINPACK)
+def judge(room: NodeRoom, asked: Ask) -> Score | Missing:
+    found = fit(room, asked, policy=Policy.BINPACK)
+    return found.missing if isinstance(found, NoFit) else score_placed(room, asked, found, policy=Policy.BINPACK)
 
 
-def judged(standings: Standings, asked: Ask) -> Standing:
+def judged(searched: Searched, asked: Ask) -> SearchedVerdicts:
     """On all nodes."""
-    standing = standings.of(asked)
-    exhaust(standing.judging())
-    return standing
+    exhaust(searched.judging(asked))
+    return searched.of(asked)
 
 
 class Rooms:
@@ -62,7 +62,7 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
 def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, set[int] | None], Ask, set[str]]]) -> None:
     rooms = Rooms()
-    standings = Standings(judge, rooms.since)
+    searched = Searched(rooms.since, policy=Policy.BINPACK)
     for (name, cards), asked, among in steps:
         if cards is None:
             rooms.remove(name)
@@ -70,16 +70,16 @@ def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, 
             rooms.put(name, cards)
         verdicts = {one.name: judge(one, asked) for one in rooms.rooms.values()}
         scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
-        partly = standings.of(asked)
+        partly = searched.of(asked)
         exhaust(islice(partly.judging(), 1))
         assert partly.fits.items() <= scores.items()
         assert partly.complete is (Missing.NOT_REACHED.shown not in partly.reasons.values())
-        standing = judged(standings, asked)
-        assert standing.fits == scores
+        kept = judged(searched, asked)
+        assert kept.fits == scores
         shown = {node: verdict.shown if isinstance(verdict, Missing) else "" for node, verdict in verdicts.items()}
-        assert standing.reasons == shown
+        assert kept.reasons == shown
         best = min((([-part for part in scores[node]], node) for node in among & scores.keys()), default=(None, None))[1]
-        assert standing.best(sorted(among)) == best
+        assert kept.best(sorted(among)) == best
 
 
 def test_the_best_of_few_among_many() -> None:
@@ -89,45 +89,45 @@ def test_the_best_of_few_among_many() -> None:
     for name in names:
         rooms.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
     asked = ASKS[2]
-    standing = judged(Standings(judge, rooms.since), asked)
+    kept = judged(Searched(rooms.since, policy=Policy.BINPACK), asked)
     fuller, emptier = names[3 * PASSED_OVER :], names[: 3 * PASSED_OVER]
-    assert standing.best(names) == fuller[0]
-    assert standing.best(emptier[::-1]) == emptier[0]
-    assert standing.best([*emptier[::-1], fuller[7], fuller[5]]) == fuller[5]
-    assert standing.best(["elsewhere"]) is None
+    assert kept.best(names) == fuller[0]
+    assert kept.best(emptier[::-1]) == emptier[0]
+    assert kept.best([*emptier[::-1], fuller[7], fuller[5]]) == fuller[5]
+    assert kept.best(["elsewhere"]) is None
 
 
 def test_only_what_changed_is_looked_at_again() -> None:
     rooms = Rooms()
-    standings = Standings(judge, rooms.since)
+    searched = Searched(rooms.since, policy=Policy.BINPACK)
     for number in range(50):
         rooms.put(f"n{number}", {0, 1})
-    standings.of(ASKS[0])
+    searched.of(ASKS[0])
     rooms.looked = 0
     rooms.put("n7", {2})
-    standings.of(ASKS[0])
-    standings.of(ASKS[0])
+    searched.of(ASKS[0])
+    searched.of(ASKS[0])
     assert rooms.looked == 1
 
 
 def test_of_many_asks_the_last_are_remembered() -> None:
     rooms = Rooms()
-    standings = Standings(judge, rooms.since)
+    searched = Searched(rooms.since, policy=Policy.BINPACK)
     rooms.put("n1", {0})
-    first = standings.of(ASKS[0])
+    first = searched.of(ASKS[0])
     for number in range(1, REMEMBERED):
-        standings.of(ask(share("c", number)))
-    assert standings.of(ASKS[0]) is first
+        searched.of(ask(share("c", number)))
+    assert searched.of(ASKS[0]) is first
     for number in range(REMEMBERED):
-        standings.of(ask(share("c", 1000 + number)))
-    assert standings.of(ASKS[0]) is not first
+        searched.of(ask(share("c", 1000 + number)))
+    assert searched.of(ASKS[0]) is not first
 
 
 def test_changes_do_not_add_up_in_memory() -> None:
     rooms = Rooms()
-    standings = Standings(judge, rooms.since)
+    searched = Searched(rooms.since, policy=Policy.BINPACK)
     for number in range(500):
         rooms.put("n1", {0} if number % 2 else {2})
-        standing = judged(standings, ASKS[2])
-        standing.best(["n1"])
-    assert len(standing._heap) < 50
+        kept = judged(searched, ASKS[2])
+        kept.best(["n1"])
+    assert len(kept._heap) < 50

@@ -1,7 +1,7 @@
-"""Which node is the best for a pod's shape, under the policy fragmentation: the judged and scored columns, kept up to date.
+"""Which nodes fit an ask, and which of them is the best for a pod's shape, under the policy fragmentation: by columns.
 
 Input: what changed in the ledger (columns.Followed), a Scoring. Output: for an Ask which nodes fit (counted.py), for a Shape
-the node with the highest score, and on a node the card that has it (`Rankings`). What did not change since a shape was last
+the node with the highest score, and on a node the card that has it (`Counted`). What did not change since a shape was last
 asked about keeps its score; what changed is scored in one step, for all nodes together.
 
 Of an ask that is not simple a node where the devices of one container would be closer comes first, whatever it leaves behind.
@@ -9,23 +9,22 @@ That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, w
 all others, and is not refused.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from central.ask.model import Ask, Requests, Shape
+from central.fit.cached import REMEMBERED, VERDICTS, Recent
 from central.fit.columns import FREE, FULL, Columns, Followed, Ints, first_of, rows_of
-from central.fit.counted import FEW, NO_SLOT, VERDICTS, ColumnStanding, Place
+from central.fit.counted import FEW, NO_SLOT, CountedVerdicts
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.fragmentation import Scoring
 from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.ledger.model import NodeRoom
 from central.loop.steps import Steps
 
-REMEMBERED_ASKS: Final = 256
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
 LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
 RENEWED: Final = 2048  # nodes that one question scores anew by a new scoring: a millisecond; until all are, the old one counts
@@ -41,7 +40,7 @@ class _Scores:
 
     scoring: Scoring
     seen: int = -1  # the tick to which they are caught up
-    judged: int = 0  # the same, of the standing
+    judged: int = 0  # the same, of the verdicts
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of one share: the card by which it has that score
     known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # both, by all that they depend on
@@ -54,41 +53,33 @@ class _Scores:
             self.slots = np.concatenate([self.slots, np.full(more, NO_SLOT)])
 
 
-class Ranking:
+class ShapeScores:
     """For one shape. By a new scoring all nodes are scored anew, a part of them with each question; until it has all, the one
-    before counts, and follows what changes as ever. Nodes that are alike are scored once, where only few are to be."""
+    before counts, and follows what changes as ever. Nodes of one class are scored once, where only few are to be."""
 
-    def __init__(self, shape: Shape, standing: ColumnStanding, columns: Columns, scoring: Scoring) -> None:
-        self.standing = standing
+    def __init__(self, shape: Shape, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
+        self._verdicts = verdicts
         self._requests = _column(shape.requests)
         self._columns = columns
         self._now = _Scores(scoring)
         self._coming: _Scores | None = None
         self._renewed = 0  # rows of it
 
-    @property
-    def fits(self) -> Collection[str]:
-        return self.standing.fits
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        return self.standing.reasons
-
     def catch_up(self, scoring: Scoring) -> None:
-        """Score what changed. `standing` must be caught up."""
+        """Score what changed. The verdicts must be caught up."""
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns
-        if (now.seen, now.judged) != (columns.tick, self.standing.tick):
+        if (now.seen, now.judged) != (columns.tick, self._verdicts.tick):
             now.make_room(len(columns.changed))
-            changed = (columns.changed > now.seen) | (self.standing.judged > now.judged)
+            changed = (columns.changed > now.seen) | (self._verdicts.judged > now.judged)
             rows = self._with_room(changed.nonzero()[0], now)
             if len(rows) > FEW:
                 self._score(rows, now)
-            elif strange := self._recall(rows.tolist(), now):
-                self._score(np.array(strange), now)
-                self._remember(strange, now)
-            now.seen, now.judged = columns.tick, self.standing.tick
+            elif new := self._recall(rows.tolist(), now):
+                self._score(np.array(new), now)
+                self._remember(new, now)
+            now.seen, now.judged = columns.tick, self._verdicts.tick
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
         """Copy the scores of rows that are equal to scored ones. Return the other rows."""
@@ -110,12 +101,12 @@ class Ranking:
 
     def _key(self, row: int) -> Hashable:
         columns = self._columns
-        return columns.alike[row], *columns.left[:, row].tolist(), self.standing.outlook(row)
+        return columns.classes[row], *columns.left[:, row].tolist(), self._verdicts.searched(row)
 
     def _renew(self, scoring: Scoring) -> None:
         coming, rows = self._coming, len(self._columns.changed)
         if coming is None or coming.scoring is not scoring:
-            coming = self._coming = _Scores(scoring, self._columns.tick, self.standing.tick)
+            coming = self._coming = _Scores(scoring, self._columns.tick, self._verdicts.tick)
             self._renewed = 0
         coming.make_room(rows)
         upto = min(self._renewed + RENEWED, rows)
@@ -157,7 +148,7 @@ class Ranking:
     def _with_room(self, rows: Ints, into: _Scores) -> Ints:
         """Of these rows those that have a choice to score; the others have no score to be worked out."""
         into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
-        rows = self.standing.fitting(rows)
+        rows = self._verdicts.fitting(rows)
         into.scores[rows] = _SHORT
         having: Ints = rows[(self._columns.left[:, rows] >= self._requests).all(0)]
         return having
@@ -167,12 +158,12 @@ class Ranking:
         if not len(rows):
             return
         columns = self._columns
-        found = self.standing.choices(rows)
+        found = self._verdicts.choices(rows)
         after = left_after(columns, rows, found, self._requests)
         scores = into.scoring.scores(columns.states(rows), after, found.of)
         if len(found.slots):
             scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
-        into.scores[rows] = scores if self.standing.wish is not None else scores - _NEARER * self.standing.apart(rows)
+        into.scores[rows] = scores if self._verdicts.wish is not None else scores - _NEARER * self._verdicts.distances(rows)
 
 
 def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
@@ -190,67 +181,61 @@ def _column(requests: Requests) -> Ints:
     return np.array(requests, np.int64)[:, None]
 
 
-class Rankings:
-    """The rankings of the last asks and shapes."""
+class Counted:
+    """The verdicts of the last asks, and the scores of the last shapes."""
 
-    def __init__(
-        self, followed: Followed, place: Place, scoring: Callable[[Columns], Scoring], *, limits: Limits = DEFAULT_LIMITS
-    ) -> None:
+    def __init__(self, followed: Followed, scoring: Callable[[Columns], Scoring], *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._followed = followed
-        self._place = place
-        self._limits = limits
         self.columns = followed.columns
         self._new_scoring = scoring
         self._asked = 0
         self.scoring = scoring(self.columns)
-        self._standings: OrderedDict[Ask, ColumnStanding] = OrderedDict()
-        self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
+        self._asks = Recent(REMEMBERED, lambda ask: CountedVerdicts(ask, self.columns, limits), self._forget_shapes)
+        self._shapes = Recent(REMEMBERED_SHAPES, self._new_scores)
 
     def __contains__(self, ask: Ask) -> bool:
         """Return whether the ask is remembered."""
-        return ask in self._standings
+        return ask in self._asks
 
     def catching_up(self) -> Steps:
         """Read nodes that changed, one in each step."""
         return self._followed.catching_up()
 
-    def standing(self, ask: Ask) -> ColumnStanding:
-        """Caught up with the ledger; its `judging` goes on from there."""
-        standing = self._standings.get(ask)
-        if standing is None:
-            standing = self._standings[ask] = ColumnStanding(ask, self.columns, self._place, self._limits)
-            if len(self._standings) > REMEMBERED_ASKS:
-                forgotten, _ = self._standings.popitem(last=False)
-                for shape in [shape for shape in self._rankings if shape.ask == forgotten]:
-                    del self._rankings[shape]
-        self._standings.move_to_end(ask)
+    def of(self, ask: Ask) -> CountedVerdicts:
+        """Return the verdicts, caught up with the ledger; its `judging` continues from there."""
+        verdicts = self._asks.of(ask)
         self._followed.catch_up()
-        standing.catch_up()
-        return standing
+        verdicts.catch_up()
+        return verdicts
+
+    def judging(self, ask: Ask) -> Steps:
+        yield from self.catching_up()
+        yield from self.of(ask).judging()
 
     def renew(self) -> None:
         """Make the scoring again, because its inputs have changed."""
         self.scoring = self._new_scoring(self.columns)
 
-    def knows_all(self, names: Collection[str]) -> bool:
+    def reports_all(self, names: Collection[str]) -> bool:
         """Return whether every one of these nodes reports devices."""
         return all(map(self._followed.catch_up().row_of.__contains__, names))
 
-    def of(self, shape: Shape) -> Ranking:
-        standing = self.standing(shape.ask)
-        ranking = self._rankings.get(shape)
-        if ranking is None:
-            ranking = self._rankings[shape] = Ranking(shape, standing, self.columns, self.scoring)
-            if len(self._rankings) > REMEMBERED_SHAPES:
-                self._rankings.popitem(last=False)
-        self._rankings.move_to_end(shape)
+    def best(self, shape: Shape, among: Collection[str] | None = None) -> str | None:
+        self.of(shape.ask)
+        scores = self._shapes.of(shape)
         self._asked += 1
         if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
             self.renew()
-        ranking.catch_up(self.scoring)
-        return ranking
+        scores.catch_up(self.scoring)
+        return scores.best(among)
 
-    def narrowed(self, room: NodeRoom, shape: Shape) -> NodeRoom:
+    def _new_scores(self, shape: Shape) -> ShapeScores:
+        return ShapeScores(shape, self._asks.of(shape.ask), self.columns, self.scoring)
+
+    def _forget_shapes(self, ask: Ask) -> None:
+        self._shapes.drop(lambda shape: shape.ask == ask)
+
+    def with_best_card(self, room: NodeRoom, shape: Shape) -> NodeRoom:
         """Return, for one share, the room with only the card that leaves most; else the same room."""
         wish = wish_of(shape.ask)
         if wish is None or wish.cards or len(room.cards) == 1:
@@ -259,20 +244,20 @@ class Rankings:
         slot = self._known_slot(columns, row[0], shape)
         if slot is None:
             found = fits(columns, row, wish)
-            if found.missing[0] != FITS or columns.odd[row[0]]:
+            if found.missing[0] != FITS or columns.needs_search[row[0]]:
                 return room
             given = choices(columns, row, found.cards, wish)
             after = left_after(columns, row, given, _column(shape.requests))
             scores = self.scoring.scores(columns.states(row), after, given.of)
             slot = int(_best_of_each(columns, row, given, scores)[1][0])
         planes = columns.cards[row[0], :FREE]
-        alike = (planes == planes[:, [slot]]).all(0).nonzero()[0].tolist()
-        card = min((room.cards[number] for number in alike), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
+        equal = (planes == planes[:, [slot]]).all(0).nonzero()[0].tolist()
+        card = min((room.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(room, cards=(card,))
 
     def _known_slot(self, columns: Columns, row: int, shape: Shape) -> int | None:
-        ranking = self._rankings.get(shape)
-        return ranking.slot(row, self.scoring) if ranking is not None and columns is self.columns else None
+        scores = self._shapes.get(shape)
+        return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
     def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
         """Return the row of that room. A room without some pod's claims differs from the one in the ledger."""
@@ -281,4 +266,4 @@ class Rankings:
         known = columns.rooms[row] if row >= 0 else None
         if known is not None and known.cards is room.cards and columns.has_load(row, room):
             return columns, np.array([row])
-        return columns.alone(room), np.zeros(1, np.int64)
+        return columns.of_room(room), np.zeros(1, np.int64)

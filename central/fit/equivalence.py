@@ -19,22 +19,22 @@ from central.fit.topology import lay_out
 from central.ledger.model import CardRoom, NodeRoom
 
 _State = tuple[str, int, bool, bool, int, int, bool, int, tuple[Labels, ...], tuple[tuple[str, int, bool], ...]]
-Likeness = Callable[[NodeRoom], int]
+Equivalence = Callable[[NodeRoom], int]
 
 
-def likeness_for(demand: Demand) -> Likeness:
+def equivalence_for(demand: Demand) -> Equivalence:
     """Return the equivalence function that leaves the fewest rooms to judge."""
     if not is_placed(demand):
-        return likeness
-    return likeness_of_devices if demand.vfs_peak else likeness_of_cards
+        return class_in_any_order
+    return class_by_devices if demand.vfs_peak else class_by_cards
 
 
-def _numbered(key: Callable[[NodeRoom], Hashable]) -> Likeness:
+def _numbered(key: Callable[[NodeRoom], Hashable]) -> Equivalence:
     """By the room itself, which is never changed: the last one of each node; and then by what it is like."""
     rooms: dict[str, tuple[NodeRoom, int]] = {}
     numbers = Numbers()
 
-    def likeness(room: NodeRoom) -> int:
+    def class_in_any_order(room: NodeRoom) -> int:
         known = rooms.get(room.name)
         if known is None or known[0] is not room:
             if len(rooms) >= REMEMBERED:
@@ -42,7 +42,7 @@ def _numbered(key: Callable[[NodeRoom], Hashable]) -> Likeness:
             known = rooms[room.name] = room, numbers.of(key(room))
         return known[1]
 
-    return likeness
+    return class_in_any_order
 
 
 def _in_any_order(room: NodeRoom) -> Hashable:
@@ -74,8 +74,8 @@ def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
 
 
 # Cards in any order are alike; so are VFs, of which only their number counts.
-likeness: Final = _numbered(_in_any_order)
+class_in_any_order: Final = _numbered(_in_any_order)
 # For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same.
-likeness_of_devices: Final = _numbered(partial(_in_place, vfs=True))
+class_by_devices: Final = _numbered(partial(_in_place, vfs=True))
 # The same for asks without VFs.
-likeness_of_cards: Final = _numbered(partial(_in_place, vfs=False))
+class_by_cards: Final = _numbered(partial(_in_place, vfs=False))

@@ -6,11 +6,11 @@ import pytest
 
 from central.ask.model import Ask, Policy, RdmaPolicy, Scope
 from central.fit.demand import read_demand
+from central.fit.equivalence import Equivalence, class_by_cards, class_by_devices, class_in_any_order, equivalence_for
 from central.fit.fit import fit
-from central.fit.likeness import Likeness, likeness, likeness_for, likeness_of_cards, likeness_of_devices
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import Score, score_placed
-from central.fit.standing import Standing, Standings
+from central.fit.searched import Searched, SearchedVerdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, eight_gpus, rdma, room, share, vf, whole
@@ -29,28 +29,28 @@ def judge(one: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
 @pytest.mark.parametrize(
     ("asked", "alike"),
     [
-        (ask(whole("c")), likeness),
-        (ask(share("c", 100)), likeness),
-        (ask(rdma("c", 4)), likeness),
-        (ask(whole("c"), rdma("d")), likeness),
-        (ask(whole("c", 2)), likeness_of_cards),
-        (ask(whole("c", vfs=1)), likeness_of_devices),
-        (ask(whole("c"), scope=Scope.NUMA), likeness_of_cards),
-        (ask(rdma("c"), rdma_policy=RdmaPolicy.PER_PF), likeness_of_devices),
+        (ask(whole("c")), class_in_any_order),
+        (ask(share("c", 100)), class_in_any_order),
+        (ask(rdma("c", 4)), class_in_any_order),
+        (ask(whole("c"), rdma("d")), class_in_any_order),
+        (ask(whole("c", 2)), class_by_cards),
+        (ask(whole("c", vfs=1)), class_by_devices),
+        (ask(whole("c"), scope=Scope.NUMA), class_by_cards),
+        (ask(rdma("c"), rdma_policy=RdmaPolicy.PER_PF), class_by_devices),
     ],
 )
-def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(asked: Ask, alike: Likeness) -> None:
-    assert likeness_for(read_demand(asked, Policy.BINPACK)) is alike
+def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(asked: Ask, alike: Equivalence) -> None:
+    assert equivalence_for(read_demand(asked, Policy.BINPACK)) is alike
 
 
 def test_the_same_number_of_cards_elsewhere() -> None:
-    assert likeness(free(0, 1)) == likeness(free(0, 2))
-    for alike in (likeness_of_cards, likeness_of_devices):
+    assert class_in_any_order(free(0, 1)) == class_in_any_order(free(0, 2))
+    for alike in (class_by_cards, class_by_devices):
         assert alike(free(0, 1)) != alike(free(0, 2))
         assert alike(free(0, 1)) == alike(free(0, 1, name="n2"))
-    assert likeness_of_cards(free(0, vfs=(0,))) == likeness_of_cards(free(0, vfs=(4,)))
-    assert likeness_of_devices(free(0, vfs=(0,))) != likeness_of_devices(free(0, vfs=(4,)))
-    assert likeness_of_devices(room(card(0), vfs=[vf(0)])) != likeness_of_devices(room(card(0, switch=None), vfs=[vf(0)]))
+    assert class_by_cards(free(0, vfs=(0,))) == class_by_cards(free(0, vfs=(4,)))
+    assert class_by_devices(free(0, vfs=(0,))) != class_by_devices(free(0, vfs=(4,)))
+    assert class_by_devices(room(card(0), vfs=[vf(0)])) != class_by_devices(room(card(0, switch=None), vfs=[vf(0)]))
 
 
 def test_alike_rooms_have_one_verdict_and_score() -> None:
@@ -59,27 +59,26 @@ def test_alike_rooms_have_one_verdict_and_score() -> None:
     for asked in asks:
         verdicts: dict[object, set[Score | Missing]] = {}
         for one in rooms:
-            verdicts.setdefault(likeness_for(read_demand(asked, Policy.BINPACK))(one), set()).add(judge(one, asked))
+            verdicts.setdefault(equivalence_for(read_demand(asked, Policy.BINPACK))(one), set()).add(judge(one, asked))
         assert all(len(found) == 1 for found in verdicts.values())
 
 
-def judged(standings: Standings, asked: Ask) -> Standing:
-    standing = standings.of(asked)
-    exhaust(standing.judging())
-    return standing
+def judged(searched: Searched, asked: Ask) -> SearchedVerdicts:
+    exhaust(searched.judging(asked))
+    return searched.of(asked)
 
 
-def test_a_standing_tells_apart_what_matters_to_its_ask() -> None:
+def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
     rooms = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
 
     def since(version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
         return ([(one.name, one) for one in rooms] if version < 1 else []), 1
 
-    standings = Standings(judge, since, alike=lambda asked: likeness_for(read_demand(asked, Policy.BINPACK)))
-    within = judged(standings, ask(whole("c", 2), scope=Scope.SWITCH))
+    searched = Searched(since, policy=Policy.BINPACK)
+    within = judged(searched, ask(whole("c", 2), scope=Scope.SWITCH))
     assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
-    assert judged(standings, ask(whole("c", 2))).best([one.name for one in rooms]) == "elsewhere"
-    assert judged(standings, ask(whole("c"))).best([one.name for one in rooms]) == "apart"
+    assert judged(searched, ask(whole("c", 2))).best([one.name for one in rooms]) == "elsewhere"
+    assert judged(searched, ask(whole("c"))).best([one.name for one in rooms]) == "apart"
 
 
 def test_the_nearest_devices_come_first_and_for_spread_last() -> None:

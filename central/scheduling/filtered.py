@@ -1,4 +1,4 @@
-"""The verdict about each node that kube-scheduler asked about, and the answer to filter that says it.
+"""The answer to filter, by the verdicts about the nodes that kube-scheduler asked about.
 
 Input: names, which nodes fit, and the reasons by which others do not. Output: a `Filtered`. It names thousands of nodes for
 every pod, so each name is looked up once, by functions that loop in C.
@@ -8,23 +8,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from types import MappingProxyType
 from typing import Final
 
 from central.ask.reasons import Coded, OfPod
 from central.fit.model import BY_SHOWN, MAY_FIT_LATER
 
+NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _CODES: Final[Mapping[str, Coded]] = {**BY_SHOWN, **{code.shown: code for code in OfPod}}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
-    """Reasons as they are shown. `otherwise` is that of those that do not fit and have none."""
-
-    names: Sequence[str]
-    fits: Collection[str] | None = None  # None: all do
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    otherwise: str = ""
-    fits_too: str = ""  # whatever its reason: room that is held for this pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +27,17 @@ class Filtered:
     never: dict[str, str] = field(default_factory=dict)
 
 
-def sort_nodes(verdicts: Verdicts) -> Filtered:
-    """Sort the nodes by whether the pod fits, might fit after an eviction, or cannot fit."""
-    names, fits = verdicts.names, verdicts.fits
-    if fits is None:
-        return Filtered(fitting=names)
+def sort_nodes(
+    names: Sequence[str],
+    *,
+    fits: Collection[str] = (),
+    reasons: Mapping[str, str] = NO_REASONS,
+    otherwise: str,
+    fits_too: str = "",
+) -> Filtered:
+    """Sort the nodes by whether the pod fits, might fit after an eviction, or cannot fit. Reasons are as they are shown;
+    `otherwise` is that of nodes that do not fit and have none. `fits_too`: a node that fits whatever its reason, because room
+    is held there for this pod."""
     fit = list(map(fits.__contains__, names))
     failing = fit.count(False)
     if not failing:
@@ -50,11 +47,11 @@ def sort_nodes(verdicts: Verdicts) -> Filtered:
     at = -1
     for _ in range(failing):  # mostly few
         at = fit.index(False, at + 1)
-        why = verdicts.reasons.get(names[at]) or verdicts.otherwise
+        why = reasons.get(names[at]) or otherwise
         (fails if why in MAY_FIT_LATER else never)[names[at]] = why
     fitting = list(compress(names, fit))
-    if verdicts.fits_too and (fails.pop(verdicts.fits_too, "") or never.pop(verdicts.fits_too, "")):
-        fitting = [*fitting, verdicts.fits_too]
+    if fits_too and (fails.pop(fits_too, "") or never.pop(fits_too, "")):
+        fitting = [*fitting, fits_too]
     return Filtered(fitting=fitting, fails=fails, never=never)
 
 

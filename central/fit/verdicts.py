@@ -1,0 +1,86 @@
+"""Which nodes fit an ask, which of them is the best, and with which devices: the one way to ask.
+
+Input: the ledger, the cluster's policy and limits, the pods to expect. Output: the cached verdicts of an ask, the best node for
+a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count those that
+need no search (scores.py, counted.py), is decided here, by the policy that applies to the ask.
+"""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from central.ask.model import Ask, Policy, Shape
+from central.fit.cached import CachedVerdicts
+from central.fit.columns import Columns, Followed, Loads, Rooms
+from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of
+from central.fit.fit import fit
+from central.fit.forecast import Forecast
+from central.fit.fragmentation import Fragmentation
+from central.fit.model import NoFit, Placement
+from central.fit.scores import Counted
+from central.fit.searched import Searched
+from central.ledger.model import NodeRoom
+from central.loop.steps import Steps
+from lading.vocabulary import PodUid
+
+
+class _Engine(Protocol):
+    def __contains__(self, ask: Ask) -> bool: ...
+
+    def of(self, ask: Ask) -> CachedVerdicts: ...
+
+    def judging(self, ask: Ask) -> Steps: ...
+
+    def best(self, shape: Shape, among: Collection[str]) -> str | None: ...
+
+    def with_best_card(self, room: NodeRoom, shape: Shape) -> NodeRoom: ...
+
+
+class Verdicts:
+    def __init__(
+        self, rooms: Rooms, loads: Loads, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, forecast: Forecast | None = None
+    ) -> None:
+        """Create the verdicts. `policy`: for asks that name none."""
+        self.policy = policy
+        self.limits = limits
+        self.forecast = forecast or Forecast()
+        followed = Followed(Columns(), rooms, loads)
+        self._counted = Counted(followed, lambda columns: Fragmentation(self.forecast.workload, columns), limits=limits)
+        self._searched = Searched(rooms, policy=policy, limits=limits)
+
+    def _engine(self, ask: Ask) -> _Engine:
+        return self._counted if policy_of(ask, self.policy) is Policy.FRAGMENTATION else self._searched
+
+    def __contains__(self, ask: Ask) -> bool:
+        """Return whether verdicts of the ask are cached."""
+        return ask in self._engine(ask)
+
+    def of(self, ask: Ask) -> CachedVerdicts:
+        """Return the cached verdicts, caught up with the ledger; nodes that are not judged yet are left open."""
+        return self._engine(ask).of(ask)
+
+    def catching_up(self) -> Steps:
+        """Read nodes that changed, one in each step."""
+        return self._counted.catching_up()
+
+    def judging(self, ask: Ask) -> Steps:
+        """Judge the nodes that are not judged for the ask as they are now, one in each step."""
+        return self._engine(ask).judging(ask)
+
+    def best(self, shape: Shape, among: Collection[str]) -> str | None:
+        """Return the best of these nodes by the policy, of those that were judged; None if none of them fits."""
+        return self._engine(shape.ask).best(shape, among)
+
+    def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
+        """Return the devices that the pod gets in that room, or what is missing. Its requests make no difference to whether it
+        fits, but to which card is the best."""
+        room = self._engine(shape.ask).with_best_card(room, shape)
+        return fit(room, shape.ask, policy=self.policy, limits=self.limits)
+
+    def reports_all(self, names: Collection[str]) -> bool:
+        """Return whether every one of these nodes reports devices."""
+        return self._counted.reports_all(names)
+
+    def learn(self, uid: PodUid, shape: Shape) -> None:
+        """Learn that such a pod came: the more often, the more of its kind the policy fragmentation expects."""
+        if self.forecast.arrived(uid, shape):
+            self._counted.renew()
