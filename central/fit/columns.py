@@ -30,7 +30,6 @@ PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card h
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
 _PLANES: Final = 8
 _NEVER: Final = -2  # before everything
-_DROPPED: Final = 1024  # removed nodes, kept for readers that look now and then
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
 Rooms = Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]  # that changed after a version, and the version now
@@ -74,8 +73,6 @@ class Columns:
         self.devices_changed: Ints = np.zeros(0, np.int64)  # at which tick
         self.changed: Ints = np.zeros(0, np.int64)  # the same, cpu and memory too
         self.tick = 0
-        self._dropped: list[tuple[int, str, int]] = []  # when, who, and its row
-        self._dropped_before = -1  # the last tick of those that are forgotten
         self._empty: list[int] = []
         self._kind_of: dict[Kind, int] = {Kind(): 0}
         self._numbers = Numbers() if numbers is None else numbers
@@ -119,10 +116,6 @@ class Columns:
         self._empty.append(row)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
-        self._dropped.append((self.tick, name, row))
-        if len(self._dropped) > 2 * _DROPPED:
-            self._dropped_before = self._dropped[_DROPPED - 1][0]
-            del self._dropped[:_DROPPED]
 
     def of_room(self, room: NodeRoom) -> "Columns":
         """Return columns of one node, which may differ from the one in the ledger, in the same terms."""
@@ -154,12 +147,6 @@ class Columns:
     def has_load(self, row: int, room: NodeRoom) -> bool:
         """Return whether the room has the cpu and memory of this row."""
         return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (*self.left[:, row].tolist(),)
-
-    def dropped_since(self, tick: int) -> list[tuple[str, int]] | None:
-        """Return the removed names, and the rows that they had; None: too many to remember."""
-        if tick < self._dropped_before:
-            return None
-        return [(name, row) for dropped, name, row in self._dropped if dropped > tick]
 
     def states(self, rows: Ints) -> States:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])

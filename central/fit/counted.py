@@ -42,6 +42,7 @@ class CountedVerdicts(CachedVerdicts):
         self._in_partitions = demand.partition is PartitionPolicy.HONOR
         self._columns = columns
         self._seen = -1
+        self._names: list[str] = []  # by row
         self._missing: Ints = np.zeros(0, np.int64)  # by row: FITS or why not
         self._cards = np.zeros((0, 0), np.bool_)  # by row: which would do, where that was counted
         self._left: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the search said it
@@ -55,8 +56,8 @@ class CountedVerdicts(CachedVerdicts):
         if self._seen == columns.tick:
             return
         self._make_room()
-        self._forget_dropped()
         rows = columns.changed_since(self._seen, devices_only=True)
+        self._rename(rows.tolist())
         if len(rows) > FEW or self.wish is None:
             self._look_at(rows)
         elif new := self._recall(rows.tolist()):
@@ -80,28 +81,24 @@ class CountedVerdicts(CachedVerdicts):
     def _remember(self, rows: Sequence[int]) -> None:
         if len(self._counted) >= VERDICTS:
             self._counted.clear()
+        needs_search = self._needs_search
         for row in rows:
-            if not self._needs_search(row):
+            if not needs_search[row]:
                 self._counted[self._columns.classes[row]] = int(self._missing[row]), self._cards[row].copy()
 
     def searched(self, row: int) -> Hashable:
         """Return what the search said of this row, beyond what the columns hold; None where it was counted."""
-        if self.wish is not None and not self._needs_search(row):
+        if not self._needs_search[row]:
             return None
         return int(self._missing[row]), int(self._distances[row]), self._left[row].tobytes()
 
     def _look_at(self, rows: Ints) -> None:
-        if self.wish is None:
-            self._search_rows(rows)
+        searched = self._needs_search[rows]
+        self._search_rows(rows[searched])
+        rows = rows[~searched]
+        if self.wish is None or not len(rows):
             return
-        found = fits(self._columns, rows, self.wish)
-        self._cards[rows] = found.cards
-        searched = self._searched_rows(rows)
-        if searched.any():
-            self._search_rows(rows[searched])
-            rows, missing = rows[~searched], found.missing[~searched]
-        else:
-            missing = found.missing
+        missing, self._cards[rows] = fits(self._columns, rows, self.wish)
         names = self._columns.names
         for row in () if self.complete else rows.tolist():
             self._close(names[row])
@@ -117,9 +114,9 @@ class CountedVerdicts(CachedVerdicts):
     def choices(self, rows: Ints) -> Choices:
         """Of rows that fit."""
         columns = self._columns
-        if self.wish is None:
+        searched = self._needs_search[rows]
+        if self.wish is None or searched.all():
             return Choices(np.arange(len(rows)), self._left[rows])
-        searched = self._searched_rows(rows)
         if not searched.any():
             return choices(columns, rows, self._cards[rows], self.wish)
         plain, others = np.flatnonzero(~searched), np.flatnonzero(searched)
@@ -137,26 +134,22 @@ class CountedVerdicts(CachedVerdicts):
         distances: Ints = self._distances[rows]
         return distances
 
-    def _searched_rows(self, rows: Ints) -> Bools:
-        """Return which of these rows counting cannot judge for this ask."""
-        searched: Bools = self._columns.needs_search[rows]
-        return searched | self._columns.partitioned[rows] if self._in_partitions else searched
-
-    def _needs_search(self, row: int) -> bool:
+    @property
+    def _needs_search(self) -> Bools:
+        """Return by row whether counting cannot judge it for this ask."""
         columns = self._columns
-        return bool(columns.needs_search[row]) or (self._in_partitions and bool(columns.partitioned[row]))
+        if self.wish is None:
+            return np.ones(len(columns.needs_search), np.bool_)
+        return columns.needs_search | columns.partitioned if self._in_partitions else columns.needs_search
 
-    def _forget_dropped(self) -> None:
-        dropped = self._columns.dropped_since(self._seen)
-        if dropped is None:
-            for names in (self.fits, self.reasons, self._open, self._hard):
-                names.clear()
-            self._missing[:] = _UNSEEN
-            self._seen = -1
-            return
-        for name, row in dropped:
-            self._drop(name)
-            self._missing[row] = _UNSEEN
+    def _rename(self, rows: Sequence[int]) -> None:
+        """Forget the nodes whose rows are empty now, or have another node."""
+        for row in rows:
+            name = self._columns.names[row]
+            if name != self._names[row]:
+                if self._names[row]:
+                    self._drop(self._names[row])
+                self._names[row], self._missing[row] = name, _UNSEEN
 
     def _make_room(self) -> None:
         had, size, slots = len(self._missing), len(self._columns.changed), self._columns.slots
@@ -164,6 +157,7 @@ class CountedVerdicts(CachedVerdicts):
             return
         missing, cards, left, distances = self._missing, self._cards, self._left, self._distances
         self._counted.clear()
+        self._names += [""] * (size - had)
         self._missing = np.full(size, _UNSEEN)
         self._cards = np.zeros((size, slots), np.bool_)
         self._left = np.zeros((size, slots), np.int64)

@@ -63,22 +63,11 @@ def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
     columns.drop("n1")
     columns.drop("n1")
     columns.put(sized(room(card(0), name="n9"), cpu_milli=1))
-    assert columns.dropped_since(tick) == [("n1", 1)]
     assert columns.row_of == {"n0": 0, "n9": 1, "n2": 2}
     assert columns.states(np.array([1])).left[0].tolist() == [1]
     assert columns.cards[1, FREE].tolist() == [1000, 0]
     assert columns.changed_since(tick).tolist() == [1]
     assert columns.changed_since(columns.tick).tolist() == []
-
-
-def test_who_did_not_look_for_very_long_has_to_begin_anew() -> None:
-    columns = Columns()
-    for number in range(5000):
-        columns.put(room(name=f"n{number}"))
-        columns.drop(f"n{number}")
-    assert columns.dropped_since(0) is None
-    recent = columns.dropped_since(columns.tick - 2)
-    assert recent == [("n4999", 0)]
 
 
 def test_larger_nodes_and_more_of_them() -> None:
