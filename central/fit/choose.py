@@ -131,7 +131,7 @@ MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
 class Bound(NamedTuple):
     """A container that does not fit because its devices are bound to a place."""
 
-    demand: Demand  # for it alone
+    demand: Demand  # of this container only
     bonds: Sequence[Bond]  # the fewest without which it would fit
 
 
@@ -139,18 +139,18 @@ def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) ->
     """Return the first container that fits by counting, but not in the place to which it is bound; None if each container fits
     by itself."""
     for wanted in demand.wanted if demand.bound else ():
-        alone = replace(demand, wanted=(wanted,))
-        if not _may_fit(room, alone, policy, steps):
-            return Bound(alone, _in_the_way(room, alone, policy, steps))
+        of_one = replace(demand, wanted=(wanted,))
+        if not _may_fit(room, of_one, policy, steps):
+            return Bound(of_one, _in_the_way(room, of_one, policy, steps))
     return None
 
 
-def _in_the_way(room: NodeRoom, alone: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
+def _in_the_way(room: NodeRoom, of_one: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
     """Return the fewest bonds without which the container would fit; all of them if it takes all, or more."""
-    bonds = bonds_of(alone)
+    bonds = bonds_of(of_one)
     for count in range(1, len(bonds)):
         for some in combinations(bonds, count):
-            if _may_fit(room, _loosened(alone, some), policy, steps):
+            if _may_fit(room, _loosened(of_one, some), policy, steps):
                 return some
     return bonds
 

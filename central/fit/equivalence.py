@@ -1,11 +1,11 @@
 """Find equivalent rooms: what a verdict and a score depend on, and nothing that only tells one device from another.
 
-In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one holds for all that are
-alike: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
+In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one room holds for its whole
+class: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
 
-Input: a room. Output: a number; equal numbers, equal verdicts and scores for every ask of the kind that it is for. Most asks
-do not care where on the node a card is; for the others rooms that are alike are fewer. A room is mostly looked at for several
-asks, so its number is remembered. Rooms that are alike have two numbers where the first one was forgotten.
+Input: a room. Output: the number of its equivalence class; the verdicts and scores of one class are equal for every ask of the
+kind that it is for. Most asks do not care where on the node a card is; for the others the classes are smaller. A room is mostly
+looked at for several asks, so its number is remembered. A class has two numbers where the first one was forgotten.
 """
 
 from collections.abc import Callable, Hashable
@@ -30,11 +30,11 @@ def equivalence_for(demand: Demand) -> Equivalence:
 
 
 def _numbered(key: Callable[[NodeRoom], Hashable]) -> Equivalence:
-    """By the room itself, which is never changed: the last one of each node; and then by what it is like."""
+    """Return a function that knows the last room of each node, which never changes, and other rooms by their key."""
     rooms: dict[str, tuple[NodeRoom, int]] = {}
     numbers = Numbers()
 
-    def class_in_any_order(room: NodeRoom) -> int:
+    def number_of(room: NodeRoom) -> int:
         known = rooms.get(room.name)
         if known is None or known[0] is not room:
             if len(rooms) >= REMEMBERED:
@@ -42,7 +42,7 @@ def _numbered(key: Callable[[NodeRoom], Hashable]) -> Equivalence:
             known = rooms[room.name] = room, numbers.of(key(room))
         return known[1]
 
-    return class_in_any_order
+    return number_of
 
 
 def _in_any_order(room: NodeRoom) -> Hashable:
@@ -73,7 +73,7 @@ def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
     return tuple(sorted((mig.profile, mig.memory_mib, mig.uuid in card.free_mig) for mig in card.gpu.mig))
 
 
-# Cards in any order are alike; so are VFs, of which only their number counts.
+# The order of cards makes no difference; of VFs only their number counts.
 class_in_any_order: Final = _numbered(_in_any_order)
 # For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same.
 class_by_devices: Final = _numbered(partial(_in_place, vfs=True))

@@ -75,7 +75,7 @@ class Forecast:
             return False
         self._look_at = self.learned + min(self.learned, LOOK_PODS)
         now = self._now()
-        if _apart(self.workload, now) < APART:
+        if _difference(self.workload, now) < APART:
             return False
         self.workload = now
         return True
@@ -98,7 +98,7 @@ class Forecast:
         return workload_of(weights)
 
 
-def _apart(one: Workload, other: Workload) -> float:
+def _difference(one: Workload, other: Workload) -> float:
     """Return the part of the pods whose kinds differ between the two workloads (total variation distance)."""
     had, has = dict(one.kinds), dict(other.kinds)
     return sum(abs(had.get(kind, 0) - has.get(kind, 0)) for kind in had.keys() | has.keys()) / (2 * MASS)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from central.fit.columns import Columns, Ints, States, joined
-from central.fit.reserve import Factors, apart, weigh_groups
+from central.fit.reserve import Factors, differ, weigh_groups
 from central.fit.workload import MASS, Workload
 from central.fit.worth import Tables, Weights
 
@@ -73,7 +73,7 @@ class Fragmentation:
         return tables.worth(states)
 
     def is_current(self) -> bool:
-        return self._tables is None or not apart(self._weigh(), self._factors)
+        return self._tables is None or not differ(self._weigh(), self._factors)
 
     def _make_tables(self, most_cards: int) -> Tables:
         kinds = self._columns.kinds

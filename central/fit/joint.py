@@ -164,9 +164,9 @@ class _Search:
         kinds = _Level([-1] * self._topology.cards, _alike(self._topology, self._cards, self._state))
         for cards in self._sets(kinds, self._cards, 0, self._query.cards):
             self._best = None
-            apart = wanted is not None and cards not in self._topology.partitions
-            if not (apart and self._honor):
-                self._judge(cards, *self._linked(cards), (*self._quota(cards), int(apart)))
+            no_partition = wanted is not None and cards not in self._topology.partitions
+            if not (no_partition and self._honor):
+                self._judge(cards, *self._linked(cards), (*self._quota(cards), int(no_partition)))
             yield self._best
 
     # ---- what the pod has at another time

@@ -73,7 +73,7 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def narrowed(topology: Topology, query: Query, state: State) -> State:
+def best_instances(topology: Topology, query: Query, state: State) -> State:
     """`state` with no more instances than are wanted in each site that they may be within: the best to be taken there, where
     that leaves room for what follows."""
     picked = 0
@@ -112,7 +112,7 @@ def _picked(topology: Topology, query: Query, state: State, cards: int, ports: S
     left = {port: free[port] for port in ports if free[port]}
     numbers, picked = bits(cards), 0
     while numbers and picked.bit_count() < query.cards:
-        near = {number: min(((topology.apart[number][port], port) for port in left), default=(0, -1)) for number in numbers}
+        near = {number: min(((topology.distances[number][port], port) for port in left), default=(0, -1)) for number in numbers}
         one = min(numbers, key=lambda n: (not state.again >> n & 1, near[n][0], state.ranks[n], n))
         numbers.remove(one)
         picked |= 1 << one

@@ -53,6 +53,6 @@ def weigh_groups(workload: Workload, free_milli: int, places: Places) -> Factors
     return factors
 
 
-def apart(some: Factors, others: Factors) -> bool:
+def differ(some: Factors, others: Factors) -> bool:
     """Of one workload."""
     return any(not 1 / APART <= some[group] / others[group] <= APART for group in some)

@@ -61,10 +61,10 @@ def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit:
     ended = None
     for card in sorted(room.cards, key=lambda card: _order(card, policy)):
         if card.gpu.uuid in opened and card.free_mib:
-            alone = fit(_only(room, {card.gpu.uuid}))
-            if isinstance(alone, Placement):
-                return alone
-            ended = alone if alone.missing.undecided else ended
+            on_card = fit(_only(room, {card.gpu.uuid}))
+            if isinstance(on_card, Placement):
+                return on_card
+            ended = on_card if on_card.missing.undecided else ended
     return ended or _KEPT_OFF
 
 

@@ -48,9 +48,9 @@ def _groups_of(place: Place) -> tuple[Hashable, ...]:
     return path[:-1] if len(path) > 2 else port, port, path[0] if path else None, place.numa, place.socket
 
 
-def link_level(nvlinks: int, apart: Distance | int) -> int:
+def link_level(nvlinks: int, distance: Distance | int) -> int:
     """0 are the most NVLinks, MOST_NVLINKS - 1 is one of them, and what follows is PCIe by distance."""
-    return MOST_NVLINKS - min(nvlinks, MOST_NVLINKS) if nvlinks else MOST_NVLINKS + apart
+    return MOST_NVLINKS - min(nvlinks, MOST_NVLINKS) if nvlinks else MOST_NVLINKS + distance
 
 
 def link(one: Gpu, other: Gpu) -> int:
@@ -106,10 +106,10 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """Of one kind of node. Compared by identity: there is one for all nodes that are alike (`lay_out`)."""
+    """Of one kind of node. Compared by identity: there is one for all nodes that are built alike (`lay_out`)."""
 
     links: tuple[tuple[int, ...], ...]  # card by card; on the diagonal 0
-    apart: tuple[tuple[int, ...], ...]  # Distance, card by PF
+    distances: tuple[tuple[int, ...], ...]  # Distance, card by PF
     port_of: tuple[int, ...]  # the PF of each VF
     root: Site
     groups: tuple[tuple[Site, ...], ...]  # by Distance
@@ -225,7 +225,7 @@ def _of_kind(
 ) -> Topology:
     ports = len(levels[0]) - cards
 
-    def apart(one: int, other: int) -> int:
+    def distance(one: int, other: int) -> int:
         return next(level for level in Distance if levels[level][one] == levels[level][other])
 
     sites: list[Site] = []
@@ -234,10 +234,10 @@ def _of_kind(
     on_switches = (site.cards for site in groups[Distance.SWITCHES])
     return Topology(
         links=tuple(
-            tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, apart(a, b)) for b in range(cards))
+            tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, distance(a, b)) for b in range(cards))
             for a in range(cards)
         ),
-        apart=tuple(tuple(apart(card, cards + port) for port in range(ports)) for card in range(cards)),
+        distances=tuple(tuple(distance(card, cards + port) for port in range(ports)) for card in range(cards)),
         port_of=port_of,
         root=root,
         groups=groups,

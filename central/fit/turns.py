@@ -18,7 +18,7 @@ from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit.cards import Card, CardState
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import Found, Query, State, alternatives, find, sites_of
-from central.fit.mig import instance_ranks, narrowed, splits, with_vfs
+from central.fit.mig import best_instances, instance_ranks, splits, with_vfs
 from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
 from central.fit.topology import Topology, bits, link
@@ -201,7 +201,7 @@ class _Search:
             return _by_policy(wanted, cards)
         query, state = self._query(wanted), self._state(wanted, having)
         if self._is_of_instances(wanted):
-            state = narrowed(self._devices.topology, query, state)
+            state = best_instances(self._devices.topology, query, state)
         answer = find(self._devices.topology, query, state)
         if answer.ended:
             raise SearchEndedError(Missing.SETS_ENDED)

@@ -121,13 +121,13 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
         return Choices(np.arange(len(rows)), columns.cards[rows, FREE])
     if wish.cards:
         free = columns.cards[rows, FREE]
-        free[cards & (cards.cumsum(1) <= wish.cards)] = 0  # all whole cards are alike
+        free[cards & (cards.cumsum(1) <= wish.cards)] = 0  # which of the whole cards makes no difference
         return Choices(np.arange(len(rows)), free)
     planes = columns.cards[rows]
     bare = cards & (planes[:, BARE] > 0)
-    alike = bare[:, 1:] & bare[:, :-1] & (planes[:, SIZE, 1:] == planes[:, SIZE, :-1])
+    equal = bare[:, 1:] & bare[:, :-1] & (planes[:, SIZE, 1:] == planes[:, SIZE, :-1])
     different = cards.copy()
-    different[:, 1:] &= ~alike
+    different[:, 1:] &= ~equal
     of, slot = different.nonzero()
     chosen = planes[of, :, slot].T
     size = chosen[SIZE]

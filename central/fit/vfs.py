@@ -289,7 +289,7 @@ def in_pairs(topology: Topology, cards: Sequence[int], vfs: Sequence[int]) -> Se
     most = -(-len(vfs) // max(1, len(cards)))
     for level in Distance:
         for rank, card in enumerate(cards):
-            near = [vf for vf in left if topology.apart[card][topology.port_of[vf]] <= level]
+            near = [vf for vf in left if topology.distances[card][topology.port_of[vf]] <= level]
             taken = near[: most - len(of_card[rank])]
             of_card[rank] += taken
             left = [vf for vf in left if vf not in taken]

@@ -96,8 +96,8 @@ def _explain_bonds(room: NodeRoom, demand: Demand, missing: Missing, policy: Pol
     done if there is more than one bond."""
     bound = find_bound(room, demand, policy, steps=limits.search_steps) if len(bonds_of(demand)) > 1 else None
     bonds = bound.bonds if bound else [next(bond for bond, named in MISSING_OF.items() if missing in named)]
-    alone = bound.demand if bound else demand
-    return "; and ".join(_explain_bond(room, alone, bond, now=missing in _NOW) for bond in bonds)
+    of_one = bound.demand if bound else demand
+    return "; and ".join(_explain_bond(room, of_one, bond, now=missing in _NOW) for bond in bonds)
 
 
 def _explain_bond(room: NodeRoom, demand: Demand, bond: Bond, *, now: bool) -> str:

@@ -1,4 +1,4 @@
-"""Which rooms are judged once: those that are alike for the asks that they are alike for."""
+"""Which rooms are judged once: those of one equivalence class."""
 
 from itertools import combinations
 
@@ -27,7 +27,7 @@ def judge(one: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
 
 
 @pytest.mark.parametrize(
-    ("asked", "alike"),
+    ("asked", "class_of"),
     [
         (ask(whole("c")), class_in_any_order),
         (ask(share("c", 100)), class_in_any_order),
@@ -39,15 +39,15 @@ def judge(one: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
         (ask(rdma("c"), rdma_policy=RdmaPolicy.PER_PF), class_by_devices),
     ],
 )
-def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(asked: Ask, alike: Equivalence) -> None:
-    assert equivalence_for(read_demand(asked, Policy.BINPACK)) is alike
+def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(asked: Ask, class_of: Equivalence) -> None:
+    assert equivalence_for(read_demand(asked, Policy.BINPACK)) is class_of
 
 
 def test_the_same_number_of_cards_elsewhere() -> None:
     assert class_in_any_order(free(0, 1)) == class_in_any_order(free(0, 2))
-    for alike in (class_by_cards, class_by_devices):
-        assert alike(free(0, 1)) != alike(free(0, 2))
-        assert alike(free(0, 1)) == alike(free(0, 1, name="n2"))
+    for class_of in (class_by_cards, class_by_devices):
+        assert class_of(free(0, 1)) != class_of(free(0, 2))
+        assert class_of(free(0, 1)) == class_of(free(0, 1, name="n2"))
     assert class_by_cards(free(0, vfs=(0,))) == class_by_cards(free(0, vfs=(4,)))
     assert class_by_devices(free(0, vfs=(0,))) != class_by_devices(free(0, vfs=(4,)))
     assert class_by_devices(room(card(0), vfs=[vf(0)])) != class_by_devices(room(card(0, switch=None), vfs=[vf(0)]))

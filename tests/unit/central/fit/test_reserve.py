@@ -2,7 +2,7 @@
 
 import pytest
 
-from central.fit.reserve import LEAST, MOST, Group, apart, weigh_groups
+from central.fit.reserve import LEAST, MOST, Group, differ, weigh_groups
 from central.fit.workload import PodKind, Workload, workload_of
 
 EIGHT, FEW = Group(8), Group(8, ("A",))
@@ -39,6 +39,6 @@ def test_without_pods_that_ask_for_several_there_is_nothing_to_weigh() -> None:
 
 
 def test_apart_is_more_than_twice_or_less_than_half_of_it() -> None:
-    assert not apart({EIGHT: 1.0, FEW: 0.5}, {EIGHT: 1.9, FEW: 0.3})
-    assert apart({EIGHT: 1.0, FEW: 0.5}, {EIGHT: 1.0, FEW: 1.1})
-    assert apart({EIGHT: 1.0, FEW: 1.1}, {EIGHT: 1.0, FEW: 0.5})
+    assert not differ({EIGHT: 1.0, FEW: 0.5}, {EIGHT: 1.9, FEW: 0.3})
+    assert differ({EIGHT: 1.0, FEW: 0.5}, {EIGHT: 1.0, FEW: 1.1})
+    assert differ({EIGHT: 1.0, FEW: 1.1}, {EIGHT: 1.0, FEW: 0.5})

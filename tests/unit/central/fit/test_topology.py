@@ -79,7 +79,7 @@ def test_devices_are_numbers_in_the_order_of_their_addresses() -> None:
     layout = lay_out(where, vfs=True)
     assert (layout.cards, layout.vfs) == ((1, 0), (2, 1, 0))
     assert layout.topology.port_of == (0, 0, 1)
-    assert layout.topology.apart == ((Distance.SWITCH, Distance.BRIDGE), (Distance.BRIDGE, Distance.SWITCH))
+    assert layout.topology.distances == ((Distance.SWITCH, Distance.BRIDGE), (Distance.BRIDGE, Distance.SWITCH))
 
 
 def test_groups_of_each_distance_are_a_hierarchy() -> None:
