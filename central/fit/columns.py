@@ -290,28 +290,20 @@ class Followed:
         return self.columns
 
 
-def milli_left(size_mib: int, free_mib: int, free_core: int, *, bare: bool) -> int:
-    """Return the milli left of one card that may be given."""
-    if size_mib <= 0:
-        return 0
-    left = min(free_mib * FULL // size_mib, free_core * 10, FULL)
-    return left if bare else min(left, FULL - 1)
-
-
 def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:
     return (cpu_milli, memory_mib) if known else (PLENTY, PLENTY)
 
 
 def left_of(card: CardRoom, part: Part | None = None) -> int:
     """Return the milli left of a card once `part` is taken too."""
-    if not card.usable or card.gpu.mig_enabled:
-        return 0
     size = card.gpu.usable_mib
-    if part is None:
-        return milli_left(size, card.free_mib, card.free_core, bare=card.pods == 0)
-    if part.whole:
+    if not card.usable or card.gpu.mig_enabled or size <= 0 or (part is not None and part.whole):
         return 0
-    return milli_left(size, card.free_mib - part.memory_mib, card.free_core - part.core_percent, bare=False)
+    if part is None:
+        bare, mib, core = card.pods == 0, card.free_mib, card.free_core
+    else:
+        bare, mib, core = False, card.free_mib - part.memory_mib, card.free_core - part.core_percent
+    return min(mib * FULL // size, core * 10, FULL if bare else FULL - 1)
 
 
 def milli_asked(size_mib: int, memory_mib: int | None, core_percent: int | None) -> int:

@@ -32,7 +32,7 @@ from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
-from central.loop.steps import Steps, exhaust, go_on
+from central.loop.steps import Steps, go_on
 from central.scheduling.filtered import Filtered, main_reason, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
@@ -230,15 +230,9 @@ class Scheduler:
             self.ledger.predict_load(PodLoad(uid, winner, shape.requests), self._clock() + PREDICTION_S)
         return winner
 
-    def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> list[str]:
-        """Return the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for cpu or
-        memory."""
-        suffice: list[str] = []
-        exhaust(self.preempting(pod, victims, suffice))
-        return suffice
-
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
-        """Plan as `preempt` does, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
+        """Add to `suffice` the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for
+        cpu or memory, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
         ask = parse_ask(pod)
         if not isinstance(ask, Ask):
             suffice.extend(victims)

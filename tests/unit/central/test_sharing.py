@@ -281,7 +281,7 @@ def test_preemption_makes_room_on_the_groups_card_only() -> None:
     assert (found.node, [victim.name for victim in found.victims]) == ("n1", ["low1"])
     assert made.plan(pod, ["n2"]) is None
     gone = {name: [uid_of(low)] for name, low in (("n1", "low1"), ("n2", "low2"))}
-    assert made.scheduler.preempt(decoded(made.pods["b"]), gone) == ["n1"]
+    assert made.preempt(decoded(made.pods["b"]), gone) == ["n1"]
 
 
 def test_a_kept_off_pod_of_higher_priority_has_the_sharer_evicted() -> None:

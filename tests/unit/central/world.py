@@ -15,6 +15,7 @@ from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
+from central.loop.steps import exhaust
 from central.scheduling.filtered import Filtered
 from central.scheduling.preempt import Plan, Protection, plans
 from central.scheduling.scheduler import Reservation, Scheduler
@@ -101,6 +102,11 @@ class World:
 
     def filter(self, name: str, *names: str) -> Filtered:
         return self.scheduler.filter(decoded(self.pods[name]), list(names or self.ledger.nodes()))
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> list[str]:
+        suffice: list[str] = []
+        exhaust(self.scheduler.preempting(pod, victims, suffice))
+        return suffice
 
     def pending_pod(self, name: str) -> Pending:
         found = self.pending.get(uid_of(name))

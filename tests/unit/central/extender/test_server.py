@@ -54,7 +54,7 @@ class Verbs:
         pass
 
     async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
-        return self.world.scheduler.preempt(pod, victims)
+        return self.world.preempt(pod, victims)
 
     async def bind(self, uid: PodUid, node: str) -> str:
         self.bound = uid, node

@@ -208,14 +208,14 @@ def test_preempt_keeps_nodes_where_the_devices_suffice_then() -> None:
     made.show("plain", {"cpu": "1"}, node="n3")
     high = made.show("high", priority=9)
     asked = {"n1": victims("a"), "n2": victims("other"), "n3": victims("plain"), "n9": victims("x")}
-    assert made.scheduler.preempt(high, asked) == ["n1", "n3"]
+    assert made.preempt(high, asked) == ["n1", "n3"]
 
 
 def test_preempt_wants_a_victim_and_minds_nobody_without_devices() -> None:
     made = world()
-    assert made.scheduler.preempt(made.show("high", priority=9), {"n1": victims()}) == []
+    assert made.preempt(made.show("high", priority=9), {"n1": victims()}) == []
     plain = made.show("plain", {"cpu": "1"}, priority=9)
-    assert made.scheduler.preempt(plain, {"n1": victims("a")}) == ["n1"]
+    assert made.preempt(plain, {"n1": victims("a")}) == ["n1"]
 
 
 # both ends of a bind
