@@ -4,22 +4,22 @@ kube-scheduler asks about every node for every pod, and between two pods of one 
 verdicts are kept for each distinct Ask, and only nodes that changed are judged again; rooms of one equivalence class
 (equivalence.py) are judged once.
 
-Input: an Ask, rooms that changed. Output: names by verdict. What a verdict says beyond that, and which nodes need a search, is
-for the subclasses to say: searched.py and counted.py.
+Input: an Ask, rooms that changed. Output: names by verdict, and the best node. What a verdict says beyond that, and which nodes
+need a search, is for the subclasses to say: searched.py and counted.py.
 """
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from central.ask.model import Requests
 from central.fit.equivalence import Equivalence
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 from central.loop.steps import Steps
 
 VERDICTS: Final = 4096  # of one ask; some hundred in a cluster of few kinds of nodes
-REMEMBERED: Final = 256  # asks; a cluster has some dozen templates at a time, and each costs about 100 bytes a node
 
 Score = tuple[int, ...]  # higher is better (score.py)
 K = TypeVar("K")
@@ -60,6 +60,15 @@ class CachedVerdicts(ABC):
             name, room = next(iter((self._open or self._hard).items()))
             self._judge(name, room, brief=bool(self._open))
             yield
+
+    @abstractmethod
+    def catch_up(self) -> None:
+        """Read what changed; nodes that need a search are left open."""
+
+    @abstractmethod
+    def best(self, requests: Requests, among: Collection[str]) -> str | None:
+        """Return the best of these nodes for a pod with these requests beside its devices, the first by name if several are
+        equal; None if none of them fits."""
 
     def settle(self, name: str) -> None:
         """Judge this node now, if it is open."""
@@ -113,10 +122,8 @@ class CachedVerdicts(ABC):
 class Recent(Generic[K, V]):
     """The values of the last keys that were asked for."""
 
-    def __init__(self, most: int, make: Callable[[K], V], forgotten: Callable[[K], object] = lambda key: None) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._make = make
-        self._forgotten = forgotten
         self._known: OrderedDict[K, V] = OrderedDict()
 
     def __contains__(self, key: K) -> bool:
@@ -126,15 +133,11 @@ class Recent(Generic[K, V]):
         """Return the value, if it is remembered."""
         return self._known.get(key)
 
-    def of(self, key: K) -> V:
+    def of(self, key: K, make: Callable[[], V]) -> V:
         value = self._known.get(key)
         if value is None:
-            value = self._known[key] = self._make(key)
+            value = self._known[key] = make()
             if len(self._known) > self._most:
-                self._forgotten(self._known.popitem(last=False)[0])
+                self._known.popitem(last=False)
         self._known.move_to_end(key)
         return value
-
-    def drop(self, gone: Callable[[K], bool]) -> None:
-        for key in [key for key in self._known if gone(key)]:
-            del self._known[key]

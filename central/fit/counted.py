@@ -13,7 +13,7 @@ import numpy as np
 from central.ask.model import Ask, PartitionPolicy, Policy
 from central.fit.cached import VERDICTS, CachedVerdicts, Found
 from central.fit.columns import Bools, Columns, Ints, left_of
-from central.fit.demand import DEFAULT_LIMITS, Limits, read_demand
+from central.fit.demand import Limits, read_demand
 from central.fit.equivalence import equivalence_for
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
@@ -27,10 +27,10 @@ _UNSEEN: Final = -1
 
 
 class CountedVerdicts(CachedVerdicts):
-    """The verdicts for one ask, under the policy fragmentation. The scores of nodes depend on a pod's other requests too
-    (scores.py), so that `fits` has none."""
+    """The verdicts for one ask, under the policy fragmentation. `fits` has no scores: they depend on a pod's other requests too
+    (scores.py)."""
 
-    def __init__(self, ask: Ask, columns: Columns, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, ask: Ask, columns: Columns, limits: Limits) -> None:
         demand = read_demand(ask, Policy.FRAGMENTATION, limits)
 
         def search(room: NodeRoom, brief: bool) -> Found | Missing:

@@ -1,8 +1,8 @@
 """Which nodes fit an ask, and which of them is the best for a pod's shape, under the policy fragmentation: by columns.
 
-Input: what changed in the ledger (columns.Followed), a Scoring. Output: for an Ask which nodes fit (counted.py), for a Shape
-the node with the highest score, and on a node the card that has it (`Counted`). What did not change since a shape was last
-asked about keeps its score; what changed is scored in one step, for all nodes together.
+Input: what changed in the ledger (columns.Followed), a Scoring. Output: for an Ask which nodes fit (counted.py), with a pod's
+requests the node with the highest score, and on a node the card that has it. What did not change since such a pod was asked
+about keeps its score; what changed is scored in one step, for all nodes together.
 
 Of an ask that is not simple a node where the devices of one container would be closer comes first, whatever it leaves behind.
 That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may know better: such a node comes after
@@ -16,14 +16,13 @@ from typing import Final
 import numpy as np
 
 from central.ask.model import Ask, Requests, Shape
-from central.fit.cached import REMEMBERED, VERDICTS, Recent
+from central.fit.cached import VERDICTS, CachedVerdicts, Recent
 from central.fit.columns import FREE, FULL, Columns, Followed, Ints, first_of, rows_of
 from central.fit.counted import FEW, NO_SLOT, CountedVerdicts
-from central.fit.demand import DEFAULT_LIMITS, Limits
+from central.fit.demand import Limits
 from central.fit.fragmentation import Scoring
 from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.ledger.model import NodeRoom
-from central.loop.steps import Steps
 
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
 LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
@@ -54,12 +53,13 @@ class _Scores:
 
 
 class ShapeScores:
-    """For one shape. By a new scoring all nodes are scored anew, a part of them with each question; until it has all, the one
-    before counts, and follows what changes as ever. Nodes of one class are scored once, where only few are to be."""
+    """For one ask with a pod's other requests. By a new scoring all nodes are scored anew, a part of them with each question;
+    until it has all, the one before counts, and follows what changes as ever. Nodes of one class are scored once, where only
+    few are to be."""
 
-    def __init__(self, shape: Shape, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
+    def __init__(self, requests: Requests, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
         self._verdicts = verdicts
-        self._requests = _column(shape.requests)
+        self._requests = _column(requests)
         self._columns = columns
         self._now = _Scores(scoring)
         self._coming: _Scores | None = None
@@ -181,67 +181,38 @@ def _column(requests: Requests) -> Ints:
     return np.array(requests, np.int64)[:, None]
 
 
-class Counted:
-    """The verdicts of the last asks, and the scores of the last shapes."""
+class Counting:
+    """The columns of all nodes, the scoring, and the scores of the last shapes."""
 
-    def __init__(self, followed: Followed, scoring: Callable[[Columns], Scoring], *, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._followed = followed
+    def __init__(self, followed: Followed, new_scoring: Callable[[Columns], Scoring]) -> None:
+        self.followed = followed
         self.columns = followed.columns
-        self._new_scoring = scoring
+        self._new_scoring = new_scoring
         self._asked = 0
-        self.scoring = scoring(self.columns)
-        self._asks = Recent(REMEMBERED, lambda ask: CountedVerdicts(ask, self.columns, limits), self._forget_shapes)
-        self._shapes = Recent(REMEMBERED_SHAPES, self._new_scores)
-
-    def __contains__(self, ask: Ask) -> bool:
-        """Return whether the ask is remembered."""
-        return ask in self._asks
-
-    def catching_up(self) -> Steps:
-        """Read nodes that changed, one in each step."""
-        return self._followed.catching_up()
-
-    def of(self, ask: Ask) -> CountedVerdicts:
-        """Return the verdicts, caught up with the ledger; its `judging` continues from there."""
-        verdicts = self._asks.of(ask)
-        self._followed.catch_up()
-        verdicts.catch_up()
-        return verdicts
-
-    def judging(self, ask: Ask) -> Steps:
-        yield from self.catching_up()
-        yield from self.of(ask).judging()
+        self.scoring = new_scoring(self.columns)
+        self._shapes: Recent[tuple[CachedVerdicts, Requests], ShapeScores] = Recent(REMEMBERED_SHAPES)
 
     def renew(self) -> None:
         """Make the scoring again, because its inputs have changed."""
         self.scoring = self._new_scoring(self.columns)
 
-    def reports_all(self, names: Collection[str]) -> bool:
-        """Return whether every one of these nodes reports devices."""
-        return all(map(self._followed.catch_up().row_of.__contains__, names))
-
-    def best(self, shape: Shape, among: Collection[str] | None = None) -> str | None:
-        self.of(shape.ask)
-        scores = self._shapes.of(shape)
+    def scores(self, verdicts: CountedVerdicts, requests: Requests) -> ShapeScores:
+        """Return the scores, caught up with the verdicts."""
+        scores = self._shapes.of((verdicts, requests), lambda: ShapeScores(requests, verdicts, self.columns, self.scoring))
         self._asked += 1
         if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
             self.renew()
         scores.catch_up(self.scoring)
-        return scores.best(among)
+        return scores
 
-    def _new_scores(self, shape: Shape) -> ShapeScores:
-        return ShapeScores(shape, self._asks.of(shape.ask), self.columns, self.scoring)
-
-    def _forget_shapes(self, ask: Ask) -> None:
-        self._shapes.drop(lambda shape: shape.ask == ask)
-
-    def with_best_card(self, room: NodeRoom, shape: Shape) -> NodeRoom:
-        """Return, for one share, the room with only the card that leaves most; else the same room."""
+    def with_best_card(self, room: NodeRoom, shape: Shape, verdicts: CachedVerdicts | None) -> NodeRoom:
+        """Return, for one share, the room with only the card that leaves most; else the same room. `verdicts`: of the ask, if
+        they are cached."""
         wish = wish_of(shape.ask)
         if wish is None or wish.cards or len(room.cards) == 1:
             return room
         columns, row = self._found(room)
-        slot = self._known_slot(columns, row[0], shape)
+        slot = self._known_slot(columns, row[0], verdicts, shape.requests)
         if slot is None:
             found = fits(columns, row, wish)
             if found.missing[0] != FITS or columns.needs_search[row[0]]:
@@ -255,8 +226,8 @@ class Counted:
         card = min((room.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(room, cards=(card,))
 
-    def _known_slot(self, columns: Columns, row: int, shape: Shape) -> int | None:
-        scores = self._shapes.get(shape)
+    def _known_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, requests: Requests) -> int | None:
+        scores = self._shapes.get((verdicts, requests)) if verdicts is not None else None
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
     def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
@@ -267,3 +238,16 @@ class Counted:
         if known is not None and known.cards is room.cards and columns.has_load(row, room):
             return columns, np.array([row])
         return columns.of_room(room), np.zeros(1, np.int64)
+
+
+class ScoredVerdicts(CountedVerdicts):
+    def __init__(self, ask: Ask, counting: Counting, *, limits: Limits) -> None:
+        super().__init__(ask, counting.columns, limits)
+        self._counting = counting
+
+    def catch_up(self) -> None:
+        self._counting.followed.catch_up()
+        super().catch_up()
+
+    def best(self, requests: Requests, among: Collection[str]) -> str | None:
+        return self._counting.scores(self, requests).best(among)

@@ -6,33 +6,23 @@ need no search (scores.py, counted.py), is decided here, by the policy that appl
 """
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Final
 
 from central.ask.model import Ask, Policy, Shape
-from central.fit.cached import CachedVerdicts
+from central.fit.cached import CachedVerdicts, Recent
 from central.fit.columns import Columns, Followed, Loads, Rooms
 from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of
 from central.fit.fit import fit
 from central.fit.forecast import Forecast
 from central.fit.fragmentation import Fragmentation
 from central.fit.model import NoFit, Placement
-from central.fit.scores import Counted
-from central.fit.searched import Searched
+from central.fit.scores import Counting, ScoredVerdicts
+from central.fit.searched import SearchedVerdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import Steps
 from lading.vocabulary import PodUid
 
-
-class _Engine(Protocol):
-    def __contains__(self, ask: Ask) -> bool: ...
-
-    def of(self, ask: Ask) -> CachedVerdicts: ...
-
-    def judging(self, ask: Ask) -> Steps: ...
-
-    def best(self, shape: Shape, among: Collection[str]) -> str | None: ...
-
-    def with_best_card(self, room: NodeRoom, shape: Shape) -> NodeRoom: ...
+REMEMBERED: Final = 256  # asks; a cluster has some dozen templates at a time, and each costs about 100 bytes a node
 
 
 class Verdicts:
@@ -43,44 +33,56 @@ class Verdicts:
         self.policy = policy
         self.limits = limits
         self.forecast = forecast or Forecast()
-        followed = Followed(Columns(), rooms, loads)
-        self._counted = Counted(followed, lambda columns: Fragmentation(self.forecast.workload, columns), limits=limits)
-        self._searched = Searched(rooms, policy=policy, limits=limits)
+        self._rooms = rooms
+        self._counting = Counting(
+            Followed(Columns(), rooms, loads), lambda columns: Fragmentation(self.forecast.workload, columns)
+        )
+        self._asks: Recent[Ask, CachedVerdicts] = Recent(REMEMBERED)
 
-    def _engine(self, ask: Ask) -> _Engine:
-        return self._counted if policy_of(ask, self.policy) is Policy.FRAGMENTATION else self._searched
+    def _is_counted(self, ask: Ask) -> bool:
+        return policy_of(ask, self.policy) is Policy.FRAGMENTATION
+
+    def _make(self, ask: Ask) -> CachedVerdicts:
+        if self._is_counted(ask):
+            return ScoredVerdicts(ask, self._counting, limits=self.limits)
+        return SearchedVerdicts(ask, self._rooms, policy=self.policy, limits=self.limits)
 
     def __contains__(self, ask: Ask) -> bool:
         """Return whether verdicts of the ask are cached."""
-        return ask in self._engine(ask)
+        return ask in self._asks
 
     def of(self, ask: Ask) -> CachedVerdicts:
         """Return the cached verdicts, caught up with the ledger; nodes that are not judged yet are left open."""
-        return self._engine(ask).of(ask)
+        verdicts = self._asks.of(ask, lambda: self._make(ask))
+        verdicts.catch_up()
+        return verdicts
 
     def catching_up(self) -> Steps:
         """Read nodes that changed, one in each step."""
-        return self._counted.catching_up()
+        return self._counting.followed.catching_up()
 
     def judging(self, ask: Ask) -> Steps:
         """Judge the nodes that are not judged for the ask as they are now, one in each step."""
-        return self._engine(ask).judging(ask)
+        if self._is_counted(ask):
+            yield from self.catching_up()
+        yield from self.of(ask).judging()
 
     def best(self, shape: Shape, among: Collection[str]) -> str | None:
         """Return the best of these nodes by the policy, of those that were judged; None if none of them fits."""
-        return self._engine(shape.ask).best(shape, among)
+        return self.of(shape.ask).best(shape.requests, among)
 
     def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
         """Return the devices that the pod gets in that room, or what is missing. Its requests make no difference to whether it
         fits, but to which card is the best."""
-        room = self._engine(shape.ask).with_best_card(room, shape)
+        if self._is_counted(shape.ask):
+            room = self._counting.with_best_card(room, shape, self._asks.get(shape.ask))
         return fit(room, shape.ask, policy=self.policy, limits=self.limits)
 
     def reports_all(self, names: Collection[str]) -> bool:
         """Return whether every one of these nodes reports devices."""
-        return self._counted.reports_all(names)
+        return all(map(self._counting.followed.catch_up().row_of.__contains__, names))
 
     def learn(self, uid: PodUid, shape: Shape) -> None:
         """Learn that such a pod came: the more often, the more of its kind the policy fragmentation expects."""
         if self.forecast.arrived(uid, shape):
-            self._counted.renew()
+            self._counting.renew()

@@ -97,7 +97,7 @@ class Story:
 @settings(max_examples=300, deadline=None)
 @given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
 def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
-    with patch("central.fit.searched.REMEMBERED", kept), patch("central.fit.scores.REMEMBERED", kept):
+    with patch("central.fit.verdicts.REMEMBERED", kept):
         story = Story(policy)
         for step in said:
             match step:

@@ -251,8 +251,7 @@ def with_a_larger_node(nodes: Sequence[str]) -> Waking:
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
 def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("central.fit.searched.REMEMBERED", 4)
-    monkeypatch.setattr("central.fit.scores.REMEMBERED", 4)
+    monkeypatch.setattr("central.fit.verdicts.REMEMBERED", 4)
     one = Waking(nodes=(), policy=policy)
     for number in range(20):
         one.world.node(f"n{number}", 1)

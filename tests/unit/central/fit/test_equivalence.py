@@ -4,13 +4,14 @@ from itertools import combinations
 
 import pytest
 
-from central.ask.model import Ask, Policy, RdmaPolicy, Scope
+from central.ask.model import NO_REQUESTS, Ask, Policy, RdmaPolicy, Scope
+from central.fit.cached import CachedVerdicts
 from central.fit.demand import read_demand
 from central.fit.equivalence import Equivalence, class_by_cards, class_by_devices, class_in_any_order, equivalence_for
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import Score, score_placed
-from central.fit.searched import Searched, SearchedVerdicts
+from central.fit.verdicts import Verdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, eight_gpus, rdma, room, share, vf, whole
@@ -63,9 +64,9 @@ def test_alike_rooms_have_one_verdict_and_score() -> None:
         assert all(len(found) == 1 for found in verdicts.values())
 
 
-def judged(searched: Searched, asked: Ask) -> SearchedVerdicts:
-    exhaust(searched.judging(asked))
-    return searched.of(asked)
+def judged(verdicts: Verdicts, asked: Ask) -> CachedVerdicts:
+    exhaust(verdicts.judging(asked))
+    return verdicts.of(asked)
 
 
 def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
@@ -74,11 +75,11 @@ def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
     def since(version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
         return ([(one.name, one) for one in rooms] if version < 1 else []), 1
 
-    searched = Searched(since, policy=Policy.BINPACK)
-    within = judged(searched, ask(whole("c", 2), scope=Scope.SWITCH))
+    verdicts = Verdicts(since, lambda version: ([], version), policy=Policy.BINPACK)
+    within = judged(verdicts, ask(whole("c", 2), scope=Scope.SWITCH))
     assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
-    assert judged(searched, ask(whole("c", 2))).best([one.name for one in rooms]) == "elsewhere"
-    assert judged(searched, ask(whole("c"))).best([one.name for one in rooms]) == "apart"
+    assert judged(verdicts, ask(whole("c", 2))).best(NO_REQUESTS, [one.name for one in rooms]) == "elsewhere"
+    assert judged(verdicts, ask(whole("c"))).best(NO_REQUESTS, [one.name for one in rooms]) == "apart"
 
 
 def test_the_nearest_devices_come_first_and_for_spread_last() -> None:

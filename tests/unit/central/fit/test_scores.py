@@ -14,9 +14,11 @@ from central.fit.cached import CachedVerdicts
 from central.fit.columns import Columns, Followed, Ints, States, left_of
 from central.fit.demand import Limits
 from central.fit.fit import fit
+from central.fit.forecast import Forecast
 from central.fit.fragmentation import Fragmentation, Scoring
 from central.fit.model import NoFit, Placement
-from central.fit.scores import Counted
+from central.fit.scores import Counting, ScoredVerdicts
+from central.fit.verdicts import Verdicts
 from central.fit.workload import PodKind, workload_of
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
@@ -75,9 +77,13 @@ class Rooms:
         self.now.pop(name, None)
         self.changes.append(name)
 
-    def counted(self) -> Counted:
-        followed = Followed(Columns(), self._since, self._loads_since)
-        return Counted(followed, lambda columns: Fragmentation(WORKLOAD, columns), limits=LIMITS)
+    def followed(self) -> Followed:
+        return Followed(Columns(), self._since, self._loads_since)
+
+    def verdicts(self) -> Verdicts:
+        return Verdicts(
+            self._since, self._loads_since, policy=Policy.FRAGMENTATION, limits=LIMITS, forecast=Forecast.settled(WORKLOAD)
+        )
 
     def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
         names = dict.fromkeys(self.changes[max(version, 0) :])
@@ -121,16 +127,24 @@ def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
     return min(ranked)[-1] if ranked else None
 
 
-def judged(counted: Counted, ask: Ask, *, steps: int | None = None) -> CachedVerdicts:
+def judged(counted: Verdicts, ask: Ask, *, steps: int | None = None) -> CachedVerdicts:
     """With so many nodes judged, of those that only the exact search can judge; None: with all."""
     verdicts = counted.of(ask)
     exhaust(islice(verdicts.judging(), steps))
     return verdicts
 
 
-def best(counted: Counted, shape: Shape, among: Collection[str] | None = None) -> str | None:
+def best(counted: Verdicts, shape: Shape, among: Collection[str]) -> str | None:
     judged(counted, shape.ask)
     return counted.best(shape, among)
+
+
+def card_of(counted: Verdicts, room: NodeRoom, shape: Shape) -> str:
+    """The card that a share gets."""
+    placed = counted.place(room, shape)
+    assert isinstance(placed, Placement)
+    ((gpu,),) = (one.gpus for one in placed.containers.values())
+    return gpu.bdf
 
 
 names = st.sampled_from([f"n{number}" for number in range(5)])
@@ -150,7 +164,7 @@ def test_caught_up_they_say_what_the_exact_search_says(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
 ) -> None:
     rooms = Rooms()
-    counted = rooms.counted()
+    counted = rooms.verdicts()
     for told, shape, among in steps:
         for kind, *words in told:
             getattr(rooms, kind)(*words)
@@ -163,17 +177,17 @@ def test_caught_up_they_say_what_the_exact_search_says(
             name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
         }
         assert counted.best(shape, sorted(among)) == best_by_looking(rooms, shape, among)
-        assert counted.best(shape) == best_by_looking(rooms, shape, {*rooms.now})
+        assert counted.best(shape, list(rooms.now)) == best_by_looking(rooms, shape, {*rooms.now})
         for one in rooms.now.values():  # the card that is remembered, and the one that is found by a look
-            assert counted.with_best_card(one, shape) == rooms.counted().with_best_card(one, shape)
+            assert counted.place(one, shape) == rooms.verdicts().place(one, shape)
 
 
 def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
     rooms = Rooms()
     rooms.put("n1", (1,), 2000, 0)
     rooms.put("n2", (0, 0, 0), 64_000, 0)
-    counted, shape = rooms.counted(), Shape(ask=ASKS[2], requests=Requests(4000, 1024))
-    assert (best(counted, shape), best(counted, shape, ["n1"])) == ("n2", "n1")
+    counted, shape = rooms.verdicts(), Shape(ask=ASKS[2], requests=Requests(4000, 1024))
+    assert [best(counted, shape, some) for some in (["n1", "n2"], ["n1"])] == ["n2", "n1"]
     assert best(counted, shape, ["nobody"]) is None
 
 
@@ -182,19 +196,17 @@ def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one(
     rooms.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
     rooms.put("n2", (0, 0, 0), 64_000, 1)
     shapes = {vfs: Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL) for vfs in (0, 1)}
-    assert {vfs: best(rooms.counted(), shape) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
+    assert {vfs: best(rooms.verdicts(), shape, ["n1", "n2"]) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
 
 
 def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
     rooms = Rooms()
     rooms.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
-    counted = rooms.counted()
+    counted = rooms.verdicts()
     shape = Shape(ask=ASKS[2], requests=ALL)
-    best(counted, shape)
-    chosen = counted.with_best_card(rooms.now["n1"], shape)
-    assert [one.gpu.bdf for one in chosen.cards] == [gpu_bdf(2)]
-    elsewhere = replace(rooms.now["n1"], name="of no ledger")
-    assert counted.with_best_card(elsewhere, shape).cards == chosen.cards
+    best(counted, shape, ["n1"])
+    assert card_of(counted, rooms.now["n1"], shape) == gpu_bdf(2)
+    assert card_of(counted, replace(rooms.now["n1"], name="of no ledger"), shape) == gpu_bdf(2)
 
 
 def test_of_cards_that_are_alike_the_lowest_address() -> None:
@@ -202,39 +214,45 @@ def test_of_cards_that_are_alike_the_lowest_address() -> None:
     rooms.put("n1", (3, 0, 0), 64_000, 0)
     one = rooms.now["n1"]
     turned = replace(one, cards=tuple(reversed(one.cards)))
-    shape = Shape(ask=ASKS[2], requests=ALL)
-    assert [each.gpu.bdf for each in rooms.counted().with_best_card(turned, shape).cards] == [gpu_bdf(1)]
+    assert card_of(rooms.verdicts(), turned, Shape(ask=ASKS[2], requests=ALL)) == gpu_bdf(1)
 
 
-def test_for_what_is_not_one_share_no_card_is_chosen() -> None:
+def test_what_is_not_one_share_is_placed_by_the_search() -> None:
     rooms = Rooms()
     rooms.put("n1", (0, 0), 64_000, 1)
-    one, counted = rooms.now["n1"], rooms.counted()
+    one, counted = rooms.now["n1"], rooms.verdicts()
     for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
-        assert counted.with_best_card(one, Shape(ask=asked, requests=ALL)) is one
+        assert counted.place(one, Shape(ask=asked, requests=ALL)) == place(one, asked)
 
 
 def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:
     rooms = Rooms()
-    counted = rooms.counted()
-    counting = counted.scoring = Counting(counted.scoring)
+    scorings: list[Tally] = []
+
+    def new_scoring(columns: Columns) -> Scoring:
+        scorings.append(Tally(Fragmentation(WORKLOAD, columns)))
+        return scorings[-1]
+
+    counting = Counting(rooms.followed(), new_scoring)
+    verdicts = ScoredVerdicts(ASKS[0], counting, limits=LIMITS)
+
+    def scored() -> int:
+        scorings[-1].scored = 0
+        verdicts.catch_up()
+        verdicts.best(ALL, list(rooms.now))
+        return scorings[-1].scored
+
     for number in range(20):
         rooms.put(f"n{number}", (0, 0), 64_000, 0)
-    shape = Shape(ask=ASKS[0], requests=ALL)
-    for expected in (20, 0):
-        counting.scored = 0
-        best(counted, shape)
-        assert counting.scored == expected
+    assert [scored(), scored()] == [20, 0]
     rooms.put("n7", (0,), 64_000, 0)
     rooms.load("n8", 1000)
-    best(counted, shape)
-    assert counting.scored == 2
-    again = counted.scoring = Counting(Fragmentation(WORKLOAD, counted.columns))
-    best(counted, shape)
-    assert again.scored == 20
+    assert scored() == 2
+    counting.renew()
+    assert scored() == 20
 
 
-class Counting:
+class Tally:
     def __init__(self, scoring: Scoring) -> None:
         self._scoring = scoring
         self.scored = 0

@@ -1,17 +1,18 @@
 """Cached verdicts of the exact search, caught up, are those of a search on every node."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, Policy
-from central.fit.cached import REMEMBERED
+from central.ask.model import NO_REQUESTS, Ask, Policy
+from central.fit.cached import CachedVerdicts
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
 from central.fit.score import Score, score_placed
-from central.fit.searched import PASSED_OVER, Searched, SearchedVerdicts
+from central.fit.searched import PASSED_OVER, SearchedVerdicts
+from central.fit.verdicts import REMEMBERED, Verdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
 from tests.fakes.rooms import ask, card, room, share, whole
@@ -25,10 +26,18 @@ def judge(room: NodeRoom, asked: Ask) -> Score | Missing:
     return found.missing if isinstance(found, NoFit) else score_placed(room, asked, found, policy=Policy.BINPACK)
 
 
-def judged(searched: Searched, asked: Ask) -> SearchedVerdicts:
+def verdicts_of(rooms: "Rooms") -> Verdicts:
+    return Verdicts(rooms.since, lambda version: ([], version), policy=Policy.BINPACK)
+
+
+def judged(verdicts: Verdicts, asked: Ask) -> CachedVerdicts:
     """On all nodes."""
-    exhaust(searched.judging(asked))
-    return searched.of(asked)
+    exhaust(verdicts.judging(asked))
+    return verdicts.of(asked)
+
+
+def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
+    return kept.best(NO_REQUESTS, among)
 
 
 class Rooms:
@@ -62,7 +71,7 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
 def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, set[int] | None], Ask, set[str]]]) -> None:
     rooms = Rooms()
-    searched = Searched(rooms.since, policy=Policy.BINPACK)
+    cache = verdicts_of(rooms)
     for (name, cards), asked, among in steps:
         if cards is None:
             rooms.remove(name)
@@ -70,16 +79,16 @@ def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, 
             rooms.put(name, cards)
         verdicts = {one.name: judge(one, asked) for one in rooms.rooms.values()}
         scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
-        partly = searched.of(asked)
+        partly = cache.of(asked)
         exhaust(islice(partly.judging(), 1))
         assert partly.fits.items() <= scores.items()
         assert partly.complete is (Missing.NOT_REACHED.shown not in partly.reasons.values())
-        kept = judged(searched, asked)
+        kept = judged(cache, asked)
         assert kept.fits == scores
         shown = {node: verdict.shown if isinstance(verdict, Missing) else "" for node, verdict in verdicts.items()}
         assert kept.reasons == shown
-        best = min((([-part for part in scores[node]], node) for node in among & scores.keys()), default=(None, None))[1]
-        assert kept.best(sorted(among)) == best
+        first = min((([-part for part in scores[node]], node) for node in among & scores.keys()), default=(None, None))[1]
+        assert best(kept, sorted(among)) == first
 
 
 def test_the_best_of_few_among_many() -> None:
@@ -89,45 +98,46 @@ def test_the_best_of_few_among_many() -> None:
     for name in names:
         rooms.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
     asked = ASKS[2]
-    kept = judged(Searched(rooms.since, policy=Policy.BINPACK), asked)
+    kept = judged(verdicts_of(rooms), asked)
     fuller, emptier = names[3 * PASSED_OVER :], names[: 3 * PASSED_OVER]
-    assert kept.best(names) == fuller[0]
-    assert kept.best(emptier[::-1]) == emptier[0]
-    assert kept.best([*emptier[::-1], fuller[7], fuller[5]]) == fuller[5]
-    assert kept.best(["elsewhere"]) is None
+    assert best(kept, names) == fuller[0]
+    assert best(kept, emptier[::-1]) == emptier[0]
+    assert best(kept, [*emptier[::-1], fuller[7], fuller[5]]) == fuller[5]
+    assert best(kept, ["elsewhere"]) is None
 
 
 def test_only_what_changed_is_looked_at_again() -> None:
     rooms = Rooms()
-    searched = Searched(rooms.since, policy=Policy.BINPACK)
+    cache = verdicts_of(rooms)
     for number in range(50):
         rooms.put(f"n{number}", {0, 1})
-    searched.of(ASKS[0])
+    cache.of(ASKS[0])
     rooms.looked = 0
     rooms.put("n7", {2})
-    searched.of(ASKS[0])
-    searched.of(ASKS[0])
+    cache.of(ASKS[0])
+    cache.of(ASKS[0])
     assert rooms.looked == 1
 
 
 def test_of_many_asks_the_last_are_remembered() -> None:
     rooms = Rooms()
-    searched = Searched(rooms.since, policy=Policy.BINPACK)
+    cache = verdicts_of(rooms)
     rooms.put("n1", {0})
-    first = searched.of(ASKS[0])
+    first = cache.of(ASKS[0])
     for number in range(1, REMEMBERED):
-        searched.of(ask(share("c", number)))
-    assert searched.of(ASKS[0]) is first
+        cache.of(ask(share("c", number)))
+    assert cache.of(ASKS[0]) is first
     for number in range(REMEMBERED):
-        searched.of(ask(share("c", 1000 + number)))
-    assert searched.of(ASKS[0]) is not first
+        cache.of(ask(share("c", 1000 + number)))
+    assert cache.of(ASKS[0]) is not first
 
 
 def test_changes_do_not_add_up_in_memory() -> None:
     rooms = Rooms()
-    searched = Searched(rooms.since, policy=Policy.BINPACK)
+    cache = verdicts_of(rooms)
     for number in range(500):
         rooms.put("n1", {0} if number % 2 else {2})
-        kept = judged(searched, ASKS[2])
-        kept.best(["n1"])
+        kept = judged(cache, ASKS[2])
+        best(kept, ["n1"])
+    assert isinstance(kept, SearchedVerdicts)
     assert len(kept._heap) < 50
