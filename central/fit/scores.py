@@ -30,6 +30,7 @@ RENEWED: Final = 2048  # nodes that one question scores anew by a new scoring: a
 _NOWHERE: Final = np.iinfo(np.int64).min
 _SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
 _FIRST: Final = np.zeros(1, np.int64)
+_NO_ROWS: Final[Ints] = np.zeros(0, np.int64)
 _NEARER: Final = 1 << 32  # more than any difference between two scores
 
 
@@ -115,14 +116,13 @@ class ShapeScores:
         if upto == rows:
             self._now, self._coming = coming, None
 
-    def best(self, among: Collection[str] | None = None) -> str | None:
-        """Return the node with the highest score, the first if several have it; None if none of these fits. `among` None: of
-        all."""
+    def best(self, among: Collection[str]) -> str | None:
+        """Return the node with the highest score, the first if several have it; None if none of these fits."""
         rows = self._top()
         if not len(rows):
             return None
         name = self._columns.names[first_of(self._columns, rows)]
-        if among is None or name in among:
+        if name in among:
             return name
         rows = self._top(rows_of(self._columns, among))
         return self._columns.names[first_of(self._columns, rows)] if len(rows) else None
@@ -130,12 +130,8 @@ class ShapeScores:
     def _top(self, rows: Ints | None = None) -> Ints:
         """Return the rows that have the highest score, of all or of these."""
         scores = self._now.scores if rows is None else self._now.scores[rows]
-        if not len(scores):
-            return np.zeros(0, np.int64)
-        highest = scores.max()
-        if highest == _NOWHERE:
-            return np.zeros(0, np.int64)
-        best: Ints = (scores == highest).nonzero()[0]
+        highest = scores.max(initial=_NOWHERE)
+        best: Ints = (scores == highest).nonzero()[0] if highest > _NOWHERE else _NO_ROWS
         return best if rows is None else rows[best]
 
     def slot(self, row: int, scoring: Scoring) -> int | None:
