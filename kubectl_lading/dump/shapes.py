@@ -88,40 +88,27 @@ def _said(condition: dict[str, Any]) -> Json:
     return scrubbed(condition["message"]) if ours else _message(condition["message"])
 
 
-_IDENTITY: Final[dict[str, Shape]] = {"apiVersion": verbatim, "kind": verbatim}
+def _verbatim(names: str) -> dict[str, Shape]:
+    """Return the shape of fields that stay as they are. `names`: separated by spaces."""
+    return dict.fromkeys(names.split(), verbatim)
+
+
+_IDENTITY: Final = _verbatim("apiVersion kind")
 META: Final[Shape] = {
-    "name": verbatim,
-    "namespace": verbatim,
-    "uid": verbatim,
-    "resourceVersion": verbatim,
-    "generation": verbatim,
-    "creationTimestamp": verbatim,
-    "deletionTimestamp": verbatim,
-    "deletionGracePeriodSeconds": verbatim,
+    **_verbatim("name namespace uid resourceVersion generation creationTimestamp deletionTimestamp deletionGracePeriodSeconds"),
     "labels": _labels,
     "annotations": _annotations,
-    "ownerReferences": ({"kind": verbatim, "name": verbatim, "uid": verbatim, "controller": verbatim},),
-    "managedFields": ({"manager": verbatim, "operation": verbatim, "subresource": verbatim, "time": verbatim},),
+    "ownerReferences": (_verbatim("kind name uid controller"),),
+    "managedFields": (_verbatim("manager operation subresource time"),),
 }
 
 _STATE: Final[Shape] = {
     "waiting": {"reason": verbatim, "message": _message},
     "running": {"startedAt": verbatim},
-    "terminated": {
-        "reason": verbatim,
-        "exitCode": verbatim,
-        "signal": verbatim,
-        "startedAt": verbatim,
-        "finishedAt": verbatim,
-        "containerID": verbatim,
-    },
+    "terminated": _verbatim("reason exitCode signal startedAt finishedAt containerID"),
 }
 _CONTAINER_STATUS: Final[Shape] = {
-    "name": verbatim,
-    "ready": verbatim,
-    "started": verbatim,
-    "restartCount": verbatim,
-    "containerID": verbatim,
+    **_verbatim("name ready started restartCount containerID"),
     "imageID": scrubbed,
     "state": _STATE,
     "lastState": _STATE,
@@ -132,19 +119,11 @@ _CONTAINER: Final[dict[str, Shape]] = {
     "restartPolicy": verbatim,
     "resources": {"limits": _devices, "requests": _devices},
     "env": _names_only,
-    "securityContext": {"privileged": verbatim, "runAsUser": verbatim, "runAsNonRoot": verbatim},
+    "securityContext": _verbatim("privileged runAsUser runAsNonRoot"),
 }
 _POD_SPEC: Final[dict[str, Shape]] = {
-    "nodeName": verbatim,
-    "schedulerName": verbatim,
-    "priority": verbatim,
-    "priorityClassName": verbatim,
-    "preemptionPolicy": verbatim,
-    "runtimeClassName": verbatim,
-    "restartPolicy": verbatim,
-    "hostNetwork": verbatim,
-    "hostPID": verbatim,
-    "hostUsers": verbatim,
+    **_verbatim("nodeName schedulerName priority priorityClassName preemptionPolicy runtimeClassName"),
+    **_verbatim("restartPolicy hostNetwork hostPID hostUsers"),
     "overhead": _devices,
     "resources": {"limits": _devices, "requests": _devices},
     "schedulingGates": ({"name": verbatim},),
@@ -158,12 +137,9 @@ POD: Final[Shape] = {
     "metadata": META,
     "spec": _POD_SPEC,
     "status": {
-        "phase": verbatim,
-        "reason": verbatim,
+        **_verbatim("phase reason"),
         "message": _message,
-        "startTime": verbatim,
-        "qosClass": verbatim,
-        "nominatedNodeName": verbatim,
+        **_verbatim("startTime qosClass nominatedNodeName"),
         "conditions": _conditions,
         "containerStatuses": (_CONTAINER_STATUS,),
         "initContainerStatuses": (_CONTAINER_STATUS,),
@@ -173,24 +149,19 @@ POD: Final[Shape] = {
 NODE: Final[Shape] = {
     **_IDENTITY,
     "metadata": META,
-    "spec": {"unschedulable": verbatim, "taints": ({"key": verbatim, "effect": verbatim, "timeAdded": verbatim},)},
-    "status": {
-        "allocatable": _devices,
-        "capacity": _devices,
-        "conditions": scrubbed,
-        "nodeInfo": scrubbed,
-    },
+    "spec": {"unschedulable": verbatim, "taints": (_verbatim("key effect timeAdded"),)},
+    "status": {"allocatable": _devices, "capacity": _devices, "conditions": scrubbed, "nodeInfo": scrubbed},
 }
 
 NODE_DEVICES: Final[Shape] = {**_IDENTITY, "metadata": META, "status": scrubbed}
 
-_NAMED_SOURCE: Final[Shape] = {"name": verbatim, "secretName": verbatim, "optional": verbatim, "defaultMode": verbatim}
+_NAMED_SOURCE: Final = _verbatim("name secretName optional defaultMode")
 _OWN_CONTAINER: Final[dict[str, Shape]] = {
     **_CONTAINER,
     "command": arguments,
     "args": arguments,
     "ports": scrubbed,
-    "volumeMounts": ({"name": verbatim, "mountPath": verbatim, "subPath": verbatim, "readOnly": verbatim},),
+    "volumeMounts": (_verbatim("name mountPath subPath readOnly"),),
 }
 DEPLOYMENT: Final[Shape] = {
     **_IDENTITY,
@@ -235,14 +206,9 @@ def event(value: Json, *, ours: bool) -> Json:
     shape: Shape = {
         **_IDENTITY,
         "metadata": META,
-        "involvedObject": dict.fromkeys(("kind", "name", "namespace", "uid", "fieldPath"), verbatim),
-        "reason": verbatim,
-        "type": verbatim,
-        "count": verbatim,
-        "firstTimestamp": verbatim,
-        "lastTimestamp": verbatim,
-        "eventTime": verbatim,
-        "source": {"component": verbatim, "host": verbatim},
+        "involvedObject": _verbatim("kind name namespace uid fieldPath"),
+        **_verbatim("reason type count firstTimestamp lastTimestamp eventTime"),
+        "source": _verbatim("component host"),
         "reportingComponent": verbatim,
         "message": scrubbed if ours or _tells(value) else _message,
     }

@@ -7,7 +7,7 @@ that is not well is what this is for. Nothing is written to the cluster, and Sec
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,20 +17,10 @@ import msgspec
 
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central, Silent, named_central
-from kubectl_lading.dump.dump_folder import DumpFolder, Items
+from kubectl_lading.dump.dump_folder import DumpFolder
 from kubectl_lading.dump.redact import scrub, scrubbed
 from kubectl_lading.dump.shapes import event
-from kubectl_lading.dump.sysdump_sections import (
-    EVENTS_FILE,
-    OURS,
-    PODS_FILE,
-    SECTIONS,
-    Section,
-    concerns_us,
-    is_about,
-    redact_pod,
-    render_readme,
-)
+from kubectl_lading.dump.sysdump_sections import SECTIONS, Redact, Section, concerns_us, is_about, redact_pod, render_readme
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.finding import counted
@@ -40,9 +30,9 @@ from kubectl_lading.run import run
 from kubectl_lading.terminal.progress import Progress
 from lading import __version__
 from lading.errors import ConfigError, LadingError
-from lading.kube.client import KubeClient
+from lading.kube.client import KubeClient, Page
 from lading.kube.errors import ForbiddenError, KubeError, RefusedError
-from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS, Resource
+from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
 
 # The API server reads this; it can hold as much, but the load on the control plane is noticeable.
 LARGE_BYTES: Final = 100 << 20
@@ -185,66 +175,65 @@ class Dump:
 
     # ---- objects
 
-    async def _section(self, section: Section) -> None:
-        with self._listed(section.file, section.says) as items:
-            async for objects, first in self._objects(section):
-                if first:
-                    items.restart()
-                for one in objects:
-                    if not section.named_ours or one["metadata"]["name"].startswith(OURS):
-                        items.add(section.redact(one))
-
     async def _pods(self, progress: Progress) -> list[Json]:
         """Return the pods, redacted."""
         pods: list[Json] = []
-        with self._listed(PODS_FILE, "pods that have to do with Lading") as items:
-            async for objects, first in self._list(PODS):
-                if first:
-                    items.restart()
-                    pods.clear()
-                for one in objects:
-                    if concerns_us(one, self._namespace):
-                        pods.append(redact_pod(one))
-                        items.add(pods[-1])
-                progress.say("pods", items.count)
+
+        def redacted(pod: Json) -> Json | None:
+            return redact_pod(pod) if concerns_us(pod, self._namespace) else None
+
+        pages = self._client.list_pages(PODS.path())
+        await self._list("pods", "pods that have to do with Lading", pages, redacted, progress=progress, kept=pods)
         return pods
 
     async def _events(self, uids: frozenset[str], progress: Progress) -> None:
-        with self._listed(EVENTS_FILE, "Events of these pods, of NodeDevices, and of our namespace") as items:
-            async for objects, first in self._list(EVENTS):
-                if first:
-                    items.restart()
-                for one in objects:
-                    if is_about(one, uids, self._namespace):
-                        items.add(event(one, ours=(one.get("involvedObject") or {}).get("namespace") == self._namespace))
-                progress.say("events", items.count)
+        def redacted(one: Json) -> Json | None:
+            ours = (one.get("involvedObject") or {}).get("namespace") == self._namespace
+            return event(one, ours=ours) if is_about(one, uids, self._namespace) else None
 
-    @contextlib.contextmanager
-    def _listed(self, file: str, says: str) -> Iterator[Items]:
-        """Dump a list. Record it where it cannot be read to its end."""
+        says = "Events of these pods, of NodeDevices, and of our namespace"
+        await self._list("events", says, self._client.list_pages(EVENTS.path()), redacted, progress=progress)
+
+    async def _section(self, section: Section) -> None:
+        path = section.resource.path(self._namespace if section.own_namespace else "", section.name)
+        pages = self._single(path) if section.name else self._client.list_pages(path)
+        await self._list(section.kind, section.says, pages, section.redact)
+
+    async def _single(self, path: str) -> AsyncGenerator[Page, None]:
+        yield Page(items=[msgspec.Raw(await self._client.get(path))], resource_version="", first=True)
+
+    async def _list(
+        self,
+        kind: str,
+        says: str,
+        pages: AsyncGenerator[Page, None],
+        redact: Redact,
+        *,
+        progress: Progress | None = None,
+        kept: list[Json] | None = None,
+    ) -> None:
+        """Dump a list; `kept` gets what is in it. Record a list that cannot be read to its end."""
+        file = f"objects/{kind}.json"
         try:
             with self._folder.items(file) as items:
-                yield items
+                async with contextlib.aclosing(pages):
+                    async for page in pages:
+                        if page.first:  # the pages before it are of another list
+                            items.restart()
+                            if kept is not None:
+                                kept.clear()
+                        for one in filter(None, (redact(msgspec.json.decode(raw)) for raw in page.items)):
+                            items.add(one)
+                            if kept is not None:
+                                kept.append(one)
+                        if progress is not None:
+                            progress.say(kind, items.count)
         except (KubeError, msgspec.DecodeError) as e:
             self._failed(file, e)
             self._says[file] = f"{says} (not all)"
         else:
             self._says[file] = f"{says} ({items.count})"
             self._log.append(f"{file}: {items.count} objects")
-
-    async def _objects(self, section: Section) -> AsyncIterator[tuple[list[Json], bool]]:
-        if section.name:
-            yield [msgspec.json.decode(await self._client.get(section.resource.path(name=section.name)))], True
-            return
-        async for one in self._list(section.resource, self._namespace if section.own_namespace else ""):
-            yield one
-
-    async def _list(self, resource: Resource, namespace: str = "") -> AsyncIterator[tuple[list[Json], bool]]:
-        """Yield a page at a time, and whether it is the first of a list, which invalidates the pages before it."""
-        pages = self._client.list_pages(resource.path(namespace))
-        async with contextlib.aclosing(pages):
-            async for page in pages:
-                yield [msgspec.json.decode(raw) for raw in page.items], page.first
 
     # ---- daemons
 

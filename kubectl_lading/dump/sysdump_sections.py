@@ -4,7 +4,7 @@ Enters: objects as JSON, what was written and what failed. Leaves: which objects
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -12,8 +12,8 @@ from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.dump.redact import Json, keep
 from kubectl_lading.dump.shapes import DEPLOYMENT, NODE, NODE_DEVICES, OPEN, POD, config_map
 from kubectl_lading.installation.read_installation import CONFIG_MAPS, CRD_NAME, CRDS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS
-from lading.kube import resource
 from lading.kube.resource import LEASES, NODES, Resource
+from lading.kube.resource import NODE_DEVICES as REPORTS
 from lading.vocabulary import PREFIX
 
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "clusterroles")
@@ -21,95 +21,53 @@ CLUSTER_ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "clus
 ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings")
 
-OURS: Final = "lading-"  # prefix of the names in deploy/
+_OURS: Final = "lading-"  # prefix of the names in deploy/
 SCHEDULER_NAME: Final = "lading"
 
-Redact = Callable[[Json], Json]
+Redact = Callable[[Json], Json | None]  # None: not dumped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
-    """A file with objects of one kind."""
+    """A file of `objects/` with objects of one kind."""
 
-    file: str
+    kind: str
     resource: Resource
     redact: Redact
     says: str  # for the README
+    _: KW_ONLY
     own_namespace: bool = False  # objects of Lading only
     name: str = ""  # one object
-    named_ours: bool = False  # of the cluster-wide objects, those of deploy/
 
 
 def _by(shape: Any) -> Redact:
     return partial(keep, shape=shape)
 
 
+def _of_deploy(one: Json) -> Json | None:
+    """Return a cluster-wide object of deploy/; None for other people's."""
+    return _OPEN(one) if one["metadata"]["name"].startswith(_OURS) else None
+
+
+_OPEN: Final = _by(OPEN)
+_DEPLOYMENT_SAYS: Final = "central and kube-scheduler; environment values and volume sources removed"
+_CONFIG_SAYS: Final = "their configuration; keys whose names say secret, token or key redacted"
+
 SECTIONS: Final = (
-    Section(
-        file="objects/nodedevices.json",
-        resource=resource.NODE_DEVICES,
-        redact=_by(NODE_DEVICES),
-        says="what nodes report: devices, grants, problems",
-    ),
-    Section(file="objects/nodes.json", resource=NODES, redact=_by(NODE), says="Nodes: versions, conditions, taints"),
-    Section(file="objects/crd.json", resource=CRDS, redact=_by(OPEN), name=CRD_NAME, says="the resource NodeDevices"),
-    Section(
-        file="objects/policies.json",
-        resource=POLICIES,
-        redact=_by(OPEN),
-        named_ours=True,
-        says="admission policies",
-    ),
-    Section(
-        file="objects/policy-bindings.json",
-        resource=POLICY_BINDINGS,
-        redact=_by(OPEN),
-        named_ours=True,
-        says="their bindings",
-    ),
-    Section(
-        file="objects/clusterroles.json",
-        resource=CLUSTER_ROLES,
-        redact=_by(OPEN),
-        named_ours=True,
-        says="rights in the cluster",
-    ),
-    Section(
-        file="objects/clusterrolebindings.json",
-        resource=CLUSTER_ROLE_BINDINGS,
-        redact=_by(OPEN),
-        named_ours=True,
-        says="who has them",
-    ),
-    Section(file="objects/roles.json", resource=ROLES, redact=_by(OPEN), own_namespace=True, says="rights in our namespace"),
-    Section(
-        file="objects/rolebindings.json", resource=ROLE_BINDINGS, redact=_by(OPEN), own_namespace=True, says="who has them"
-    ),
-    Section(file="objects/leases.json", resource=LEASES, redact=_by(OPEN), own_namespace=True, says="who leads"),
-    Section(
-        file="objects/endpointslices.json",
-        resource=ENDPOINT_SLICES,
-        redact=_by(OPEN),
-        own_namespace=True,
-        says="where our Services point",
-    ),
-    Section(
-        file="objects/deployments.json",
-        resource=DEPLOYMENTS,
-        redact=_by(DEPLOYMENT),
-        own_namespace=True,
-        says="central and kube-scheduler; environment values and volume sources removed",
-    ),
-    Section(
-        file="objects/configmaps.json",
-        resource=CONFIG_MAPS,
-        redact=config_map,
-        own_namespace=True,
-        says="their configuration; keys whose names say secret, token or key redacted",
-    ),
+    Section("nodedevices", REPORTS, _by(NODE_DEVICES), "what nodes report: devices, grants, problems"),
+    Section("nodes", NODES, _by(NODE), "Nodes: versions, conditions, taints"),
+    Section("crd", CRDS, _OPEN, "the resource NodeDevices", name=CRD_NAME),
+    Section("policies", POLICIES, _of_deploy, "admission policies"),
+    Section("policy-bindings", POLICY_BINDINGS, _of_deploy, "their bindings"),
+    Section("clusterroles", CLUSTER_ROLES, _of_deploy, "rights in the cluster"),
+    Section("clusterrolebindings", CLUSTER_ROLE_BINDINGS, _of_deploy, "who has them"),
+    Section("roles", ROLES, _OPEN, "rights in our namespace", own_namespace=True),
+    Section("rolebindings", ROLE_BINDINGS, _OPEN, "who has them", own_namespace=True),
+    Section("leases", LEASES, _OPEN, "who leads", own_namespace=True),
+    Section("endpointslices", ENDPOINT_SLICES, _OPEN, "where our Services point", own_namespace=True),
+    Section("deployments", DEPLOYMENTS, _by(DEPLOYMENT), _DEPLOYMENT_SAYS, own_namespace=True),
+    Section("configmaps", CONFIG_MAPS, config_map, _CONFIG_SAYS, own_namespace=True),
 )
-PODS_FILE: Final = "objects/pods.json"
-EVENTS_FILE: Final = "objects/events.json"
 redact_pod: Final = _by(POD)
 
 
