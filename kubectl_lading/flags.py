@@ -5,18 +5,22 @@ name counts before the same one in front of it.
 
     @command("nodes")
     @click.argument("name")
-    def nodes(flags: Flags, name: str) -> None: ...
+    async def nodes(flags: Flags, name: str) -> None: ...
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import click
 
+from kubectl_lading.run import run
 from kubectl_lading.terminal.duration import Duration
 from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S
+
+E = TypeVar("E", bound=StrEnum)
 
 _SYSTEM: Final = "lading-system"
 
@@ -26,6 +30,13 @@ class Output(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+
+
+class Choice(click.Choice[E]):
+    """One of the values of an enum."""
+
+    def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
+        return str(choice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +58,7 @@ _OPTIONS: Final = (
     click.Option(["-A", "--all-namespaces"], is_flag=True, default=None, help="Pods of all namespaces."),
     click.Option(
         ["-o", "--output"],
-        type=click.Choice([one.value for one in Output]),
+        type=Choice(Output),
         default=None,
         help="wide: more columns; json, yaml: for programs, keys are only added.",
     ),
@@ -87,17 +98,14 @@ class Scope(StrEnum):
 def flags_of(ctx: click.Context) -> Flags:
     """Return the flags of a command line, also during completion, when the group was not invoked."""
     before = ctx.obj or (ctx.parent.params if ctx.parent else {})
-    given = {name: words[name] for words in (before, ctx.params) for name in _NAMES if words.get(name) is not None}
-    if "output" in given:
-        given["output"] = Output(given["output"])
-    return Flags(**given)
+    return Flags(**{name: words[name] for words in (before, ctx.params) for name in _NAMES if words.get(name) is not None})
 
 
-def refuse(flags: Flags, scope: Scope, ctx: click.Context | None = None) -> None:
+def refuse(flags: Flags, scope: Scope) -> None:
     """Refuse a flag that would have no effect on the answer, rather than ignore it."""
     for name in sorted(scope.refuses):
         if getattr(flags, name):
-            raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", ctx)
+            raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", click.get_current_context())
 
 
 class _Sectioned(click.Command):
@@ -138,9 +146,9 @@ class Command(_Sectioned):
 
     def invoke(self, ctx: click.Context) -> Any:
         flags = flags_of(ctx)
-        refuse(flags, self.scope, ctx)
+        refuse(flags, self.scope)
         ctx.params = {name: value for name, value in ctx.params.items() if name not in _NAMES} | {"flags": flags}
-        return super().invoke(ctx)
+        return run(super().invoke(ctx))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.columns:
@@ -166,10 +174,5 @@ class Group(_Sectioned, click.Group):
         self.format_commands(ctx, formatter)
 
 
-def command(
-    name: str, *, columns: tuple[tuple[str, str], ...] = (), formats: bool = True, scope: Scope = Scope.CLUSTER
-) -> Callable[[Callable[..., None]], Command]:
-    def declare(function: Callable[..., None]) -> Command:
-        return click.command(name, cls=Command, columns=columns, formats=formats, scope=scope)(function)
-
-    return declare
+Declare = Callable[[Callable[..., Coroutine[Any, Any, None]]], Command]
+command: Final[Callable[..., Declare]] = partial(click.command, cls=Command)

@@ -26,7 +26,6 @@ from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHE
 from kubectl_lading.installation.finding import counted
 from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status
-from kubectl_lading.run import run
 from kubectl_lading.terminal.progress import Progress
 from lading import __version__
 from lading.errors import ConfigError, LadingError
@@ -60,7 +59,7 @@ class _First(msgspec.Struct):
     "-o", "--output", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="To be made; else lading-sysdump-TIME."
 )
 @click.option("--yes", is_flag=True, help="Do not ask on a large cluster.")
-def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
+async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
     """Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.
 
     Environment values, command lines, volume sources and other people's annotations are left out, Secrets are not read.
@@ -68,13 +67,8 @@ def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
     """
     at = datetime.fromtimestamp(time.time(), UTC)
     path = folder or Path(f"lading-sysdump-{at.strftime('%Y%m%dT%H%M%SZ')}")
-    run(_dump(flags, path, at, yes=yes))
-
-
-async def _dump(flags: Flags, path: Path, at: datetime, *, yes: bool) -> None:
-    """Write the dump. Stop early if the API server does not answer: waiting for each part would take minutes."""
     async with connect(flags) as client:
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RefusedError):  # waiting for each part of a server that does not answer would take minutes
             await client.get("/version")
         _agree(await estimate(client), yes=yes)
         dump = Dump(client, DumpFolder(path), flags)

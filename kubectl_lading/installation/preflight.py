@@ -20,7 +20,6 @@ from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status import EXIT, end_untold, render_findings
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, Upgrade, count_platform
-from kubectl_lading.run import run
 from kubectl_lading.terminal.output import show, table, text
 from lading import __version__
 from lading.kube.errors import KubeError
@@ -71,12 +70,12 @@ class Target(click.ParamType[str]):
     ),
 )
 @click.option("--to", "target", type=Target(), default=__version__, metavar="VERSION", help="Else that of this kubectl-lading.")
-def preflight(flags: Flags, target: str) -> None:
+async def preflight(flags: Flags, target: str) -> None:
     """Check before an upgrade which versions run and work together, and what must not be in progress.
 
     Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell.
     """
-    seen = run(_look(flags, target))
+    seen = await _look(flags, target)
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_preflight(seen))

@@ -21,7 +21,6 @@ from kubectl_lading.installation.finding import Finding, Level
 from kubectl_lading.installation.installed import Unread
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status_view import StatusView, view_status
-from kubectl_lading.run import run
 from kubectl_lading.terminal.duration import Duration
 from kubectl_lading.terminal.output import safe, show, table, text
 from lading.kube.errors import KubeError
@@ -47,13 +46,13 @@ Look = Callable[[], Awaitable[StatusView | Unread]]
     ),
 )
 @click.option("--wait", is_flag=True, help="Look again until all is well.")
-@click.option("--timeout", type=Duration(), default="5m", show_default=True, help="With --wait: for how long.")
-def status(flags: Flags, wait: bool, timeout: float) -> None:
+@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="With --wait: for how long.")
+async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
     """Show the whole installation on one screen: is it healthy, and if not, what to do.
 
     Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell.
     """
-    seen = run(_look(flags, timeout if wait else 0.0))
+    seen = await _look(flags, timeout_s if wait else 0.0)
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_status(seen), *([render_nodes(seen)] if flags.output is Output.WIDE else []))

@@ -24,7 +24,6 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_deciding
 from kubectl_lading.flags import Flags, Scope, command
 from kubectl_lading.plans.movers import Mover, forbidden, none_of, notes
-from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import pairs
 from kubectl_lading.terminal.output import show, text
@@ -75,16 +74,12 @@ class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @command("defrag", scope=Scope.PODS)
-def defrag(flags: Flags) -> None:
+async def defrag(flags: Flags) -> None:
     """Find running pods that would have to move so that waiting pods fit. Advice: nothing is changed.
 
     For each pod that waits the fewest moves that were found, of the least important pods, each to a place that is free while
     all others have theirs. Pods of all namespaces wait and are moved; -n limits whom room is made for.
     """
-    run(_defrag(flags))
-
-
-async def _defrag(flags: Flags) -> None:
     async with connect(flags) as client:
         cluster = await read_deciding(client, Central(client, flags))
         everybody = flags.all_namespaces or not flags.namespace

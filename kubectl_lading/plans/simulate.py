@@ -24,7 +24,6 @@ from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.plans.manifests import Draft, parse_manifest
 from kubectl_lading.plans.priority import PriorityClass, RefusedPod, admit, as_written, by_name
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
-from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import of_nodes, pairs, under
 from kubectl_lading.terminal.output import show, text, warn
@@ -52,17 +51,13 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
 @command("simulate", scope=Scope.POD)
 @click.option("-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="A manifest; - is stdin.")
 @click.option("--pairs", "in_pairs", is_flag=True, help="Each pair of devices with its distance, in JSON and YAML too.")
-def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None:
+async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None:
     """Show where the pods of a manifest would go now, and with which devices, without creating them.
 
     Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
     each is placed beside those before it. One that would wait has the reasons, and whom central would evict for it. -o wide has
     the distance of each pair of devices, and what each node lacks.
     """
-    run(_simulate(flags, files, in_pairs=in_pairs or flags.output is Output.WIDE))
-
-
-async def _simulate(flags: Flags, files: Sequence[str], *, in_pairs: bool) -> None:
     namespace = find_namespace(flags)
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
     drafts = [draft for manifest in manifests for draft in manifest.pods]
@@ -70,7 +65,7 @@ async def _simulate(flags: Flags, files: Sequence[str], *, in_pairs: bool) -> No
         cluster, classes = await asyncio.gather(read_deciding(client, Central(client, flags)), _read_classes(client))
     if classes is not None:
         classes = {**classes, **by_name(one for manifest in manifests for one in manifest.classes)}
-    trials, made = Trials(cluster, in_pairs=in_pairs), []
+    trials, made = Trials(cluster, in_pairs=in_pairs or flags.output is Output.WIDE), []
     with Progress("simulating") as progress:
         for trial in trials.run([_admitted(draft, classes) for draft in drafts]):
             made.append(trial)

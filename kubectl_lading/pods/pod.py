@@ -16,7 +16,6 @@ from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
 from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
-from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
 from kubectl_lading.terminal.output import show, warn
 from lading.errors import ConfigError
@@ -42,15 +41,11 @@ COLUMNS: Final = (
     help="A key as nodes have it in [keys], to check the signature of the assignment. May be repeated.",
 )
 @click.argument("name", metavar="POD", shell_complete=complete_pods)
-def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
+async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     """Show what POD requests, what it was given, and its Events.
 
     POD is a name, or NAMESPACE/NAME. Why one does not run: kubectl lading why POD.
     """
-    run(_pod(flags, name, keys))
-
-
-async def _pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     known = load_public_keys(dict(map(_read_key, keys)))
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:

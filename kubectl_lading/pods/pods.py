@@ -14,10 +14,9 @@ from rich.text import Text
 from central.view.pods import PodState, PodView, Share
 from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.flags import Flags, Output, Scope, command
+from kubectl_lading.flags import Choice, Flags, Output, Scope, command
 from kubectl_lading.following import follow
 from kubectl_lading.pods.listed import list_pods
-from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import NONE, age, count, now, use_in_words
 from kubectl_lading.terminal.output import Cell, show, table, text, warn
 from kubectl_lading.terminal.rows import Rows
@@ -53,20 +52,16 @@ class PodsView(msgspec.Struct, frozen=True):
 @click.option(
     "--state",
     "states",
-    type=click.Choice([one.value for one in PodState]),
+    type=Choice(PodState),
     multiple=True,
     help="Only pods in this state. May be repeated.",
 )
 @click.option("-w", "--watch", is_flag=True, help="Goes on, with a row whenever a pod comes, changes or goes.")
-def pods(flags: Flags, states: tuple[str, ...], watch: bool) -> None:
+async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
     """List pods that wait for devices, or hold some.
 
     Why one waits: kubectl lading why, without a name for all of them.
     """
-    run(_pods(flags, frozenset(map(PodState, states)), watch=watch))
-
-
-async def _pods(flags: Flags, states: frozenset[PodState], *, watch: bool) -> None:
     if watch and flags.output in (Output.JSON, Output.YAML):
         raise ConfigError(f"cannot watch as {flags.output}", hint="leave -w or -o out")
     namespace = find_scope(flags)
@@ -77,8 +72,7 @@ async def _pods(flags: Flags, states: frozenset[PodState], *, watch: bool) -> No
 
     async with connect(flags) as client:
         cluster = await read_cluster(client)
-        for problem in cluster.problems:
-            warn(problem)
+        warn(*cluster.problems)
         listed = look(cluster)
         rows = Rows(_heads(flags), [_row(one, flags) for one in listed])
         if not watch:

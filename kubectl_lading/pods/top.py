@@ -17,10 +17,9 @@ from central.view.model import Holder, NodeView
 from central.view.pods import PodState, PodView, Share, share_of, share_of_nodes
 from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, read_cluster
-from kubectl_lading.flags import Flags, Scope, command, refuse
+from kubectl_lading.flags import Choice, Flags, Scope, command, refuse
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
-from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import NONE, pod_name
 from kubectl_lading.terminal.output import Cell, show, table, text, warn
 from kubectl_lading.where.nodes import view_nodes
@@ -63,25 +62,20 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @command("top", columns=(("NAMESPACE", "Or POD, or NODE: what the row is about."), *COLUMNS), scope=Scope.PODS)
-@click.argument("of", type=click.Choice([one.value for one in Of]), default=Of.NODES.value)
-@click.option("--sort", type=click.Choice([one.value for one in Sort]), default=Sort.HELD.value, show_default=True)
-def top(flags: Flags, of: str, sort: str) -> None:
+@click.argument("of", type=Choice(Of), default=Of.NODES.value)
+@click.option("--sort", type=Choice(Sort), default=Sort.HELD.value, show_default=True)
+async def top(flags: Flags, of: Of, sort: Sort) -> None:
     """Show what pods, namespaces or nodes hold, how much of it they use, and what is idle.
 
     HELD is what was given away, USED what the driver saw at the node's last look. `top namespaces` is about all namespaces
     unless -n names one.
     """
-    if of == Of.NODES:
+    if of is Of.NODES:
         refuse(flags, Scope.CLUSTER)
-    run(_top(flags, Of(of), Sort(sort)))
-
-
-async def _top(flags: Flags, of: Of, sort: Sort) -> None:
     namespace = find_scope(flags) if of is Of.PODS else flags.namespace
     async with connect(flags) as client:
         cluster = await read_cluster(client)
-    for problem in cluster.problems:
-        warn(problem)
+    warn(*cluster.problems)
     view = view_top(cluster, of, sort, namespace)
     show(view, flags.output, draw(view))
 

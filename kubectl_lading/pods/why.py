@@ -28,7 +28,6 @@ from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
 from kubectl_lading.pods.situation import Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from kubectl_lading.pods.why_all import COLUMNS, WaitingView, draw_waiting, explain_waiting
-from kubectl_lading.run import run
 from kubectl_lading.terminal.complete import complete_pods
 from kubectl_lading.terminal.output import show, warn
 from kubectl_lading.terminal.progress import Progress
@@ -40,7 +39,7 @@ LOOKED_AT_WIDE: Final = 1000
 
 @command("why", columns=COLUMNS, scope=Scope.PODS)
 @click.argument("pod", shell_complete=complete_pods, default="")
-def why(flags: Flags, pod: str) -> None:
+async def why(flags: Flags, pod: str) -> None:
     """Show why a pod does not run, and what would help; without POD: why each waiting pod waits.
 
     Of a pod that waits: what each node lacks, the nearest misses first, and whose end would make room. Of one that a node
@@ -48,7 +47,7 @@ def why(flags: Flags, pod: str) -> None:
     """
     if pod:
         refuse(flags, Scope.POD)
-    run(_why(flags, pod) if pod else _why_all(flags))
+    await (_why(flags, pod) if pod else _why_all(flags))
 
 
 async def _why(flags: Flags, pod: str) -> None:
@@ -81,8 +80,7 @@ async def _why_all(flags: Flags) -> None:
                 found.append(one)
                 progress.say("pods", len(found))
                 await asyncio.sleep(0)
-    for problem in cluster.problems:
-        warn(problem)
+    warn(*cluster.problems)
     show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
 
 

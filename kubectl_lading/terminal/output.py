@@ -101,6 +101,7 @@ def plain(value: object) -> Any:
             return msgspec.to_builtins(value)
 
 
-def warn(message: str) -> None:
-    """Print a warning on stderr."""
-    click.echo(f"warning: {printable(message)}", err=True)
+def warn(*messages: str) -> None:
+    """Print warnings on stderr."""
+    for message in messages:
+        click.echo(f"warning: {printable(message)}", err=True)

@@ -16,7 +16,7 @@ from rich.text import Text
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.run import not_found, run
+from kubectl_lading.run import not_found
 from kubectl_lading.terminal.amounts import pod_name
 from kubectl_lading.terminal.complete import complete_nodes
 from kubectl_lading.terminal.output import show, table, text
@@ -63,13 +63,13 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Says what would be so, 
 @_node
 @_all
 @_dry_run
-def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
+async def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
     """Keep new pods from devices. No pod is evicted.
 
     A DEVICE is a UUID or the beginning of one, NODE/INDEX of a GPU, or NODE/ADDRESS: h100-1/3, h100-1/0000:18:00.0. A PF stands
     for all of its VFs, a card for all of its MIG instances.
     """
-    run(_edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=True))
+    await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=True)
 
 
 @command("uncordon", columns=COLUMNS)
@@ -77,12 +77,12 @@ def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, 
 @_node
 @_all
 @_dry_run
-def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
+async def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
     """Let devices get pods again.
 
     A DEVICE is named as for `cordon`. One that was cordoned with its whole node, or with its PF, is taken out of that.
     """
-    run(_edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=False))
+    await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=False)
 
 
 async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bool, dry_run: bool, cordons: bool) -> None:

@@ -15,7 +15,6 @@ from central.view.model import GpuView, Holder, Past, State
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name
 from kubectl_lading.terminal.distances import WORDS
 from kubectl_lading.terminal.facts import facts
@@ -46,16 +45,12 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @command("gpu", columns=COLUMNS)
 @click.argument("card", metavar="CARD")
-def gpu(flags: Flags, card: str) -> None:
+async def gpu(flags: Flags, card: str) -> None:
     """Show the pods on a card now, what is free of it, and the pods that held it before.
 
     CARD is a UUID or its beginning (also of a MIG instance), NODE/INDEX, or a PCI address, with NODE/ before it where several
     nodes have that one.
     """
-    run(_gpu(flags, card))
-
-
-async def _gpu(flags: Flags, card: str) -> None:
     async with connect(flags) as client:
         cluster = await read_cluster(client)
     found = find_gpu(cluster, card)

@@ -13,7 +13,7 @@ from central.view.model import Counts, NodeState, NodeView
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
-from kubectl_lading.run import not_found, run
+from kubectl_lading.run import not_found
 from kubectl_lading.terminal.amounts import age, count, now
 from kubectl_lading.terminal.complete import complete_nodes
 from kubectl_lading.terminal.output import console, show, text
@@ -41,12 +41,8 @@ _STATES: Final = {
 
 @command("node", columns=COLUMNS)
 @click.argument("name", metavar="NODE", shell_complete=complete_nodes)
-def node(flags: Flags, name: str) -> None:
+async def node(flags: Flags, name: str) -> None:
     """Show the topology of NODE, and which pods hold its devices."""
-    run(_node(flags, name))
-
-
-async def _node(flags: Flags, name: str) -> None:
     async with connect(flags) as client:
         cluster = await read_cluster(client)
     view = find_node(cluster, name)

@@ -15,7 +15,6 @@ from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
-from kubectl_lading.run import run
 from kubectl_lading.terminal.amounts import (
     NONE,
     age,
@@ -56,20 +55,15 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @command("nodes", columns=(("NODE", "Its name; the last row is of all."), *COLUMNS, *WIDE))
-def nodes(flags: Flags) -> None:
+async def nodes(flags: Flags) -> None:
     """List what each node has, how much of it is held, and how much is used.
 
     HELD is what pods were given, USED is what the driver saw: a card that is held may idle. They are never the same number.
     """
-    run(_nodes(flags))
-
-
-async def _nodes(flags: Flags) -> None:
     async with connect(flags) as client:
         cluster = await read_cluster(client)
     views = view_nodes(cluster)
-    for problem in cluster.problems:
-        warn(problem)
+    warn(*cluster.problems)
     view = ClusterView(totals=totals(views), nodes=tuple(views), problems=tuple(cluster.problems))
     show(view, flags.output, draw_nodes(views, cluster, wide=flags.output is Output.WIDE), *([COUNTS] if views else []))
 

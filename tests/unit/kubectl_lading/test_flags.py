@@ -16,7 +16,7 @@ def parse(*words: str) -> Flags:
 
     @command("look", scope=Scope.PODS)
     @click.argument("name", default="")
-    def look(flags: Flags, name: str) -> None:
+    async def look(flags: Flags, name: str) -> None:
         seen.append(flags)
 
     main.add_command(look)
@@ -58,7 +58,7 @@ def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]
         pass
 
     @command("look", scope=scope)
-    def look(flags: Flags) -> None:
+    async def look(flags: Flags) -> None:
         pass
 
     main.add_command(look)
@@ -71,7 +71,7 @@ def test_a_flag_that_would_be_ignored_is_refused(scope: Scope, refused: set[str]
 @pytest.mark.parametrize("time", ["0", "soon", ""])
 def test_a_time_that_is_none_is_a_usage_error(time: str) -> None:
     @command("look")
-    def look(flags: Flags) -> None:
+    async def look(flags: Flags) -> None:
         pass
 
     assert CliRunner().invoke(look, ["--request-timeout", time]).exit_code == 2
@@ -79,7 +79,7 @@ def test_a_time_that_is_none_is_a_usage_error(time: str) -> None:
 
 def test_an_output_that_there_is_not_is_a_usage_error() -> None:
     @command("look")
-    def look(flags: Flags) -> None:
+    async def look(flags: Flags) -> None:
         pass
 
     assert CliRunner().invoke(look, ["-o", "xml"]).exit_code == 2
@@ -87,7 +87,7 @@ def test_an_output_that_there_is_not_is_a_usage_error() -> None:
 
 def test_help_explains_every_column() -> None:
     @command("look", columns=(("HELD", "what pods were given"),))
-    def look(flags: Flags) -> None:
+    async def look(flags: Flags) -> None:
         pass
 
     said = CliRunner().invoke(look, ["--help"]).output
