@@ -21,6 +21,7 @@ import msgspec
 from central.scheduling.configuration import Reckoning
 from central.scheduling.why import Why
 from kubectl_lading.flags import Flags
+from kubectl_lading.objects import Lease, SystemPod
 from lading.errors import ConfigError, LadingError
 from lading.health import NO_SUCH_PAGE
 from lading.kube.client import KubeClient
@@ -35,31 +36,6 @@ _STANDBY: Final = b"not the leader\n"  # as central.http.server writes it
 _SCHEMES: Final = ("http", "https")  # as installed, and as docs/deploy.md hardens it
 
 T = TypeVar("T")
-
-
-class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    holder_identity: str | None = None
-
-
-class _Lease(msgspec.Struct, frozen=True):
-    spec: _LeaseSpec = _LeaseSpec()
-
-
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    container_port: int
-    name: str = ""
-
-
-class _Container(msgspec.Struct, frozen=True):
-    ports: tuple[_Port, ...] = ()
-
-
-class _PodSpec(msgspec.Struct, frozen=True):
-    containers: tuple[_Container, ...]
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    spec: _PodSpec
 
 
 class _Leader(NamedTuple):
@@ -130,12 +106,11 @@ class Central:
 
     async def _find_leader(self) -> _Leader:
         lease = await self._client.get(LEASES.path(self._namespace, LEASE), timeout_s=self._timeout_s)
-        identity = msgspec.json.decode(lease, type=_Lease).spec.holder_identity or ""
-        holder = identity.partition("_")[0]  # the pod; each of its processes is another candidate (central.daemon.lease)
+        holder = msgspec.json.decode(lease, type=Lease).holder
         if not holder:
             raise NotFoundError(f"no pod holds the lease {LEASE}", status=404, reason="NotFound")
         pod = await self._client.get(PODS.path(self._namespace, holder), timeout_s=self._timeout_s)
-        ports = (port for container in msgspec.json.decode(pod, type=_Pod).spec.containers for port in container.ports)
+        ports = (port for container in msgspec.json.decode(pod, type=SystemPod).spec.containers for port in container.ports)
         return _Leader(holder, next((port.container_port for port in ports if port.name == PORT), DEFAULT_PORT))
 
     async def _by_url(self, path: str) -> bytes:

@@ -6,35 +6,28 @@ lists are of three moments, as three watches would be.
 """
 
 import asyncio
-import contextlib
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
-
-from central.api.objects import Metadata, Node
-from central.api.watch import Named, Unreadable
+from central.api.watch import Unreadable
 from central.ask import pod as ask
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
 from central.scheduling.configuration import Reckoning
 from central.scheduling.scheduler import Scheduler
+from central.state.budgets import Budget
 from central.state.pending import PendingPods
 from kubectl_lading.central import Central, Silent
-from kubectl_lading.owners import Pod
+from kubectl_lading.lists import Listed, N, read_list, read_permitted
+from kubectl_lading.objects import Node, Pod, Report
 from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
-from lading.kube.errors import KubeError, NotFoundError
-from lading.kube.resource import NODE_DEVICES, NODES, PODS, Resource
+from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Level, Log
-from lading.nodedevices import NodeDevices
-
-T = TypeVar("T", bound=Named)
 
 DEFAULT: Final = Reckoning()  # as central is installed by default
 
@@ -44,7 +37,7 @@ class Cluster:
     ledger: Ledger
     pending: PendingPods
     scheduler: Scheduler
-    reports: Mapping[str, NodeDevices]
+    reports: Mapping[str, Report]
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
     unassigned: Sequence[ask.Pod] = ()  # request devices, and were bound without an assignment
@@ -56,12 +49,12 @@ class Cluster:
 
 async def read_cluster(client: KubeClient) -> Cluster:
     """Return the cluster as the API server lists it. Raises KubeError."""
-    return compute(*await _lists(client))
+    return compute(*await read_lists(client))
 
 
 async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     """Return the cluster with central's effective configuration, where central reports it. Raises KubeError."""
-    lists, said = await asyncio.gather(_lists(client), central.reckoning())
+    lists, said = await asyncio.gather(read_lists(client), central.reckoning())
     if isinstance(said, Reckoning):
         return compute(*lists, said)
     why = said.why if isinstance(said, Silent) else "it is older than this command, and does not tell them"
@@ -69,19 +62,23 @@ async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     return compute(*lists)
 
 
-async def _lists(client: KubeClient) -> "tuple[Listed[NodeDevices], Listed[Node], Listed[Pod]]":
+async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], Listed[Pod]]:
     with Progress("reading the cluster") as progress:
         return await asyncio.gather(
-            read_list(client, NODE_DEVICES, NodeDevices, progress),
+            read_list(client, NODE_DEVICES, Report, progress),
             read_list(client, NODES, Node, progress),
             read_list(client, PODS, Pod, progress),
         )
 
 
-Listed = tuple[Sequence[T | Unreadable], str]  # with the list's resourceVersion
+async def read_budgets(client: KubeClient) -> list[Budget] | None:
+    """Return the disruption budgets, which limit what central evicts and what may be moved; None, after a warning, if they may
+    not be read. Raises KubeError.
+    """
+    return await read_permitted(client, BUDGETS.path(), Budget, "disruption budgets were not looked at: {e}")
 
 
-def compute(devices: Listed[NodeDevices], nodes: Listed[Node], pods: Listed[Pod], reckoning: Reckoning = DEFAULT) -> Cluster:
+def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod], reckoning: Reckoning = DEFAULT) -> Cluster:
     """Compute the cluster from the three lists."""
     pods = _without_foreign(pods, frozenset(reckoning.foreign_annotations))
     ledger, pending = Ledger(), PendingPods()
@@ -112,7 +109,7 @@ def _without_foreign(pods: Listed[Pod], keys: frozenset[str]) -> Listed[Pod]:
     return [one if isinstance(one, Unreadable) else ask.without_annotations(one, keys) for one in objects], version
 
 
-def _readable(objects: Sequence[T | Unreadable]) -> list[T]:
+def _readable(objects: Sequence[N | Unreadable]) -> list[N]:
     return [one for one in objects if not isinstance(one, Unreadable)]
 
 
@@ -130,57 +127,4 @@ class _Problems:
 
 def _unreadable(kind: str, one: Unreadable) -> str:
     name = "/".join(filter(None, (one.metadata.namespace, one.metadata.name)))
-    return f"{kind} {name} cannot be read: {one.why}"
-
-
-class _Bare(msgspec.Struct):
-    metadata: Metadata = Metadata()
-
-
-class NotInstalledError(KubeError):
-    """The API server does not know NodeDevices: it answers 404 without more detail."""
-
-    def __init__(self) -> None:
-        name = f"{NODE_DEVICES.plural}.{NODE_DEVICES.group}"
-        super().__init__(
-            f"cannot list {name}: this cluster has no such resource: "
-            f"its CustomResourceDefinition ({NODE_DEVICES.version}) is not installed"
-        )
-        self.hint = (
-            "kubectl apply --server-side -k deploy/crds installs it, and docs/deploy.md says what else Lading needs; "
-            "or is another cluster meant? (--context)"
-        )
-
-
-async def read_list(client: KubeClient, resource: Resource, kind: type[T], progress: Progress) -> Listed[T]:
-    """Return the list. Raises NotInstalledError where this cluster has no NodeDevices resource, else KubeError."""
-    parse = functools.partial(_parse, msgspec.json.Decoder(kind))
-    objects: list[T | Unreadable] = []
-    version = ""
-    pages = client.list_pages(resource.path())
-    try:
-        async with contextlib.aclosing(pages):
-            async for page in pages:
-                if page.first:
-                    objects.clear()
-                objects += map(parse, page.items)
-                version = page.resource_version
-                progress.say(resource.plural, len(objects))
-    except NotFoundError as e:  # an empty list is false
-        if resource != NODE_DEVICES:  # a Kubernetes type is missing: this is not an API server
-            raise
-        raise NotInstalledError from e
-    return objects, version
-
-
-def _parse(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
-    """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
-    try:
-        return decoder.decode(raw)
-    except msgspec.DecodeError as e:
-        why = str(e)
-    try:
-        metadata = msgspec.json.decode(raw, type=_Bare).metadata
-    except msgspec.DecodeError:
-        metadata = Metadata()
-    return Unreadable(metadata=metadata, why=why)
+    return f"{kind} {name} can not be read: {one.why}"

@@ -10,38 +10,37 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Generic
 
 from central.api.known import Ident
-from central.api.objects import Node
 from central.api.watch import Reflector, Unreadable
-from kubectl_lading.cluster import Cluster, T, compute
-from kubectl_lading.owners import Pod
+from kubectl_lading.cluster import Cluster, compute
+from kubectl_lading.lists import N
+from kubectl_lading.objects import Node, Pod, Report
 from kubectl_lading.terminal.output import warn
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.log import Event, Level, Log
-from lading.nodedevices import NodeDevices
 
 EVERY_S: Final = 1.0
 _SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
 
-class _Kept(Generic[T]):
+class _Kept(Generic[N]):
     """The objects of one kind, by uid."""
 
     def __init__(self, news: asyncio.Event) -> None:
         self._news = news
-        self._objects: dict[str, T | Unreadable] = {}
+        self._objects: dict[str, N | Unreadable] = {}
         self._version = ""
 
     @property
-    def listed(self) -> tuple[list[T | Unreadable], str]:
+    def listed(self) -> tuple[list[N | Unreadable], str]:
         return list(self._objects.values()), self._version
 
-    def replaced(self, objects: Sequence[T | Unreadable], version: str) -> None:
+    def replaced(self, objects: Sequence[N | Unreadable], version: str) -> None:
         self._objects = {one.metadata.uid: one for one in objects}
         self._version = version
         self._news.set()
 
-    def changed(self, obj: T | Unreadable) -> None:
+    def changed(self, obj: N | Unreadable) -> None:
         self._objects[obj.metadata.uid] = obj
         self._news.set()
 
@@ -58,9 +57,9 @@ class _Warnings:
 async def follow(client: KubeClient, *, every_s: float = EVERY_S) -> AsyncGenerator[Cluster, None]:
     """Yield the cluster as it is, then as it is after changes, until it is closed."""
     news, log = asyncio.Event(), Log(_Warnings(), Level.WARNING)
-    devices, nodes, pods = _Kept[NodeDevices](news), _Kept[Node](news), _Kept[Pod](news)
+    devices, nodes, pods = _Kept[Report](news), _Kept[Node](news), _Kept[Pod](news)
     reflectors = (
-        Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log),
+        Reflector(client, NODE_DEVICES, Report, devices, log=log),
         Reflector(client, NODES, Node, nodes, log=log),
         Reflector(client, PODS, Pod, pods, log=log),
     )

@@ -9,7 +9,7 @@ from typing import Final
 
 from kubectl_lading.installation.finding import Check, Part, Said, counted, degraded, listed, note, unknown
 from kubectl_lading.installation.installed import Installation, Replica, Unread
-from kubectl_lading.installation.objects import Crd, Deployment, EndpointSlice, Lease
+from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease
 from lading import nodedevices
 from lading.versions import Support, judge_api_server, judge_scheduler
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA

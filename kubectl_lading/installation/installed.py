@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
-from kubectl_lading.installation.objects import (
+from kubectl_lading.objects import (
     Crd,
     Deployment,
     EndpointSlice,

@@ -11,7 +11,7 @@ from typing import Final
 
 from kubectl_lading.installation.finding import Check, Part, Said, counted, degraded, listed, note
 from kubectl_lading.installation.installed import Installation
-from kubectl_lading.installation.objects import Report
+from kubectl_lading.objects import Report
 from lading.nodedevices import Gpu
 from lading.versions import go_together
 

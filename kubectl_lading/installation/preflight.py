@@ -15,11 +15,11 @@ from kubectl_lading.central import named_central
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.finding import Finding, Level, counted, find, worst
 from kubectl_lading.installation.installed import Installation, Unread
-from kubectl_lading.installation.objects import Deployment
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status import EXIT, end_untold, render_findings
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, Upgrade, count_platform
+from kubectl_lading.objects import Deployment
 from kubectl_lading.terminal.output import show, table, text
 from lading import __version__
 from lading.kube.errors import KubeError

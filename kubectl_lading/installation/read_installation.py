@@ -14,13 +14,14 @@ import msgspec
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from central.api.watch import Unreadable
 from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.central import Central, Silent
-from kubectl_lading.cluster import Listed, NotInstalledError, compute, read_list
+from kubectl_lading.cluster import compute
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.installed import Installation, Maybe, NamedCentral, Replica, SchedulerConfig, Unread
-from kubectl_lading.installation.objects import (
+from kubectl_lading.installation.workload import summarise
+from kubectl_lading.lists import Listed, NotInstalledError, read_list
+from kubectl_lading.objects import (
     Crd,
     Deployment,
     EndpointSlice,
@@ -32,7 +33,6 @@ from kubectl_lading.installation.objects import (
     Report,
     SystemPod,
 )
-from kubectl_lading.installation.workload import summarise
 from kubectl_lading.terminal.progress import Progress
 from lading import __version__, nodedevices
 from lading.kube.client import KubeClient
@@ -88,7 +88,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         reports, nodes, pods = await asyncio.gather(
             _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)
         )
-    devices = reports or ([], "")
+    cluster = compute(reports or ([], ""), nodes, pods)
     now = datetime.fromtimestamp(time.time(), UTC)
     return Installation(
         at=now,
@@ -106,9 +106,9 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         scheduler_config=config,
         system_pods=system_pods,
         replicas=replicas,
-        nodes={one.metadata.name: one for one in _readable(nodes[0])},
-        reports={one.metadata.name: one for one in _readable(devices[0])},
-        workload=summarise(compute(devices, nodes, pods), _readable(pods[0]), now),
+        nodes=cluster.nodes,
+        reports=cluster.reports,
+        workload=summarise(cluster, now),
     )
 
 
@@ -242,7 +242,3 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as e:
         raise MalformedError(f"cannot read {path}: {e}") from e
-
-
-def _readable(objects: Sequence[T | Unreadable]) -> list[T]:
-    return [one for one in objects if not isinstance(one, Unreadable)]

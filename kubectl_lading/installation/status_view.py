@@ -14,7 +14,7 @@ import msgspec
 from kubectl_lading.installation import control_checks, node_checks, pod_checks
 from kubectl_lading.installation.finding import Finding, Level, Part, counted, find, listed, worst
 from kubectl_lading.installation.installed import Installation, SchedulerConfig, Unread
-from kubectl_lading.installation.objects import Deployment, Lease
+from kubectl_lading.objects import Deployment, Lease
 from lading import nodedevices
 
 CHECKS: Final = (*control_checks.CHECKS, *node_checks.CHECKS, *pod_checks.CHECKS)

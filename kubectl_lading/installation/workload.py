@@ -1,6 +1,6 @@
 """What the pods of a cluster show about the installation: which wait and why, which run without their devices. Pure.
 
-Enters: a `Cluster` whose pods are `objects.Pod`, and the time. Leaves: a `Workload`.
+Enters: a `Cluster`, and the time. Leaves: a `Workload`.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from central.scheduling.why import FITS
 from central.state.pending import Pending
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.installation.installed import Workload
-from kubectl_lading.installation.objects import Pod
+from kubectl_lading.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
 
 # kubelet and the node's reporter each report a container within seconds.
@@ -28,10 +28,9 @@ UNREPORTED_S: Final = 60.0
 UNSTARTED_S: Final = 600.0
 
 
-def summarise(cluster: Cluster, pods: Sequence[Pod], now: datetime) -> Workload:
-    """Return the summary. `pods`: those of the cluster."""
-    names = {pod.metadata.uid: pod.full_name for pod in pods}
-    there = [pod for pod in pods if pod.status.phase not in TERMINAL]
+def summarise(cluster: Cluster, now: datetime) -> Workload:
+    names = {pod.metadata.uid: pod.full_name for pod in cluster.pods}
+    there = [pod for pod in cluster.pods if pod.status.phase not in TERMINAL]
     bound = [pod for pod in there if pod.spec.node_name and ASSIGNMENT in pod.metadata.annotations]
     granted = {grant.pod for report in cluster.reports.values() for grant in report.status.grants}
     unstarted = [pod for pod in bound if pod.status.phase == "Pending" and pod.started_s(now) > UNSTARTED_S]

@@ -19,11 +19,11 @@ from central.scheduling.why import ask_in_words
 from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
 from kubectl_lading.access import connect
-from kubectl_lading.budgets import read_budgets
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import Cluster, read_deciding
+from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope, command
-from kubectl_lading.plans.movers import Mover, forbidden, none_of, notes
+from kubectl_lading.objects import FullPod
+from kubectl_lading.plans.movers import forbidden, none_of, notes
 from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import pairs
 from kubectl_lading.terminal.output import show, text
@@ -35,7 +35,7 @@ from lading.vocabulary import PodUid
 
 ROUNDS: Final = 8  # rounds of planning, each without the pods that the round before found immovable
 _NAMED: Final = 2  # pods that stay for one reason
-_MOVER: Final = msgspec.json.Decoder(Mover)
+_POD: Final = msgspec.json.Decoder(FullPod)
 
 NOT_LOOKED_AT: Final = (
     f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: node selectors, affinity, taints and volumes, which "
@@ -92,18 +92,17 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
     movable = read_movable(cluster)
     budgets = await read_budgets(client)
     stay: dict[str, str] = {}
-    movers: dict[PodUid, Mover] = {}
+    movers: dict[PodUid, FullPod] = {}
     for _ in range(ROUNDS):
         openings = await _plan(cluster, waiting, movable)
         moved = [move.pod.uid for opening in openings for move in opening.moves]
         beside = [uid for uid in _beside(cluster, openings) if uid in movable and uid not in movers]
         movers |= await _movers(client, [movable[uid] for uid in beside])
-        may_not = {PodUid(uid): why for uid, why in forbidden(_known(moved, movers), budgets or ()).items()}
+        may_not = forbidden(_known(moved, movers), budgets or ())
         may_not |= {uid: "it has ended" for uid in moved if uid not in movers}
         if not may_not:
             break
-        never = forbidden(_known([uid for uid in beside if uid not in may_not], movers), none_of(budgets or ()))
-        may_not |= {PodUid(uid): why for uid, why in never.items()}
+        may_not |= forbidden(_known([uid for uid in beside if uid not in may_not], movers), none_of(budgets or ()))
         stay |= {f"{movable[uid].namespace}/{movable[uid].name}": why for uid, why in may_not.items()}
         movable = {uid: pod for uid, pod in movable.items() if uid not in may_not}
     else:
@@ -118,7 +117,7 @@ def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
     return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
 
 
-def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, Mover]) -> list[Mover]:
+def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[FullPod]:
     return [movers[uid] for uid in uids if uid in movers]
 
 
@@ -152,21 +151,21 @@ def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
     return opening
 
 
-async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, Mover]:
+async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, FullPod]:
     """Return the pods to move, without those that no longer exist."""
     found = await asyncio.gather(*(_mover(client, pod) for pod in pods))
-    return {PodUid(one.metadata.uid): one for one in found if one is not None}
+    return {one.metadata.uid: one for one in found if one is not None}
 
 
-async def _mover(client: KubeClient, pod: Pending) -> Mover | None:
+async def _mover(client: KubeClient, pod: Pending) -> FullPod | None:
     try:
-        mover = _MOVER.decode(await client.get(PODS.path(pod.namespace, pod.name)))
+        mover = _POD.decode(await client.get(PODS.path(pod.namespace, pod.name)))
     except NotFoundError:
         return None
     return mover if mover.metadata.uid == pod.uid else None
 
 
-def _view(opening: Opening, movers: Mapping[PodUid, Mover]) -> OpeningView:
+def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
     pod = opening.pod
     return OpeningView(
         namespace=pod.namespace,

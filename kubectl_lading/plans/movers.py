@@ -8,49 +8,15 @@ Source: k8s.io/api core/v1.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import msgspec
 
 from central.state.budgets import Budget
-from kubectl_lading.owners import Owner, controller_of, why_bound_to_its_node
+from kubectl_lading.objects import FullPod
+from lading.vocabulary import PodUid
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields that all parts share."""
-
-
-class Meta(_Wire, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    owner_references: tuple[Owner, ...] = ()
-
-
-class Volume(_Wire, frozen=True):
-    persistent_volume_claim: dict[str, Any] | None = None
-
-
-class Spec(_Wire, frozen=True):
-    node_selector: dict[str, str] = {}
-    affinity: dict[str, Any] | None = None
-    volumes: tuple[Volume, ...] = ()
-
-
-class Mover(_Wire, frozen=True):
-    metadata: Meta
-    spec: Spec = Spec()
-
-    @property
-    def controller(self) -> Owner | None:
-        return controller_of(self.metadata.owner_references)
-
-
-def forbidden(pods: Sequence[Mover], budgets: Sequence[Budget]) -> dict[str, str]:
+def forbidden(pods: Sequence[FullPod], budgets: Sequence[Budget]) -> dict[PodUid, str]:
     """Return by uid why a pod may not be moved if all of these are moved; a budget allows its first ones."""
-    found = {pod.metadata.uid: why for pod in pods if (why := _bound_to_its_node(pod))}
+    found = {pod.metadata.uid: why for pod in pods if (why := pod.why_bound_to_its_node)}
     taken: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         covering = [budget for budget in budgets if budget.covers(pod.metadata.namespace, pod.metadata.labels)]
@@ -71,11 +37,7 @@ def _key(budget: Budget) -> tuple[str, str]:
     return budget.metadata.namespace, budget.metadata.name
 
 
-def _bound_to_its_node(pod: Mover) -> str:
-    return why_bound_to_its_node(pod.metadata.annotations, pod.metadata.owner_references)
-
-
-def notes(pod: Mover) -> Iterator[str]:
+def notes(pod: FullPod) -> Iterator[str]:
     """Yield notes for the person who moves the pod."""
     owner = pod.controller
     yield f"{owner.kind} {owner.name} makes it again" if owner else "it is not created again: it has no controller"

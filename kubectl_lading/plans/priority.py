@@ -7,7 +7,7 @@ else priority 0. A number or a policy that is written in the pod and differs fro
 Source: k8s.io/kubernetes plugin/pkg/admission/priority, as of v1.36; k8s.io/api scheduling/v1 PriorityClass.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
@@ -15,26 +15,18 @@ from typing import Final
 import msgspec
 
 from central.ask.pod import Pod
+from kubectl_lading.objects import Object, Wire
 
 LOWER: Final = "PreemptLowerPriority"
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    metadata: _Meta = _Meta()
+class PriorityClass(Object, frozen=True):
     value: int = 0
     global_default: bool | None = False  # null in some manifests
     preemption_policy: str | None = None
 
-    @property
-    def name(self) -> str:
-        return self.metadata.name
 
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Wanted(Wire, frozen=True):
     """The fields of a pod's spec that determine its priority; None: not written."""
 
     priority_class_name: str | None = None
@@ -51,17 +43,19 @@ class RefusedPod:
 NO_CLASS: Final = PriorityClass()
 
 
-def by_name(classes: Iterable[PriorityClass]) -> Mapping[str, PriorityClass]:
-    return {one.name: one for one in classes}
-
-
-def admit(pod: Pod, wanted: Wanted, classes: Mapping[str, PriorityClass]) -> Pod | RefusedPod:
+def admit(pod: Pod, wanted: Wanted, classes: Iterable[PriorityClass] | None) -> Pod | RefusedPod:
+    """Return the pod with its priority. Of several classes with one name the last counts. Without the right to
+    read classes (None) it has the priority that is written in it.
+    """
+    if classes is None:
+        return _with(pod, wanted.priority or 0, wanted.preemption_policy or "")
+    by_name = {one.metadata.name: one for one in classes}
     name = wanted.priority_class_name or ""
-    found = classes.get(name) if name else _default(classes.values())
+    found = by_name.get(name) if name else _default(by_name.values())
     if found is None:
-        near = get_close_matches(name, classes, n=1)
+        near = get_close_matches(name, by_name, n=1)
         return RefusedPod(pod=pod, why=f"there is no PriorityClass {name}" + (f"; there is {near[0]}" if near else ""))
-    whose = f"PriorityClass {found.name}" if found.name else "no PriorityClass"
+    whose = f"PriorityClass {found.metadata.name}" if found.metadata.name else "no PriorityClass"
     policy = found.preemption_policy or LOWER
     if wanted.priority is not None and wanted.priority != found.value:
         return RefusedPod(pod=pod, why=f"priority {wanted.priority} is written in it, and with {whose} it has {found.value}")
@@ -69,11 +63,6 @@ def admit(pod: Pod, wanted: Wanted, classes: Mapping[str, PriorityClass]) -> Pod
         written = wanted.preemption_policy
         return RefusedPod(pod=pod, why=f"preemptionPolicy {written} is written in it, and with {whose} it has {policy}")
     return _with(pod, found.value, policy)
-
-
-def as_written(pod: Pod, wanted: Wanted) -> Pod:
-    """Return the priority as written, for users who may not read the classes."""
-    return _with(pod, wanted.priority or 0, wanted.preemption_policy or "")
 
 
 def _default(classes: Iterable[PriorityClass]) -> PriorityClass:

@@ -5,7 +5,7 @@ Enters: manifests, the cluster, its PriorityClasses. Leaves: for each pod its no
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -15,22 +15,20 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.ask.pod import Pod
 from central.scheduling.why import FITS, SENTENCES
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import read_deciding
 from kubectl_lading.flags import Flags, Output, Scope, command
-from kubectl_lading.plans.manifests import Draft, parse_manifest
-from kubectl_lading.plans.priority import PriorityClass, RefusedPod, admit, as_written, by_name
+from kubectl_lading.lists import read_permitted
+from kubectl_lading.plans.manifests import parse_manifest
+from kubectl_lading.plans.priority import PriorityClass, admit
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
 from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import of_nodes, pairs, under
 from kubectl_lading.terminal.output import show, text, warn
 from kubectl_lading.terminal.progress import Progress
 from lading.errors import ConfigError
-from lading.kube.client import KubeClient
-from lading.kube.errors import ForbiddenError
 from lading.kube.resource import Resource
 
 NOT_LOOKED_AT: Final = (
@@ -38,7 +36,10 @@ NOT_LOOKED_AT: Final = (
     "make for others; what central is binding at this moment."
 )
 CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses")
-_CLASS: Final = msgspec.json.Decoder(PriorityClass)
+NO_CLASSES: Final = (
+    "you may not read PriorityClasses, so each pod has the priority that is written in it: ClusterRole lading-reader "
+    "(deploy/rbac/reader.yaml) gives that right"
+)
 _STDIN: Final = "-"
 
 
@@ -62,12 +63,15 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
     drafts = [draft for manifest in manifests for draft in manifest.pods]
     async with connect(flags) as client:
-        cluster, classes = await asyncio.gather(read_deciding(client, Central(client, flags)), _read_classes(client))
+        cluster, classes = await asyncio.gather(
+            read_deciding(client, Central(client, flags)),
+            read_permitted(client, CLASSES.path(), PriorityClass, NO_CLASSES),
+        )
     if classes is not None:
-        classes = {**classes, **by_name(one for manifest in manifests for one in manifest.classes)}
+        classes += [one for manifest in manifests for one in manifest.classes]
     trials, made = Trials(cluster, in_pairs=in_pairs or flags.output is Output.WIDE), []
     with Progress("simulating") as progress:
-        for trial in trials.run([_admitted(draft, classes) for draft in drafts]):
+        for trial in trials.run([admit(draft.pod, draft.wanted, classes) for draft in drafts]):
             made.append(trial)
             progress.say("pods", len(made))
             await asyncio.sleep(0)
@@ -76,22 +80,6 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
     passed_over = tuple(one for manifest in manifests for one in manifest.passed_over)
     simulation = Simulation(pods=tuple(made), verdicts=trials.verdicts, passed_over=passed_over)
     show(simulation, flags.output, draw(simulation, wide=flags.output is Output.WIDE))
-
-
-async def _read_classes(client: KubeClient) -> Mapping[str, PriorityClass] | None:
-    """Return the classes; None: they may not be read."""
-    try:
-        return by_name([_CLASS.decode(raw) async for page in client.list_pages(CLASSES.path()) for raw in page.items])
-    except ForbiddenError:
-        warn(
-            "you may not read PriorityClasses, so each pod has the priority that is written in it: ClusterRole lading-reader "
-            "(deploy/rbac/reader.yaml) gives that right"
-        )
-        return None
-
-
-def _admitted(draft: Draft, classes: Mapping[str, PriorityClass] | None) -> Pod | RefusedPod:
-    return as_written(draft.pod, draft.wanted) if classes is None else admit(draft.pod, draft.wanted, classes)
 
 
 def _read(file: str) -> str:

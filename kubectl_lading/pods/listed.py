@@ -18,7 +18,7 @@ from central.state.pending import pending_of
 from central.view.model import NodeView
 from central.view.pods import PodState, PodView, view_pods
 from kubectl_lading.cluster import Cluster
-from kubectl_lading.owners import Pod
+from kubectl_lading.objects import Pod
 
 
 def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") -> list[PodView]:

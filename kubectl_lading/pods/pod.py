@@ -9,13 +9,12 @@ from typing import Final
 import click
 import msgspec
 
-from central.ask.pod import Pod
 from kubectl_lading.access import connect, find_pod
-from kubectl_lading.cluster import NotInstalledError
 from kubectl_lading.flags import Flags, Output, Scope, command
+from kubectl_lading.lists import NotInstalledError
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
-from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
+from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.terminal.complete import complete_pods
 from kubectl_lading.terminal.output import show, warn
 from lading.errors import ConfigError
@@ -49,11 +48,10 @@ async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     known = load_public_keys(dict(map(_read_key, keys)))
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:
-        raw = await read_pod(client, namespace, name)
-        decoded, words = msgspec.json.decode(raw, type=Pod), parse_pod(raw)
-        devices = await _read_report(client, words.spec.node_name) if words.spec.node_name else None
-        events = await read_events(client, words)
-    report = report_pod(decoded, words, devices, events, known)
+        found = await read_pod(client, namespace, name)
+        devices = await _read_report(client, found.spec.node_name) if found.spec.node_name else None
+        events = await read_events(client, found)
+    report = report_pod(found, devices, events, known)
     show(report, flags.output, *draw_pod(report, wide=flags.output is Output.WIDE))
 
 

@@ -12,14 +12,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from central.ask.model import BadAsk
 from central.ask.parse import parse_ask
-from central.ask.pod import DEVICES_HEALTHY, Pod, roles_of
+from central.ask.pod import DEVICES_HEALTHY, roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.scheduling.why import ask_in_words
 from central.state.pending import pending_of
+from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, given_of
 from kubectl_lading.pods.nearness import Pair, pairs_of
-from kubectl_lading.pods.podwords import EventWords, PodWords
+from kubectl_lading.pods.read_pod import PodEvent
 from kubectl_lading.pods.situation import Stand, read_situation
 from lading.nodedevices import Grant, NodeDevices
 from lading.signature import parse_signature, verifies
@@ -84,14 +85,13 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def report_pod(
-    pod: Pod,
-    words: PodWords,
+    pod: FullPod,
     devices: NodeDevices | None,
-    events: Sequence[EventWords],
+    events: Sequence[PodEvent],
     keys: Mapping[str, Ed25519PublicKey],
 ) -> PodReport:
     metadata, asked = pod.metadata, parse_ask(pod)
-    situation = read_situation(words, asked, events)
+    situation = read_situation(pod, asked, events)
     text = metadata.annotations.get(ASSIGNMENT)
     own = parse_own(text, roles_of(pod), namespace=metadata.namespace) if text is not None else None
     placed: Mapping[str, PlacedContainer] = {}
@@ -101,7 +101,7 @@ def report_pod(
     elif own is not None:
         placed, gen = own.placed, own.gen
         problem = _misplaced((own.pod, own.node), (metadata.uid, pod.spec.node_name))
-    healthy = words.condition(DEVICES_HEALTHY)
+    healthy = pod.condition(DEVICES_HEALTHY)
     return PodReport(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -133,7 +133,7 @@ def _is_by_hand(key: str) -> bool:
     return any(key == one or key.startswith(f"{one}.") for one in (MANUAL_GPUS, MANUAL_VFS))
 
 
-def _has_container(pod: Pod, key: str) -> bool:
+def _has_container(pod: FullPod, key: str) -> bool:
     named = key.removeprefix(PREFIX).partition(".")[2]
     return not named or named in {one.name for one in (*pod.spec.init_containers, *pod.spec.containers)}
 
@@ -154,7 +154,7 @@ def _signature(text: str, written: str | None, keys: Mapping[str, Ed25519PublicK
 # ---- devices
 
 
-def _containers(pod: Pod, placed: Mapping[str, PlacedContainer], devices: NodeDevices | None) -> Iterator[Container]:
+def _containers(pod: FullPod, placed: Mapping[str, PlacedContainer], devices: NodeDevices | None) -> Iterator[Container]:
     grants = {grant.container: grant for grant in devices.status.grants if grant.pod == pod.metadata.uid} if devices else {}
     ifnames = name_vfs(placed, roles_of(pod))
     started = [name for name, _ in roles_of(pod)]
@@ -197,7 +197,7 @@ def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices
     return PlacedContainer(gpus=tuple(gpus), vfs=tuple(vfs))
 
 
-def _said(event: EventWords) -> Said:
+def _said(event: PodEvent) -> Said:
     return Said(
         type=event.type,
         reason=event.reason,

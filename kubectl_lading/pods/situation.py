@@ -17,8 +17,9 @@ import msgspec
 from central.ask.model import Ask, BadAsk
 from central.ask.pod import DEVICES_HEALTHY
 from central.ask.reasons import OfPod
+from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.fixes import FIXES
-from kubectl_lading.pods.podwords import EventWords, PodWords
+from kubectl_lading.pods.read_pod import PodEvent
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, MANUAL_GPUS, MANUAL_VFS
 
@@ -64,7 +65,7 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
 
 
-def read_situation(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords]) -> Situation:
+def read_situation(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent]) -> Situation:
     """Return the situation. `events`: of this pod, the oldest first."""
     if pod.status.phase in _ENDED:
         words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
@@ -77,7 +78,7 @@ def read_situation(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[E
 # ---- bound
 
 
-def _on_its_node(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords]) -> Situation:
+def _on_its_node(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent]) -> Situation:
     node, unstarted = pod.spec.node_name, _unstarted(pod)
     runs = pod.status.phase == "Running" and not unstarted
     refusals = () if runs else tuple(_refusals(pod, asked, events, {name for name, _ in unstarted}))
@@ -92,7 +93,7 @@ def _on_its_node(pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[Eve
     return Situation(stand=Stand.STARTING, said=f"is bound to node {node}, and starts there", node=node, waits_for=waits)
 
 
-def _unstarted(pod: PodWords) -> list[tuple[str, str]]:
+def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
     """Return the containers that wait, with the reason; those that are only starting are left out if there are others."""
     found = []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -102,9 +103,7 @@ def _unstarted(pod: PodWords) -> list[tuple[str, str]]:
     return [one for one in found if one[1] not in _ONLY_STARTING] or found
 
 
-def _refusals(
-    pod: PodWords, asked: Ask | BadAsk | None, events: Sequence[EventWords], unstarted: set[str]
-) -> Iterator[Refusal]:
+def _refusals(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent], unstarted: set[str]) -> Iterator[Refusal]:
     """Return the newest refusal of each container; its state is newer than Events."""
     by_container: dict[str, Refusal] = {}
     for event in events:
@@ -140,7 +139,7 @@ def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1,
 # ---- not bound
 
 
-def _unbound(pod: PodWords, asked: Ask | BadAsk | None) -> Situation:
+def _unbound(pod: FullPod, asked: Ask | BadAsk | None) -> Situation:
     scheduled = pod.condition(SCHEDULED)
     says = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
     if pod.spec.scheduling_gates:

@@ -8,23 +8,20 @@ import asyncio
 from typing import Final
 
 import click
-import msgspec
 
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
-from central.ask.pod import Pod
 from central.scheduling.why import Why
 from central.state.budgets import Budgets
 from central.state.pending import Pending, pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
-from kubectl_lading.budgets import read_budgets
 from kubectl_lading.central import Central, Silent
-from kubectl_lading.cluster import Cluster, read_deciding
+from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Output, Scope, command, refuse
-from kubectl_lading.owners import stays
+from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.draw_why import Answer, draw
 from kubectl_lading.pods.given import given_to
-from kubectl_lading.pods.podwords import parse_pod, read_events, read_pod
+from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.pods.situation import Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from kubectl_lading.pods.why_all import COLUMNS, WaitingView, draw_waiting, explain_waiting
@@ -53,17 +50,16 @@ async def why(flags: Flags, pod: str) -> None:
 async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
-        raw = await read_pod(client, namespace, name)
-        words, own = parse_pod(raw), msgspec.json.decode(raw, type=Pod)
+        own = await read_pod(client, namespace, name)
         asked = parse_ask(own)
-        situation = read_situation(words, asked, await read_events(client, words))
+        situation = read_situation(own, asked, await read_events(client, own))
         wait = await _wait(client, flags, own, asked) if situation.stand is Stand.WAITING and isinstance(asked, Ask) else None
     answer = Answer(
         namespace=namespace,
         name=name,
-        uid=words.metadata.uid,
+        uid=own.metadata.uid,
         situation=situation,
-        deleting=words.metadata.deletion_timestamp is not None,
+        deleting=own.metadata.deletion_timestamp is not None,
         devices=given_to(own),
         wait=wait,
     )
@@ -84,7 +80,7 @@ async def _why_all(flags: Flags) -> None:
     show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
 
 
-async def _wait(client: KubeClient, flags: Flags, own: Pod, asked: Ask) -> Wait:
+async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: Ask) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
     cluster, said, budgets = await asyncio.gather(
         read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
@@ -97,7 +93,7 @@ async def _wait(client: KubeClient, flags: Flags, own: Pod, asked: Ask) -> Wait:
 
 async def _search(cluster: Cluster, pod: Pending, said: Why | Silent | None, budgets: Budgets, *, most: int) -> Wait:
     known = said if isinstance(said, Why) and said.uid == pod.uid else None
-    stay = frozenset(one.metadata.uid for one in cluster.pods if stays(one))
+    stay = frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node)
     silent = isinstance(said, Silent)
     steps = explain_wait(cluster.scheduler, pod, known, most=most, silent=silent, stay=stay, budgets=budgets)
     with Progress("looking for what would help") as progress:

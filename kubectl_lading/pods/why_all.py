@@ -20,7 +20,7 @@ from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import FITS, ask_in_words
 from central.state.pending import pending_of
 from kubectl_lading.cluster import Cluster
-from kubectl_lading.owners import Pod
+from kubectl_lading.objects import Pod
 from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.situation import SCHEDULER, Stand
 from kubectl_lading.terminal.amounts import NONE, age, count, now

@@ -4,26 +4,16 @@ import asyncio
 from typing import Final
 
 import click
-import msgspec
 from click.shell_completion import CompletionItem
 
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.flags import Flags, flags_of
+from kubectl_lading.lists import read_all
+from kubectl_lading.objects import Object
 from lading.errors import LadingError
 from lading.kube.resource import NODE_DEVICES, PODS
 
 PATIENCE_S: Final = 2.0  # of a user who pressed Tab
-
-
-class _Metadata(msgspec.Struct):
-    name: str = ""
-
-
-class _Named(msgspec.Struct):
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
-
-
-_DECODER: Final = msgspec.json.Decoder(_Named)
 
 
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -48,4 +38,4 @@ def _candidates(flags: Flags, path: str, incomplete: str) -> list[CompletionItem
 
 async def _names(flags: Flags, path: str) -> list[str]:
     async with asyncio.timeout(PATIENCE_S), connect(flags) as client:
-        return [_DECODER.decode(raw).metadata.name async for page in client.list_pages(path) for raw in page.items]
+        return [one.metadata.name for one in await read_all(client, path, Object)]

@@ -11,8 +11,9 @@ from central.ask.model import Policy
 from central.ledger.model import Claim
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import Cluster, NotInstalledError, read_cluster, read_deciding
+from kubectl_lading.cluster import Cluster, read_cluster, read_deciding
 from kubectl_lading.flags import Flags
+from kubectl_lading.lists import NotInstalledError
 from lading.kube.errors import ForbiddenError, NotFoundError
 from lading.kube.resource import NODE_DEVICES, NODES, PODS, Resource
 from lading.vocabulary import ASSIGNMENT

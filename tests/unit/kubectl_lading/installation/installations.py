@@ -8,7 +8,7 @@ import msgspec
 
 from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
 from kubectl_lading.installation.installed import Installation, Replica, SchedulerConfig
-from kubectl_lading.installation.objects import (
+from kubectl_lading.objects import (
     Crd,
     Deployment,
     EndpointSlice,

@@ -4,12 +4,10 @@ from typing import Any
 
 import msgspec
 
-from central.api.objects import Node
-from kubectl_lading.cluster import Cluster, compute
+from kubectl_lading.cluster import compute
 from kubectl_lading.installation.installed import Workload
-from kubectl_lading.installation.objects import Pod
 from kubectl_lading.installation.workload import summarise
-from lading.nodedevices import NodeDevices
+from kubectl_lading.objects import Node, Pod, Report
 from tests.fakes.installed_cluster import InstalledCluster
 from tests.fakes.small_cluster import a_pod
 from tests.unit.kubectl_lading.installation.installations import NOW, at
@@ -17,17 +15,11 @@ from tests.unit.kubectl_lading.installation.installations import NOW, at
 DEVICES_HEALTHY = "lading.dev/DevicesHealthy"
 
 
-def read(cluster: InstalledCluster) -> tuple[Cluster, list[Pod]]:
-    def of(plural: str, kind: Any) -> list[Any]:
-        return [msgspec.convert(one, kind) for path, one in cluster.objects.items() if f"/{plural}/" in path]
-
-    pods = of("pods", Pod)
-    computed = compute((of("nodedevices", NodeDevices), "9999"), (of("nodes", Node), "9999"), (pods, "9999"))
-    return computed, pods
-
-
 def workload(cluster: InstalledCluster) -> Workload:
-    return summarise(*read(cluster), NOW)
+    def of(plural: str, kind: Any) -> tuple[list[Any], str]:
+        return [msgspec.convert(one, kind) for path, one in cluster.objects.items() if f"/{plural}/" in path], "9999"
+
+    return summarise(compute(of("nodedevices", Report), of("nodes", Node), of("pods", Pod)), NOW)
 
 
 def running(cluster: InstalledCluster, name: str, *, since_s: float, phase: str = "Running", **status: Any) -> None:

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from central.state.budgets import Budget, Selector, matches
-from kubectl_lading.plans.movers import Mover, forbidden, notes
+from kubectl_lading.objects import FullPod
+from kubectl_lading.plans.movers import forbidden, notes
 
 
-def mover(name: str, *, owner: str = "", labels: dict[str, str] | None = None, **spec: Any) -> Mover:
+def mover(name: str, *, owner: str = "", labels: dict[str, str] | None = None, **spec: Any) -> FullPod:
     owners = [{"kind": owner, "name": "of", "controller": True}] if owner else []
     metadata = {"name": name, "namespace": "ns", "uid": name, "labels": labels or {}, "ownerReferences": owners}
-    return msgspec.convert({"metadata": metadata, "spec": spec}, Mover)
+    return msgspec.convert({"metadata": metadata, "spec": spec}, FullPod)
 
 
 def budget(allowed: int, *, namespace: str = "ns", **labels: str) -> Budget:
@@ -26,7 +27,7 @@ def budget(allowed: int, *, namespace: str = "ns", **labels: str) -> Budget:
 
 def test_pods_of_a_node_stay_there() -> None:
     static = msgspec.structs.replace(mover("s").metadata, annotations={"kubernetes.io/config.mirror": "x"})
-    pods = [mover("d", owner="DaemonSet"), mover("r", owner="ReplicaSet"), Mover(metadata=static)]
+    pods = [mover("d", owner="DaemonSet"), mover("r", owner="ReplicaSet"), FullPod(metadata=static)]
     assert forbidden(pods, []).keys() == {"d", "s"}
 
 

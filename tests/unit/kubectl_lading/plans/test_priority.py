@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from central.ask.pod import Metadata, Pod
-from kubectl_lading.plans.priority import LOWER, PriorityClass, RefusedPod, Wanted, admit, as_written, by_name
+from kubectl_lading.plans.priority import LOWER, PriorityClass, RefusedPod, Wanted, admit
 
 POD = Pod(metadata=Metadata(name="p"))
 
@@ -19,14 +19,14 @@ TRAINING = a_class("training", 1000)
 CLASSES = (TRAINING, a_class("batch", -5, preemptionPolicy="Never"))
 
 
-def priority(classes: tuple[PriorityClass, ...], **wanted: Any) -> tuple[int, str]:
-    made = admit(POD, msgspec.convert(wanted, Wanted), by_name(classes))
+def priority(classes: tuple[PriorityClass, ...] | None, **wanted: Any) -> tuple[int, str]:
+    made = admit(POD, msgspec.convert(wanted, Wanted), classes)
     assert isinstance(made, Pod)
     return made.spec.priority, made.spec.preemption_policy
 
 
 def refusal(**wanted: Any) -> str:
-    made = admit(POD, msgspec.convert(wanted, Wanted), by_name(CLASSES))
+    made = admit(POD, msgspec.convert(wanted, Wanted), CLASSES)
     assert isinstance(made, RefusedPod)
     return made.why
 
@@ -66,6 +66,5 @@ def test_what_the_api_server_refuses(wanted: dict[str, Any], named: str) -> None
 
 
 def test_where_the_classes_are_not_known_what_is_written_counts() -> None:
-    written = as_written(POD, Wanted(priority_class_name="x", priority=5, preemption_policy="Never"))
-    assert (written.spec.priority, written.spec.preemption_policy) == (5, "Never")
-    assert as_written(POD, Wanted()).spec.priority == 0
+    assert priority(None, priorityClassName="x", priority=5, preemptionPolicy="Never") == (5, "Never")
+    assert priority(None) == (0, "")

@@ -4,19 +4,18 @@ from collections import Counter
 
 import msgspec
 
-from central.api.objects import Node
 from central.ask.reasons import OfPod
 from central.fit.model import Missing
 from kubectl_lading.cluster import Cluster, compute
+from kubectl_lading.objects import Node, Report
 from kubectl_lading.plans.manifests import parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials
-from lading.nodedevices import NodeDevices
 from tests.fakes.kube_objects import devices, node
 
 
 def cluster(*sizes: int, cpu: str = "64") -> Cluster:
     """A node of so many cards and VFs for each."""
-    reports = [msgspec.convert(devices(f"n{n}", size, size, version=n + 1), NodeDevices) for n, size in enumerate(sizes)]
+    reports = [msgspec.convert(devices(f"n{n}", size, size, version=n + 1), Report) for n, size in enumerate(sizes)]
     nodes = [msgspec.convert(node(f"n{n}", allocatable={"cpu": cpu, "memory": "64Gi"}), Node) for n, _ in enumerate(sizes)]
     return compute((reports, "9"), (nodes, "9"), ([], "9"))
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from central.ask.pod import DEVICES_HEALTHY, Pod
+from central.ask.pod import DEVICES_HEALTHY
 from central.fit.topology import Distance
+from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.pod_report import PodReport, SignatureState, report_pod
-from kubectl_lading.pods.podwords import PodWords
 from kubectl_lading.pods.situation import Stand
 from kubectl_lading.terminal.distances import WORDS
 from lading.kube.resource import NODE_DEVICES
@@ -35,7 +35,7 @@ def report(
     if devices is not None and not granted:
         devices = msgspec.structs.replace(devices, status=msgspec.structs.replace(devices.status, grants=()))
     said = pod | {"status": pod["status"] | status}
-    return report_pod(msgspec.convert(said, Pod), msgspec.convert(said, PodWords), devices, (), keys or {})
+    return report_pod(msgspec.convert(said, FullPod), devices, (), keys or {})
 
 
 def annotated(pod: Json, **changes: str) -> Json:

@@ -8,7 +8,8 @@ import pytest
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.ask.reasons import OfPod
-from kubectl_lading.pods.podwords import EventWords, PodWords
+from kubectl_lading.objects import FullPod
+from kubectl_lading.pods.read_pod import PodEvent
 from kubectl_lading.pods.situation import Situation, Stand, read_situation
 from lading.reasons import Reason
 from tests.fakes.kube_objects import WHOLE, pod
@@ -30,7 +31,7 @@ def event(message: str, *, container: str = "main", last: str = "2026-11-21T12:0
 def situation(made: dict[str, Any], *events: dict[str, Any], **status: Any) -> Situation:
     made["status"] |= status
     asked = parse_ask(msgspec.convert(made, Pod))
-    return read_situation(msgspec.convert(made, PodWords), asked, [msgspec.convert(one, EventWords) for one in events])
+    return read_situation(msgspec.convert(made, FullPod), asked, [msgspec.convert(one, PodEvent) for one in events])
 
 
 def bound(**words: Any) -> dict[str, Any]:

@@ -1,85 +1,90 @@
-"""The fields of the API server's objects that say whether an installation is well; msgspec skips the rest.
+"""The fields of the API server's objects that commands read; msgspec skips the rest. Pure.
 
 Frozen, keys camelCase on the wire, absent and default mean the same. Nodes, reports and pods are central's own types with a few
-fields more, so that one list is enough for both.
+fields more, so that one list is enough for both. A `FullPod` is one pod that was read by itself: a list of all pods with these
+fields would be large.
 
-Source: k8s.io/api apps/v1, coordination/v1, discovery/v1, admissionregistration/v1, apiextensions/v1, core/v1, as of v1.36.
+A pod of a DaemonSet that is deleted is made again for the same node; a static pod is its kubelet's own, and its object in the
+API server (the mirror pod) only shows it. So their end frees no capacity.
+
+Source: k8s.io/api apps/v1, coordination/v1, discovery/v1, admissionregistration/v1, apiextensions/v1, core/v1, as of v1.36;
+k8s.io/apimachinery metav1.OwnerReference; "Create static Pods": the annotation kubernetes.io/config.mirror.
 """
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from central.api import objects as api
 from central.ask import pod as ask
-from kubectl_lading import owners
 from lading import nodedevices
 
+MIRROR: Final = "kubernetes.io/config.mirror"
+_BOUND_TO_ITS_NODE: Final = frozenset({"DaemonSet", "Node"})
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields that all parts of an object share."""
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The options that all parts of an object share."""
 
 
-class Meta(_Wire, frozen=True):
+class Meta(Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     generation: int = 0
     labels: dict[str, str] = {}
 
 
-class Condition(_Wire, frozen=True):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
+class Object(Wire, frozen=True):
+    """An object of which only the name is read."""
+
+    metadata: Meta = Meta()
+
+
+class Named(Wire, frozen=True):
+    name: str = ""
 
 
 # ---- Deployments
 
 
-class ConfigMapVolume(_Wire, frozen=True):
+class Volume(Wire, frozen=True):
+    config_map: Named | None = None
+    persistent_volume_claim: dict[str, Any] | None = None
+
+
+class Port(Wire, frozen=True):
+    container_port: int
     name: str = ""
 
 
-class SecretVolume(_Wire, frozen=True):
-    secret_name: str = ""
-
-
-class Volume(_Wire, frozen=True):
-    name: str = ""
-    config_map: ConfigMapVolume | None = None
-    secret: SecretVolume | None = None
-
-
-class Container(_Wire, frozen=True):
-    name: str = ""
+class Container(Wire, frozen=True):
     image: str = ""
+    ports: tuple[Port, ...] = ()
 
 
-class PodSpec(_Wire, frozen=True):
+class PodSpec(Wire, frozen=True):
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
 
 
-class Template(_Wire, frozen=True):
+class Template(Wire, frozen=True):
     spec: PodSpec = PodSpec()
 
 
-class DeploymentSpec(_Wire, frozen=True):
+class DeploymentSpec(Wire, frozen=True):
     replicas: int = 1
     template: Template = Template()
 
 
-class DeploymentStatus(_Wire, frozen=True):
+class DeploymentStatus(Wire, frozen=True):
     observed_generation: int = 0
     ready_replicas: int = 0
     updated_replicas: int = 0
     replicas: int = 0
 
 
-class Deployment(_Wire, frozen=True):
-    metadata: Meta
+class Deployment(Object, frozen=True):
     spec: DeploymentSpec = DeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
 
@@ -109,14 +114,13 @@ class Deployment(_Wire, frozen=True):
 # ---- who leads, and where the Service points
 
 
-class LeaseSpec(_Wire, frozen=True):
+class LeaseSpec(Wire, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int = 0
     renew_time: str | None = None
 
 
-class Lease(_Wire, frozen=True):
-    metadata: Meta
+class Lease(Object, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
     @property
@@ -128,12 +132,11 @@ class Lease(_Wire, frozen=True):
         return (now - parse_time(self.spec.renew_time)).total_seconds() if self.spec.renew_time else None
 
 
-class Endpoint(_Wire, frozen=True):
+class Endpoint(Wire, frozen=True):
     addresses: tuple[str, ...] = ()
 
 
-class EndpointSlice(_Wire, frozen=True):
-    metadata: Meta
+class EndpointSlice(Object, frozen=True):
     endpoints: tuple[Endpoint, ...] | None = ()
 
     @property
@@ -141,25 +144,24 @@ class EndpointSlice(_Wire, frozen=True):
         return tuple(address for one in self.endpoints or () for address in one.addresses)
 
 
-class SystemPodStatus(_Wire, frozen=True):
+class SystemPodStatus(Wire, frozen=True):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
 
 
-class SystemPod(_Wire, frozen=True):
+class SystemPod(Object, frozen=True):
     """A pod of Lading's own namespace."""
 
-    metadata: Meta
+    spec: PodSpec = PodSpec()
     status: SystemPodStatus = SystemPodStatus()
 
 
 # ---- the resource, and admission
 
 
-class CrdVersion(_Wire, frozen=True):
+class CrdVersion(Wire, frozen=True):
     name: str = ""
     served: bool = False
-    storage: bool = False
     schema: dict[str, Any] = {}
 
     @property
@@ -171,19 +173,18 @@ class CrdVersion(_Wire, frozen=True):
         return frozenset(found) if isinstance(found, dict) else frozenset()
 
 
-class CrdSpec(_Wire, frozen=True):
+class CrdSpec(Wire, frozen=True):
     versions: tuple[CrdVersion, ...] = ()
 
 
-class CrdStatus(_Wire, frozen=True):
+class CrdStatus(Wire, frozen=True):
     """The status of a CustomResourceDefinition. Both fields are null until the API server has processed a new one."""
 
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[ask.Condition, ...] | None = None
     stored_versions: tuple[str, ...] | None = None
 
 
-class Crd(_Wire, frozen=True):
-    metadata: Meta
+class Crd(Object, frozen=True):
     spec: CrdSpec = CrdSpec()
     status: CrdStatus = CrdStatus()
 
@@ -195,23 +196,22 @@ class Crd(_Wire, frozen=True):
         return next((one for one in self.spec.versions if one.name == name), None)
 
 
-class Warning_(_Wire, frozen=True):  # noqa: N801  Python has a Warning
+class Warning_(Wire, frozen=True):  # noqa: N801  Python has a Warning
     field_ref: str = ""
     warning: str = ""
 
 
-class TypeChecking(_Wire, frozen=True):
+class TypeChecking(Wire, frozen=True):
     expression_warnings: tuple[Warning_, ...] = ()
 
 
-class PolicyStatus(_Wire, frozen=True):
+class PolicyStatus(Wire, frozen=True):
     type_checking: TypeChecking | None = None
 
 
-class Policy(_Wire, frozen=True):
+class Policy(Object, frozen=True):
     """A ValidatingAdmissionPolicy."""
 
-    metadata: Meta
     status: PolicyStatus = PolicyStatus()
 
     @property
@@ -219,20 +219,19 @@ class Policy(_Wire, frozen=True):
         return self.status.type_checking.expression_warnings if self.status.type_checking else ()
 
 
-class PolicyBindingSpec(_Wire, frozen=True):
+class PolicyBindingSpec(Wire, frozen=True):
     policy_name: str = ""
     validation_actions: tuple[str, ...] = ()
 
 
-class PolicyBinding(_Wire, frozen=True):
-    metadata: Meta
+class PolicyBinding(Object, frozen=True):
     spec: PolicyBindingSpec = PolicyBindingSpec()
 
 
 # ---- nodes
 
 
-class NodeInfo(_Wire, frozen=True):
+class NodeInfo(Wire, frozen=True):
     boot_id: str = msgspec.field(name="bootID", default="")
     kubelet_version: str = ""
     container_runtime_version: str = ""
@@ -251,8 +250,7 @@ class Node(api.Node, frozen=True):
         return any(one.type == condition and one.status == "True" for one in self.status.conditions)
 
 
-class ManagedFields(_Wire, frozen=True):
-    manager: str = ""
+class ManagedFields(Wire, frozen=True):
     subresource: str = ""
     time: str = ""
 
@@ -275,21 +273,91 @@ class Report(nodedevices.NodeDevices, frozen=True):
 # ---- pods
 
 
-class PodStatus(ask.Status, frozen=True):
+class Owner(Wire, frozen=True):
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
+class PodMetadata(ask.Metadata, frozen=True):
+    owner_references: tuple[Owner, ...] = ()
+
+
+class Spec(ask.Spec, frozen=True):
+    scheduling_gates: tuple[Named, ...] = ()
+
+
+class Status(ask.Status, frozen=True):
     start_time: str | None = None  # when kubelet first saw it
 
 
-class Pod(owners.Pod, frozen=True):
-    status: PodStatus = PodStatus()
+class Pod(ask.Pod, frozen=True):
+    """A pod as central reads it, its owners, and what keeps schedulers from it."""
+
+    metadata: PodMetadata
+    spec: Spec = Spec()
+    status: Status = Status()
 
     @property
     def full_name(self) -> str:
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
+    @property
+    def controller(self) -> Owner | None:
+        return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+
+    @property
+    def why_bound_to_its_node(self) -> str:
+        """Return why the pod is bound to its node; empty for a pod that can run on any node."""
+        owner = self.controller
+        if MIRROR in self.metadata.annotations:
+            return "it is a static pod of its node"
+        return f"it belongs to {owner.kind} {owner.name}" if owner is not None and owner.kind in _BOUND_TO_ITS_NODE else ""
+
     def started_s(self, now: datetime) -> float:
         """Return the seconds since kubelet first saw it; 0 before that."""
         started = self.status.start_time
         return (now - parse_time(started)).total_seconds() if started else 0.0
+
+
+class Waiting(Wire, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Wire, frozen=True):
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(Wire, frozen=True):
+    name: str
+    state: ContainerState = ContainerState()
+
+
+class FullSpec(Spec, frozen=True):
+    node_selector: dict[str, str] | None = None
+    affinity: dict[str, Any] | None = None
+    volumes: tuple[Volume, ...] = ()
+
+
+class FullStatus(Status, frozen=True):
+    reason: str = ""
+    message: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Keep all conditions."""
+
+
+class FullPod(Pod, frozen=True):
+    """A pod with what shows why it does not run, and what ties it to its node."""
+
+    spec: FullSpec = FullSpec()
+    status: FullStatus = FullStatus()
+
+    def condition(self, kind: str) -> ask.Condition | None:
+        return next((one for one in self.status.conditions if one.type == kind), None)
 
 
 def parse_time(text: str) -> datetime:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubectl_lading.owners import MIRROR, Pod, stays
+from kubectl_lading.objects import MIRROR, Pod
 
 
 def pod(**metadata: Any) -> Pod:
@@ -28,4 +28,4 @@ def owner(kind: str, *, controller: bool = True) -> dict[str, Any]:
     ],
 )
 def test_who_stays(metadata: dict[str, Any], expected: bool) -> None:
-    assert stays(pod(**metadata)) is expected
+    assert bool(pod(**metadata).why_bound_to_its_node) is expected

@@ -1,0 +1,97 @@
+"""Read lists of the API server's objects, page by page."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from central.api.objects import Metadata
+from central.api.watch import Named, Unreadable
+from kubectl_lading.terminal.output import warn
+from kubectl_lading.terminal.progress import Progress
+from lading.kube.client import KubeClient
+from lading.kube.errors import ForbiddenError, KubeError, NotFoundError
+from lading.kube.resource import NODE_DEVICES, Resource
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Named)
+
+Listed = tuple[Sequence[N | Unreadable], str]  # with the list's resourceVersion
+
+
+class NotInstalledError(KubeError):
+    """The API server does not know NodeDevices: it answers 404 without more detail."""
+
+    def __init__(self) -> None:
+        name = f"{NODE_DEVICES.plural}.{NODE_DEVICES.group}"
+        super().__init__(
+            f"cannot list {name}: this cluster has no such resource: "
+            f"its CustomResourceDefinition ({NODE_DEVICES.version}) is not installed"
+        )
+        self.hint = (
+            "kubectl apply --server-side -k deploy/crds installs it, and docs/deploy.md says what else Lading needs; "
+            "or is another cluster meant? (--context)"
+        )
+
+
+async def read_all(client: KubeClient, path: str, kind: type[T]) -> list[T]:
+    """Return a list. Raises KubeError."""
+    objects, _ = await _read(client, path, msgspec.json.Decoder(kind).decode)
+    return objects
+
+
+async def read_permitted(client: KubeClient, path: str, kind: type[T], without: str) -> list[T] | None:
+    """Return a list; None, after the warning `without`, if it may not be read. Raises KubeError."""
+    try:
+        return await read_all(client, path, kind)
+    except ForbiddenError as e:
+        warn(without.format(e=e))
+        return None
+
+
+async def read_list(client: KubeClient, resource: Resource, kind: type[N], progress: Progress) -> Listed[N]:
+    """Return a list, also with objects that cannot be decoded. Raises NotInstalledError where this cluster has no NodeDevices
+    resource, else KubeError.
+    """
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        return await _read(
+            client, resource.path(), lambda raw: _parse(decoder, raw), lambda count: progress.say(resource.plural, count)
+        )
+    except NotFoundError as e:  # an empty list is false
+        if resource != NODE_DEVICES:  # a Kubernetes type is missing: this is not an API server
+            raise
+        raise NotInstalledError from e
+
+
+async def _read(
+    client: KubeClient, path: str, parse: Callable[[msgspec.Raw], T], tell: Callable[[int], None] = lambda count: None
+) -> tuple[list[T], str]:
+    objects: list[T] = []
+    version = ""
+    async with contextlib.aclosing(client.list_pages(path)) as pages:
+        async for page in pages:
+            if page.first:
+                objects.clear()
+            objects += map(parse, page.items)
+            version = page.resource_version
+            tell(len(objects))
+    return objects, version
+
+
+class _Bare(msgspec.Struct):
+    metadata: Metadata = Metadata()
+
+
+def _parse(decoder: msgspec.json.Decoder[N], raw: msgspec.Raw) -> N | Unreadable:
+    """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.DecodeError as e:
+        why = str(e)
+    try:
+        metadata = msgspec.json.decode(raw, type=_Bare).metadata
+    except msgspec.DecodeError:
+        metadata = Metadata()
+    return Unreadable(metadata=metadata, why=why)
