@@ -23,10 +23,10 @@ from kubectl_lading.dump.shapes import event
 from kubectl_lading.dump.sysdump_sections import SECTIONS, Redact, Section, concerns_us, is_about, redact_pod, render_readme
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
-from kubectl_lading.installation.finding import counted
 from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status
 from kubectl_lading.terminal.progress import Progress
+from kubectl_lading.terminal.words import count
 from lading import __version__
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient, Page
@@ -76,7 +76,7 @@ async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
         archive = dump.end(at)
     click.echo(f"{path}/\n{archive}")
     if dump.failures:
-        click.echo(f"{counted(len(dump.failures), 'thing')} could not be read; README.md in it says which", err=True)
+        click.echo(f"{count(len(dump.failures), 'thing')} could not be read; README.md in it says which", err=True)
         if dump.forbidden:
             click.echo("hint:  ClusterRole and Role lading-sysdump (deploy/rbac/sysdump.yaml) have the rights", err=True)
 
@@ -90,8 +90,8 @@ async def estimate(client: KubeClient) -> dict[str, tuple[int, int]]:
     for resource in (PODS, NODES, NODE_DEVICES, EVENTS):
         with contextlib.suppress(KubeError, msgspec.DecodeError):  # reported later, where it is read
             first = msgspec.json.decode(await client.get(resource.path(), query={"limit": "1"}), type=_First)
-            count = len(first.items or ()) + first.metadata.remaining_item_count
-            sizes[resource.plural] = count, sum(map(len, first.items or ())) * count
+            number = len(first.items or ()) + first.metadata.remaining_item_count
+            sizes[resource.plural] = number, sum(map(len, first.items or ())) * number
     return sizes
 
 

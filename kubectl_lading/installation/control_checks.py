@@ -7,9 +7,10 @@ Enters: an `Installation`. Leaves: what is not as `deploy/` puts it, each with t
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_lading.installation.finding import Check, Part, Said, counted, degraded, listed, note, unknown
+from kubectl_lading.installation.finding import Part, Said, checks, degraded, note, several, unknown
 from kubectl_lading.installation.installed import Installation, Replica, Unread
 from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease
+from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Support, judge_api_server, judge_scheduler
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
@@ -33,6 +34,7 @@ _INSTALL: Final = {
     CENTRAL: f"kubectl apply --server-side -k deploy/central (docs/install.md); {_HERE}; --central URL, if it runs another way",
     SCHEDULER: f"kubectl apply --server-side -k deploy/scheduler (docs/deploy.md); {_HERE}",
 }
+_ADMISSION: Final = "kubectl apply --server-side -k deploy/admission"
 
 # Clocks of this machine and of the node where central runs differ; a lease that is older than twice its term is not kept.
 _TERMS_LATE: Final = 2
@@ -68,18 +70,15 @@ def policies_there(now: Installation) -> Iterator[Said]:
         yield unknown("the admission policies", now.policies.why)
         return
     missing = [name for name in POLICIES if name not in now.policies]
-    if missing:
-        yield degraded(
-            f"{counted(len(missing), 'admission policy', 'admission policies')} of {len(POLICIES)} missing: {listed(missing)}",
-            why="pods can go around central; on the nodes the signature still counts",
-            mend="kubectl apply --server-side -k deploy/admission",
-        )
+    why = "pods can go around central; on the nodes the signature still counts"
+    what = f"of {len(POLICIES)} missing"
+    yield from several(missing, "admission policy", "admission policies", what, why=why, mend=_ADMISSION)
     for name, policy in sorted(now.policies.items()):
         for warning in policy.warnings:
             yield degraded(
                 f"admission policy {name} does not type-check: {warning.field_ref}: {' '.join(warning.warning.split())[:200]}",
-                why="its failurePolicy is Fail: what it cannot judge is denied",
-                mend="kubectl apply --server-side -k deploy/admission",
+                why="its failurePolicy is Fail: what it can not judge is denied",
+                mend=_ADMISSION,
             )
 
 
@@ -91,12 +90,8 @@ def policies_bound(now: Installation) -> Iterator[Said]:
         return
     denying = {one.spec.policy_name for one in now.bindings if "Deny" in one.spec.validation_actions}
     idle = [name for name in POLICIES if name in now.policies and name not in denying]
-    if idle:
-        yield degraded(
-            f"{counted(len(idle), 'admission policy denies', 'admission policies deny')} nothing: {listed(idle)}",
-            why="no binding of it has the action Deny",
-            mend="kubectl apply --server-side -k deploy/admission",
-        )
+    why = "no binding of it has the action Deny"
+    yield from several(idle, "admission policy denies", "admission policies deny", "nothing", why=why, mend=_ADMISSION)
 
 
 def central_deployed(now: Installation) -> Iterator[Said]:
@@ -189,7 +184,7 @@ def central_answers(now: Installation) -> Iterator[Said]:
     silent = {name: one.why for name, one in now.replicas.items() if isinstance(one, Unread)}
     if silent:
         name, why = min(silent.items())
-        yield note(f"{counted(len(silent), 'replica')} of central could not be asked: {name}: {why}")
+        yield note(f"{count(len(silent), 'replica')} of central could not be asked: {name}: {why}")
     elif answers and sum(one.leads for one in answers.values()) != 1:
         leading = [name for name, one in answers.items() if one.leads]
         yield degraded(
@@ -200,10 +195,10 @@ def central_answers(now: Installation) -> Iterator[Said]:
 
 
 def central_bindings(now: Installation) -> Iterator[Said]:
-    count = sum(one.bindings_open or 0 for one in now.replicas.values() if isinstance(one, Replica))
-    if count > _MANY_BINDINGS:
+    bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if isinstance(one, Replica))
+    if bindings > _MANY_BINDINGS:
         yield degraded(
-            f"{count} Bindings are under way or unclear",
+            f"{bindings} Bindings are under way or unclear",
             why="their devices stay reserved until a read says how they ended",
             mend=_logs(now, "bind.unclear"),
         )
@@ -243,16 +238,9 @@ def _logs(now: Installation, *words: str) -> str:
 
 
 CHECKS: Final = (
-    Check("api-server-version", Part.API_SERVER, api_server_version),
-    Check("resource-served", Part.RESOURCE, resource_served),
-    Check("policies-there", Part.ADMISSION, policies_there),
-    Check("policies-bound", Part.ADMISSION, policies_bound),
-    Check("central-deployed", Part.CENTRAL, central_deployed),
-    Check("central-leads", Part.CENTRAL, central_leads),
-    Check("central-announced", Part.CENTRAL, central_announced),
-    Check("central-answers", Part.CENTRAL, central_answers),
-    Check("central-bindings", Part.CENTRAL, central_bindings),
-    Check("scheduler-deployed", Part.SCHEDULER, scheduler_deployed),
-    Check("scheduler-asks-central", Part.SCHEDULER, scheduler_asks_central),
-    Check("scheduler-version", Part.SCHEDULER, scheduler_version),
+    *checks(Part.API_SERVER, api_server_version),
+    *checks(Part.RESOURCE, resource_served),
+    *checks(Part.ADMISSION, policies_there, policies_bound),
+    *checks(Part.CENTRAL, central_deployed, central_leads, central_announced, central_answers, central_bindings),
+    *checks(Part.SCHEDULER, scheduler_deployed, scheduler_asks_central, scheduler_version),
 )

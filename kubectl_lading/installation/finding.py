@@ -1,19 +1,17 @@
 """What a check finds: a part, what is wrong with it, why that matters, the command that fixes it.
 
-A check is a small pure function over a value that was read once; a table names each. What could not be read is `unknown`, never
+A check is a small pure function over the installation; a table names each. What could not be read is `unknown`, never
 well, and a command that found something unknown and nothing worse cannot tell.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
-V = TypeVar("V")
-V_contra = TypeVar("V_contra", contravariant=True)
-
-_NAMED: Final = 5  # of a list; a screen is to hold all findings
+from kubectl_lading.installation.installed import Installation
+from kubectl_lading.terminal.words import count, listed
 
 
 class Part(StrEnum):
@@ -50,10 +48,15 @@ class Said(NamedTuple):
     why: str = ""  # it matters
 
 
-class Check(NamedTuple, Generic[V]):
+class Check(NamedTuple):
     code: str
     part: Part
-    decide: Callable[[V], Iterator[Said]]
+    decide: Callable[[Installation], Iterable[Said]]
+
+
+def checks(part: Part, *decide: Callable[[Installation], Iterable[Said]]) -> tuple[Check, ...]:
+    """Return a check for each function, with its name as code."""
+    return tuple(Check(one.__name__.replace("_", "-"), part, one) for one in decide)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,12 +68,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mend: str = ""
 
 
-def find(checks: Iterable[Check[V]], value: V) -> tuple[Finding, ...]:
+def find(checks: Iterable[Check], now: Installation) -> tuple[Finding, ...]:
     """Return the findings, the worst first, and within a level in the order of the table."""
     found = [
         Finding(part=check.part, check=check.code, level=said.level, what=said.what, why=said.why, mend=said.mend)
         for check in checks
-        for said in check.decide(value)
+        for said in check.decide(now)
     ]
     return tuple(sorted(found, key=lambda one: -_ORDER.index(one.level)))
 
@@ -87,20 +90,15 @@ def note(what: str, *, mend: str = "", why: str = "") -> Said:
     return Said(Level.NOTE, what, mend, why)
 
 
+def several(
+    names: Sequence[str], one: str, many: str, what: str, *, mend: str = "", why: str = "", say: Callable[..., Said] = degraded
+) -> list[Said]:
+    """Return one finding about all of these; none about none. `{0}` in `mend` is the first of them."""
+    if not names:
+        return []
+    return [say(f"{count(len(names), one, many)} {what}: {listed(names)}", mend=mend.format(*names), why=why)]
+
+
 def unknown(what: str, why: str) -> Said:
-    return Said(
-        Level.UNKNOWN,
-        f"cannot read {what}",
-        "an administrator can bind you the rights of deploy/rbac/reader.yaml",
-        why,
-    )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first few of them as text, and how many more there are."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    mend = "an administrator can bind you the rights of deploy/rbac/reader.yaml"
+    return Said(Level.UNKNOWN, f"cannot read {what}", mend, why)

@@ -93,6 +93,12 @@ class Installation:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     workload: Workload = Workload()
+    target: str = ""  # the version that an upgrade is to bring
+
+    @property
+    def reporting(self) -> list[str]:
+        """Return the nodes that report."""
+        return sorted(self.reports.keys() & self.nodes.keys())
 
     @property
     def has_central(self) -> bool:

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_lading.installation.finding import Check, Part, Said, counted, degraded, listed, note
+from kubectl_lading.installation.finding import Part, Said, checks, degraded, note, several
 from kubectl_lading.installation.installed import Installation
 from kubectl_lading.objects import Report
-from lading.nodedevices import Gpu
+from kubectl_lading.terminal.words import count, listed
 from lading.versions import go_together
 
 _DOCTOR: Final = "lading-doctor, on the node"
@@ -22,18 +22,16 @@ def nodes_report(now: Installation) -> Iterator[Said]:
     if not now.reports:
         mend = "docs/operations.md: install lading-hooks on a node, and set report"
         yield degraded("no node reports devices: there is nothing to give away", mend=mend)
-    if now.workload.unreported:
-        nodes = now.workload.unreported
-        yield degraded(
-            f"{counted(len(nodes), 'node has', 'nodes have')} pods with devices and no report: {listed(nodes)}",
-            why="central gives nothing there, and does not see what its ledger holds",
-            mend=_DOCTOR,
-        )
-    if strangers := sorted(set(now.reports) - set(now.nodes)):
-        yield note(
-            f"{counted(len(strangers), 'report')} of no node: {listed(strangers)}",
-            mend=f"kubectl delete nodedevices {strangers[0]}, if that node is gone for good",
-        )
+    yield from several(
+        now.workload.unreported,
+        "node has",
+        "nodes have",
+        "pods with devices and no report",
+        why="central gives nothing there, and does not see what its ledger holds",
+        mend=_DOCTOR,
+    )
+    mend = "kubectl delete nodedevices {0}, if that node is gone for good"
+    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "report", "reports", "of no node", mend=mend, say=note)
 
 
 def versions_in_step(now: Installation) -> Iterator[Said]:
@@ -52,7 +50,7 @@ def versions_in_step(now: Installation) -> Iterator[Said]:
                 mend="kubectl lading preflight",
             )
     if len(reporters) > 1:
-        shown = ", ".join(f"{version} on {counted(count, 'node')}" for version, count in sorted(reporters.items()))
+        shown = ", ".join(f"{version} on {count(number, 'node')}" for version, number in sorted(reporters.items()))
         yield note(f"nodes run different versions of lading-hooks: {shown}", why="so it is during an upgrade")
     if now.central_version and not go_together(now.central_version, now.cli):
         yield degraded(
@@ -62,41 +60,39 @@ def versions_in_step(now: Installation) -> Iterator[Said]:
         )
 
 
-def nodes_reconciled(now: Installation) -> Iterator[Said]:
-    names = sorted(name for name, report in now.reports.items() if not report.status.reconciled)
-    if names:
-        yield degraded(
-            f"{counted(len(names), 'node does', 'nodes do')} not know yet who holds which devices: {listed(names)}",
-            why="nothing is given there",
-            mend="a moment after a start that is so; else curl -s http://127.0.0.1:9441/readyz, on the node",
-        )
-
-
-def nodes_reachable(now: Installation) -> Iterator[Said]:
-    away = sorted(name for name in now.reports if name in now.nodes and not now.nodes[name].ready)
-    if away:
-        yield degraded(
-            f"{counted(len(away), 'node with devices is', 'nodes with devices are')} not reachable: {listed(away)}",
-            why="what is held there stays held, and nothing is given",
-            mend=f"kubectl describe node {away[0]}",
-        )
-
-
-def nodes_rebooted(now: Installation) -> Iterator[Said]:
-    """Find nodes that have booted since their report: lading-hooks has not reported since then."""
-    stale = sorted(
-        name
-        for name, report in now.reports.items()
-        if report.status.boot_id
-        and name in now.nodes
-        and now.nodes[name].status.node_info.boot_id not in ("", report.status.boot_id)
+def nodes_reconciled(now: Installation) -> list[Said]:
+    return several(
+        sorted(name for name, report in now.reports.items() if not report.status.reconciled),
+        "node does",
+        "nodes do",
+        "not know yet who holds which devices",
+        why="nothing is given there",
+        mend="a moment after a start that is so; else curl -s http://127.0.0.1:9441/readyz, on the node",
     )
-    if stale:
-        yield degraded(
-            f"{counted(len(stale), 'node has', 'nodes have')} not reported since the last boot: {listed(stale)}",
-            why="what is known of it is of another boot",
-            mend="systemctl status lading-hooks; journalctl -t lading-hooks -p err, on the node",
-        )
+
+
+def nodes_reachable(now: Installation) -> list[Said]:
+    return several(
+        sorted(name for name in now.reporting if not now.nodes[name].ready),
+        "node with devices is",
+        "nodes with devices are",
+        "not reachable",
+        why="what is held there stays held, and nothing is given",
+        mend="kubectl describe node {0}",
+    )
+
+
+def nodes_rebooted(now: Installation) -> list[Said]:
+    """Find nodes that have booted since their report: lading-hooks has not reported since then."""
+    boots = {name: (now.reports[name].status.boot_id, now.nodes[name].status.node_info.boot_id) for name in now.reporting}
+    return several(
+        [name for name, (reported, current) in boots.items() if reported and current not in ("", reported)],
+        "node has",
+        "nodes have",
+        "not reported since the last boot",
+        why="what is known of it is of another boot",
+        mend="systemctl status lading-hooks; journalctl -t lading-hooks -p err, on the node",
+    )
 
 
 def nodes_problems(now: Installation) -> Iterator[Said]:
@@ -104,46 +100,41 @@ def nodes_problems(now: Installation) -> Iterator[Said]:
     if troubled:
         first = now.reports[troubled[0]].status.problems[0]
         yield degraded(
-            f"{counted(len(troubled), 'node has', 'nodes have')} problems: {listed(troubled)}; {troubled[0]}: {first}",
+            f"{count(len(troubled), 'node has', 'nodes have')} problems: {listed(troubled)}; {troubled[0]}: {first}",
             mend=f"kubectl get nodedevices {troubled[0]} -o jsonpath='{{.status.problems}}'; {_DOCTOR}",
         )
 
 
 def devices_healthy(now: Installation) -> Iterator[Said]:
-    ill = {name: _ill(report) for name, report in sorted(now.reports.items())}
-    nodes = [name for name, devices in ill.items() if devices]
-    if nodes:
-        devices = [f"{name}: {device}" for name in nodes for device in ill[name]]
-        count = counted(len(devices), "device is", "devices are")
-        yield degraded(
-            f"{count} unhealthy on {counted(len(nodes), 'node')}: {listed(devices)}",
-            why="they are not given to any pod",
-            mend=f"kubectl lading node {nodes[0]}",
-        )
-    foreign = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, one in sorted(now.reports.items()) for gpu in _foreign(one)]
-    if foreign:
-        yield note(
-            f"{counted(len(foreign), 'GPU is', 'GPUs are')} used without a grant: {listed(foreign)}",
-            why="they are not given to any pod meanwhile",
-        )
+    unhealthy = {name: devices for name, report in sorted(now.reports.items()) if (devices := _unhealthy(report))}
+    yield from several(
+        [f"{name}: {device}" for name, devices in unhealthy.items() for device in devices],
+        "device is",
+        "devices are",
+        f"unhealthy on {count(len(unhealthy), 'node')}",
+        why="they are not given to any pod",
+        mend=f"kubectl lading node {next(iter(unhealthy), '')}",
+    )
+    gpus = [(name, gpu) for name, report in sorted(now.reports.items()) for gpu in report.status.gpus]
+    used = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, gpu in gpus if gpu.used_by]
+    why = "they are not given to any pod meanwhile"
+    yield from several(used, "GPU is", "GPUs are", "used without a grant", why=why, say=note)
 
 
-def _ill(report: Report) -> list[str]:
-    gpus = [f"{gpu.uuid} ({gpu.unhealthy})" for gpu in report.status.gpus if gpu.unhealthy]
-    pfs = [f"{pf.bdf} ({pf.unhealthy})" for pf in report.status.pfs if pf.unhealthy]
-    return gpus + pfs + [f"{vf.bdf} ({vf.unhealthy})" for pf in report.status.pfs for vf in pf.vfs if vf.unhealthy]
+def _unhealthy(report: Report) -> list[str]:
+    named = [(str(gpu.uuid), gpu.unhealthy) for gpu in report.status.gpus]
+    named += [(pf.bdf, pf.unhealthy) for pf in report.status.pfs]
+    named += [(vf.bdf, vf.unhealthy) for pf in report.status.pfs for vf in pf.vfs]
+    return [f"{name} ({why})" for name, why in named if why]
 
 
-def _foreign(report: Report) -> list[Gpu]:
-    return [gpu for gpu in report.status.gpus if gpu.used_by]
-
-
-CHECKS: Final = (
-    Check("nodes-report", Part.NODES, nodes_report),
-    Check("versions-in-step", Part.NODES, versions_in_step),
-    Check("nodes-reconciled", Part.NODES, nodes_reconciled),
-    Check("nodes-reachable", Part.NODES, nodes_reachable),
-    Check("nodes-rebooted", Part.NODES, nodes_rebooted),
-    Check("nodes-problems", Part.NODES, nodes_problems),
-    Check("devices-healthy", Part.NODES, devices_healthy),
+CHECKS: Final = checks(
+    Part.NODES,
+    nodes_report,
+    versions_in_step,
+    nodes_reconciled,
+    nodes_reachable,
+    nodes_rebooted,
+    nodes_problems,
+    devices_healthy,
 )

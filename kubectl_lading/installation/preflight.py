@@ -4,6 +4,7 @@ A table of what runs and whether it goes with the target, then what is in the wa
 1 something is, 2 unusable arguments, 3 cannot tell.
 """
 
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -11,18 +12,16 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from kubectl_lading.access import connect
-from kubectl_lading.central import named_central
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.installation.finding import Finding, Level, counted, find, worst
+from kubectl_lading.installation.finding import Finding, Level, find, worst
 from kubectl_lading.installation.installed import Installation, Unread
-from kubectl_lading.installation.read_installation import read_installation
-from kubectl_lading.installation.status import EXIT, end_untold, render_findings
+from kubectl_lading.installation.status import EXIT, end_untold, look, render_findings
 from kubectl_lading.installation.status_view import find_versions
-from kubectl_lading.installation.upgrade_checks import CHECKS, Upgrade, count_platform
+from kubectl_lading.installation.upgrade_checks import CHECKS, count_platform
 from kubectl_lading.objects import Deployment
 from kubectl_lading.terminal.output import show, table, text
+from kubectl_lading.terminal.words import count
 from lading import __version__
-from lading.kube.errors import KubeError
 from lading.versions import (
     Judgement,
     Support,
@@ -75,25 +74,17 @@ async def preflight(flags: Flags, target: str) -> None:
 
     Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell.
     """
-    seen = await _look(flags, target)
+    async with connect(flags) as client:
+        seen = await look(client, flags, lambda now: view_preflight(now, target))
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_preflight(seen))
     raise SystemExit(EXIT[seen.state])
 
 
-async def _look(flags: Flags, target: str) -> PreflightView | Unread:
-    async with connect(flags) as client:
-        try:
-            now = await read_installation(client, flags.lading_namespace, named_central(client, flags))
-        except KubeError as e:
-            return Unread(why=e.message)
-    return view_preflight(now, target)
-
-
 def view_preflight(now: Installation, target: str) -> PreflightView:
     """Return the view. Pure."""
-    findings = find(CHECKS, Upgrade(now=now, target=target))
+    findings = find(CHECKS, replace(now, target=target))
     return PreflightView(
         target=target,
         state=worst(one.level for one in findings),
@@ -104,31 +95,31 @@ def view_preflight(now: Installation, target: str) -> PreflightView:
 
 def _rows(now: Installation, target: str) -> list[VersionRow]:
     rows = [
-        _row(part, version, count, judge_step(version, target))
+        _row(part, version, number, judge_step(version, target))
         for part, found in find_versions(now).items()
-        for version, count in sorted(found.items())
+        for version, number in sorted(found.items())
     ]
     rows.append(_row("API server", now.api_server, 1, judge_api_server(now.api_server)))
     if isinstance(now.scheduler, Deployment) and now.scheduler.tag:
         judged = judge_scheduler(now.scheduler.tag, api_server=now.api_server)
         rows.append(_row("kube-scheduler", now.scheduler.tag, now.scheduler.spec.replicas, judged))
     platform = count_platform(now)
-    for version, count in sorted(platform["kubelet"].items()):
-        rows.append(_row("kubelet", version, count, judge_kubelet(version, api_server=now.api_server)))
-    for version, count in sorted(platform["container runtime"].items()):
-        rows.append(_row("container runtime", version, count, judge_runtime(version)))
+    for version, nodes in sorted(platform["kubelet"].items()):
+        rows.append(_row("kubelet", version, nodes, judge_kubelet(version, api_server=now.api_server)))
+    for version, nodes in sorted(platform["container runtime"].items()):
+        rows.append(_row("container runtime", version, nodes, judge_runtime(version)))
     return rows
 
 
-def _row(part: str, version: str, count: int, judged: Judgement) -> VersionRow:
-    return VersionRow(part=part, version=version, count=count, goes=judged.support, why=judged.why)
+def _row(part: str, version: str, number: int, judged: Judgement) -> VersionRow:
+    return VersionRow(part=part, version=version, count=number, goes=judged.support, why=judged.why)
 
 
 def render_preflight(view: PreflightView) -> RenderableType:
     rows = [(one.part, one.version, str(one.count), text(one.goes, _STYLES[one.goes]), one.why) for one in view.versions]
     in_the_way = sum(one.level is Level.DEGRADED for one in view.findings)
     last = {
-        Level.DEGRADED: f"{counted(in_the_way, 'thing is', 'things are')} in the way of {view.target}.",
+        Level.DEGRADED: f"{count(in_the_way, 'thing is', 'things are')} in the way of {view.target}.",
         Level.UNKNOWN: f"Cannot tell whether anything is in the way of {view.target}.",
     }.get(view.state, f"Nothing is in the way of {view.target}.")
     return Group(

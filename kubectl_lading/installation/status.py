@@ -7,7 +7,7 @@ something may not be read. `--wait` looks again until all is well, as after an i
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import click
 from rich.console import Group, RenderableType
@@ -18,11 +18,12 @@ from kubectl_lading.access import connect
 from kubectl_lading.central import named_central
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.installation.finding import Finding, Level
-from kubectl_lading.installation.installed import Unread
+from kubectl_lading.installation.installed import Installation, Unread
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.terminal.duration import Duration
 from kubectl_lading.terminal.output import safe, show, table, text
+from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.log import printable
 
@@ -34,6 +35,7 @@ STATE_STYLES: Final = {Level.OK: "good", Level.NOTE: "dim", Level.UNKNOWN: "warn
 
 
 Look = Callable[[], Awaitable[StatusView | Unread]]
+V = TypeVar("V")
 
 
 @command(
@@ -52,7 +54,12 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
 
     Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell.
     """
-    seen = await _look(flags, timeout_s if wait else 0.0)
+    async with connect(flags) as client:
+        seen = await wait_until_well(
+            lambda: look(client, flags, view_status),
+            timeout_s=timeout_s if wait else 0.0,
+            tell=lambda words: click.echo(words, err=True),
+        )
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_status(seen), *([render_nodes(seen)] if flags.output is Output.WIDE else []))
@@ -66,16 +73,12 @@ def end_untold(unread: Unread) -> NoReturn:
     raise SystemExit(CANNOT_TELL)
 
 
-async def _look(flags: Flags, timeout_s: float) -> StatusView | Unread:
-    async with connect(flags) as client:
-
-        async def look() -> StatusView | Unread:
-            try:
-                return view_status(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
-            except KubeError as e:
-                return Unread(why=e.message)
-
-        return await wait_until_well(look, timeout_s=timeout_s, tell=lambda words: click.echo(words, err=True))
+async def look(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
+    """Return a view of the installation."""
+    try:
+        return view(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
+    except KubeError as e:
+        return Unread(why=e.message)
 
 
 async def wait_until_well(

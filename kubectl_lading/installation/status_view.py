@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 
 from kubectl_lading.installation import control_checks, node_checks, pod_checks
-from kubectl_lading.installation.finding import Finding, Level, Part, counted, find, listed, worst
+from kubectl_lading.installation.finding import Finding, Level, Part, find, worst
 from kubectl_lading.installation.installed import Installation, SchedulerConfig, Unread
 from kubectl_lading.objects import Deployment, Lease
+from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 
 CHECKS: Final = (*control_checks.CHECKS, *node_checks.CHECKS, *pod_checks.CHECKS)
@@ -120,7 +121,7 @@ def _central(now: Installation) -> str:
         age = now.lease.age_s(now.at)
         words.append(f"{now.lease.holder} leads" + (f", renewed {max(age, 0):.0f} s ago" if age is not None else ""))
     bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if not isinstance(one, Unread))
-    words += [f"{counted(bindings, 'Binding')} under way"] if bindings else []
+    words += [f"{count(bindings, 'Binding')} under way"] if bindings else []
     return "; ".join(filter(None, words))
 
 
@@ -137,7 +138,7 @@ def _replicas(found: Deployment | Unread | None) -> str:
 def _nodes(now: Installation) -> str:
     changes = [at for report in now.reports.values() if (at := report.changed_at) is not None]
     newest = f"; the last news {age_in_words((now.at - max(changes)).total_seconds())} ago" if changes else ""
-    return f"{len(now.reports)} of {counted(len(now.nodes), 'node')} report devices{newest}"
+    return f"{len(now.reports)} of {count(len(now.nodes), 'node')} report devices{newest}"
 
 
 def _pods(now: Installation) -> str:

@@ -24,10 +24,10 @@ from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope, command
 from kubectl_lading.objects import FullPod
 from kubectl_lading.plans.movers import forbidden, none_of, notes
-from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import pairs
 from kubectl_lading.terminal.output import show, text
 from kubectl_lading.terminal.progress import Progress
+from kubectl_lading.terminal.words import count, listed
 from lading.kube.client import KubeClient
 from lading.kube.errors import NotFoundError
 from lading.kube.resource import PODS
@@ -230,8 +230,7 @@ def _who_stays(stay: Mapping[str, str]) -> Iterator[tuple[str, Text]]:
     for name, why in stay.items():
         by_reason.setdefault(why, []).append(name)
     for why, names in by_reason.items():
-        some = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more" if len(names) > _NAMED else ", ".join(names)
-        yield some, text(why)
+        yield listed(names, _NAMED), text(why)
 
 
 def _closed(opening: OpeningView) -> Text:

@@ -24,10 +24,10 @@ from kubectl_lading.lists import read_permitted
 from kubectl_lading.plans.manifests import parse_manifest
 from kubectl_lading.plans.priority import PriorityClass, admit
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
-from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.blocks import of_nodes, pairs, under
 from kubectl_lading.terminal.output import show, text, warn
 from kubectl_lading.terminal.progress import Progress
+from kubectl_lading.terminal.words import count
 from lading.errors import ConfigError
 from lading.kube.resource import Resource
 

@@ -11,9 +11,10 @@ from rich.text import Text
 from kubectl_lading.pods.given import GivenGpu
 from kubectl_lading.pods.pod_report import Container, PodReport, Said, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
-from kubectl_lading.terminal.amounts import NONE, age, count, gib, now, short_bdf, short_uuid
+from kubectl_lading.terminal.amounts import NONE, age, gib, now, short_bdf, short_uuid
 from kubectl_lading.terminal.facts import facts
 from kubectl_lading.terminal.output import Cell, table, text
+from kubectl_lading.terminal.words import count
 
 MOST_PAIRS: Final = 12  # of one container; more are counted by their distance
 _STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}

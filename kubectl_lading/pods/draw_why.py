@@ -16,9 +16,10 @@ from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
 from kubectl_lading.pods.waiting import Wait
-from kubectl_lading.terminal.amounts import age, count, gib, pod_name
+from kubectl_lading.terminal.amounts import age, gib, pod_name
 from kubectl_lading.terminal.blocks import indented, of_nodes, pairs, under
 from kubectl_lading.terminal.output import text
+from kubectl_lading.terminal.words import count, listed
 
 MOST_NODES: Final = 4  # of one reason
 MOST_SETS: Final = 2  # pods that would suffice, on one node
@@ -172,9 +173,8 @@ def _fits_when(found: NodeHelp, wide: bool) -> str:
 
 
 def _listed(pods: Sequence[Ending], wide: bool) -> str:
-    shown = pods if wide or len(pods) <= MOST_PODS else pods[: MOST_PODS - 1]
-    left = len(pods) - len(shown)
-    return ", ".join(map(_ending, shown)) + (f" and {left} more" if left else "")
+    most = len(pods) if wide or len(pods) <= MOST_PODS else MOST_PODS - 1
+    return listed([*map(_ending, pods)], most)
 
 
 def _ending(one: Ending) -> str:

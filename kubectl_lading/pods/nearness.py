@@ -11,8 +11,8 @@ import msgspec
 
 from central.assignment.model import PlacedContainer
 from central.fit.topology import distance, nvlinks
-from kubectl_lading.terminal.amounts import count
 from kubectl_lading.terminal.distances import WORDS
+from kubectl_lading.terminal.words import count
 from lading.nodedevices import Gpu, NodeDevices, Pf
 
 

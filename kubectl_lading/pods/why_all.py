@@ -23,8 +23,9 @@ from kubectl_lading.cluster import Cluster
 from kubectl_lading.objects import Pod
 from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.situation import SCHEDULER, Stand
-from kubectl_lading.terminal.amounts import NONE, age, count, now
+from kubectl_lading.terminal.amounts import NONE, age, now
 from kubectl_lading.terminal.output import Cell, table, text
+from kubectl_lading.terminal.words import count
 
 COLUMNS: Final = (
     ("AGE", "(without POD) Since the pod was created."),

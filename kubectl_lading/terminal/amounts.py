@@ -38,11 +38,6 @@ def use_in_words(mib: int | None, busy_percent: int | None) -> str:
     return " ".join(said) or NONE
 
 
-def count(number: int, noun: str) -> str:
-    """Write a count: 1 GPU, 2 GPUs."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def now() -> float:
     """Return Unix seconds."""
     return time.time()

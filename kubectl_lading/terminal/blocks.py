@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.terminal.output import text
+from kubectl_lading.terminal.words import listed
 
 MOST_NAMES: Final = 6  # of nodes with the same text
 _LONGEST: Final = 32  # columns of the subject
@@ -32,18 +33,13 @@ def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Te
 
 def of_nodes(names: Sequence[str], said: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
     """Yield one text about several nodes. Many nodes are counted; `wide` names all of them, below, where there is room."""
+    named = listed(names, len(names) if wide else MOST_NAMES)
     if not any(one.plain for one in said):
-        return [("on", text(_listed(names, wide=wide)))]
+        return [("on", text(named))]
     few = len(names) <= MOST_NAMES
     left = ", ".join(names) if few else f"{len(names)} nodes"
     rows = [("" if number else left, one) for number, one in enumerate(said)]
-    return rows if few else [*rows, ("", text(_listed(names, wide=wide), "dim"))]
-
-
-def _listed(names: Sequence[str], *, wide: bool) -> str:
-    named = names if wide else names[:MOST_NAMES]
-    more = f" and {len(names) - len(named)} more" if len(named) < len(names) else ""
-    return ", ".join(named) + more
+    return rows if few else [*rows, ("", text(named, "dim"))]
 
 
 def indented(what: RenderableType) -> RenderableType:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -65,5 +64,5 @@ def test_the_page_shows_what_it_says(cli: Cli, command: str) -> None:
 
 
 @pytest.mark.parametrize(("command", "checks"), [("status", STATUS_CHECKS), ("preflight", PREFLIGHT_CHECKS)])
-def test_the_page_explains_every_check(command: str, checks: Iterable[Check[Any]]) -> None:
+def test_the_page_explains_every_check(command: str, checks: Iterable[Check]) -> None:
     assert {check.code for check in checks} <= set(re.findall(r"`([a-z-]+)`", section(PAGE, f"## `{command}`")))
