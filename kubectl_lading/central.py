@@ -1,6 +1,6 @@
 """Ask lading-central for what only it knows: since when it refuses a pod, where it makes room, what it is binding.
 
-Enters: a client of the API server, the flags. Leaves: central's answer; or `Silent`, for nothing here needs central. The pod
+Enters: a client of the API server, the flags. Leaves: central's answer; or `Unread`, for nothing here needs central. The pod
 that leads is reached through the API server's proxy, with the rights of the user (Role lading-reader has no more than
 GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's. Refuses, as
 ConfigError, a URL at which something else answers for certain: a metrics port, an API server.
@@ -11,7 +11,6 @@ selectors".
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +20,7 @@ import msgspec
 from central.scheduling.configuration import Reckoning
 from central.scheduling.why import Why
 from kubectl_lading.flags import Flags
-from kubectl_lading.objects import Lease, SystemPod
+from kubectl_lading.objects import Lease, SystemPod, Unread
 from lading.errors import ConfigError, LadingError
 from lading.health import NO_SUCH_PAGE
 from lading.kube.client import KubeClient
@@ -43,13 +42,6 @@ class _Leader(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silent:
-    """Central did not answer, or its answer cannot be read."""
-
-    why: str
-
-
 def named_central(client: KubeClient, flags: Flags) -> "Central | None":
     """Return the central of --central; None without that flag."""
     return Central(client, flags) if flags.central else None
@@ -64,33 +56,33 @@ class Central:
         self._timeout_s = timeout_s
         self._leader: _Leader | None = None  # once it is known
 
-    async def why(self, namespace: str, name: str) -> Why | Silent | None:
+    async def why(self, namespace: str, name: str) -> Why | Unread | None:
         """Return why the pod waits; None: central knows no such pod that waits for devices."""
-        return await self._get(f"/v1/why/{quote(namespace, safe='')}/{quote(name, safe='')}", _decode_why)
+        return await self._get(f"/v1/why/{quote(namespace, safe='')}/{quote(name, safe='')}", msgspec.json.Decoder(Why).decode)
 
-    async def answer(self, path: str) -> bytes | Silent | None:
+    async def answer(self, path: str) -> bytes | Unread | None:
         """Return the answer unchanged; None: central knows no such thing."""
         return await self._get(path, bytes)
 
-    async def reckoning(self) -> Reckoning | Silent | None:
+    async def reckoning(self) -> Reckoning | Unread | None:
         """Return the effective configuration; None: this central is older and does not report it."""
-        return await self._get("/v1/reckoning", _decode_reckoning)
+        return await self._get("/v1/reckoning", msgspec.json.Decoder(Reckoning).decode)
 
-    async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Silent | None:
+    async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Unread | None:
         try:
             return decode(await (self._by_url(path) if self.url else self._by_proxy(path)))
         except NotFoundError as e:
             if not e.reason:  # an error of central itself: it has no Status
                 return None
             why = f"there is no pod in namespace {self._namespace} that holds the lease {LEASE}"
-            return Silent(why=f"{why} (--lading-namespace, --central: where else it is)")
+            return Unread(why=f"{why} (--lading-namespace, --central: where else it is)")
         except ForbiddenError:
             where = f"leases and pods/proxy in namespace {self._namespace}"
-            return Silent(why=f"you may not ask it through the API server ({where}): Role lading-reader gives that right")
+            return Unread(why=f"you may not ask it through the API server ({where}): Role lading-reader gives that right")
         except KubeError as e:
-            return Silent(why=e.message.partition(f"{path}: ")[2] or e.message)
+            return Unread(why=e.message.partition(f"{path}: ")[2] or e.message)
         except msgspec.DecodeError as e:
-            return Silent(why=f"its answer cannot be read: {e}")
+            return Unread(why=f"its answer can not be read: {e}")
 
     async def _by_proxy(self, path: str) -> bytes:
         """Ask through the API server's proxy. Try HTTPS where HTTP fails: central may have a certificate."""
@@ -139,14 +131,6 @@ class Central:
             hint = "--central is the URL of lading-central; without it central is asked through the API server"
             return ConfigError(f"cannot use --central {self.url}: an API server answers there", hint=hint)
         return failure
-
-
-def _decode_why(body: bytes) -> Why:
-    return msgspec.json.decode(body, type=Why)
-
-
-def _decode_reckoning(body: bytes) -> Reckoning:
-    return msgspec.json.decode(body, type=Reckoning)
 
 
 def _checked(url: str) -> str:

@@ -20,9 +20,9 @@ from central.scheduling.configuration import Reckoning
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import Budget
 from central.state.pending import PendingPods
-from kubectl_lading.central import Central, Silent
+from kubectl_lading.central import Central
 from kubectl_lading.lists import Listed, N, read_list, read_permitted
-from kubectl_lading.objects import Node, Pod, Report
+from kubectl_lading.objects import Node, Pod, Report, Unread
 from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
@@ -57,7 +57,7 @@ async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     lists, said = await asyncio.gather(read_lists(client), central.reckoning())
     if isinstance(said, Reckoning):
         return compute(*lists, said)
-    why = said.why if isinstance(said, Silent) else "it is older than this command, and does not tell them"
+    why = said.why if isinstance(said, Unread) else "it is older than this command, and does not tell them"
     warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {why}")
     return compute(*lists)
 

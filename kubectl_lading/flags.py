@@ -86,13 +86,7 @@ class Scope(StrEnum):
 
     @property
     def refuses(self) -> frozenset[str]:
-        match self:
-            case Scope.CLUSTER:
-                return frozenset(_OF_PODS)
-            case Scope.POD:
-                return frozenset({"all_namespaces"})
-            case Scope.PODS:
-                return frozenset()
+        return frozenset(_OF_PODS if self is Scope.CLUSTER else ["all_namespaces"] if self is Scope.POD else [])
 
 
 def flags_of(ctx: click.Context) -> Flags:

@@ -11,6 +11,7 @@ Source: k8s.io/api apps/v1, coordination/v1, discovery/v1, admissionregistration
 k8s.io/apimachinery metav1.OwnerReference; "Create static Pods": the annotation kubernetes.io/config.mirror.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -39,6 +40,13 @@ class Object(Wire, frozen=True):
     """An object of which only the name is read."""
 
     metadata: Meta = Meta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """What could not be read: an object, or central's answer."""
+
+    why: str
 
 
 class Named(Wire, frozen=True):

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from kubectl_lading.access import connect
-from kubectl_lading.central import Central, Silent, named_central
+from kubectl_lading.central import Central, named_central
 from kubectl_lading.dump.dump_folder import DumpFolder
 from kubectl_lading.dump.redact import scrub, scrubbed
 from kubectl_lading.dump.shapes import event
@@ -25,6 +25,7 @@ from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status
+from kubectl_lading.objects import Unread
 from kubectl_lading.terminal.progress import Progress
 from kubectl_lading.terminal.words import count
 from lading import __version__
@@ -280,9 +281,9 @@ class Dump:
         try:
             said = await self._central.answer(path)
         except ConfigError as e:
-            said = Silent(why=e.message)
+            said = Unread(why=e.message)
         match said:
-            case Silent(why=why):
+            case Unread(why=why):
                 self._failed(name, why)
                 return False
             case None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_lading.installation.finding import Part, Said, checks, degraded, note, several, unknown
-from kubectl_lading.installation.installed import Installation, Replica, Unread
-from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease
+from kubectl_lading.installation.installed import Installation, Replica
+from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Support, judge_api_server, judge_scheduler

@@ -18,14 +18,10 @@ from kubectl_lading.objects import (
     PolicyBinding,
     Report,
     SystemPod,
+    Unread,
 )
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    why: str
 
 
 Maybe: TypeAlias = T | Unread | None

@@ -15,10 +15,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from central.daemon.announce import ENDPOINT_SLICES
-from kubectl_lading.central import Central, Silent
+from kubectl_lading.central import Central
 from kubectl_lading.cluster import compute
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
-from kubectl_lading.installation.installed import Installation, Maybe, NamedCentral, Replica, SchedulerConfig, Unread
+from kubectl_lading.installation.installed import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.lists import Listed, NotInstalledError, read_list
 from kubectl_lading.objects import (
@@ -32,6 +32,7 @@ from kubectl_lading.objects import (
     PolicyBinding,
     Report,
     SystemPod,
+    Unread,
 )
 from kubectl_lading.terminal.progress import Progress
 from lading import __version__, nodedevices
@@ -198,7 +199,7 @@ def parse_scheduler_config(text: str) -> SchedulerConfig | Unread:
 
 async def _ask(central: Central) -> NamedCentral:
     said = await central.reckoning()
-    return NamedCentral(url=central.url, silent=said.why if isinstance(said, Silent) else "")
+    return NamedCentral(url=central.url, silent=said.why if isinstance(said, Unread) else "")
 
 
 # ---- one read

@@ -13,9 +13,9 @@ import msgspec
 
 from kubectl_lading.installation import control_checks, node_checks, pod_checks
 from kubectl_lading.installation.finding import Level, Part, Said, checks, degraded, note, several
-from kubectl_lading.installation.installed import Installation, Unread
+from kubectl_lading.installation.installed import Installation
 from kubectl_lading.installation.status_view import find_versions
-from kubectl_lading.objects import Crd, Deployment
+from kubectl_lading.objects import Crd, Deployment, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Judgement, Support, find_skews, go_together, judge_kubelet, judge_runtime, judge_step

@@ -11,8 +11,8 @@ from rich.text import Text
 from kubectl_lading.pods.given import GivenGpu
 from kubectl_lading.pods.pod_report import Container, PodReport, Said, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
-from kubectl_lading.terminal.amounts import NONE, age, gib, now, short_bdf, short_uuid
-from kubectl_lading.terminal.facts import facts
+from kubectl_lading.terminal.amounts import NONE, age, now, short_bdf, short_uuid
+from kubectl_lading.terminal.blocks import facts
 from kubectl_lading.terminal.output import Cell, table, text
 from kubectl_lading.terminal.words import count
 
@@ -96,11 +96,7 @@ def _rows(one: Container, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
 
 
 def _amount(gpu: GivenGpu | None) -> str:
-    if gpu is None:
-        return NONE
-    share = [gib(gpu.memory_mib)] if gpu.memory_mib else []
-    share += [f"{gpu.core_percent}%"] if gpu.core_percent else []
-    return ", ".join(share) or "whole"
+    return NONE if gpu is None else ", ".join(gpu.share) or "whole"
 
 
 def _compared(assigned: GivenGpu | None, granted: GivenGpu | None) -> Text:

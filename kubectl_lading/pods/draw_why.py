@@ -178,7 +178,7 @@ def _listed(pods: Sequence[Ending], wide: bool) -> str:
 
 
 def _ending(one: Ending) -> str:
-    return pod_name(one.namespace, one.pod, one.uid) + (" (is ending)" if one.deleting else "")
+    return pod_name(one) + (" (is ending)" if one.deleting else "")
 
 
 # ---- what would help

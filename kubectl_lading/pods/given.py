@@ -23,6 +23,12 @@ class GivenGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_mib: int | None = None
     core_percent: int | None = None
 
+    @property
+    def share(self) -> list[str]:
+        """Return its amounts as text."""
+        memory = [gib(self.memory_mib)] if self.memory_mib else []
+        return memory + ([f"{self.core_percent}%"] if self.core_percent else [])
+
 
 class GivenVf(msgspec.Struct, frozen=True):
     bdf: str
@@ -35,9 +41,7 @@ class Given(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def in_words(self) -> Iterator[str]:
         for gpu in self.gpus:
-            share = [gib(gpu.memory_mib)] if gpu.memory_mib else []
-            share += [f"{gpu.core_percent}%"] if gpu.core_percent else []
-            yield (f"{' and '.join(share)} of " if share else "") + f"{gpu.mig or gpu.uuid} ({gpu.bdf})"
+            yield (f"{' and '.join(gpu.share)} of " if gpu.share else "") + f"{gpu.mig or gpu.uuid} ({gpu.bdf})"
         for vf in self.vfs:
             yield f"VF {vf.bdf} (of {vf.pf})"
 

@@ -11,8 +11,7 @@ import msgspec
 
 from central.assignment.model import PlacedContainer
 from central.fit.topology import distance, nvlinks
-from kubectl_lading.terminal.distances import WORDS
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.words import DISTANCES, count
 from lading.nodedevices import Gpu, NodeDevices, Pf
 
 
@@ -28,9 +27,9 @@ def pairs_of(report: NodeDevices, placed: PlacedContainer) -> Iterator[Pair]:
     gpus = {gpu.uuid: cards[gpu.uuid] for gpu in placed.gpus if gpu.uuid in cards}
     for one, other in combinations(gpus.values(), 2):
         links = nvlinks(one, other)
-        said = count(links, "NVLink") if links else WORDS[distance(one.place, other.place)]
+        said = count(links, "NVLink") if links else DISTANCES[distance(one.place, other.place)]
         yield Pair(one=one.uuid, other=other.uuid, said=said)
     for gpu in gpus.values():
         for vf in placed.vfs:
             if vf.pf in ports:
-                yield Pair(one=gpu.uuid, other=vf.bdf, said=WORDS[distance(gpu.place, ports[vf.pf].place)])
+                yield Pair(one=gpu.uuid, other=vf.bdf, said=DISTANCES[distance(gpu.place, ports[vf.pf].place)])

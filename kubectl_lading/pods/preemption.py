@@ -26,7 +26,7 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
     def in_words(self) -> str:
         if not self.victims:
             return f"none: {self.said}"
-        victims = ", ".join(f"{pod_name(one.namespace, one.pod, one.uid)} (priority {one.priority})" for one in self.victims)
+        victims = ", ".join(f"{pod_name(one)} (priority {one.priority})" for one in self.victims)
         return f"on {self.node} central can evict {victims}; {self.said}"
 
 

@@ -97,7 +97,7 @@ def _row(name: str, pods: Sequence[PodView], share: Share) -> TopRow:
 def _by_pod(views: Sequence[NodeView], pods: Sequence[PodView]) -> Iterator[TopRow]:
     for pod in pods:
         if pod.state is not PodState.WAITING:
-            yield _row(pod_name(pod.namespace, pod.pod, pod.uid), [pod], pod.holds)
+            yield _row(pod_name(pod), [pod], pod.holds)
 
 
 def _by_namespace(views: Sequence[NodeView], pods: Sequence[PodView]) -> Iterator[TopRow]:

@@ -15,10 +15,10 @@ from central.scheduling.why import Why
 from central.state.budgets import Budgets
 from central.state.pending import Pending, pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
-from kubectl_lading.central import Central, Silent
+from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Output, Scope, command, refuse
-from kubectl_lading.objects import FullPod
+from kubectl_lading.objects import FullPod, Unread
 from kubectl_lading.pods.draw_why import Answer, draw
 from kubectl_lading.pods.given import given_to
 from kubectl_lading.pods.read_pod import read_events, read_pod
@@ -91,10 +91,10 @@ async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: Ask) -> W
     )
 
 
-async def _search(cluster: Cluster, pod: Pending, said: Why | Silent | None, budgets: Budgets, *, most: int) -> Wait:
+async def _search(cluster: Cluster, pod: Pending, said: Why | Unread | None, budgets: Budgets, *, most: int) -> Wait:
     known = said if isinstance(said, Why) and said.uid == pod.uid else None
     stay = frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node)
-    silent = isinstance(said, Silent)
+    silent = isinstance(said, Unread)
     steps = explain_wait(cluster.scheduler, pod, known, most=most, silent=silent, stay=stay, budgets=budgets)
     with Progress("looking for what would help") as progress:
         for step, found in enumerate(steps):

@@ -3,7 +3,9 @@
 import time
 from typing import Final
 
-from central.view.model import Counts
+from central.view.helps import Ending
+from central.view.model import Counts, Holder, Past
+from central.view.pods import PodView
 from lading.amounts import divide, format_gib
 
 _MINUTE: Final = 60
@@ -73,6 +75,6 @@ def short_bdf(bdf: str) -> str:
     return bdf.removeprefix("0000:")
 
 
-def pod_name(namespace: str, pod: str, uid: str) -> str:
+def pod_name(one: Holder | Past | Ending | PodView) -> str:
     """Write the name of a pod; its uid where the name is unknown."""
-    return f"{namespace}/{pod}" if pod else f"pod {uid}"
+    return f"{one.namespace}/{one.pod}" if one.pod else f"pod {one.uid}"

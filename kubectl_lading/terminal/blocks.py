@@ -26,6 +26,16 @@ def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> Renderable
     return indented(grid)
 
 
+def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return a few facts about one thing, one a line: a name, and the text."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, words in rows:
+        grid.add_row(text(name, "dim"), words if isinstance(words, Text) else text(words))
+    return grid
+
+
 def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
     """Yield several texts of one subject, whose name is written once."""
     return [("" if number else name, text(one, style)) for number, one in enumerate(said)]

@@ -1,9 +1,19 @@
-"""Counts and lists as text. Pure."""
+"""Counts, lists and distances as text. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
+from central.fit.topology import Distance
+
 _NAMED: Final = 5  # of a list; a screen is to hold all findings
+DISTANCES: Final = {  # as in docs/reference.md
+    Distance.SWITCH: "same switch",
+    Distance.SWITCHES: "several switches below one root port",
+    Distance.BRIDGE: "same host bridge",
+    Distance.NUMA: "same NUMA node",
+    Distance.SOCKET: "same socket",
+    Distance.CROSS: "across",
+}
 
 
 def count(number: int, one: str, many: str = "") -> str:

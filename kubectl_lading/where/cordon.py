@@ -13,6 +13,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from central.view.helps import Ending
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
@@ -146,7 +147,7 @@ def _holders(cluster: Cluster, device: Device) -> Iterable[str]:
     for held in cluster.ledger.holders(device.node):
         part = held.taken.gpus.get(device.of or device.name)  # type: ignore[call-overload]
         if (part is not None and (device.kind is Kind.GPU or device.name in part.mig)) or vfs & held.taken.vfs:
-            yield pod_name(held.holder.namespace, held.holder.name, held.holder.pod)
+            yield pod_name(Ending(uid=held.holder.pod, namespace=held.holder.namespace, pod=held.holder.name))
 
 
 def _vfs_below(reports: Mapping[str, NodeDevices], device: Device) -> set[str]:

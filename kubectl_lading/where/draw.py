@@ -183,11 +183,7 @@ def _used(gpu: GpuView) -> Text:
 
 def _holder(holder: Holder, *, shared: bool) -> Text:
     amount = f" {gib(holder.memory_mib)} {holder.core_percent}%" if shared or not holder.whole else ""
-    return text(f"{_pod(holder)}{amount}{_unsure(holder)}")
-
-
-def _pod(holder: Holder) -> str:
-    return pod_name(holder.namespace, holder.pod, holder.uid)
+    return text(f"{pod_name(holder)}{amount}{_unsure(holder)}")
 
 
 def _unsure(holder: Holder) -> str:
@@ -207,7 +203,7 @@ def _mig(instance: MigView, branch: str, below: str) -> Row:
         device=text(f"{instance.profile or gib(instance.memory_mib)} {short_uuid(instance.uuid)}"),
         held=text(instance.state.value, _STYLES[instance.state]),
         used=text(NONE, "dim"),
-        by=tuple(text(_pod(one) + _unsure(one)) for one in instance.holders),
+        by=tuple(text(pod_name(one) + _unsure(one)) for one in instance.holders),
     )
 
 
@@ -238,7 +234,7 @@ def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
     held: dict[str, list[str]] = {}
     for vf in vfs:
         for holder in vf.holders:
-            held.setdefault(_pod(holder) + _unsure(holder), []).append(short_bdf(vf.bdf))
+            held.setdefault(pod_name(holder) + _unsure(holder), []).append(short_bdf(vf.bdf))
     if wide:
         yield from (text(f"{who}: {' '.join(bdfs)}") for who, bdfs in held.items())
     elif held:

@@ -16,9 +16,9 @@ from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name
-from kubectl_lading.terminal.distances import WORDS
-from kubectl_lading.terminal.facts import facts
+from kubectl_lading.terminal.blocks import facts
 from kubectl_lading.terminal.output import show, table, text
+from kubectl_lading.terminal.words import DISTANCES
 from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 
@@ -78,7 +78,7 @@ def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
     apart = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
     for level, bdf, ibdev in apart:
         if level is not Distance.CROSS:
-            yield NearVf(pf=bdf, ibdev=ibdev, distance=WORDS[level])
+            yield NearVf(pf=bdf, ibdev=ibdev, distance=DISTANCES[level])
 
 
 # ---- for people
@@ -91,8 +91,7 @@ def draw_gpu(found: GpuReport) -> Iterator[RenderableType]:
     yield facts(_facts(found))
     yield Text()
     if gpu.holders:
-        rows = [(_pod(one), ", ".join(one.containers) or NONE, _amount(one, gpu), ", ".join(one.claims)) for one in gpu.holders]
-        yield table(("NOW", "CONTAINERS", "HELD", "BECAUSE"), rows)
+        yield table(("NOW", "CONTAINERS", "HELD", "BECAUSE"), [_row_of_holder(one, gpu) for one in gpu.holders])
     else:
         yield text("No pod holds it.")
     if found.past:
@@ -129,10 +128,6 @@ def _left(gpu: GpuView) -> str:
     return f"{gib(gpu.memory_mib - gpu.held_mib)} of memory, {100 - gpu.held_percent}% of compute"
 
 
-def _pod(one: Holder) -> str:
-    return pod_name(one.namespace, one.pod, one.uid)
-
-
 def _amount(one: Holder, gpu: GpuView) -> str:
     if one.mig:
         profiles = {instance.uuid: instance.profile or instance.uuid for instance in gpu.mig}
@@ -140,6 +135,9 @@ def _amount(one: Holder, gpu: GpuView) -> str:
     return "whole" if one.whole else f"{gib(one.memory_mib)}, {one.core_percent}%"
 
 
+def _row_of_holder(one: Holder, gpu: GpuView) -> tuple[str, str, str, str]:
+    return pod_name(one), ", ".join(one.containers) or NONE, _amount(one, gpu), ", ".join(one.claims)
+
+
 def _row_of_past(one: Past) -> tuple[str, str, str, str, str]:
-    who = pod_name(one.namespace, one.pod, one.uid)
-    return who, one.container or NONE, f"{age(now() - one.until)} ago", age(one.until - one.since), one.by or NONE
+    return pod_name(one), one.container or NONE, f"{age(now() - one.until)} ago", age(one.until - one.since), one.by or NONE

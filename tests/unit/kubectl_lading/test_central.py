@@ -10,8 +10,9 @@ from aiohttp import web
 
 from central.scheduling.why import Why
 from kubectl_lading.access import connect
-from kubectl_lading.central import DEFAULT_PORT, Central, Silent
+from kubectl_lading.central import DEFAULT_PORT, Central
 from kubectl_lading.flags import Flags
+from kubectl_lading.objects import Unread
 from lading.errors import ConfigError
 from lading.health import NO_SUCH_PAGE
 from simnode.api_server import failure, write_kubeconfig
@@ -100,14 +101,14 @@ def test_why_it_is_silent(tmp_path: Path, status: int, named: str, lease: Any) -
         return failure(status, "NotFound" if status == 404 else "Forbidden")
 
     said, _ = ask(tmp_path, fails, lease=lease)
-    assert isinstance(said, Silent)
+    assert isinstance(said, Unread)
     assert named in said.why
 
 
 @pytest.mark.parametrize("lease", [{}, {"spec": {}}, {"spec": {"holderIdentity": ""}}])
 def test_nobody_leads(tmp_path: Path, lease: Any) -> None:
     said, asked = ask(tmp_path, answers, lease=lease)
-    assert isinstance(said, Silent)
+    assert isinstance(said, Unread)
     assert asked == []
 
 
@@ -117,14 +118,14 @@ def test_it_is_not_waited_for_long(tmp_path: Path) -> None:
         raise AssertionError
 
     for by_url in (False, True):
-        assert isinstance(ask(tmp_path, never, by_url=by_url, timeout_s=0.1)[0], Silent)
+        assert isinstance(ask(tmp_path, never, by_url=by_url, timeout_s=0.1)[0], Unread)
 
 
 def test_an_answer_that_can_not_be_read(tmp_path: Path) -> None:
     async def garbage(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>")
 
-    assert isinstance(ask(tmp_path, garbage)[0], Silent)
+    assert isinstance(ask(tmp_path, garbage)[0], Unread)
 
 
 def test_a_metrics_port_is_called_one_and_the_right_one_is_named(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_replica_that_does_not_lead_says_so(tmp_path: Path) -> None:
         return web.Response(status=503, text="not the leader\n")
 
     said, _ = ask(tmp_path, standby, by_url=True)
-    assert isinstance(said, Silent)
+    assert isinstance(said, Unread)
     assert "lead" in said.why
 
 

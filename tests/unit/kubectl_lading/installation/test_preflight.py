@@ -9,9 +9,10 @@ import pytest
 
 from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
 from kubectl_lading.installation.finding import Level
-from kubectl_lading.installation.installed import Installation, Replica, Unread
+from kubectl_lading.installation.installed import Installation, Replica
 from kubectl_lading.installation.preflight import PreflightView, view_preflight
 from kubectl_lading.installation.upgrade_checks import CHECKS
+from kubectl_lading.objects import Unread
 from lading.nodedevices import Status
 from lading.versions import Support
 from tests.fakes.installed_cluster import LEADER, STANDBY, InstalledCluster, served_installation

@@ -12,10 +12,11 @@ import pytest
 
 from central.scheduling.configuration import Reckoning
 from kubectl_lading.installation.finding import Level, Part
-from kubectl_lading.installation.installed import Unread, Workload
+from kubectl_lading.installation.installed import Workload
 from kubectl_lading.installation.read_installation import CRDS, DEPLOYMENTS
 from kubectl_lading.installation.status import AGAIN_S, wait_until_well
 from kubectl_lading.installation.status_view import StatusView, view_status
+from kubectl_lading.objects import Unread
 from lading.health import NO_SUCH_PAGE
 from lading.kube.resource import NODE_DEVICES, PODS
 from simnode.api_server import write_kubeconfig

@@ -11,7 +11,7 @@ from central.fit.topology import Distance
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.pod_report import PodReport, SignatureState, report_pod
 from kubectl_lading.pods.situation import Stand
-from kubectl_lading.terminal.distances import WORDS
+from kubectl_lading.terminal.words import DISTANCES
 from lading.kube.resource import NODE_DEVICES
 from lading.nodedevices import NodeDevices
 from lading.signature import load_public_keys
@@ -56,7 +56,7 @@ def test_what_is_assigned_is_granted(cluster: SmallCluster) -> None:
     assert train.gpus == train.granted_gpus
     assert set(train.vfs) == set(train.granted_vfs)
     assert sorted(train.ifnames.values()) == ["rdma0", "rdma1"]
-    assert {pair.said for pair in train.pairs} == {"18 NVLinks", WORDS[Distance.SWITCH]}
+    assert {pair.said for pair in train.pairs} == {"18 NVLinks", DISTANCES[Distance.SWITCH]}
     assert (said.stand, said.node, said.gen, said.problem) == (Stand.RUNNING, "h100-1", 1, "")
 
 

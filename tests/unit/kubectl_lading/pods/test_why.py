@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from central.scheduling.why import Why
-from kubectl_lading.central import Silent
+from kubectl_lading.objects import Unread
 from kubectl_lading.pods.situation import Stand
 from lading.kube.resource import EVENTS
 from tests.fakes.busy_cluster import BusyCluster, a_pod_that_waits
@@ -37,11 +37,11 @@ def answer(cli: Cli, *words: str) -> dict[str, Any]:
     return found
 
 
-def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Silent | None) -> list[str]:
+def central_says(monkeypatch: pytest.MonkeyPatch, said: Why | Unread | None) -> list[str]:
     """The pods that it is asked for."""
     asked = []
 
-    async def why(self: object, namespace: str, name: str) -> Why | Silent | None:
+    async def why(self: object, namespace: str, name: str) -> Why | Unread | None:
         asked.append(f"{namespace}/{name}")
         return said
 
@@ -69,7 +69,7 @@ def test_what_it_says_of_another_pod_of_that_name_is_not_used(cli: Cli, monkeypa
 
 
 def test_that_it_is_silent_is_said_once_and_beside_the_answer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    central_says(monkeypatch, Silent(why="it is away"))
+    central_says(monkeypatch, Unread(why="it is away"))
     done = cli.run("why", "team-a/eight")
     assert done.exit_code == 0
     assert done.stderr.count("warning") == 1
@@ -105,9 +105,9 @@ def test_pods_of_daemon_sets_are_nobodys_hope(cli: Cli) -> None:
     assert {one["node"]: one["together"] for one in answer(cli, "team-a/eight")["wait"]["helps"]}["busy-b"] == 6
 
 
-@pytest.mark.parametrize(("said", "named"), [(Silent(why="it is away"), "kubectl lading status"), (None, "kube-scheduler")])
+@pytest.mark.parametrize(("said", "named"), [(Unread(why="it is away"), "kubectl lading status"), (None, "kube-scheduler")])
 def test_what_to_do_where_the_devices_are_free(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, said: Silent | None, named: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, said: Unread | None, named: str
 ) -> None:
     central_says(monkeypatch, said)
     assert named in answer(cli, "team-a/fits")["wait"]["fixes"]["fits"]
