@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_lading.flags import Flags
-from kubectl_lading.terminal.patience import Patience
+from kubectl_lading.terminal.progress import Patience
 from lading import __version__
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S, KubeClient

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from kubectl_lading.installation import control_checks, node_checks, pod_checks
+from kubectl_lading.installation import control_checks, node_checks
 from kubectl_lading.installation.finding import Finding, Level, Part, find, worst
 from kubectl_lading.installation.installed import Installation, SchedulerConfig
 from kubectl_lading.objects import Deployment, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 
-CHECKS: Final = (*control_checks.CHECKS, *node_checks.CHECKS, *pod_checks.CHECKS)
+CHECKS: Final = (*control_checks.CHECKS, *node_checks.CHECKS)
 
 
 class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from kubectl_lading.installation import control_checks, node_checks, pod_checks
+from kubectl_lading.installation import control_checks, node_checks
 from kubectl_lading.installation.finding import Level, Part, Said, checks, degraded, note, several
 from kubectl_lading.installation.installed import Installation
 from kubectl_lading.installation.status_view import find_versions
@@ -190,5 +190,5 @@ CHECKS: Final = (
     *checks(Part.RESOURCE, resource_current),
     *checks(Part.CENTRAL, replicas_spare, bindings_settled),
     *checks(Part.NODES, kubelets, runtimes, disks, vfs_back),
-    *(one for one in (*control_checks.CHECKS, *node_checks.CHECKS, *pod_checks.CHECKS) if one.code in _BLOCKING),
+    *(one for one in (*control_checks.CHECKS, *node_checks.CHECKS) if one.code in _BLOCKING),
 )

@@ -6,6 +6,7 @@ as it turns out, is left out, and everything is planned again.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ from rich.text import Text
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.scheduling.why import ask_in_words
+from central.state.budgets import Budget
 from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
 from kubectl_lading.access import connect
@@ -23,9 +25,7 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Scope, command
 from kubectl_lading.objects import FullPod
-from kubectl_lading.plans.movers import forbidden, none_of, notes
-from kubectl_lading.terminal.blocks import pairs
-from kubectl_lading.terminal.output import show, text
+from kubectl_lading.terminal.output import pairs, show, text
 from kubectl_lading.terminal.progress import Progress
 from kubectl_lading.terminal.words import count, listed
 from lading.kube.client import KubeClient
@@ -187,6 +187,43 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
         ),
         search_ended=opening.ended,
     )
+
+
+# ---- whether a running pod may be moved, by its own constraints and disruption budgets
+
+
+def forbidden(pods: Sequence[FullPod], budgets: Sequence[Budget]) -> dict[PodUid, str]:
+    """Return by uid why a pod may not be moved if all of these are moved; a budget allows its first ones."""
+    found = {pod.metadata.uid: why for pod in pods if (why := pod.why_bound_to_its_node)}
+    taken: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        covering = [budget for budget in budgets if budget.covers(pod.metadata.namespace, pod.metadata.labels)]
+        full = [one for one in covering if taken[_key(one)] >= one.allowed]
+        if full and pod.metadata.uid not in found:
+            found[pod.metadata.uid] = f"PodDisruptionBudget {full[0].metadata.name} lets no more of its pods go now"
+        elif pod.metadata.uid not in found:
+            taken.update(map(_key, covering))
+    return found
+
+
+def none_of(budgets: Sequence[Budget]) -> list[Budget]:
+    """Return the budgets that allow no eviction now, however few pods are moved."""
+    return [budget for budget in budgets if budget.allowed < 1]
+
+
+def _key(budget: Budget) -> tuple[str, str]:
+    return budget.metadata.namespace, budget.metadata.name
+
+
+def notes(pod: FullPod) -> Iterator[str]:
+    """Yield notes for the person who moves the pod."""
+    owner = pod.controller
+    yield f"{owner.kind} {owner.name} makes it again" if owner else "it is not created again: it has no controller"
+    constraints = ["nodeSelector"] if pod.spec.node_selector else []
+    constraints += ["affinity"] if pod.spec.affinity else []
+    constraints += ["volumes"] if any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes) else []
+    if constraints:
+        yield f"its {' and '.join(constraints)} may forbid that node"
 
 
 # ---- for people

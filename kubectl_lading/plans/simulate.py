@@ -21,11 +21,9 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import read_deciding
 from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.lists import read_permitted
-from kubectl_lading.plans.manifests import parse_manifest
-from kubectl_lading.plans.priority import PriorityClass, admit
+from kubectl_lading.plans.manifests import PriorityClass, admit, parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
-from kubectl_lading.terminal.blocks import of_nodes, pairs, under
-from kubectl_lading.terminal.output import show, text, warn
+from kubectl_lading.terminal.output import of_nodes, pairs, show, text, under, warn
 from kubectl_lading.terminal.progress import Progress
 from kubectl_lading.terminal.words import count
 from lading.errors import ConfigError

@@ -21,12 +21,10 @@ from central.ask.reasons import OfPod
 from central.scheduling.why import FITS, NodeWhy, Why, ask_in_words, why_pending
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import Cluster
-from kubectl_lading.plans.priority import RefusedPod
-from kubectl_lading.pods.given import Given, given_of
-from kubectl_lading.pods.nearness import Pair, pairs_of
-from kubectl_lading.pods.preemption import Preemption, find_preemption
+from kubectl_lading.plans.manifests import RefusedPod
+from kubectl_lading.pods.given import Given, Pair, given_of, pairs_of
 from kubectl_lading.pods.situation import SCHEDULER
-from kubectl_lading.pods.waiting import LATER
+from kubectl_lading.pods.waiting import LATER, Preemption, find_preemption
 
 _PREFIX: Final = "simulated-"  # of uids
 

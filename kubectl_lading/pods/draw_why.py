@@ -17,8 +17,7 @@ from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
 from kubectl_lading.pods.waiting import Wait
 from kubectl_lading.terminal.amounts import age, gib, pod_name
-from kubectl_lading.terminal.blocks import indented, of_nodes, pairs, under
-from kubectl_lading.terminal.output import text
+from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
 from kubectl_lading.terminal.words import count, listed
 
 MOST_NODES: Final = 4  # of one reason

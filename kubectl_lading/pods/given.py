@@ -1,16 +1,22 @@
-"""The devices of one container, as values for programs and in words for people. Pure.
+"""The devices of one container, as values for programs and in words for people, and the distances between them. Pure.
 
-Enters: what an assignment says, or what a fit found. Leaves: `Given`. Amounts are MiB of memory and percent of compute.
+Enters: what an assignment says, or what a fit found; a node's report. Leaves: `Given`, with amounts in MiB of memory and
+percent of compute; a `Pair` for each two GPUs, and each GPU with each of its VFs, by the levels by which central chooses
+(central.fit.topology). What the node does not report any more is in no pair.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 import msgspec
 
 from central.ask.pod import Pod, roles_of
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
+from central.fit.topology import distance, nvlinks
 from kubectl_lading.terminal.amounts import gib
+from kubectl_lading.terminal.words import DISTANCES, count
+from lading.nodedevices import Gpu, NodeDevices, Pf
 from lading.vocabulary import ASSIGNMENT
 
 
@@ -61,3 +67,23 @@ def given_to(pod: Pod) -> Mapping[str, Given]:
     if not isinstance(own, OwnAssignment):
         return {}
     return {name: given_of(placed) for name, placed in own.placed.items()}
+
+
+class Pair(msgspec.Struct, frozen=True):
+    one: str  # a GPU's UUID
+    other: str  # a GPU's UUID, or a VF's PCI address
+    said: str
+
+
+def pairs_of(report: NodeDevices, placed: PlacedContainer) -> Iterator[Pair]:
+    cards: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in report.status.gpus}
+    ports: Mapping[str, Pf] = {pf.bdf: pf for pf in report.status.pfs}
+    gpus = {gpu.uuid: cards[gpu.uuid] for gpu in placed.gpus if gpu.uuid in cards}
+    for one, other in combinations(gpus.values(), 2):
+        links = nvlinks(one, other)
+        said = count(links, "NVLink") if links else DISTANCES[distance(one.place, other.place)]
+        yield Pair(one=one.uuid, other=other.uuid, said=said)
+    for gpu in gpus.values():
+        for vf in placed.vfs:
+            if vf.pf in ports:
+                yield Pair(one=gpu.uuid, other=vf.bdf, said=DISTANCES[distance(gpu.place, ports[vf.pf].place)])

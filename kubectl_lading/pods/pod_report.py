@@ -18,8 +18,7 @@ from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.scheduling.why import ask_in_words
 from central.state.pending import pending_of
 from kubectl_lading.objects import FullPod
-from kubectl_lading.pods.given import GivenGpu, given_of
-from kubectl_lading.pods.nearness import Pair, pairs_of
+from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of
 from kubectl_lading.pods.read_pod import PodEvent
 from kubectl_lading.pods.situation import Stand, read_situation
 from lading.nodedevices import Grant, NodeDevices

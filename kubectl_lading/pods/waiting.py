@@ -1,7 +1,9 @@
 """Why a pod waits: nodes by reason, the nearest misses first, and what would help. Pure.
 
 Enters: the cluster as central's code sees it, one pending pod, and central's own answer where there is one: what central says
-of nodes counts before what follows from the API server, for it also knows what it is binding right now. Leaves: a `Wait`.
+of nodes counts before what follows from the API server, for it also knows what it is binding right now. Leaves: a `Wait`, with
+the pods that central would evict by its own plan (central.scheduling.preempt). Before it evicts, central also asks the Eviction
+API by a dry run, which may refuse.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,15 +14,57 @@ import msgspec
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
+from central.scheduling.preempt import Protection, plans
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import FITS, NodeWhy, Why, why_pending
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
-from central.view.helps import NodeHelp, find_helps
+from central.view.helps import Ending, NodeHelp, find_helps
 from kubectl_lading.pods.fixes import FIXES
-from kubectl_lading.pods.preemption import Preemption, find_preemption
+from kubectl_lading.terminal.amounts import pod_name
 from lading.amounts import format_mib
 from lading.vocabulary import PodUid
+
+
+class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What central would evict for the pod. Without victims: why it evicts none."""
+
+    said: str
+    node: str = ""
+    victims: tuple[Ending, ...] = ()
+
+    def in_words(self) -> str:
+        if not self.victims:
+            return f"none: {self.said}"
+        victims = ", ".join(f"{pod_name(one)} (priority {one.priority})" for one in self.victims)
+        return f"on {self.node} central can evict {victims}; {self.said}"
+
+
+def find_preemption(
+    scheduler: Scheduler, pod: Pending, names: Sequence[str], budgets: Budgets = NO_BUDGETS
+) -> Iterator[Preemption | None]:
+    """Yield None between two steps, and the answer last."""
+    lowest = scheduler.ledger.lowest_priority()
+    if not pod.may_preempt:
+        yield Preemption(said="its preemptionPolicy is Never")
+        return
+    if lowest is None or lowest >= pod.priority:
+        yield Preemption(said=f"no pod that holds devices has a lower priority than its {pod.priority}")
+        return
+    best, protection = None, Protection(budgets=budgets)
+    for found in plans(scheduler, pod, names, protection):
+        best = found or best
+        yield None
+    if best is None:
+        without = ", without those that disruption budgets protect," if protection.applied else ""
+        yield Preemption(said=f"the pods of lower priority than its {pod.priority}{without} have too little")
+        return
+    victims = tuple(
+        Ending(uid=one.uid, namespace=one.namespace, pod=one.name, priority=one.priority, deleting=one.deleting)
+        for one in best.victims
+    )
+    yield Preemption(said="it does so by itself, where all but the devices suffices", node=best.node, victims=victims)
+
 
 LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # the pod may fit there later
 

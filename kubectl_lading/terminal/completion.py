@@ -4,11 +4,19 @@ Source: click "Shell Completion"; kubectl's plugins since 1.26: a line each cand
 a colon with cobra's directives (4: no file names).
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+
+from kubectl_lading.access import connect, find_namespace
+from kubectl_lading.flags import Flags, flags_of
+from kubectl_lading.lists import read_all
+from kubectl_lading.objects import Object
+from lading.errors import LadingError
+from lading.kube.resource import NODE_DEVICES, PODS
 
 PROGRAM: Final = "kubectl-lading"
 _VARIABLE: Final = "_KUBECTL_LADING_COMPLETE"
@@ -36,3 +44,31 @@ def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
         if one.type == "plain":
             print(f"{one.value}\t{one.help}" if one.help else one.value)
     print(f":{_NO_FILES if all(one.type == 'plain' for one in found) else _DEFAULT}")
+
+
+PATIENCE_S: Final = 2.0  # of a user who pressed Tab
+
+
+def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _candidates(flags_of(ctx), NODE_DEVICES.path(), incomplete)
+
+
+def complete_pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        namespace = find_namespace(flags_of(ctx))
+    except LadingError:
+        return []
+    return _candidates(flags_of(ctx), PODS.path(namespace), incomplete)
+
+
+def _candidates(flags: Flags, path: str, incomplete: str) -> list[CompletionItem]:
+    try:
+        names = asyncio.run(_names(flags, path))
+    except (LadingError, TimeoutError):
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+async def _names(flags: Flags, path: str) -> list[str]:
+    async with asyncio.timeout(PATIENCE_S), connect(flags) as client:
+        return [one.metadata.name for one in await read_all(client, path, Object)]

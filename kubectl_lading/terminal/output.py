@@ -13,11 +13,13 @@ import click
 import msgspec
 import yaml
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.flags import Output
 from kubectl_lading.terminal.amounts import counts_in_words
+from kubectl_lading.terminal.words import listed
 from lading.log import printable
 
 Cell = str | Text
@@ -105,3 +107,75 @@ def warn(*messages: str) -> None:
     """Print warnings on stderr."""
     for message in messages:
         click.echo(f"warning: {printable(message)}", err=True)
+
+
+class Rows:
+    """A table that grows: later rows are written below the columns of the first ones, as `kubectl get -w` does."""
+
+    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        self._first = [[text(head, "head") for head in heads], *rows]
+        cells = [[safe(cell).cell_len for cell in row] for row in self._first]
+        self._widths = [max(column) for column in zip(*cells, strict=True)]
+
+    def print_all(self) -> None:
+        for row in self._first:
+            self.print(row)
+
+    def print(self, row: Sequence[Cell]) -> None:
+        """Print a row. A cell that is wider than its column moves the following ones."""
+        line = Text()
+        for cell, wide in zip(map(safe, row), self._widths, strict=True):
+            line.append_text(cell)
+            line.append(" " * (max(0, wide - cell.cell_len) + _GAP))
+        line.rstrip()
+        out = console()
+        with out.capture() as said:
+            out.print(line, crop=False, overflow="ignore", no_wrap=True)
+        click.echo(said.get(), nl=False, color=out.is_terminal)
+
+
+MOST_NAMES: Final = 6  # of nodes with the same text
+_LONGEST: Final = 32  # columns of the subject
+_DEEP: Final = 2
+
+
+def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> RenderableType:
+    """Return lines in two columns below a heading: a subject and a text; a text that is too long continues in its own column.
+    `style`: of the subject; empty for names.
+    """
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=all(len(name) <= _LONGEST for name, _ in rows), overflow="fold", max_width=_LONGEST)
+    grid.add_column(overflow="fold")
+    for name, said in rows:
+        grid.add_row(text(name, style), said)
+    return indented(grid)
+
+
+def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return a few facts about one thing, one a line: a name, and the text."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, words in rows:
+        grid.add_row(text(name, "dim"), words if isinstance(words, Text) else text(words))
+    return grid
+
+
+def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
+    """Yield several texts of one subject, whose name is written once."""
+    return [("" if number else name, text(one, style)) for number, one in enumerate(said)]
+
+
+def of_nodes(names: Sequence[str], said: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
+    """Yield one text about several nodes. Many nodes are counted; `wide` names all of them, below, where there is room."""
+    named = listed(names, len(names) if wide else MOST_NAMES)
+    if not any(one.plain for one in said):
+        return [("on", text(named))]
+    few = len(names) <= MOST_NAMES
+    left = ", ".join(names) if few else f"{len(names)} nodes"
+    rows = [("" if number else left, one) for number, one in enumerate(said)]
+    return rows if few else [*rows, ("", text(named, "dim"))]
+
+
+def indented(what: RenderableType) -> RenderableType:
+    return Padding(what, (0, 0, 0, _DEEP))

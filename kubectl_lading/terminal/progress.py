@@ -1,6 +1,13 @@
-"""Report progress on stderr where a task takes long: on a terminal a line that changes, on a pipe a line now and then."""
+"""Report on stderr while a task takes long: its progress, and what is waited for while the API server does not answer.
+
+Progress is on a terminal a line that changes, on a pipe a line now and then. Of slow answers there is a line once nothing was
+answered for SILENT_S, and again whenever that time has doubled, in a script's log too. Any answer begins the silence anew: of a
+large cluster that is read page by page nothing is said.
+"""
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -8,13 +15,15 @@ import click
 from rich.console import Console
 from rich.status import Status
 
+from lading.log import printable
+
 AFTER_S: Final = 0.5
 ON_A_PIPE_S: Final = 10.0  # a script's log is read later, to find what went wrong
 
 
 class Progress:
     """`with Progress("reading the cluster") as progress: … progress.say("pods", 1000)`, on a running loop. On a pipe nothing is
-    said before there is something to count: who is not answered at all is told so by `patience`."""
+    said before there is something to count: who is not answered at all is told so by `Patience`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -54,3 +63,46 @@ class Progress:
     def _line(self) -> str:
         counts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
         return f"{self._text}: {counts}" if counts else self._text
+
+
+SILENT_S: Final = 3.0
+
+
+class Patience:
+    """The report of slow answers, on a running loop. `server`: its URL."""
+
+    def __init__(self, server: str, *, after_s: float = SILENT_S, tell: Callable[[str], None] | None = None) -> None:
+        self._server = server
+        self._after_s = after_s
+        self._tell = tell or (lambda words: click.echo(words, err=True))
+        self._open: dict[object, str] = {}  # calls in progress, the oldest first
+        self._due: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def around(self, call: str) -> Iterator[None]:
+        """Watch a call while it lasts. `call`: its name, as "get /api/v1/pods"."""
+        key = object()
+        self._open[key] = call
+        if self._due is None:
+            self._listen(self._after_s)
+        try:
+            yield
+        finally:
+            del self._open[key]
+            self._stop()
+            if self._open:
+                self._listen(self._after_s)
+
+    def _listen(self, silent_s: float, since_s: float = 0.0) -> None:
+        self._due = asyncio.get_running_loop().call_later(silent_s - since_s, self._say, silent_s)
+
+    def _stop(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _say(self, silent_s: float) -> None:
+        first, *others = self._open.values()
+        more = f", and {len(others)} more" if others else ""
+        self._tell(printable(f"waiting: {self._server} has not answered for {silent_s:g} s: {first}{more}"))
+        self._listen(2 * silent_s, silent_s)

@@ -16,8 +16,7 @@ from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name
-from kubectl_lading.terminal.blocks import facts
-from kubectl_lading.terminal.output import show, table, text
+from kubectl_lading.terminal.output import facts, show, table, text
 from kubectl_lading.terminal.words import DISTANCES
 from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices

@@ -7,7 +7,7 @@ import pytest
 
 from central.state.budgets import Budget, Selector, matches
 from kubectl_lading.objects import FullPod
-from kubectl_lading.plans.movers import forbidden, notes
+from kubectl_lading.plans.defrag import forbidden, notes
 
 
 def mover(name: str, *, owner: str = "", labels: dict[str, str] | None = None, **spec: Any) -> FullPod:

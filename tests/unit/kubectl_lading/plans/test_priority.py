@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from central.ask.pod import Metadata, Pod
-from kubectl_lading.plans.priority import LOWER, PriorityClass, RefusedPod, Wanted, admit
+from kubectl_lading.plans.manifests import LOWER, PriorityClass, RefusedPod, Wanted, admit
 
 POD = Pod(metadata=Metadata(name="p"))
 

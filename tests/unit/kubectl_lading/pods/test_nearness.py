@@ -4,7 +4,7 @@ import msgspec
 
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.topology import Distance
-from kubectl_lading.pods.nearness import Pair, pairs_of
+from kubectl_lading.pods.given import Pair, pairs_of
 from kubectl_lading.terminal.words import DISTANCES
 from lading.nodedevices import Metadata, NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress

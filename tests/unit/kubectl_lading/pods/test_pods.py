@@ -6,9 +6,8 @@ from pathlib import Path
 
 from central.view.pods import PodState, PodView, Share
 from kubectl_lading.access import connect
-from kubectl_lading.cluster import Cluster
+from kubectl_lading.cluster import Cluster, follow
 from kubectl_lading.flags import Flags
-from kubectl_lading.following import follow
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.pods.pods import print_changes
 from kubectl_lading.where.nodes import view_nodes

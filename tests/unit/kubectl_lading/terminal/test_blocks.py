@@ -3,7 +3,7 @@
 import pytest
 from rich.text import Text
 
-from kubectl_lading.terminal.blocks import MOST_NAMES, of_nodes
+from kubectl_lading.terminal.output import MOST_NAMES, of_nodes
 
 MANY = [f"n{number}" for number in range(MOST_NAMES + 3)]
 

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from kubectl_lading.terminal.duration import Duration
+from kubectl_lading.flags import Duration
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90", 90), ("90s", 90), ("1h30m", 5400), ("0s", 0)])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kubectl_lading.terminal.patience import AFTER_S, Patience
+from kubectl_lading.terminal.progress import SILENT_S, Patience
 from tests.fakes.simulated_time import run_simulated
 
 SERVER = "https://10.0.0.1:6443"
@@ -29,8 +29,8 @@ def told(*calls: tuple[str, float]) -> list[str]:
 
 
 def test_who_answers_is_not_spoken_of() -> None:
-    assert told(("get /a", AFTER_S - 0.1), ("get /b", 0)) == []
-    assert told(*((f"get /{n}", n * (AFTER_S - 0.1)) for n in range(9))) == []  # an answer now and then
+    assert told(("get /a", SILENT_S - 0.1), ("get /b", 0)) == []
+    assert told(*((f"get /{n}", n * (SILENT_S - 0.1)) for n in range(9))) == []  # an answer now and then
 
 
 def test_a_silence_is_told_and_again_whenever_it_has_doubled() -> None:
@@ -41,7 +41,7 @@ def test_a_silence_is_told_and_again_whenever_it_has_doubled() -> None:
 
 
 def test_what_is_named_is_still_waited_for() -> None:
-    (words,) = told(("get /a", 1.0), ("get /b", 1.0 + AFTER_S + 0.5))
+    (words,) = told(("get /a", 1.0), ("get /b", 1.0 + SILENT_S + 0.5))
     assert "/b" in words
     assert "/a" not in words
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from central.ledger.room import card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Usage
-from kubectl_lading.where.cordons import add, add_all, is_cordoned, remove
+from kubectl_lading.where.cordon import add, add_all, is_cordoned, remove
 from kubectl_lading.where.device_names import Device, Kind, devices_of
 from lading.errors import LadingError
 from lading.nodedevices import NodeDevices
