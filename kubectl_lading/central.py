@@ -82,7 +82,7 @@ class Central:
         except KubeError as e:
             return Unread(why=e.message.partition(f"{path}: ")[2] or e.message)
         except msgspec.DecodeError as e:
-            return Unread(why=f"its answer can not be read: {e}")
+            return Unread(why=f"its answer cannot be read: {e}")
 
     async def _by_proxy(self, path: str) -> bytes:
         """Ask through the API server's proxy. Try HTTPS where HTTP fails: central may have a certificate."""

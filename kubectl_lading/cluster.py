@@ -129,7 +129,7 @@ class _Problems:
 
 def _unreadable(kind: str, one: Unreadable) -> str:
     name = "/".join(filter(None, (one.metadata.namespace, one.metadata.name)))
-    return f"{kind} {name} can not be read: {one.why}"
+    return f"{kind} {name} cannot be read: {one.why}"
 
 
 EVERY_S: Final = 1.0

@@ -24,7 +24,7 @@ _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
 class Duration(click.ParamType[float]):
-    """A duration, written as in kubectl: `90s`, `5m`, `1h30m`; a bare number is in seconds. `least`: shorter ones are refused."""
+    """A duration as in kubectl: `90s`, `5m`, `1h30m`; a bare number is in seconds. `least`: shorter ones are refused."""
 
     name = "duration"
 

@@ -77,7 +77,7 @@ def policies_there(now: Installation) -> Iterator[Said]:
         for warning in policy.warnings:
             yield degraded(
                 f"admission policy {name} does not type-check: {warning.field_ref}: {' '.join(warning.warning.split())[:200]}",
-                why="its failurePolicy is Fail: what it can not judge is denied",
+                why="its failurePolicy is Fail: what it cannot judge is denied",
                 mend=_ADMISSION,
             )
 
