@@ -4,12 +4,15 @@ Enters: an argument vector and a log file. Leaves: a running process, or HostErr
 own session so that Ctrl-C at a terminal reaches the rig first, which then ends its children in order.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from lading.errors import HostError
 
@@ -33,6 +36,25 @@ def answers(path: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+class Block:
+    """What lives as long as a `with` block: `_begin` starts its parts, and pushes the end of each on `_ends`."""
+
+    def __enter__(self) -> Self:
+        self._ends = contextlib.ExitStack()
+        try:
+            self._begin()
+        except BaseException:
+            self._ends.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ends.close()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
 
 
 class Child:

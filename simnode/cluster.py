@@ -13,12 +13,11 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lading.errors import HostError
 from simnode import control_plane, leftovers
-from simnode.child import answers, tail
+from simnode.child import Block, answers, tail
 from simnode.control_plane import ControlPlane, eventually, free_port
 from simnode.kube_api import KubeApi
 
@@ -33,7 +32,7 @@ _TUNABLES = (
 )
 
 
-class Cluster:
+class Cluster(Block):
     """`kubelet` may be stopped and started by a test; everything else lives as long as the block."""
 
     def __init__(self, folder: Path, *, assets: Path, cri_socket: Path, cgroup_root: str, node_name: str) -> None:
@@ -43,29 +42,22 @@ class Cluster:
         self._assets = assets
         self._cri_socket = cri_socket
         self._cgroup_root = cgroup_root.strip("/")
-        self._ends = contextlib.ExitStack()
         self.kubelet_folder = folder / "kubelet"
         self.static_pods = folder / "static-pods"
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as ends:
-            self._check()
-            ends.enter_context(_host_unchanged())
-            self.kubelet_folder.mkdir(parents=True)
-            self.static_pods.mkdir()
-            ends.callback(leftovers.remove_tree, self.kubelet_folder)
-            _make_cgroup(self._cgroup_root)
-            ends.enter_context(self.control_plane)
-            self.control_plane.start_controller_manager()
-            self.control_plane.start_scheduler()
-            self.kubelet = self.control_plane.start("kubelet", self._kubelet_flags())
-            self.eventually(self._usable, "a Ready node and a default service account")
-            ends.callback(self._delete_pods)
-            self._ends = ends.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ends.close()
+    def _begin(self) -> None:
+        self._check()
+        self._ends.enter_context(_host_unchanged())
+        self.kubelet_folder.mkdir(parents=True)
+        self.static_pods.mkdir()
+        self._ends.callback(leftovers.remove_tree, self.kubelet_folder)
+        _make_cgroup(self._cgroup_root)
+        self._ends.enter_context(self.control_plane)
+        self.control_plane.start_controller_manager()
+        self.control_plane.start_scheduler()
+        self.kubelet = self.control_plane.start("kubelet", self._kubelet_flags())
+        self.eventually(self._usable, "a Ready node and a default service account")
+        self._ends.callback(self._delete_pods)
 
     @property
     def api(self) -> KubeApi:

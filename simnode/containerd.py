@@ -11,13 +11,11 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from lading.errors import HostError, LadingError
-from simnode import cni, images, leftovers
-from simnode.child import Child, answers, tail
-from simnode.containerd_config import ContainerdLayout, render_config
+from simnode import images, leftovers
+from simnode.child import Block, Child, answers, tail
+from simnode.containerd_config import ContainerdLayout, render_config, write_plugins
 from simnode.cri import Cri
 
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where runc and containerd are installed; not in every user's PATH
@@ -60,7 +58,7 @@ def read_version(program: Path) -> str:
     return words[2].removeprefix("v").split("~")[0].split("+")[0] if len(words) > 2 else ""
 
 
-class PrivateContainerd:
+class PrivateContainerd(Block, Child):
     """One containerd. `start`, `restart` and `kill` leave its pods as they are; `stop` leaves nothing."""
 
     def __init__(self, folder: Path, binaries: Binaries, *, cache: Path | None = None) -> None:
@@ -69,67 +67,40 @@ class PrivateContainerd:
         self.version = binaries.version
         self._cache = cache or images.default_cache()
         self.snapshotter = ""  # chosen at the start
-        self._env = {"PATH": f"{binaries.folder}:{search_path()}"}
-        self._child = Child(
-            [str(binaries.folder / "containerd"), "--config", str(self.layout.config)], log=self.layout.log, env=self._env
-        )
+        self.socket = self.layout.socket
+        program = [str(binaries.folder / "containerd"), "--config", str(self.layout.config)]
+        super().__init__(program, log=self.layout.log, env={"PATH": f"{binaries.folder}:{search_path()}"})
 
-    @property
-    def socket(self) -> Path:
-        return self.layout.socket
-
-    @property
-    def log(self) -> Path:
-        return self.layout.log
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def running(self) -> bool:
-        return self._child.running
-
-    def __enter__(self) -> Self:
-        try:
-            self._write_config()
-            self.start()
-            self._import_images()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def _begin(self) -> None:
+        self._ends.callback(self.stop)
+        self._write_config()
+        self.start()
+        self._import_images()
 
     def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
         """Return a CRI client for this runtime, or for it through a proxy's socket. Its pods' cgroups end with the runtime."""
         return Cri(via or self.socket, folder=self.layout.folder, cgroup_root=self.layout.cgroup_root, api=api)
 
     def start(self) -> None:
-        self._child.start()
-        self._child.wait_until(self._ready, "a ready runtime")
+        super().start()
+        self.wait_until(self._ready, "a ready runtime")
 
     def restart(self) -> None:
         """Restart it as an upgrade does: the pods continue to run."""
-        self._child.stop()
+        super().stop()
         self.start()
-
-    def kill(self) -> None:
-        self._child.kill()
 
     def tail(self, lines: int = 30) -> str:
         return tail(self.log, lines)
 
-    def stop(self) -> None:
+    def stop(self, *, grace_s: float = 15.0) -> int | None:
         """Remove pods, processes, mounts, sockets, cgroups and state. May be called twice, after `kill`, from another
         process.
         """
         if answers(self.socket):
             with contextlib.suppress(LadingError), self.client() as client:  # the shims are ended below in any case
                 client.remove_every_pod()
-        self._child.stop()
+        status = super().stop(grace_s=grace_s)
         leftovers.end_processes(self.layout.config)
         leftovers.end_shims(self.socket)
         leftovers.remove_cgroups(self.layout.cgroup_root)
@@ -141,6 +112,7 @@ class PrivateContainerd:
             if list(_SHIM_SOCKETS.parent.iterdir()) == [_SHIM_SOCKETS]:
                 _SHIM_SOCKETS.rmdir()
                 _SHIM_SOCKETS.parent.rmdir()
+        return status
 
     def _ready(self) -> bool:
         if not answers(self.socket):
@@ -159,7 +131,7 @@ class PrivateContainerd:
             raise HostError("cannot start a private containerd: there is no runc", hint="run: python -m simnode.install")
         for folder in (self.layout.root, self.layout.cdi, self.layout.nri / "plugins", self.layout.nri / "conf.d"):
             folder.mkdir(parents=True, exist_ok=True)
-        cni.write_plugins(bin_folder=self.layout.cni_bin, conf_folder=self.layout.cni_conf)
+        write_plugins(bin_folder=self.layout.cni_bin, conf_folder=self.layout.cni_conf)
         self.snapshotter = "overlayfs" if overlay_works(self.layout.root) else "native"
         config = render_config(
             self.layout, version=self.version, sandbox_image=images.PAUSE, snapshotter=self.snapshotter, runc=Path(runc)
@@ -176,14 +148,14 @@ class PrivateContainerd:
                 capture_output=True,
                 text=True,
                 check=False,
-                env={**os.environ, **self._env},
+                env=self._env,
             )
             if done.returncode:
                 raise HostError(f"cannot import {tar.name}: {done.stderr.strip()}\n{self.tail()}")
         with self.client() as client:
             # CRI learns of an import by an event, a moment later
             names = (images.PAUSE, images.BUSYBOX, images.CUDA)
-            self._child.wait_until(lambda: all(map(client.image_id, names)), "the images")
+            self.wait_until(lambda: all(map(client.image_id, names)), "the images")
 
 
 def overlay_works(folder: Path) -> bool:

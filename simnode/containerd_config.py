@@ -1,62 +1,32 @@
-"""A private containerd's configuration file, by version: its own root, state, sockets, CNI, CDI and NRI folders.
+"""A private containerd's configuration file, by version: its own root, state, sockets, CNI, CDI and NRI folders; and its CNI.
 
 Enters: the folders and the version. Leaves: TOML, format 2 for 1.6 and 1.7, format 3 from 2.0 on. Refuses: 1.5 and
 older, which are no longer supported. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
+
+Pod networks need no CNI plugins from a package: two shell scripts are just enough for containerd. `loopback` brings `lo` up, as
+containerd asks for by that name; `lading-sim` puts an address on it and reports it as eth0's. Pods reach themselves and nothing
+else. Source: CNI specification 0.4.0 (environment CNI_COMMAND, CNI_NETNS; result on stdout).
 """
 
 import hashlib
-from dataclasses import dataclass
+import json
 from pathlib import Path
 
 from lading.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerdLayout:
     """The folders of one private containerd; all of them are below `folder`."""
 
-    folder: Path
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "root"
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    @property
-    def socket(self) -> Path:
-        return self.folder / "containerd.sock"
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "containerd.toml"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "containerd.log"
-
-    @property
-    def cgroup_root(self) -> str:
-        """Return the parent of all its pods' cgroups, different for each folder."""
-        return f"lading-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}"
-
-    @property
-    def cni_bin(self) -> Path:
-        return self.folder / "cni/bin"
-
-    @property
-    def cni_conf(self) -> Path:
-        return self.folder / "cni/net.d"
-
-    @property
-    def cdi(self) -> Path:
-        return self.folder / "cdi"
-
-    @property
-    def nri(self) -> Path:
-        return self.folder / "nri"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root, self.state = folder / "root", folder / "state"
+        self.socket = folder / "containerd.sock"
+        self.config, self.log = folder / "containerd.toml", folder / "containerd.log"
+        self.cni_bin, self.cni_conf = folder / "cni/bin", folder / "cni/net.d"
+        self.cdi, self.nri = folder / "cdi", folder / "nri"
+        # The parent of all its pods' cgroups, different for each folder.
+        self.cgroup_root = f"lading-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -156,3 +126,37 @@ def _render_nri(layout: ContainerdLayout) -> str:
   plugin_path = "{layout.nri}/plugins"
   plugin_config_path = "{layout.nri}/conf.d"
 """
+
+
+_LOOPBACK = """#!/bin/sh
+# CNI plugin of a rig that tests Lading: brings up the loopback interface.
+case "$CNI_COMMAND" in
+  VERSION) echo '{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}';;
+  ADD) nsenter --net="$CNI_NETNS" ip link set lo up >&2 || exit 1
+    echo '{"cniVersion":"0.4.0","interfaces":[{"name":"lo","mac":"00:00:00:00:00:00","sandbox":"'"$CNI_NETNS"'"}],'
+    echo '"ips":[{"version":"4","interface":0,"address":"127.0.0.1/8"}]}';;
+esac
+"""
+
+# 198.18.0.0/15 is set aside for tests of network devices (RFC 2544); the pod's part comes from its id.
+_POD = """#!/bin/sh
+# CNI plugin of a rig that tests Lading: an address for the pod, and no way out.
+case "$CNI_COMMAND" in
+  VERSION) echo '{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}';;
+  ADD) bytes=$(printf %s "$CNI_CONTAINERID" | cksum | cut -d' ' -f1)
+    address=198.18.$((bytes / 256 % 256)).$((bytes % 254 + 1))
+    nsenter --net="$CNI_NETNS" ip address add "$address/32" dev lo >&2 || exit 1
+    echo '{"cniVersion":"0.4.0","interfaces":[{"name":"'"$CNI_IFNAME"'","sandbox":"'"$CNI_NETNS"'"}],'
+    echo '"ips":[{"version":"4","interface":0,"address":"'"$address/32"'"}]}';;
+esac
+"""
+
+
+def write_plugins(*, bin_folder: Path, conf_folder: Path) -> None:
+    for name, script in (("loopback", _LOOPBACK), ("lading-sim", _POD)):
+        bin_folder.mkdir(parents=True, exist_ok=True)
+        (bin_folder / name).write_text(script)
+        (bin_folder / name).chmod(0o755)
+    conf_folder.mkdir(parents=True, exist_ok=True)
+    network = {"cniVersion": "0.4.0", "name": "lading-sim", "plugins": [{"type": "lading-sim"}]}
+    (conf_folder / "10-lading-sim.conflist").write_text(json.dumps(network))

@@ -10,18 +10,16 @@ namespace with `create_namespace`, so that it takes pods. Nodes and nodes' repor
 Source: "PKI certificates and requirements", `kube-apiserver --help`, KubeSchedulerConfiguration v1, Kubernetes 1.36.
 """
 
-import contextlib
 import json
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from lading.errors import HostError
-from simnode.child import Child, tail
+from simnode.child import Block, Child, tail
 from simnode.kube_api import KubeApi, Token
 from simnode.pki import Authority, KeyPair, write_key
 
@@ -30,7 +28,7 @@ ADMINISTRATORS: Final = "system:masters"
 _EVERY_S: Final = 0.2
 
 
-class ControlPlane:
+class ControlPlane(Block):
     """A running control plane. `api` has an administrator's rights; `api_of` and `api_of_account` those of any other user. A
     test may stop and start `server`.
     """
@@ -42,21 +40,14 @@ class ControlPlane:
         self._assets = assets
         self._port = free_port()
         self._accounts_key = folder / "pki/accounts.key"
-        self._ends = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> None:
         missing = [program for program in PROGRAMS if not (self._assets / program).is_file()]
         if missing:
             raise HostError(f"cannot start a control plane: {self._assets} has no {', '.join(missing)}")
-        with contextlib.ExitStack() as ends:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.pki = Authority(self.folder / "pki")
-            self._start_server(ends)
-            self._ends = ends.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ends.close()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.pki = Authority(self.folder / "pki")
+        self._start_server()
 
     # ---- users
 
@@ -107,7 +98,13 @@ class ControlPlane:
 
     def start(self, program: str, flags: Mapping[str, str], *, name: str = "") -> Child:
         """Start a program of the assets, until the end of the block or its own `stop`; `name` is its log's, if two run."""
-        return self._start(program, flags, self._ends, name=name or program)
+        argv = [str(self._assets / program), *(f"--{flag}={value}" for flag, value in flags.items())]
+        child = Child(argv, log=self.folder / f"{name or program}.log")
+        if child.log not in self.logs:
+            self.logs.append(child.log)
+        self._ends.callback(child.stop, grace_s=5.0)
+        child.start()
+        return child
 
     def start_controller_manager(self) -> Child:
         flags = {
@@ -132,16 +129,7 @@ class ControlPlane:
         path.write_text(json.dumps(config))
         return self.start("kube-scheduler", {"config": str(path), "secure-port": "0"}, name=name)
 
-    def _start(self, program: str, flags: Mapping[str, str], ends: contextlib.ExitStack, *, name: str) -> Child:
-        argv = [str(self._assets / program), *(f"--{flag}={value}" for flag, value in flags.items())]
-        child = Child(argv, log=self.folder / f"{name}.log")
-        if child.log not in self.logs:
-            self.logs.append(child.log)
-        ends.callback(child.stop, grace_s=5.0)
-        child.start()
-        return child
-
-    def _start_server(self, ends: contextlib.ExitStack) -> None:
+    def _start_server(self) -> None:
         store, peers = free_port(), free_port()
         etcd = {
             "data-dir": f"{self.folder}/etcd",
@@ -150,8 +138,8 @@ class ControlPlane:
             "initial-cluster": f"default=http://127.0.0.1:{peers}",
             "unsafe-no-fsync": "true",  # its data ends with the session
         }
-        self._start("etcd", etcd, ends, name="etcd")
-        self.server = self._start("kube-apiserver", self._server_flags(store), ends, name="kube-apiserver")
+        self.start("etcd", etcd)
+        self.server = self.start("kube-apiserver", self._server_flags(store))
         admin = self.pki.sign("admin", "admin", group=ADMINISTRATORS)
         self._write_kubeconfig("admin", _tls("client-certificate", "client-key", admin))
         self.api = self._client(admin)

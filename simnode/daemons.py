@@ -10,12 +10,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from lading.errors import HostError
 from simnode.build import SimNode
-from simnode.child import Child, answers
+from simnode.child import Block, Child, answers
 from simnode.cri import Cri
 from simnode.nvml import compile_fake_nvml
 
@@ -60,7 +59,7 @@ def _read_environment(unit: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for line in words for pair in line)
 
 
-class LadingNode:
+class LadingNode(Block):
     """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, and replace existing
     settings.
     """
@@ -90,19 +89,12 @@ class LadingNode:
         proxy_env = _read_environment("lading-runtimeproxy.service")
         self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket, env=proxy_env)
 
-    def __enter__(self) -> Self:
-        try:
-            self.write_config()
-            self.hooks.start()
-            self.register()
-            self.proxy.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def _begin(self) -> None:
+        self._ends.callback(self.stop)
+        self.write_config()
+        self.hooks.start()
+        self.register()
+        self.proxy.start()
 
     @property
     def logs(self) -> list[Path]:

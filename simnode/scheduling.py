@@ -7,20 +7,18 @@ addresses. Replicas and scheduler can be stopped, killed and started while the b
 A first leader waits 15 s: a lease that is not there may have been deleted under another (central.daemon.lease).
 """
 
-import contextlib
 import http.client
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from lading.errors import HostError
-from simnode.child import Child
+from simnode.child import Block, Child
 from simnode.control_plane import ControlPlane, free_port
 from simnode.daemons import render_flat_toml
 from simnode.service import Service
@@ -88,12 +86,11 @@ class Replica(Child):
             connection.close()
 
 
-class Scheduling:
+class Scheduling(Block):
     def __init__(self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2) -> None:
         """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`."""
         self._plane = plane
         self._deploy = deploy
-        self._ends = contextlib.ExitStack()
         kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
         self.replicas = [
             Replica(
@@ -103,20 +100,14 @@ class Scheduling:
         ]
         self.logs = [replica.log for replica in self.replicas]
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as ends:
-            for replica in self.replicas:
-                ends.callback(replica.stop)
-                replica.start()
-            service = ends.enter_context(Service(self._plane.api, namespace=SYSTEM, name=CENTRAL))
-            self.scheduler = self._plane.start_scheduler(self._config(service.port), name=SCHEDULER)
-            ends.callback(self.scheduler.stop, grace_s=5.0)
-            self.await_leader()
-            self._ends = ends.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ends.close()
+    def _begin(self) -> None:
+        for replica in self.replicas:
+            self._ends.callback(replica.stop)
+            replica.start()
+        service = self._ends.enter_context(Service(self._plane.api, namespace=SYSTEM, name=CENTRAL))
+        self.scheduler = self._plane.start_scheduler(self._config(service.port), name=SCHEDULER)
+        self._ends.callback(self.scheduler.stop, grace_s=5.0)
+        self.await_leader()
 
     @property
     def leader(self) -> Replica:

@@ -7,14 +7,13 @@ connection, and while the API server is away the last endpoint that was seen cou
 import contextlib
 import socket
 import threading
-from types import TracebackType
-from typing import Self
 
+from simnode.child import Block
 from simnode.kube_api import KubeApi, KubeError
 from simnode.pump import pump, shut
 
 
-class Service:
+class Service(Block):
     def __init__(self, api: KubeApi, *, namespace: str, name: str) -> None:
         """Listen on a free port. `name` is also the EndpointSlice's, as for a Service without a selector."""
         self._api = api
@@ -23,12 +22,9 @@ class Service:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> None:
         threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        shut(self._listener)
+        self._ends.callback(shut, self._listener)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed

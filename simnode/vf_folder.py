@@ -1,70 +1,36 @@
-"""The folder of a rig with VFs: the files by which the rig, the daemon in it and tests communicate, and the state that outlives
-a daemon.
+"""The state of a rig with VFs that outlives a daemon: the files by which the rig, the daemon in it and tests communicate, and
+sysfs, kept as a kernel would show it: a device in another namespace is not listed.
+
+Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
 """
 
 import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from simnode.links import SeenLink
 
 FOLDER: Final = "LADING_VF_RIG"  # in the daemon's environment: the folder's path
 
 
-@dataclass(frozen=True, slots=True)
 class RigFolder:
-    path: Path
-
-    @property
-    def netns(self) -> Path:
-        return self.path / "netns"
-
-    @property
-    def pf_table(self) -> Path:
-        return self.path / "pf-table.json"
-
-    @property
-    def rdma(self) -> Path:
-        """Return the file of exclusive mode, if it exists: the namespace of each ibdev that is not in the host's."""
-        return self.path / "rdma.json"
-
-    @property
-    def clock(self) -> Path:
-        """Return the file with the seconds by which the daemon's clock is ahead."""
-        return self.path / "clock"
-
-    @property
-    def no_parents(self) -> Path:
-        """Return the file whose presence means: the kernel (before 5.14) does not report the function of a network device."""
-        return self.path / "no-parents"
-
-    @property
-    def failing(self) -> Path:
-        """Return the file with names of kernel calls that fail, one a line."""
-        return self.path / "failing"
-
-    @property
-    def kill_at(self) -> Path:
-        """Return the file with the point, counted from 1, at which the daemon is killed."""
-        return self.path / "kill-at"
-
-    @property
-    def points(self) -> Path:
-        """Return the file with the points passed since `kill_at` was written, one a line."""
-        return self.path / "points"
-
-    @property
-    def stay_dead(self) -> Path:
-        """Return the file whose presence means: a daemon that was killed at a point is not started again."""
-        return self.path / "stay-dead"
-
-    @property
-    def pid(self) -> Path:
-        """Return the file with the daemon's pid, which changes after it was killed at a point."""
-        return self.path / "pid"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.netns = path / "netns"
+        self.pf_table = path / "pf-table.json"
+        self.rdma = path / "rdma.json"  # if it exists, in exclusive mode: the namespace of each ibdev that is not in the host's
+        self.clock = path / "clock"  # the seconds by which the daemon's clock is ahead
+        self.no_parents = path / "no-parents"  # if it exists: the kernel (before 5.14) does not report a device's function
+        self.failing = path / "failing"  # names of kernel calls that fail, one a line
+        self.kill_at = path / "kill-at"  # the point, counted from 1, at which the daemon is killed
+        self.points = path / "points"  # those passed since `kill_at` was written, one a line
+        self.stay_dead = path / "stay-dead"  # if it exists: a daemon that was killed at a point is not started again
+        self.pid = path / "pid"  # the daemon's, another one after it was killed at a point
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -85,3 +51,68 @@ def replace_text(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     new.replace(path)
+
+
+_AWAY: Final = ".away"  # where the hidden parts of a function are kept
+_RDMA_KINDS: Final = ("infiniband", "infiniband_verbs", "infiniband_mad")
+
+
+def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:
+    """Make the `net` folder of every function as sysfs would show it for these links of the host's namespace."""
+    at_home = {link.alias: link for link in links}
+    for function in (host_root / "sys/bus/pci/devices").iterdir():
+        folder, link = function / "net", at_home.get(function.name)
+        if link is None and not folder.is_dir():
+            continue  # it never had a device
+        shown = sorted(folder.iterdir()) if folder.is_dir() else []
+        if link is not None and shown and shown[0].name != link.name:
+            shown[0].rename(folder / link.name)
+        for stale in shown if link is None else shown[1:]:
+            shutil.rmtree(stale)
+        if link is not None:
+            (folder / link.name).mkdir(parents=True, exist_ok=True)
+            index = folder / link.name / "ifindex"
+            if not index.exists() or index.read_text() != f"{link.index}\n":
+                replace_text(index, f"{link.index}\n")
+
+
+def settle_rdma(host_root: Path, folder: RigFolder) -> None:
+    """Apply exclusive mode: an ibdev in another namespace is not in the host's sysfs; a dead namespace returns its own."""
+    if not folder.rdma.exists():
+        return
+    away = {ibdev: at for ibdev, at in read_json(folder.rdma).items() if netns_inode(at["netns"]) == at["inode"]}
+    for function in (host_root / "sys/bus/pci/devices").iterdir():
+        hidden, at_home = function / _AWAY / "infiniband", function / "infiniband"
+        ibdevs = {entry.name for folder in (hidden, at_home) if folder.is_dir() for entry in folder.iterdir()}
+        if hidden.is_dir() and not ibdevs & away.keys():
+            _show_rdma(host_root, function)
+        elif not hidden.is_dir() and ibdevs & away.keys():
+            _hide_rdma(host_root, function)
+    replace_text(folder.rdma, json.dumps(away))
+
+
+def netns_inode(path: str) -> int:
+    """Return the inode; 0 if there is no namespace (any more)."""
+    try:
+        return Path(path).stat().st_ino
+    except OSError:
+        return 0
+
+
+def _hide_rdma(host_root: Path, function: Path) -> None:
+    function = function.resolve()
+    (function / _AWAY).mkdir()
+    for kind in _RDMA_KINDS:
+        for entry in (function / kind).iterdir():
+            (host_root / "sys/class" / kind / entry.name).unlink()
+        (function / kind).rename(function / _AWAY / kind)
+
+
+def _show_rdma(host_root: Path, function: Path) -> None:
+    function = function.resolve()
+    for kind in _RDMA_KINDS:
+        (function / _AWAY / kind).rename(function / kind)
+        for entry in (function / kind).iterdir():
+            link = host_root / "sys/class" / kind / entry.name
+            link.symlink_to(os.path.relpath(entry, link.parent))
+    (function / _AWAY).rmdir()

@@ -23,8 +23,7 @@ from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode
 from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress
 from simnode.links import find_link, list_links, open_socket
-from simnode.vf_folder import RigFolder, read_json, replace_text
-from simnode.vf_sysfs import mirror, netns_inode, settle_rdma
+from simnode.vf_folder import RigFolder, mirror, netns_inode, read_json, replace_text, settle_rdma
 from simnode.vf_table import VfTable
 
 _MOVES: Final = {"move_in", "move_out", "rename"}  # change what sysfs shows

@@ -13,7 +13,6 @@ folder, so that they outlive a daemon that is killed.
 Source: net/core/dev.c (default_device_exit_net, dev_change_net_namespace), drivers/net/veth.c.
 """
 
-import contextlib
 import os
 import select
 import subprocess
@@ -23,15 +22,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from lading.errors import HostError
 from simnode import leftovers
 from simnode.build import SimNode
+from simnode.child import Block
 from simnode.links import SeenLink, drain, find_link, list_links, open_socket
-from simnode.vf_folder import RigFolder, read_json, replace_text
-from simnode.vf_sysfs import mirror, settle_rdma
+from simnode.vf_folder import RigFolder, mirror, read_json, replace_text, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace
@@ -87,7 +85,7 @@ def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
     return {"name": f"{pfs}x{vfs}-vfs", "host_bridges": [{"bus": "0000:15", "socket": 0, "numa": 0, "below": below}]}
 
 
-class VfRig:
+class VfRig(Block):
     """The devices of one simulated node. `folder` is the rig's own, made here."""
 
     def __init__(
@@ -109,41 +107,25 @@ class VfRig:
         self._functions = {pf.netdev: [vf.bdf for vf in pf.vfs] for _, pf in node.profile.pfs}
         self._last: dict[str, Whereabouts] = {}
         self._missing_since: dict[str, float] = {}
-        self._keeper: threading.Thread | None = None
-        self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> None:
         self.folder.path.mkdir(parents=True)
         self.folder.netns.touch()
-        try:
-            self._stack.callback(leftovers.remove_tree, self.folder.path)
-            _run("unshare", f"--net={self.folder.netns}", "true")
-            if self._exclusive:
-                self.folder.rdma.write_text("{}")
-            if self._old_kernel:
-                self.folder.no_parents.touch()
-            self._asking = self._stack.enter_context(open_socket(self.folder.netns))
-            self._listening = self._stack.enter_context(open_socket(self.folder.netns, listening=True))
-            self._stop, self._stopped = os.pipe2(os.O_CLOEXEC)
-            self._make(self.stand_ins.values())
-            self._fill_pf_table()
-            self._keeper = threading.Thread(target=self._keep, name="vf-rig", daemon=True)
-            self._keeper.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._keeper is not None:
-            os.close(self._stopped)
-            self._keeper.join()
-            os.close(self._stop)
-            self._keeper = None
-        self._stack.close()
+        self._ends.callback(leftovers.remove_tree, self.folder.path)
+        _run("unshare", f"--net={self.folder.netns}", "true")
+        if self._exclusive:
+            self.folder.rdma.write_text("{}")
+        if self._old_kernel:
+            self.folder.no_parents.touch()
+        self._asking = self._ends.enter_context(open_socket(self.folder.netns))
+        self._listening = self._ends.enter_context(open_socket(self.folder.netns, listening=True))
+        self._make(self.stand_ins.values())
+        self._fill_pf_table()
+        self._stop, stopped = os.pipe2(os.O_CLOEXEC)
+        keeper = threading.Thread(target=self._keep, name="vf-rig", daemon=True)
+        keeper.start()
+        for end in (lambda: os.close(self._stop), keeper.join, lambda: os.close(stopped)):  # the last one first
+            self._ends.callback(end)
 
     # ---- for tests: state
 

@@ -44,18 +44,18 @@ _MAC, _VLAN, _TX_RATE, _SPOOFCHK, _LINK_STATE, _RATE, _RSS, _TRUST, _VLAN_LIST =
 _NODE_GUID, _PORT_GUID = 10, 11
 _NOT_TOLD: Final = 0xFFFFFFFF
 
-# ifla_vf_policy: the fewest octets of each. All begin with the VF's number.
-_SIZES: Final = {
-    _MAC: 36,
-    _VLAN: 12,
-    _TX_RATE: 8,
-    _SPOOFCHK: 8,
-    _LINK_STATE: 8,
-    _RATE: 12,
-    _TRUST: 8,
-    _NODE_GUID: 16,
-    _PORT_GUID: 16,
-    _VLAN_LIST: 4,
+# Of each setting: its fewest octets (ifla_vf_policy), what follows the VF's number, and the fields of a VfState.
+_SETTINGS: Final[Mapping[int, tuple[int, str, tuple[str, ...]]]] = {
+    _MAC: (36, "6s", ("mac",)),
+    _VLAN: (12, "II", ("vlan", "qos")),
+    _TX_RATE: (8, "I", ("max_tx_rate",)),
+    _SPOOFCHK: (8, "I", ("spoofchk",)),
+    _LINK_STATE: (8, "I", ("link_state",)),
+    _RATE: (12, "II", ("min_tx_rate", "max_tx_rate")),
+    _TRUST: (8, "I", ("trust",)),
+    _NODE_GUID: (16, "4xQ", ("node_guid",)),
+    _PORT_GUID: (16, "4xQ", ("port_guid",)),
+    _VLAN_LIST: (4, "II2s", ("vlan", "qos", "vlan_proto")),
 }
 _VLAN_INFO_SIZE: Final = 16  # sizeof(struct ifla_vf_vlan_info), its padding too
 
@@ -174,9 +174,9 @@ class VfTable:
 
 def _change(pf: PfState, setting: int, payload: bytes) -> PfState:
     """Change a VF as do_setvfinfo does, with a driver that checks what all drivers check."""
-    if setting not in _SIZES:
+    if setting not in _SETTINGS:
         raise _RefusedError(errno.EOPNOTSUPP, f"VF attribute {setting}")
-    if len(payload) < _SIZES[setting]:
+    if len(payload) < _SETTINGS[setting][0]:
         raise _RefusedError(errno.ERANGE, "Attribute failed policy validation")
     if setting == _VLAN_LIST:
         payload = _only_vlan(payload)
@@ -205,24 +205,17 @@ def _only_vlan(payload: bytes) -> bytes:
 
 
 def _parse(setting: int, payload: bytes) -> dict[str, Any]:
+    _, layout, fields = _SETTINGS[setting]
+    found: dict[str, Any] = dict(zip(fields, struct.unpack_from(f"=I{layout}", payload)[1:], strict=True))
     match setting:
-        case 1:
-            return {"mac": payload[4:10].hex(":")}
-        case 2:
-            _, vlan, qos = struct.unpack_from("=III", payload)
-            return {"vlan": vlan, "qos": qos, "vlan_proto": 0x8100}
-        case 12:
-            _, vlan, qos, proto = struct.unpack_from("=III2s", payload)
-            return {"vlan": vlan, "qos": qos, "vlan_proto": int.from_bytes(proto, "big")}
-        case 6:
-            _, least, most = struct.unpack_from("=III", payload)
-            return {"min_tx_rate": least, "max_tx_rate": most}
-        case 10 | 11:
-            _, guid = struct.unpack_from("=I4xQ", payload)
-            return {{10: "node_guid", 11: "port_guid"}[setting]: guid}
+        case 1:  # _MAC
+            return {"mac": found["mac"].hex(":")}
+        case 2:  # _VLAN
+            return found | {"vlan_proto": 0x8100}
+        case 12:  # _VLAN_LIST
+            return found | {"vlan_proto": int.from_bytes(found["vlan_proto"], "big")}
         case _:
-            _, value = struct.unpack_from("=II", payload)
-            return {{3: "max_tx_rate", 4: "spoofchk", 5: "link_state", 9: "trust"}[setting]: value}
+            return found
 
 
 def _check(vf: VfState) -> None:
