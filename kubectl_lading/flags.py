@@ -76,24 +76,18 @@ class Flags:
 
 
 _OPTIONS: Final = (
-    click.Option(["--kubeconfig"], metavar="FILE", default=None, help="As kubectl's; else $KUBECONFIG, else ~/.kube/config."),
-    click.Option(["--context"], metavar="NAME", default=None, help="Of the kubeconfig; else its current one."),
-    click.Option(["-n", "--namespace"], metavar="NAME", default=None, help="Of pods; else the context's."),
+    click.Option(["--kubeconfig"], metavar="FILE", help="As kubectl's; else $KUBECONFIG, else ~/.kube/config."),
+    click.Option(["--context"], metavar="NAME", help="Of the kubeconfig; else its current one."),
+    click.Option(["-n", "--namespace"], metavar="NAME", help="Of pods; else the context's."),
     click.Option(["-A", "--all-namespaces"], is_flag=True, default=None, help="Pods of all namespaces."),
     click.Option(
-        ["-o", "--output"],
-        type=Choice(Output),
-        default=None,
-        help="wide: more columns; json, yaml: for programs, keys are only added.",
+        ["-o", "--output"], type=Choice(Output), help="wide: more columns; json, yaml: for programs, keys are only added."
     ),
-    click.Option(
-        ["--central"], metavar="URL", default=None, help="Of lading-central; else it is asked through the API server."
-    ),
-    click.Option(["--lading-namespace"], metavar="NAME", default=None, help=f"Where Lading is installed; else {_SYSTEM}."),
+    click.Option(["--central"], metavar="URL", help="Of lading-central; else it is asked through the API server."),
+    click.Option(["--lading-namespace"], metavar="NAME", help=f"Where Lading is installed; else {_SYSTEM}."),
     click.Option(
         ["--request-timeout", "request_timeout_s"],
         type=Duration(least=1),
-        default=None,
         help=f"Of one request to the API server; else {TIMEOUT_S:g}s, and {PAGE_TIMEOUT_S:g}s for a page of a list.",
     ),
 )

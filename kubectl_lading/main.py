@@ -32,21 +32,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
 
 
-main.add_command(completion)
-main.add_command(cordon)
-main.add_command(defrag)
-main.add_command(gpu)
-main.add_command(node)
-main.add_command(nodes)
-main.add_command(pod)
-main.add_command(pods)
-main.add_command(preflight)
-main.add_command(simulate)
-main.add_command(status)
-main.add_command(sysdump)
-main.add_command(top)
-main.add_command(uncordon)
-main.add_command(why)
+for one in (completion, cordon, defrag, gpu, node, nodes, pod, pods, preflight, simulate, status, sysdump, top, uncordon, why):
+    main.add_command(one)
 
 
 def complete_for_kubectl() -> None:

@@ -22,15 +22,7 @@ from google.protobuf.message import Message
 from lading.errors import HostError, LadingError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode import leftovers
-from simnode.kubelet import (
-    ContainerOptions,
-    ContainerSpec,
-    NodeFolders,
-    PodOptions,
-    PodSpec,
-    render_container,
-    render_sandbox,
-)
+from simnode.kubelet import ContainerOptions, ContainerSpec, NodeFolders, PodOptions, PodSpec, render_container, render_sandbox
 
 R = TypeVar("R", bound=Message)
 

@@ -11,14 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from lading.nodedevices import Status
-from lading.vocabulary import (
-    ASSIGNMENT,
-    PREFIX,
-    RESOURCE_GPU,
-    RESOURCE_GPU_CORE,
-    RESOURCE_GPU_MEMORY,
-    RESOURCE_RDMA,
-)
+from lading.vocabulary import ASSIGNMENT, PREFIX, RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
 
 _WHOLE: Final = 100  # percent
 

@@ -19,8 +19,7 @@ from kubectl_lading.access import connect
 from kubectl_lading.central import Central, named_central
 from kubectl_lading.dump.dump_folder import DumpFolder
 from kubectl_lading.dump.redact import scrub, scrubbed
-from kubectl_lading.dump.shapes import event
-from kubectl_lading.dump.sysdump_sections import SECTIONS, Redact, Section, concerns_us, is_about, redact_pod, render_readme
+from kubectl_lading.dump.shapes import SECTIONS, Redact, Section, concerns_us, event, is_about, redact_pod, render_readme
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.read_installation import read_installation, replica_path

@@ -7,8 +7,7 @@ Enters: an `Installation`. Leaves: what is not as `deploy/` puts it, each with t
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_lading.installation.finding import Part, Said, checks, degraded, note, several, unknown
-from kubectl_lading.installation.installed import Installation, Replica
+from kubectl_lading.installation.finding import Installation, Part, Replica, Said, checks, degraded, note, several, unknown
 from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices

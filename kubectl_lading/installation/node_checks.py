@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_lading.installation.finding import Part, Said, checks, degraded, note, several
-from kubectl_lading.installation.installed import Installation
+from kubectl_lading.installation.finding import Installation, Part, Said, checks, degraded, note, several
 from kubectl_lading.objects import Report
 from kubectl_lading.terminal.words import count, listed
 from lading.versions import go_together

@@ -13,8 +13,7 @@ from rich.console import Group, RenderableType
 
 from kubectl_lading.access import connect
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.installation.finding import Finding, Level, find, worst
-from kubectl_lading.installation.installed import Installation
+from kubectl_lading.installation.finding import Finding, Installation, Level, find, worst
 from kubectl_lading.installation.status import EXIT, end_untold, look, render_findings
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, count_platform

@@ -18,7 +18,7 @@ from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import compute
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
-from kubectl_lading.installation.installed import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
+from kubectl_lading.installation.finding import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.lists import Listed, NotInstalledError, read_list
 from kubectl_lading.objects import (

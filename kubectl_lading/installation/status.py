@@ -17,8 +17,7 @@ from rich.text import Text
 from kubectl_lading.access import connect
 from kubectl_lading.central import named_central
 from kubectl_lading.flags import Duration, Flags, Output, command
-from kubectl_lading.installation.finding import Finding, Level
-from kubectl_lading.installation.installed import Installation
+from kubectl_lading.installation.finding import Finding, Installation, Level
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.objects import Unread

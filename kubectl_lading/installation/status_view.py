@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from kubectl_lading.installation import control_checks, node_checks
-from kubectl_lading.installation.finding import Finding, Level, Part, find, worst
-from kubectl_lading.installation.installed import Installation, SchedulerConfig
+from kubectl_lading.installation.finding import Finding, Installation, Level, Part, SchedulerConfig, find, worst
 from kubectl_lading.objects import Deployment, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from kubectl_lading.installation import control_checks, node_checks
-from kubectl_lading.installation.finding import Level, Part, Said, checks, degraded, note, several
-from kubectl_lading.installation.installed import Installation
+from kubectl_lading.installation.finding import Installation, Level, Part, Said, checks, degraded, note, several
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.objects import Crd, Deployment, Unread
 from kubectl_lading.terminal.words import count, listed

@@ -18,7 +18,7 @@ from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import FITS
 from central.state.pending import Pending
 from kubectl_lading.cluster import Cluster
-from kubectl_lading.installation.installed import Workload
+from kubectl_lading.installation.finding import Workload
 from kubectl_lading.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
 

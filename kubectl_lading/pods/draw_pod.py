@@ -11,9 +11,8 @@ from rich.text import Text
 from kubectl_lading.pods.given import GivenGpu
 from kubectl_lading.pods.pod_report import Container, PodReport, Said, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
-from kubectl_lading.terminal.amounts import NONE, age, now, short_bdf, short_uuid
-from kubectl_lading.terminal.output import Cell, facts, table, text
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.output import Cell, facts, now, table, text
+from kubectl_lading.terminal.words import NONE, age, count, short_bdf, short_uuid
 
 MOST_PAIRS: Final = 12  # of one container; more are counted by their distance
 _STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}

@@ -16,9 +16,8 @@ from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
 from kubectl_lading.pods.waiting import Wait
-from kubectl_lading.terminal.amounts import age, gib, pod_name
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
 
 MOST_NODES: Final = 4  # of one reason
 MOST_SETS: Final = 2  # pods that would suffice, on one node

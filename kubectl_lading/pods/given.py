@@ -14,8 +14,7 @@ from central.ask.pod import Pod, roles_of
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
 from central.fit.topology import distance, nvlinks
-from kubectl_lading.terminal.amounts import gib
-from kubectl_lading.terminal.words import DISTANCES, count
+from kubectl_lading.terminal.words import DISTANCES, count, gib
 from lading.nodedevices import Gpu, NodeDevices, Pf
 from lading.vocabulary import ASSIGNMENT
 

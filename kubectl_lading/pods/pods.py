@@ -16,9 +16,8 @@ from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, follow, read_cluster
 from kubectl_lading.flags import Choice, Flags, Output, Scope, command
 from kubectl_lading.pods.listed import list_pods
-from kubectl_lading.terminal.amounts import NONE, age, now, use_in_words
-from kubectl_lading.terminal.output import Cell, Rows, show, table, text, warn
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.output import Cell, Rows, now, show, table, text, warn
+from kubectl_lading.terminal.words import NONE, age, count, use_in_words
 from kubectl_lading.where.nodes import view_nodes
 from lading.errors import ConfigError
 

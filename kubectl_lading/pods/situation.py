@@ -4,12 +4,14 @@ Enters: the pod's own words, what central's parser makes of its request, its Eve
 that is so: it ended; a node refuses it; it runs; it starts; something other than devices holds it; it waits for devices.
 
 A refusal's form is "lading: CODE: message", as kubelet hands it on in the state of a container or in an Event. Codes are
-`lading.reasons`, what to do about each is in fixes.py.
+`lading.reasons`, what to do about each is in fixes.toml.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from importlib import resources
 from typing import Final
 
 import msgspec
@@ -18,11 +20,11 @@ from central.ask.model import Ask, BadAsk
 from central.ask.pod import DEVICES_HEALTHY
 from central.ask.reasons import OfPod
 from kubectl_lading.objects import FullPod
-from kubectl_lading.pods.fixes import FIXES
 from kubectl_lading.pods.read_pod import PodEvent
 from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, MANUAL_GPUS, MANUAL_VFS
 
+FIXES: Final[Mapping[str, str]] = tomllib.loads((resources.files(__package__) / "fixes.toml").read_text())
 SCHEDULER: Final = "lading"  # the profile that asks central (deploy/scheduler/config.yaml)
 SCHEDULED: Final = "PodScheduled"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})

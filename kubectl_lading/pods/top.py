@@ -20,8 +20,8 @@ from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Choice, Flags, Scope, command, refuse
 from kubectl_lading.pods.listed import list_pods
 from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
-from kubectl_lading.terminal.amounts import NONE, pod_name
 from kubectl_lading.terminal.output import Cell, show, table, text, warn
+from kubectl_lading.terminal.words import NONE, pod_name
 from kubectl_lading.where.nodes import view_nodes
 
 COLUMNS: Final = (

@@ -20,8 +20,8 @@ from central.scheduling.why import FITS, NodeWhy, Why, why_pending
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
 from central.view.helps import Ending, NodeHelp, find_helps
-from kubectl_lading.pods.fixes import FIXES
-from kubectl_lading.terminal.amounts import pod_name
+from kubectl_lading.pods.situation import FIXES
+from kubectl_lading.terminal.words import pod_name
 from lading.amounts import format_mib
 from lading.vocabulary import PodUid
 

@@ -34,11 +34,10 @@ from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
-from kubectl_lading.terminal.amounts import NONE, age, now
 from kubectl_lading.terminal.completion import complete_pods
-from kubectl_lading.terminal.output import Cell, show, table, text, warn
+from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
 from kubectl_lading.terminal.progress import Progress
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.words import NONE, age, count
 from lading.kube.client import KubeClient
 
 LOOKED_AT: Final = 20  # number of nodes for which pods to end are searched; with -o wide

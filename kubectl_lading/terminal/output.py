@@ -6,6 +6,7 @@ annotations, messages) have their control characters escaped.
 """
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,8 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.flags import Output
-from kubectl_lading.terminal.amounts import counts_in_words
-from kubectl_lading.terminal.words import listed
+from kubectl_lading.terminal.words import counts_in_words, listed
 from lading.log import printable
 
 Cell = str | Text
@@ -101,6 +101,11 @@ def plain(value: object) -> Any:
             return [plain(one) for one in value]
         case _:
             return msgspec.to_builtins(value)
+
+
+def now() -> float:
+    """Return Unix seconds."""
+    return time.time()
 
 
 def warn(*messages: str) -> None:

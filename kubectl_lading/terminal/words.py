@@ -1,9 +1,13 @@
-"""Counts, lists and distances as text. Pure."""
+"""Amounts, counts, lists, ages, names and distances as text, as briefly as kubectl writes them. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from central.fit.topology import Distance
+from central.view.helps import Ending
+from central.view.model import Counts, Holder, Past
+from central.view.pods import PodView
+from lading.amounts import divide, format_gib
 
 _NAMED: Final = 5  # of a list; a screen is to hold all findings
 DISTANCES: Final = {  # as in docs/reference.md
@@ -25,3 +29,70 @@ def listed(names: Sequence[str], most: int = _NAMED) -> str:
     """Return the first few of them as text, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+NONE: Final = "-"  # not reported, or does not exist
+
+
+gib = format_gib
+
+
+def of_gib(mib: int, all_mib: int) -> str:
+    return f"{gib(mib).removesuffix('Gi')}/{gib(all_mib)}"
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{divide(100 * part, whole)}%" if whole else NONE
+
+
+def counts(of: Counts) -> str:
+    """Write the four numbers in the one order that every table has."""
+    return "/".join(map(str, (*of, of.total))) if of.total else NONE
+
+
+def counts_in_words() -> str:
+    return "/".join((*Counts._fields, "total"))
+
+
+def use_in_words(mib: int | None, busy_percent: int | None) -> str:
+    said = [] if mib is None else [gib(mib)]
+    said += [] if busy_percent is None else [f"{busy_percent}%"]
+    return " ".join(said) or NONE
+
+
+def age(seconds: float) -> str:
+    """Write an age as kubectl's AGE does (k8s.io/apimachinery duration.HumanDuration)."""
+    left = max(0, int(seconds))
+    if left < 2 * _MINUTE:
+        return f"{left}s"
+    if left < 3 * _HOUR:
+        return _two(left, _MINUTE, "m", 1, "s", until=10)
+    if left < 2 * _DAY:
+        return _two(left, _HOUR, "h", _MINUTE, "m", until=8)
+    return _two(left, _DAY, "d", _HOUR, "h", until=8)
+
+
+def _two(seconds: int, unit: int, name: str, below: int, its_name: str, *, until: int) -> str:
+    """Write two units if there are fewer than `until` of the larger one."""
+    number, rest = divmod(seconds, unit)
+    fine = rest // below if number < until else 0
+    return f"{number}{name}" + (f"{fine}{its_name}" if fine else "")
+
+
+def short_uuid(uuid: str) -> str:
+    """Return enough of a UUID to distinguish the cards of a cluster; `kubectl lading gpu` accepts it."""
+    kind, _, rest = uuid.partition("-")
+    return f"{kind}-{rest.partition('-')[0]}" if rest else uuid
+
+
+def short_bdf(bdf: str) -> str:
+    """Return the address without the domain, which is the same in nearly all PCI addresses."""
+    return bdf.removeprefix("0000:")
+
+
+def pod_name(one: Holder | Past | Ending | PodView) -> str:
+    """Write the name of a pod; its uid where the name is unknown."""
+    return f"{one.namespace}/{one.pod}" if one.pod else f"pod {one.uid}"

@@ -12,9 +12,8 @@ from typing import Final
 from rich.text import Text
 
 from central.view.model import GpuView, Group, Holder, MigView, NodeView, PfView, State, VfView
-from kubectl_lading.terminal.amounts import NONE, gib, of_gib, pod_name, short_bdf, short_uuid
 from kubectl_lading.terminal.output import text
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid
 
 _GAP: Final = 2
 _BAR: Final = 8  # cells

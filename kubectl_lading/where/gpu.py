@@ -15,9 +15,8 @@ from central.view.model import GpuView, Holder, Past, State
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.terminal.amounts import NONE, age, gib, now, pod_name
-from kubectl_lading.terminal.output import facts, show, table, text
-from kubectl_lading.terminal.words import DISTANCES
+from kubectl_lading.terminal.output import facts, now, show, table, text
+from kubectl_lading.terminal.words import DISTANCES, NONE, age, gib, pod_name
 from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 

@@ -14,10 +14,9 @@ from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
 from kubectl_lading.run import not_found
-from kubectl_lading.terminal.amounts import age, now
 from kubectl_lading.terminal.completion import complete_nodes
-from kubectl_lading.terminal.output import console, show, text
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.output import console, now, show, text
+from kubectl_lading.terminal.words import age, count
 from kubectl_lading.where.draw import draw_topology
 
 COLUMNS: Final = (

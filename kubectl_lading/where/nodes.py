@@ -15,9 +15,8 @@ from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
-from kubectl_lading.terminal.amounts import NONE, age, counts, counts_in_words, now, of_gib, percent, use_in_words
-from kubectl_lading.terminal.output import COUNTS, Cell, show, table, text, warn
-from kubectl_lading.terminal.words import count
+from kubectl_lading.terminal.output import COUNTS, Cell, now, show, table, text, warn
+from kubectl_lading.terminal.words import NONE, age, count, counts, counts_in_words, of_gib, percent, use_in_words
 
 COLUMNS: Final = (
     ("GPUS", f"Cards: {counts_in_words()}. Held is in whole or in part; a node that gives nothing now has no free ones."),

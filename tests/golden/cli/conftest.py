@@ -22,5 +22,5 @@ def session_cli(small_cluster: SmallCluster, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture
 def cli(session_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """At the moment of the cluster."""
-    monkeypatch.setattr("kubectl_lading.terminal.amounts.time.time", lambda: NOW)
+    monkeypatch.setattr("time.time", lambda: NOW)
     return session_cli

@@ -54,7 +54,7 @@ def module_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 
 @pytest.fixture
 def cli(module_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setattr("kubectl_lading.terminal.amounts.time.time", lambda: NOW)
+    monkeypatch.setattr("time.time", lambda: NOW)
     return module_cli
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kubectl_lading.dump.shapes import SECTIONS, concerns_us
 from kubectl_lading.dump.sysdump import LARGE_BYTES
-from kubectl_lading.dump.sysdump_sections import SECTIONS, concerns_us
 from kubectl_lading.installation.control_checks import CENTRAL, POLICIES
 from kubectl_lading.installation.read_installation import CONFIG_MAPS, DEPLOYMENTS
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS

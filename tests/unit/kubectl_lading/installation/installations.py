@@ -7,18 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
-from kubectl_lading.installation.installed import Installation, Replica, SchedulerConfig
-from kubectl_lading.objects import (
-    Crd,
-    Deployment,
-    EndpointSlice,
-    Lease,
-    Node,
-    Policy,
-    PolicyBinding,
-    Report,
-    SystemPod,
-)
+from kubectl_lading.installation.finding import Installation, Replica, SchedulerConfig
+from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Node, Policy, PolicyBinding, Report, SystemPod
 from lading.nodedevices import VERSION
 
 NOW: Final = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
-from kubectl_lading.installation.finding import Level
-from kubectl_lading.installation.installed import Installation, Replica
+from kubectl_lading.installation.finding import Installation, Level, Replica
 from kubectl_lading.installation.preflight import PreflightView, view_preflight
 from kubectl_lading.installation.upgrade_checks import CHECKS
 from kubectl_lading.objects import Unread

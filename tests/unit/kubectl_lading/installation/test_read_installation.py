@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kubectl_lading.installation.control_checks import RESOURCES
-from kubectl_lading.installation.installed import Replica, SchedulerConfig
+from kubectl_lading.installation.finding import Replica, SchedulerConfig
 from kubectl_lading.installation.read_installation import parse_replica, parse_scheduler_config
 from kubectl_lading.objects import Unread
 from tests.docs import ROOT

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from central.scheduling.configuration import Reckoning
-from kubectl_lading.installation.finding import Level, Part
-from kubectl_lading.installation.installed import Workload
+from kubectl_lading.installation.finding import Level, Part, Workload
 from kubectl_lading.installation.read_installation import CRDS, DEPLOYMENTS
 from kubectl_lading.installation.status import AGAIN_S, wait_until_well
 from kubectl_lading.installation.status_view import StatusView, view_status

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
-from kubectl_lading.installation.finding import Level, Part
-from kubectl_lading.installation.installed import NamedCentral, Replica, SchedulerConfig, Workload
+from kubectl_lading.installation.finding import Level, NamedCentral, Part, Replica, SchedulerConfig, Workload
 from kubectl_lading.installation.status_view import CHECKS, age_in_words, view_status
 from kubectl_lading.objects import Crd, Unread
 from tests.docs import ROOT

@@ -2,7 +2,7 @@
 
 import re
 
-from kubectl_lading.pods.fixes import FIXES
+from kubectl_lading.pods.situation import FIXES
 from tests.docs import ROOT
 
 
