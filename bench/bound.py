@@ -65,8 +65,7 @@ def compute_bound(trace: Trace, loads: Sequence[float]) -> Bound:
 class _Program:
     """The linear program. Rows: cpu, memory and cards of each kind of node, room for pods of several cards, shares of each
     size; then one for each kind of pod. Columns: pods of a kind on nodes of a kind; cards of a kind of node cut by a pattern;
-    and, last, the load.
-    """
+    and, last, the load."""
 
     def __init__(self, trace: Trace) -> None:
         counts = Counter(trace.pods)
@@ -97,8 +96,7 @@ class _Program:
 
     def _solve(self, worth: Sequence[float], limits: Sequence[float], *, of_load: float, exact: bool) -> float:
         """Solve the program. `exact`: all pods of a load are placed, and the load is a column; else at most `limits` of
-        each.
-        """
+        each."""
         while True:
             rows = self._per_kind * len(self._kinds)
             matrix = self._matrix(with_load=exact)

@@ -103,8 +103,7 @@ class Caller:
 
 def run_calls(callers: Sequence[Caller], calls: int, *, at_a_time: int = 1) -> list[float]:
     """Make `calls` calls, `at_a_time` on each connection. Return the seconds that each took, in the order in which they
-    ended.
-    """
+    ended."""
     took: list[float] = []
     begun = 0
     for caller in callers:

@@ -124,8 +124,7 @@ def _check_reached(create: "grpc.CallFuture[bytes]") -> None:
 
 def _probe(contender: Contender, request: bytes, messages: int) -> list[float]:
     """Return the seconds of Version calls, one every millisecond, while `messages` such requests were sent one after the
-    other.
-    """
+    other."""
     caller = Caller(contender.socket, VERSION, VERSION_REQUEST)
     took = []
     with contextlib.closing(caller):

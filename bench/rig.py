@@ -100,8 +100,7 @@ class Rig:
         self, what: str, rounds: int, contenders: Sequence[Contender], measure: Callable[[Contender], R]
     ) -> dict[str, list[R]]:
         """Return what `measure` returns for each contender, round by round, after a warm-up. Each round begins with another
-        contender.
-        """
+        contender."""
         out: dict[str, list[R]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):
             self.say(f"{what}: round {number} of {rounds}" if number else f"{what}: warming up")

@@ -75,8 +75,7 @@ async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], 
 
 async def read_budgets(client: KubeClient) -> list[Budget] | None:
     """Return the disruption budgets, which limit what central evicts and what may be moved; None, after a warning, if they may
-    not be read. Raises KubeError.
-    """
+    not be read. Raises KubeError."""
     return await read_permitted(client, BUDGETS.path(), Budget, "disruption budgets were not looked at: {e}")
 
 
@@ -169,8 +168,7 @@ class _Warnings:
 
 async def follow(client: KubeClient, *, every_s: float = EVERY_S) -> AsyncGenerator[Cluster, None]:
     """Yield the cluster as it is, then as it is after changes, until it is closed: at most every `every_s`, and so seldom that
-    computing it takes a tenth of the time. Watches that break are taken up again; a warning says so.
-    """
+    computing it takes a tenth of the time. Watches that break are taken up again; a warning says so."""
     news, log = asyncio.Event(), Log(_Warnings(), Level.WARNING)
     devices, nodes, pods = _Kept[Report](news), _Kept[Node](news), _Kept[Pod](news)
     reflectors = (

@@ -139,8 +139,7 @@ class _Sectioned(click.Command):
 
 class Command(_Sectioned):
     """A command whose function gets `flags`. `columns` explains its table: head and meaning. `formats`: it has several
-    formats.
-    """
+    formats."""
 
     def __init__(
         self,

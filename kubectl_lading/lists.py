@@ -52,8 +52,7 @@ async def read_permitted(client: KubeClient, path: str, kind: type[T], without: 
 
 async def read_list(client: KubeClient, resource: Resource, kind: type[N], progress: Progress) -> Listed[N]:
     """Return a list, also with objects that cannot be decoded. Raises NotInstalledError where this cluster has no NodeDevices
-    resource, else KubeError.
-    """
+    resource, else KubeError."""
     decoder = msgspec.json.Decoder(kind)
     try:
         return await _read(

@@ -98,8 +98,7 @@ def listen(
     cannot.
 
     `like` is a socket whose owner and mode ours takes, where it exists. A socket from systemd is not changed: `access_problems`
-    says how it differs.
-    """
+    says how it differs."""
     _prepare_directory(path.parent, directory_mode)
     lock = _lock(path)
     try:

@@ -18,8 +18,7 @@ from simnode.api_store import Call, Changes, RefusedError, Store, parse_path
 
 class ApiServer:
     """An API server, used as an `async with` block. `store` may be changed at any time, on the loop's thread: watches send the
-    change.
-    """
+    change."""
 
     def __init__(self, *, port: int = 0, first_version: int = 101) -> None:
         """Serve on this port; 0: a free one."""

@@ -78,8 +78,7 @@ class Cluster(Block):
 
     def eventually(self, holds: Callable[[], bool], what: str, *, within_s: float = 60.0) -> None:
         """Wait until it holds. The error contains the end of kubelet's log: kubelet backs off up to 15 s after a refused
-        container.
-        """
+        container."""
         eventually(holds, what, within_s=within_s, log=self.folder / "kubelet.log")
 
     def _check(self) -> None:

@@ -95,8 +95,7 @@ class PrivateContainerd(Block, Child):
 
     def stop(self, *, grace_s: float = 15.0) -> int | None:
         """Remove pods, processes, mounts, sockets, cgroups and state. May be called twice, after `kill`, from another
-        process.
-        """
+        process."""
         if answers(self.socket):
             with contextlib.suppress(LadingError), self.client() as client:  # the shims are ended below in any case
                 client.remove_every_pod()

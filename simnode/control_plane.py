@@ -30,8 +30,7 @@ _EVERY_S: Final = 0.2
 
 class ControlPlane(Block):
     """A running control plane. `api` has an administrator's rights; `api_of` and `api_of_account` those of any other user. A
-    test may stop and start `server`.
-    """
+    test may stop and start `server`."""
 
     def __init__(self, folder: Path, *, assets: Path) -> None:
         self.folder = folder
@@ -70,21 +69,18 @@ class ControlPlane(Block):
 
     def api_of_account(self, namespace: str, account: str, *, bound_to: Mapping[str, Any] | None = None) -> KubeApi:
         """Return a client as the service account. A token bound to a pod or a node, given as the API server shows it, names the
-        node.
-        """
+        node."""
         return self._client(Token(self._token(namespace, account, bound_to)))
 
     def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
         """Create it with the default service account, which pods need and the controller manager would make. May be called
-        again.
-        """
+        again."""
         self._create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
         self._create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
     def kubectl_argv(self, *words: str) -> list[str]:
         """Return a command line of kubectl as an administrator, for what the JSON client lacks: exec, port-forward, kustomize,
-        apply.
-        """
+        apply."""
         return [str(self._assets / "kubectl"), "--kubeconfig", str(self.admin_conf), *words]
 
     def kubectl(self, *words: str, deadline_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
@@ -120,8 +116,7 @@ class ControlPlane(Block):
 
     def start_scheduler(self, config: Mapping[str, Any] | None = None, *, name: str = "kube-scheduler") -> Child:
         """Start the default scheduler, or one with this KubeSchedulerConfiguration, which names its kubeconfig
-        (clientConnection). `name` is its log's, where there are two.
-        """
+        (clientConnection). `name` is its log's, where there are two."""
         if config is None:
             mine = str(self.sign_in(name, "system:kube-scheduler"))
             return self.start("kube-scheduler", {"kubeconfig": mine, "leader-elect": "false", "secure-port": "0"}, name=name)

@@ -61,8 +61,7 @@ def _read_environment(unit: str) -> dict[str, str]:
 
 class LadingNode(Block):
     """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, and replace existing
-    settings.
-    """
+    settings."""
 
     def __init__(
         self,

@@ -89,8 +89,7 @@ def install(needs: Sequence[Need] = NEEDS) -> None:
 def newer_containerd(version_prefix: str, cache: Path | None = None) -> Binaries | Unavailable:
     """Return a containerd of that version from a later Debian, unpacked below the cache folder; or why there is none.
 
-    Nothing is installed and the machine's package lists stay as they are. The second call finds what the first unpacked.
-    """
+    Nothing is installed and the machine's package lists stay as they are. The second call finds what the first unpacked."""
     cache = cache or default_cache()
     found = find_unpacked(version_prefix, cache)
     if found:
@@ -189,8 +188,7 @@ def _run(command: list[str], *, folder: Path | None = None) -> str:
 
 def main() -> None:
     """Run `python -m simnode.install [--tests] [VERSION]`: what the demo (the tests) need; with a version, also that
-    containerd.
-    """
+    containerd."""
     tests, versions = "--tests" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--tests"]
     try:
         install((*NEEDS, *TEST_NEEDS) if tests else NEEDS)

@@ -48,8 +48,7 @@ def below(folder: Path) -> list[str]:
 def end_shims(address: Path) -> None:
     """End the shims that serve the containerd with this socket, their containers first, and remove the shims' own sockets.
 
-    Containers first: a shim is their subreaper, so that without it their owner can no longer be found.
-    """
+    Containers first: a shim is their subreaper, so that without it their owner can no longer be found."""
     shims = [pid for pid in processes_given(address) if Path(_arguments(pid)[0]).name.startswith("containerd-shim")]
     sockets = [path for pid in shims for path in _sockets_of(pid)]
     for generation in (_descendants(shims), shims):

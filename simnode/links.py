@@ -56,8 +56,7 @@ def enter(netns: Path) -> None:
 
 def open_socket(netns: Path, *, listening: bool = False) -> socket.socket:
     """Open a socket in that namespace; with `listening`, one that becomes readable when a link changes there or in a namespace
-    that has a number there. A socket keeps the namespace that it was opened in, so a thread that ends opens it.
-    """
+    that has a number there. A socket keeps the namespace that it was opened in, so a thread that ends opens it."""
     opened: list[socket.socket | OSError] = []
 
     def work() -> None:

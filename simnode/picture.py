@@ -90,8 +90,7 @@ def _summary(status: Status) -> str:
 
 def _switch(place: Place) -> tuple[str, ...]:
     """Return the bridges down to the upstream port of the first switch: those behind it count as one with it. Never the port
-    that is the device's own.
-    """
+    that is the device's own."""
     return place.path[:-1][:3] or place.path
 
 

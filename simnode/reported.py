@@ -29,8 +29,7 @@ def read_status(profile: str) -> Status:
 
 def build_reported(node: SimNode, nvml_library: Path) -> Status:
     """Return the reports. FAKE_NVML_STATE is the node's. The boot id and the version of lading-hooks, which differ between
-    starts, are left out.
-    """
+    starts, are left out."""
     partitions = read_partitions(node.profile.nvswitch_partitions)
     found = read_inventory(node.root, vendors=[Nvidia(nvml_library=nvml_library, partitions=partitions)])
     return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")

@@ -50,9 +50,8 @@ class Replica(Child):
         self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey, address: str = "127.0.0.1", service: str = ""
     ) -> None:
         """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
-        address.
-        """
-        self.address, self.port, self.page_port = address, free_port(), free_port()
+        address."""
+        self.address, self.port = address, free_port()
         config = folder / f"{name}.toml"
         settings = {
             "listen": f"{address}:{self.port}",
@@ -137,8 +136,7 @@ class Scheduling(Block):
 
 def install(plane: ControlPlane, deploy: Path, *, parts: Sequence[str] = PARTS) -> None:
     """Apply what `kubectl apply -k` makes of deploy/, without the workloads, which run here as processes. May be called
-    again.
-    """
+    again."""
     for words in [("-f", str(deploy / "namespace.yaml")), *(("-k", str(deploy / part)) for part in parts)]:
         done = plane.kubectl("apply", "--server-side", *words)
         if done.returncode:

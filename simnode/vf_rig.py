@@ -97,8 +97,7 @@ class VfRig(Block):
         old_kernel: bool = False,
     ) -> None:
         """Prepare the rig. `exclusive`: each RDMA device is in one namespace. `old_kernel`: does not report a device's
-        function.
-        """
+        function."""
         self.node = node
         self.folder = RigFolder(folder)
         self.stand_ins = {one.bdf: one for one in _stand_ins(node)}
@@ -290,8 +289,7 @@ class VfRig(Block):
 
     def _fill_pf_table(self) -> None:
         """Give some VFs settings as if another program had made them, which a release must restore; the others have the
-        drivers' defaults.
-        """
+        drivers' defaults."""
         links = {link.name: link for link in list_links(self._asking)}
         used = VfState(mac="02:5e:ff:00:00:01", vlan=7, qos=1, max_tx_rate=5000, link_state=1)
         states = {

@@ -63,8 +63,7 @@ async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
     """Collect what a maintainer needs: objects, logs, metrics and status, redacted, in a folder and a .tar.gz beside it.
 
     Environment values, command lines, volume sources and other people's annotations are left out, Secrets are not read.
-    Folders have mode 0700, files 0600. Look through it before you give it away: its README.md says what is in it.
-    """
+    Folders have mode 0700, files 0600. Look through it before you give it away: its README.md says what is in it."""
     at = datetime.fromtimestamp(time.time(), UTC)
     path = folder or Path(f"lading-sysdump-{at.strftime('%Y%m%dT%H%M%SZ')}")
     async with connect(flags) as client:

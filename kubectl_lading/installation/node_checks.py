@@ -37,8 +37,7 @@ def nodes_report(now: Installation) -> Iterator[Said]:
 
 def versions_in_step(now: Installation) -> Iterator[Said]:
     """Check that versions are compatible. Neighbours mean an upgrade in progress; larger distances were never tested
-    together.
-    """
+    together."""
     reporters = Counter(report.status.reporter for report in now.reports.values() if report.status.reporter)
     others = {"central": now.central_version, "this kubectl-lading": now.cli}
     for version in sorted(reporters):

@@ -71,8 +71,7 @@ class Target(click.ParamType[str]):
 async def preflight(flags: Flags, target: str) -> None:
     """Check before an upgrade which versions run and work together, and what must not be in progress.
 
-    Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell.
-    """
+    Exit status: 0 nothing is in the way, 1 something is, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
         seen = await look(client, flags, lambda now: view_preflight(now, target))
     if isinstance(seen, Unread):

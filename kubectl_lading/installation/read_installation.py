@@ -67,8 +67,7 @@ class _ConfigMap(msgspec.Struct):
 
 async def read_installation(client: KubeClient, namespace: str, named: Central | None = None) -> Installation:
     """Return the installation. `namespace`: Lading's own. `named`: central's URL, if the user gave one. Raises KubeError where
-    the cluster itself cannot be read.
-    """
+    the cluster itself cannot be read."""
     version = msgspec.json.decode(await client.get("/version"), type=_Version).git_version
     with Progress("reading the installation") as progress:
         crd, policies, bindings = await asyncio.gather(

@@ -51,8 +51,7 @@ V = TypeVar("V")
 async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
     """Show the whole installation on one screen: is it healthy, and if not, what to do.
 
-    Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell.
-    """
+    Exit status: 0 all is well, 1 degraded, 2 unusable arguments, 3 cannot tell."""
     async with connect(flags) as client:
         seen = await wait_until_well(
             lambda: look(client, flags, view_status),
@@ -89,8 +88,7 @@ async def wait_until_well(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> StatusView | Unread:
     """Return the first look at which all is well, or the last before the timeout. `tell` gets what it waits for, each time that
-    this changes.
-    """
+    this changes."""
     until = clock() + timeout_s
     told = ""
     while True:
@@ -133,8 +131,7 @@ def _yes(good: bool) -> Text:
 
 def render_findings(findings: Sequence[Finding]) -> Table:
     """Render each finding in a few lines, the worst first; text that is too wide for the terminal continues on the next
-    lines.
-    """
+    lines."""
     made = Table.grid(padding=(0, 1))
     for one in findings:
         made.add_row()

@@ -52,9 +52,8 @@ def _named(pods: Iterable[Pod]) -> tuple[str, ...]:
 
 
 def _is_ungranted(pod: Pod, cluster: Cluster, granted: set[PodUid], now: datetime) -> bool:
-    """Report whether its node reports no grant of the pod. False where the node is unreachable or has no report: other
-    checks report that.
-    """
+    """Report whether its node reports no grant of the pod. False where the node is unreachable or has no report: other checks
+    report that."""
     node = pod.spec.node_name
     report = cluster.reports.get(node)
     if pod.status.phase != "Running" or pod.metadata.uid in granted or pod.started_s(now) <= UNREPORTED_S:

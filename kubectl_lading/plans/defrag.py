@@ -78,8 +78,7 @@ async def defrag(flags: Flags) -> None:
     """Find running pods that would have to move so that waiting pods fit. Advice: nothing is changed.
 
     For each pod that waits the fewest moves that were found, of the least important pods, each to a place that is free while
-    all others have theirs. Pods of all namespaces wait and are moved; -n limits whom room is made for.
-    """
+    all others have theirs. Pods of all namespaces wait and are moved; -n limits whom room is made for."""
     async with connect(flags) as client:
         cluster = await read_deciding(client, Central(client, flags))
         everybody = flags.all_namespaces or not flags.namespace
@@ -123,8 +122,7 @@ def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[Ful
 
 def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
     """Return the requests of the bound pods; a pod whose request is no longer valid is left out: it cannot be placed
-    elsewhere.
-    """
+    elsewhere."""
     found = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)

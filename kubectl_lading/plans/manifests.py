@@ -50,9 +50,8 @@ NO_CLASS: Final = PriorityClass()
 
 
 def admit(pod: Pod, wanted: Wanted, classes: Iterable[PriorityClass] | None) -> Pod | RefusedPod:
-    """Return the pod with its priority. Of several classes with one name the last counts. Without the right to
-    read classes (None) it has the priority that is written in it.
-    """
+    """Return the pod with its priority. Of several classes with one name the last counts. Without the right to read classes
+    (None) it has the priority that is written in it."""
     if classes is None:
         return _with(pod, wanted.priority or 0, wanted.preemption_policy or "")
     by_name = {one.metadata.name: one for one in classes}

@@ -55,8 +55,7 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
 
     Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
     each is placed beside those before it. One that would wait has the reasons, and whom central would evict for it. -o wide has
-    the distance of each pair of devices, and what each node lacks.
-    """
+    the distance of each pair of devices, and what each node lacks."""
     namespace = find_namespace(flags)
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
     drafts = [draft for manifest in manifests for draft in manifest.pods]

@@ -43,8 +43,7 @@ COLUMNS: Final = (
 async def pod(flags: Flags, name: str, keys: tuple[str, ...]) -> None:
     """Show what POD requests, what it was given, and its Events.
 
-    POD is a name, or NAMESPACE/NAME. Why one does not run: kubectl lading why POD.
-    """
+    POD is a name, or NAMESPACE/NAME. Why one does not run: kubectl lading why POD."""
     known = load_public_keys(dict(map(_read_key, keys)))
     namespace, name = find_pod(flags, name)
     async with connect(flags) as client:

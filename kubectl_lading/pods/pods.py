@@ -58,8 +58,7 @@ class PodsView(msgspec.Struct, frozen=True):
 async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
     """List pods that wait for devices, or hold some.
 
-    Why one waits: kubectl lading why, without a name for all of them.
-    """
+    Why one waits: kubectl lading why, without a name for all of them."""
     if watch and flags.output in (Output.JSON, Output.YAML):
         raise ConfigError(f"cannot watch as {flags.output}", hint="leave -w or -o out")
     namespace = find_scope(flags)

@@ -61,8 +61,7 @@ _POD: Final = msgspec.json.Decoder(FullPod)
 
 async def read_pod(client: KubeClient, namespace: str, name: str) -> FullPod:
     """Return the pod. Raises LadingError with the nearest names if it does not exist; pods of that name in other namespaces
-    come first.
-    """
+    come first."""
     try:
         return _POD.decode(await client.get(PODS.path(namespace, name)))
     except NotFoundError as e:

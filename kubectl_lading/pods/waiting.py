@@ -101,8 +101,7 @@ def explain_wait(
     budgets: Budgets = NO_BUDGETS,
 ) -> Iterator[Wait | None]:
     """Yield None between two steps, and a Wait last. `most`: number of nodes for which pods to end are searched. `silent`:
-    central did not answer. `stay`: pods that do not end.
-    """
+    central did not answer. `stay`: pods that do not end."""
     why = said or why_pending(scheduler, pod, 0.0)
     why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
     yield None
@@ -143,8 +142,7 @@ def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Ite
 
 def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
     """Return what to do about a pod whose devices are free. `able`: one of these nodes has enough cpu and memory, as far as
-    known.
-    """
+    known."""
     if why.state == "reserved":
         return "nothing: it is being bound."
     if not able:

@@ -58,8 +58,7 @@ async def why(flags: Flags, pod: str) -> None:
     """Show why a pod does not run, and what would help; without POD: why each waiting pod waits.
 
     Of a pod that waits: what each node lacks, the nearest misses first, and whose end would make room. Of one that a node
-    refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes.
-    """
+    refuses: the refusal, and what to do. POD is a name, or NAMESPACE/NAME. -o wide names all nodes."""
     if pod:
         refuse(flags, Scope.POD)
     await (_why(flags, pod) if pod else _why_all(flags))

@@ -31,8 +31,7 @@ _DEFAULT: Final = 0
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes this command line in a shell.
 
-    source <(kubectl-lading completion bash)
-    """
+    source <(kubectl-lading completion bash)"""
     click.echo(_SHELLS[shell](ctx.find_root().command, {}, PROGRAM, _VARIABLE).source())
 
 

@@ -48,8 +48,7 @@ def console() -> Console:
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wraps: Sequence[str] = ()) -> Table:
     """Return a table without borders. On a terminal that is too narrow the columns `wraps` continue on the next line; by
     default the last one. If even that is too wide, the table has the width that it needs: lines that the terminal breaks lose
-    nothing.
-    """
+    nothing."""
     made = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style=STYLES["head"])
     cells = [[safe(cell) for cell in row] for row in rows]
     least = -_GAP
@@ -146,8 +145,7 @@ _DEEP: Final = 2
 
 def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> RenderableType:
     """Return lines in two columns below a heading: a subject and a text; a text that is too long continues in its own column.
-    `style`: of the subject; empty for names.
-    """
+    `style`: of the subject; empty for names."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=all(len(name) <= _LONGEST for name, _ in rows), overflow="fold", max_width=_LONGEST)
     grid.add_column(overflow="fold")

@@ -72,8 +72,7 @@ async def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: 
     """Keep new pods from devices. No pod is evicted.
 
     A DEVICE is a UUID or the beginning of one, NODE/INDEX of a GPU, or NODE/ADDRESS: h100-1/3, h100-1/0000:18:00.0. A PF stands
-    for all of its VFs, a card for all of its MIG instances.
-    """
+    for all of its VFs, a card for all of its MIG instances."""
     await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=True)
 
 
@@ -85,8 +84,7 @@ async def cordon(flags: Flags, devices: tuple[str, ...], node: str, everything: 
 async def uncordon(flags: Flags, devices: tuple[str, ...], node: str, everything: bool, dry_run: bool) -> None:
     """Let devices get pods again.
 
-    A DEVICE is named as for `cordon`. One that was cordoned with its whole node, or with its PF, is taken out of that.
-    """
+    A DEVICE is named as for `cordon`. One that was cordoned with its whole node, or with its PF, is taken out of that."""
     await _edit(flags, devices, node, everything=everything, dry_run=dry_run, cordons=False)
 
 

@@ -98,8 +98,7 @@ def _rows(view: NodeView, *, wide: bool) -> Iterator[Row]:
 
 def _branches(group: Group) -> Iterator[tuple[Group | None, tuple[str, ...], tuple[str, ...]]]:
     """Yield the branches. A device alone below its root port is drawn at its NUMA node: a switch with one device is left
-    out.
-    """
+    out."""
     if len(group.gpus) + len(group.pfs) > 1 and group.name:
         yield group, group.gpus, group.pfs
         return
@@ -187,8 +186,7 @@ def _holder(holder: Holder, *, shared: bool) -> Text:
 
 def _unsure(holder: Holder) -> str:
     """Return what is not final: the node has not granted it, or it should have ended. A grant alone means devices named by
-    hand.
-    """
+    hand."""
     if "granted" in holder.claims:
         return ""
     words = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}

@@ -47,8 +47,7 @@ async def gpu(flags: Flags, card: str) -> None:
     """Show the pods on a card now, what is free of it, and the pods that held it before.
 
     CARD is a UUID or its beginning (also of a MIG instance), NODE/INDEX, or a PCI address, with NODE/ before it where several
-    nodes have that one.
-    """
+    nodes have that one."""
     async with connect(flags) as client:
         cluster = await read_cluster(client)
     found = find_gpu(cluster, card)

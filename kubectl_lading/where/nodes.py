@@ -48,8 +48,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 async def nodes(flags: Flags) -> None:
     """List what each node has, how much of it is held, and how much is used.
 
-    HELD is what pods were given, USED is what the driver saw: a card that is held may idle. They are never the same number.
-    """
+    HELD is what pods were given, USED is what the driver saw: a card that is held may idle. They are never the same number."""
     async with connect(flags) as client:
         cluster = await read_cluster(client)
     views = view_nodes(cluster)
