@@ -5,7 +5,7 @@ worst that was found in it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -51,13 +51,8 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
 def view_status(now: Installation) -> StatusView:
     findings = find(CHECKS, now)
     parts = tuple(
-        PartView(
-            part=part,
-            state=worst(one.level for one in findings if one.part is part),
-            version=_VERSIONS[part](now) if part in _VERSIONS else "",
-            what=_WORDS[part](now),
-        )
-        for part in _WORDS
+        PartView(part=part, state=worst(one.level for one in findings if one.part is part), version=version, what=what)
+        for part, version, what in _parts(now)
     )
     return StatusView(
         at=_rendered(now.at),
@@ -97,6 +92,17 @@ def _rendered(at: datetime) -> str:
 
 
 # ---- one part in words
+
+
+def _parts(now: Installation) -> Iterator[tuple[Part, str, str]]:
+    """Yield each part with its version and its state in words."""
+    yield Part.API_SERVER, now.api_server, ""
+    yield Part.RESOURCE, "", _resource(now)
+    yield Part.ADMISSION, "", _admission(now)
+    yield Part.CENTRAL, now.central_version, _central(now)
+    yield Part.SCHEDULER, now.scheduler.tag if isinstance(now.scheduler, Deployment) else "", _scheduler(now)
+    yield Part.NODES, ", ".join(sorted(find_versions(now)["hooks"])), _nodes(now)
+    yield Part.PODS, "", _pods(now)
 
 
 def _resource(now: Installation) -> str:
@@ -151,24 +157,3 @@ def age_in_words(seconds: float) -> str:
         if whole >= 2 * size:
             return f"{whole // size}{unit}"
     return f"{whole}s"
-
-
-def _hooks_version(now: Installation) -> str:
-    return ", ".join(sorted(find_versions(now)["hooks"]))
-
-
-_WORDS: Final[Mapping[Part, Callable[[Installation], str]]] = {
-    Part.API_SERVER: lambda now: "",
-    Part.RESOURCE: _resource,
-    Part.ADMISSION: _admission,
-    Part.CENTRAL: _central,
-    Part.SCHEDULER: _scheduler,
-    Part.NODES: _nodes,
-    Part.PODS: _pods,
-}
-_VERSIONS: Final[Mapping[Part, Callable[[Installation], str]]] = {
-    Part.API_SERVER: lambda now: now.api_server,
-    Part.CENTRAL: lambda now: now.central_version,
-    Part.SCHEDULER: lambda now: now.scheduler.tag if isinstance(now.scheduler, Deployment) else "",
-    Part.NODES: _hooks_version,
-}

@@ -164,23 +164,11 @@ def count_platform(now: Installation) -> dict[str, Counter[str]]:
     }
 
 
-_BLOCKING: Final = frozenset(
-    {
-        "api-server-version",
-        "resource-served",
-        "central-deployed",
-        "central-leads",
-        "central-announced",
-        "central-bindings",
-        "scheduler-deployed",
-        "scheduler-version",
-        "nodes-reconciled",
-        "nodes-reachable",
-        "nodes-rebooted",
-        "pods-granted",
-        "pods-apart",
-        "objects-readable",
-    }
+# Checks of `status` that are in the way of an upgrade too.
+_BLOCKING: Final = (
+    *("api-server-version", "resource-served", "central-deployed", "central-leads", "central-announced"),
+    *("central-bindings", "scheduler-deployed", "scheduler-version", "nodes-reconciled", "nodes-reachable"),
+    *("nodes-rebooted", "pods-granted", "pods-apart", "objects-readable"),
 )
 
 

@@ -12,8 +12,9 @@ from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
 from central.controllers.informer import TERMINAL
-from central.fit.model import BY_SHOWN, Missing, NoFit
+from central.fit.model import Missing
 from central.ledger.model import Clash
+from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import FITS
 from central.state.pending import Pending
@@ -85,19 +86,10 @@ def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
 
 
 def _reason(scheduler: Scheduler, pod: Pending) -> str:
-    """Return the reason of most nodes; reasons that may go away come first."""
-    missing = _missing(scheduler, pod)
-    if None in missing:
+    """Return the reason of most nodes; reasons that may go away come first. A pod whose affinity group has a card fits there
+    only."""
+    counts = count_reasons(scheduler, pod)
+    if FITS in counts:
         return FITS
-    counts = Counter(one for one in missing if one is not None)
-    if not counts:
-        return Missing.NO_REPORT.value
-    return max(counts, key=lambda one: (not one.unresolvable, counts[one], one.value)).value
-
-
-def _missing(scheduler: Scheduler, pod: Pending) -> list[Missing | None]:
-    """Return what each node lacks; None where the pod fits. A pod whose affinity group has a card fits there only."""
-    if group := scheduler.group_nodes(pod.ask, scheduler.ledger.without()):
-        verdicts = [scheduler.verdict(pod.ask, name, scheduler.ledger.without()) for name in sorted(group)]
-        return [verdict.missing if isinstance(verdict, NoFit) else None for verdict in verdicts]
-    return [BY_SHOWN[text] if text else None for text in scheduler.judged(pod.ask).reasons.values()]
+    missing = [one for one in Missing if one.value in counts and one is not Missing.GROUP_ELSEWHERE]
+    return max(missing, key=lambda one: (not one.unresolvable, counts[one.value], one.value), default=Missing.NO_REPORT).value

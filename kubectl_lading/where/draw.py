@@ -125,29 +125,33 @@ def _switch(group: Group) -> str:
 
 def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) -> Iterator[Row]:
     branch, below = _sticks(before, last=last)
-    if isinstance(device, GpuView):
-        yield _gpu(device, branch, below, wide=wide)
-        for number, instance in enumerate(device.mig):
-            yield _mig(instance, *_sticks(below, last=number == len(device.mig) - 1))
-    else:
-        yield _pf(device, branch, below, wide=wide)
+    if isinstance(device, PfView):
+        names = " ".join(filter(None, ("NIC", device.ibdev or device.netdev, short_bdf(device.bdf))))
+        by = (*_vf_holders(device.vfs, wide=wide), *_why_vfs(device))
+        yield Row(branch=branch, below=below, device=text(names), held=_held_vfs(device), used=text(NONE, "dim"), by=by)
+        return
+    name = f"GPU {device.index} {device.uuid if wide else short_uuid(device.uuid)} {short_bdf(device.bdf)}"
+    by = (*_gpu_holders(device), *_why(device.why))
+    yield Row(branch=branch, below=below, device=text(name), held=_held(device), used=_used(device), by=by)
+    for number, instance in enumerate(device.mig):
+        yield _mig(instance, *_sticks(below, last=number == len(device.mig) - 1))
 
 
 # ---- one device
 
 
-def _gpu(gpu: GpuView, branch: str, below: str, *, wide: bool) -> Row:
-    name = f"GPU {gpu.index} {gpu.uuid if wide else short_uuid(gpu.uuid)} {short_bdf(gpu.bdf)}"
-    of_all = [one for one in gpu.holders if one.whole or not gpu.mig]  # instances have their own lines
-    by = tuple(_holder(one, shared=gpu.state in (State.SHARED, State.WITHHELD)) for one in of_all)
-    return Row(
-        branch=branch,
-        below=below,
-        device=text(name),
-        held=_held(gpu),
-        used=_used(gpu),
-        by=(*by, *((text(f"! {gpu.why}", "warn" if gpu.why == "cordoned" else "bad"),) if gpu.why else ())),
-    )
+def _gpu_holders(gpu: GpuView) -> Iterator[Text]:
+    shared = gpu.state in (State.SHARED, State.WITHHELD)
+    for one in gpu.holders:
+        if one.whole or not gpu.mig:  # instances have their own lines
+            amount = f" {gib(one.memory_mib)} {one.core_percent}%" if shared or not one.whole else ""
+            yield text(f"{pod_name(one)}{amount}{_unsure(one)}")
+
+
+def _why(why: str, which: str = "") -> Iterator[Text]:
+    """Yield why no new pod gets a device; nothing where it may."""
+    if why:
+        yield text(f"! {which}{why}", "warn" if why == "cordoned" else "bad")
 
 
 def _held(gpu: GpuView) -> Text:
@@ -179,11 +183,6 @@ def _used(gpu: GpuView) -> Text:
     return text(f"{memory} {busy}")
 
 
-def _holder(holder: Holder, *, shared: bool) -> Text:
-    amount = f" {gib(holder.memory_mib)} {holder.core_percent}%" if shared or not holder.whole else ""
-    return text(f"{pod_name(holder)}{amount}{_unsure(holder)}")
-
-
 def _unsure(holder: Holder) -> str:
     """Return what is not final: the node has not granted it, or it should have ended. A grant alone means devices named by
     hand."""
@@ -201,18 +200,6 @@ def _mig(instance: MigView, branch: str, below: str) -> Row:
         held=text(instance.state.value, _STYLES[instance.state]),
         used=text(NONE, "dim"),
         by=tuple(text(pod_name(one) + _unsure(one)) for one in instance.holders),
-    )
-
-
-def _pf(pf: PfView, branch: str, below: str, *, wide: bool) -> Row:
-    names = " ".join(filter(None, ("NIC", pf.ibdev or pf.netdev, short_bdf(pf.bdf))))
-    return Row(
-        branch=branch,
-        below=below,
-        device=text(names),
-        held=_held_vfs(pf),
-        used=text(NONE, "dim"),
-        by=(*_vf_holders(pf.vfs, wide=wide), *_why_vfs(pf)),
     )
 
 
@@ -240,13 +227,9 @@ def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
 
 def _why_vfs(pf: PfView) -> Iterator[Text]:
     """Yield the reasons; one that is the same for all VFs is written once."""
-    if pf.why:
-        yield text(f"! {pf.why}", "warn" if pf.why == "cordoned" else "bad")
-        return
     reasons: dict[str, list[str]] = {}
-    for vf in pf.vfs:
-        if vf.why:
-            reasons.setdefault(vf.why, []).append(short_bdf(vf.bdf))
+    for vf in () if pf.why else pf.vfs:
+        reasons.setdefault(vf.why, []).append(short_bdf(vf.bdf))
+    yield from _why(pf.why)
     for why, bdfs in reasons.items():
-        which = bdfs[0] if len(bdfs) == 1 else count(len(bdfs), "VF")
-        yield text(f"! {which}: {why}", "warn" if why == "cordoned" else "bad")
+        yield from _why(why, f"{bdfs[0] if len(bdfs) == 1 else count(len(bdfs), 'VF')}: ")
