@@ -7,16 +7,15 @@ device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silent
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from lading.errors import RuntimeUnavailableError
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -30,12 +29,12 @@ _OPTIONS: Final = (
 )
 
 
-class _Message(Protocol):
-    def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
-
-
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", bound=Message)
 _Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+
+
+class _UnknownError(RuntimeUnavailableError):
+    """The runtime does not know the id."""
 
 
 class RuntimeClient:
@@ -58,54 +57,40 @@ class RuntimeClient:
         await self._channel.close(None)
 
     async def version(self) -> cri.VersionResponse:
-        return await self._ask("Version", cri.VersionRequest(version="v1"), cri.VersionResponse.FromString)
+        return await self._ask("Version", cri.VersionRequest(version="v1"), cri.VersionResponse)
 
     async def status_verbose(self) -> cri.StatusResponse:
-        return await self._ask("Status", cri.StatusRequest(verbose=True), cri.StatusResponse.FromString)
+        return await self._ask("Status", cri.StatusRequest(verbose=True), cri.StatusResponse)
 
     async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]:
-        request = cri.ListPodSandboxRequest()
-        return tuple((await self._ask("ListPodSandbox", request, cri.ListPodSandboxResponse.FromString)).items)
+        return tuple((await self._ask("ListPodSandbox", cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse)).items)
 
     async def list_containers(self) -> tuple[cri.Container, ...]:
-        request = cri.ListContainersRequest()
-        return tuple((await self._ask("ListContainers", request, cri.ListContainersResponse.FromString)).containers)
+        return tuple((await self._ask("ListContainers", cri.ListContainersRequest(), cri.ListContainersResponse)).containers)
 
     async def sandbox_status(self, sandbox_id: str, *, verbose: bool = False) -> cri.PodSandboxStatusResponse | None:
         """Return the whole response: with `verbose`, its `info` has the runtime's own JSON (network namespace, pid)."""
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)
-        return await self._ask_known("PodSandboxStatus", request, cri.PodSandboxStatusResponse.FromString)
-
-    async def _ask_known(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer | None:
         try:
-            return await self._call(method, request, parse)
-        except grpc.aio.AioRpcError as e:
-            if e.code() is grpc.StatusCode.NOT_FOUND:
-                return None
-            raise self._unavailable(method, e) from e
+            return await self._ask("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
+        except _UnknownError:
+            return None
 
-    async def _ask(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer:
-        try:
-            return await self._call(method, request, parse)
-        except grpc.aio.AioRpcError as e:
-            raise self._unavailable(method, e) from e
-
-    async def _call(self, method: str, request: _Message, parse: Callable[[bytes], Answer]) -> Answer:
+    async def _ask(self, method: str, request: Message, kind: type[Answer]) -> Answer:
         call: _Call = self._channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", bytes, bytes)
-        answer = await call(request.SerializeToString(), timeout=self._timeout_s)
         try:
-            return parse(answer)
+            return kind.FromString(await call(request.SerializeToString(), timeout=self._timeout_s))
+        except grpc.aio.AioRpcError as e:
+            error = _UnknownError if e.code() is grpc.StatusCode.NOT_FOUND else RuntimeUnavailableError
+            raise error(
+                f"cannot call {method} of the runtime at {self.endpoint}: {e.code().name}: {e.details()}",
+                hint="is the runtime running, and is --runtime-endpoint its socket?",
+            ) from e
         except DecodeError as e:  # containerd 1.6 keeps, and lists, names that are not UTF-8
             raise RuntimeUnavailableError(
                 f"cannot parse the answer of the runtime at {self.endpoint} to {method} as a runtime.v1 message",
                 hint="does a pod have a name, annotation or image that is not UTF-8? see crictl",
             ) from e
-
-    def _unavailable(self, method: str, error: grpc.aio.AioRpcError) -> RuntimeUnavailableError:
-        return RuntimeUnavailableError(
-            f"cannot call {method} of the runtime at {self.endpoint}: {error.code().name}: {error.details()}",
-            hint="is the runtime running, and is --runtime-endpoint its socket?",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ source.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -86,13 +86,11 @@ def go_together(one: str, other: str) -> bool:
 def find_skews(running: Mapping[str, str]) -> tuple[Skew, ...]:
     """Return the incompatible parts of Lading, by their names. A part whose version is not known ("") is left out."""
     known = [(part, version) for part, version in running.items() if version]
-    return tuple(_skews(known))
-
-
-def _skews(known: list[tuple[str, str]]) -> Iterator[Skew]:
-    for (one, its), (other, others) in combinations(known, 2):
-        if not go_together(its, others):
-            yield Skew(parts=(one, other), versions=(its, others))
+    return tuple(
+        Skew(parts=(one, other), versions=(its, others))
+        for (one, its), (other, others) in combinations(known, 2)
+        if not go_together(its, others)
+    )
 
 
 def judge_step(running: str, target: str) -> Judgement:

@@ -6,7 +6,7 @@ Enters: a client. Leaves: an `Installation`. An object that is not there is None
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -36,6 +36,7 @@ from kubectl_lading.objects import (
 )
 from kubectl_lading.terminal.progress import Progress
 from lading import __version__, nodedevices
+from lading.health import Condition
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError, MalformedError, NotFoundError
 from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS, Resource
@@ -83,7 +84,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
             _some(client, PODS.path(namespace), SystemPod),
         )
         config = await _scheduler_config(client, namespace, scheduler)
-        asked = await _ask(named) if named is not None else None
+        silent = await named.reckoning() if named is not None else None
         replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
         reports, nodes, pods = await asyncio.gather(
             _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)
@@ -99,7 +100,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         policies=policies if isinstance(policies, Unread) else {one.metadata.name: one for one in policies},
         bindings=bindings,
         central=central,
-        named=asked,
+        named=NamedCentral(url=named.url, silent=silent.why if isinstance(silent, Unread) else "") if named else None,
         lease=lease,
         endpoints=endpoints,
         scheduler=scheduler,
@@ -139,14 +140,8 @@ async def _replica(client: KubeClient, namespace: str, pod: str) -> Replica | Un
     return parse_replica(metrics, ready)
 
 
-class _Condition(msgspec.Struct):
-    name: str
-    ok: bool
-    why: str = ""
-
-
 class _Readiness(msgspec.Struct):
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 def parse_replica(metrics: bytes, ready: bytes) -> Replica | Unread:
@@ -196,11 +191,6 @@ def parse_scheduler_config(text: str) -> SchedulerConfig | Unread:
         return Unread(why=f"it is no KubeSchedulerConfiguration: {type(e).__name__}")
 
 
-async def _ask(central: Central) -> NamedCentral:
-    said = await central.reckoning()
-    return NamedCentral(url=central.url, silent=said.why if isinstance(said, Unread) else "")
-
-
 # ---- one read
 
 
@@ -213,26 +203,18 @@ async def _reports(client: KubeClient, progress: Progress) -> Listed[Report] | N
 
 
 async def _one(client: KubeClient, path: str, kind: type[T]) -> Maybe[T]:
-    async def read() -> T | None:
-        try:
-            return _decoded(await client.get(path), kind, path)
-        except NotFoundError:
-            return None
-
-    return await _tried(read)
+    try:
+        return _decoded(await client.get(path), kind, path)
+    except NotFoundError:
+        return None
+    except KubeError as e:
+        return Unread(why=e.message)
 
 
 async def _some(client: KubeClient, path: str, kind: type[T]) -> Sequence[T] | Unread:
-    async def read() -> Sequence[T]:
+    try:
         items = _decoded(await client.get(path), _Items, path).items or []
         return [_decoded(raw, kind, path) for raw in items]
-
-    return await _tried(read)
-
-
-async def _tried(read: Callable[[], Awaitable[T]]) -> T | Unread:
-    try:
-        return await read()
     except KubeError as e:
         return Unread(why=e.message)
 

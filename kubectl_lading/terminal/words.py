@@ -5,7 +5,7 @@ from typing import Final
 
 from central.fit.topology import Distance
 from central.view.helps import Ending
-from central.view.model import Counts, Holder, Past
+from central.view.model import Counts, Holder, Past, Use
 from central.view.pods import PodView
 from lading.amounts import divide, format_gib
 
@@ -18,6 +18,12 @@ DISTANCES: Final = {  # as in docs/reference.md
     Distance.SOCKET: "same socket",
     Distance.CROSS: "across",
 }
+
+
+def use_of(use: Use) -> tuple[str, str]:
+    """Write what the driver saw of a card: memory, and how busy it is."""
+    memory = NONE if use.memory_mib is None else gib(use.memory_mib)
+    return memory, NONE if use.busy_percent is None else f"{use.busy_percent}%"
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from central.view.model import GpuView, Group, Holder, MigView, NodeView, PfView, State, VfView
 from kubectl_lading.terminal.output import text
-from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid
+from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 
 _GAP: Final = 2
 _BAR: Final = 8  # cells
@@ -176,11 +176,7 @@ def _bar(part: float) -> str:
 
 
 def _used(gpu: GpuView) -> Text:
-    if gpu.use is None:
-        return text(NONE, "dim")
-    memory = NONE if gpu.use.memory_mib is None else gib(gpu.use.memory_mib)
-    busy = NONE if gpu.use.busy_percent is None else f"{gpu.use.busy_percent}%"
-    return text(f"{memory} {busy}")
+    return text(" ".join(use_of(gpu.use))) if gpu.use else text(NONE, "dim")
 
 
 def _unsure(holder: Holder) -> str:

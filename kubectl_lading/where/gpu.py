@@ -16,7 +16,7 @@ from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
 from kubectl_lading.terminal.output import facts, now, show, table, text
-from kubectl_lading.terminal.words import DISTANCES, NONE, age, gib, pod_name
+from kubectl_lading.terminal.words import DISTANCES, NONE, age, gib, pod_name, use_of
 from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 
@@ -107,8 +107,7 @@ def _facts(found: GpuReport) -> Iterator[tuple[str, str]]:
     yield "held", f"{gib(gpu.held_mib)} of memory, {gpu.held_percent}% of compute"
     yield "left", _left(gpu)
     if use := gpu.use:
-        memory = NONE if use.memory_mib is None else gib(use.memory_mib)
-        busy = NONE if use.busy_percent is None else f"{use.busy_percent}%"
+        memory, busy = use_of(use)
         yield "used", f"{memory} of memory, {busy} busy, as the driver saw it {age(now() - use.at)} ago"
     for level, group in groupby(found.near, key=lambda one: one.distance):
         yield level, ", ".join(one.ibdev or one.pf for one in group)
