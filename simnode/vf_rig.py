@@ -88,14 +88,7 @@ def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
 class VfRig(Block):
     """The devices of one simulated node. `folder` is the rig's own, made here."""
 
-    def __init__(
-        self,
-        node: SimNode,
-        folder: Path,
-        *,
-        exclusive: bool = False,
-        old_kernel: bool = False,
-    ) -> None:
+    def __init__(self, node: SimNode, folder: Path, *, exclusive: bool = False, old_kernel: bool = False) -> None:
         """Prepare the rig. `exclusive`: each RDMA device is in one namespace. `old_kernel`: does not report a device's
         function."""
         self.node = node
@@ -294,8 +287,7 @@ class VfRig(Block):
         used = VfState(mac="02:5e:ff:00:00:01", vlan=7, qos=1, max_tx_rate=5000, link_state=1)
         states = {
             pf.netdev: PfState(
-                index=links[pf.netdev].index,
-                vfs=tuple(used if number % 2 else VfState() for number in range(len(pf.vfs))),
+                index=links[pf.netdev].index, vfs=tuple(used if number % 2 else VfState() for number in range(len(pf.vfs)))
             )
             for _, pf in self.node.profile.pfs
         }

@@ -84,10 +84,7 @@ def view_preflight(now: Installation, target: str) -> PreflightView:
     """Return the view. Pure."""
     findings = find(CHECKS, replace(now, target=target))
     return PreflightView(
-        target=target,
-        state=worst(one.level for one in findings),
-        versions=tuple(_rows(now, target)),
-        findings=findings,
+        target=target, state=worst(one.level for one in findings), versions=tuple(_rows(now, target)), findings=findings
     )
 
 

@@ -61,8 +61,7 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
     drafts = [draft for manifest in manifests for draft in manifest.pods]
     async with connect(flags) as client:
         cluster, classes = await asyncio.gather(
-            read_deciding(client, Central(client, flags)),
-            read_permitted(client, CLASSES.path(), PriorityClass, NO_CLASSES),
+            read_deciding(client, Central(client, flags)), read_permitted(client, CLASSES.path(), PriorityClass, NO_CLASSES)
         )
     if classes is not None:
         classes += [one for manifest in manifests for one in manifest.classes]

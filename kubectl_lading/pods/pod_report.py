@@ -84,10 +84,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def report_pod(
-    pod: FullPod,
-    devices: NodeDevices | None,
-    events: Sequence[PodEvent],
-    keys: Mapping[str, Ed25519PublicKey],
+    pod: FullPod, devices: NodeDevices | None, events: Sequence[PodEvent], keys: Mapping[str, Ed25519PublicKey]
 ) -> PodReport:
     metadata, asked = pod.metadata, parse_ask(pod)
     situation = read_situation(pod, asked, events)

@@ -47,13 +47,7 @@ class PodsView(msgspec.Struct, frozen=True):
 
 
 @command("pods", columns=(("POD", "Its name; with -A also its namespace."), *COLUMNS, *WIDE), scope=Scope.PODS)
-@click.option(
-    "--state",
-    "states",
-    type=Choice(PodState),
-    multiple=True,
-    help="Only pods in this state. May be repeated.",
-)
+@click.option("--state", "states", type=Choice(PodState), multiple=True, help="Only pods in this state. May be repeated.")
 @click.option("-w", "--watch", is_flag=True, help="Goes on, with a row whenever a pod comes, changes or goes.")
 async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
     """List pods that wait for devices, or hold some.

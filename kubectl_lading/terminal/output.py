@@ -27,13 +27,7 @@ _GAP: Final = 2
 _UNLIMITED: Final = 10_000  # columns, for a pipe or a file
 _NARROW: Final = 16  # columns, for text that continues on the line below
 
-STYLES: Final = {
-    "head": "bold",
-    "good": "green",
-    "warn": "yellow",
-    "bad": "red",
-    "dim": "bright_black",
-}
+STYLES: Final = {"head": "bold", "good": "green", "warn": "yellow", "bad": "red", "dim": "bright_black"}
 
 
 COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
