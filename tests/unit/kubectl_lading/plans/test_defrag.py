@@ -1,8 +1,6 @@
 """Which pods would have to move, and who may be moved."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,18 +12,12 @@ from kubectl_lading.plans.defrag import forbidden, notes
 from lading.kube.resource import BUDGETS, PODS
 from tests.fakes.busy_cluster import BusyCluster
 from tests.fakes.kube_server import FakeKubeServer, Fault
-from tests.fakes.kubectl_lading import Cli, served
+from tests.fakes.kubectl_lading import Cli
 
 
 @pytest.fixture
-def server() -> FakeKubeServer:
-    return FakeKubeServer()
-
-
-@pytest.fixture
-def cli(server: FakeKubeServer, tmp_path: Path) -> Iterator[Cli]:
-    with served(BusyCluster(), tmp_path, server=server) as cli:
-        yield cli
+def cluster() -> BusyCluster:
+    return BusyCluster()
 
 
 def advice(cli: Cli) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """`simulate` as a command: the priorities of its pods, and an answer that stays small."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from kubectl_lading.plans.simulate import CLASSES
 from tests.docs import ROOT
 from tests.fakes.busy_cluster import A100, BusyCluster
 from tests.fakes.kube_server import FakeKubeServer, Fault
-from tests.fakes.kubectl_lading import Cli, served
+from tests.fakes.kubectl_lading import Cli
 
 LIMITS = "schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 8}}}]"
 EIGHT = f"{{metadata: {{annotations: {{lading.dev/gpu-model: {A100}}}}}, spec: {{{LIMITS}}}}}"
@@ -25,23 +23,12 @@ def a_pod(name: str, spec: str = "") -> str:
 
 
 @pytest.fixture
-def server() -> FakeKubeServer:
-    return FakeKubeServer()
-
-
-@pytest.fixture
-def cli(server: FakeKubeServer, tmp_path: Path) -> Iterator[Cli]:
+def cluster() -> BusyCluster:
     cluster = BusyCluster()
     for name, value, default in (("training", 100_000, False), ("usual", 2, True)):
-        made = {
-            "metadata": {"name": name},
-            "value": value,
-            "globalDefault": default,
-            "preemptionPolicy": "PreemptLowerPriority",
-        }
-        cluster.objects[CLASSES.path(name=name)] = made
-    with served(cluster, tmp_path, server=server) as cli:
-        yield cli
+        made = {"metadata": {"name": name}, "value": value, "globalDefault": default}
+        cluster.objects[CLASSES.path(name=name)] = made | {"preemptionPolicy": "PreemptLowerPriority"}
+    return cluster
 
 
 def simulated(cli: Cli, text: str) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """`why POD`: what is read, what central is asked for, and what is said without it."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,21 +11,15 @@ from kubectl_lading.pods.situation import Stand
 from lading.kube.resource import EVENTS
 from tests.fakes.busy_cluster import BusyCluster, a_pod_that_waits
 from tests.fakes.kube_server import FakeKubeServer, Fault
-from tests.fakes.kubectl_lading import Cli, served
+from tests.fakes.kubectl_lading import Cli
 from tests.fakes.small_cluster import uid_of
 
 
 @pytest.fixture
-def server() -> FakeKubeServer:
-    return FakeKubeServer()
-
-
-@pytest.fixture
-def cli(server: FakeKubeServer, tmp_path: Path) -> Iterator[Cli]:
+def cluster() -> BusyCluster:
     cluster = BusyCluster()
     cluster.keep_pod(a_pod_that_waits("fits", {"gpu": 1}))
-    with served(cluster, tmp_path, server=server) as cli:
-        yield cli
+    return cluster
 
 
 def answer(cli: Cli, *words: str) -> dict[str, Any]:

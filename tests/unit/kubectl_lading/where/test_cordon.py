@@ -1,8 +1,6 @@
 """`cordon` and `uncordon` against an API server: what is written, for which version, and who is named."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +12,10 @@ from lading.nodedevices import GROUP, PLURAL
 from lading.vocabulary import CORDON
 from tests.docs import ROOT
 from tests.fakes.kube_server import FakeKubeServer, Fault, Request
-from tests.fakes.kubectl_lading import Cli, served
-from tests.fakes.small_cluster import SmallCluster
+from tests.fakes.kubectl_lading import Cli
 
 PATH = NODE_DEVICES.path(name="h100-1")
 CARD = "GPU-00000001-4c61-6469-6e67-000000001efc"  # which train-0 has
-
-
-@pytest.fixture
-def server() -> FakeKubeServer:
-    return FakeKubeServer()
-
-
-@pytest.fixture
-def cli(server: FakeKubeServer, tmp_path: Path) -> Iterator[Cli]:
-    with served(SmallCluster(), tmp_path, server=server) as cli:
-        yield cli
 
 
 def written(server: FakeKubeServer, node: str = "h100-1") -> str | None:
