@@ -24,7 +24,7 @@ from kubectl_lading.lists import read_permitted
 from kubectl_lading.plans.manifests import PriorityClass, admit, parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
 from kubectl_lading.terminal.output import of_nodes, pairs, show, text, under, warn
-from kubectl_lading.terminal.progress import Progress
+from kubectl_lading.terminal.progress import collect
 from kubectl_lading.terminal.words import count
 from lading.errors import ConfigError
 from lading.kube.resource import Resource
@@ -65,12 +65,8 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
         )
     if classes is not None:
         classes += [one for manifest in manifests for one in manifest.classes]
-    trials, made = Trials(cluster, in_pairs=in_pairs or flags.output is Output.WIDE), []
-    with Progress("simulating") as progress:
-        for trial in trials.run([admit(draft.pod, draft.wanted, classes) for draft in drafts]):
-            made.append(trial)
-            progress.say("pods", len(made))
-            await asyncio.sleep(0)
+    trials = Trials(cluster, in_pairs=in_pairs or flags.output is Output.WIDE)
+    made = await collect("simulating", "pods", trials.run([admit(draft.pod, draft.wanted, classes) for draft in drafts]))
     if not made:
         warn("there is no pod in it")
     passed_over = tuple(one for manifest in manifests for one in manifest.passed_over)

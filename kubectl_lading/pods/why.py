@@ -22,7 +22,7 @@ from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import FITS, Why, ask_in_words
 from central.state.budgets import Budgets
-from central.state.pending import Pending, pending_of
+from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
@@ -36,12 +36,13 @@ from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from kubectl_lading.terminal.completion import complete_pods
 from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
-from kubectl_lading.terminal.progress import Progress
+from kubectl_lading.terminal.progress import collect
 from kubectl_lading.terminal.words import NONE, age, count
 from lading.kube.client import KubeClient
 
 LOOKED_AT: Final = 20  # number of nodes for which pods to end are searched; with -o wide
 LOOKED_AT_WIDE: Final = 1000
+_NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
 
 
 COLUMNS: Final = (
@@ -87,12 +88,7 @@ async def _why_all(flags: Flags) -> None:
     namespace = find_scope(flags)
     async with connect(flags) as client:
         cluster = await read_deciding(client, Central(client, flags))
-        found = []
-        with Progress("looking at all nodes") as progress:
-            for one in explain_waiting(cluster, namespace):
-                found.append(one)
-                progress.say("pods", len(found))
-                await asyncio.sleep(0)
+        found = await collect("looking at all nodes", "pods", explain_waiting(cluster, namespace))
     warn(*cluster.problems)
     show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
 
@@ -103,26 +99,22 @@ async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: Ask) -> W
         read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
     )
     pod = cluster.pending.get(metadata.uid) or pending_of(own, asked)
-    return await _search(
-        cluster, pod, said, Budgets.of(budgets or ()), most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE
+    steps = explain_wait(
+        cluster.scheduler,
+        pod,
+        said if isinstance(said, Why) and said.uid == pod.uid else None,
+        most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE,
+        silent=isinstance(said, Unread),
+        stay=frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node),
+        budgets=Budgets.of(budgets or ()),
     )
+    *_, wait = await collect("looking for what would help", "steps", steps)
+    if wait is None:
+        raise AssertionError("explain_wait ends with a Wait")
+    return wait
 
 
-async def _search(cluster: Cluster, pod: Pending, said: Why | Unread | None, budgets: Budgets, *, most: int) -> Wait:
-    known = said if isinstance(said, Why) and said.uid == pod.uid else None
-    stay = frozenset(one.metadata.uid for one in cluster.pods if one.why_bound_to_its_node)
-    silent = isinstance(said, Unread)
-    steps = explain_wait(cluster.scheduler, pod, known, most=most, silent=silent, stay=stay, budgets=budgets)
-    with Progress("looking for what would help") as progress:
-        for step, found in enumerate(steps):
-            if found is not None:
-                return found
-            progress.say("steps", step)
-            await asyncio.sleep(0)
-    raise AssertionError("explain_wait ends with a Wait")
-
-
-_NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
+# ---- without a pod
 
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,15 +7,17 @@ large cluster that is read page by page nothing is said.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import click
 from rich.console import Console
 from rich.status import Status
 
 from lading.log import printable
+
+T = TypeVar("T")
 
 AFTER_S: Final = 0.5
 ON_A_PIPE_S: Final = 10.0  # a script's log is read later, to find what went wrong
@@ -63,6 +65,17 @@ class Progress:
     def _line(self) -> str:
         counts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
         return f"{self._text}: {counts}" if counts else self._text
+
+
+async def collect(text: str, what: str, steps: Iterable[T]) -> list[T]:
+    """Return what the steps yield. Show how many there are; the loop takes a turn after each."""
+    made = []
+    with Progress(text) as progress:
+        for one in steps:
+            made.append(one)
+            progress.say(what, len(made))
+            await asyncio.sleep(0)
+    return made
 
 
 SILENT_S: Final = 3.0
