@@ -51,7 +51,7 @@ class Replica(Child):
     ) -> None:
         """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
         address."""
-        self.address, self.port = address, free_port()
+        self.address, self.port, self.page_port = address, free_port(), free_port()
         config = folder / f"{name}.toml"
         settings = {
             "listen": f"{address}:{self.port}",

@@ -154,7 +154,7 @@ def pods_granted(now: Installation) -> list[Said]:
         "pods run",
         "with devices of which the node reports nothing",
         why="kubelet goes past the proxy there, or lading-hooks does not report",
-        mend="lading-runtimeproxy doctor and lading-hooks doctor, on the node",
+        mend=_DOCTOR,
     )
 
 
