@@ -1,7 +1,6 @@
 """Requests to network devices over rtnetlink, and the meaning of the answers: links, addresses, routes. Values in and out.
 
-Requests are rendered by pyroute2, octet for octet as iproute2 sends them (tests/golden/netlink). Answers are read here:
-pyroute2 cuts the address of an InfiniBand device, twenty octets long, to six.
+Requests are octet for octet as iproute2 sends them (tests/golden/netlink).
 
 Source: rtnetlink(7), linux/if_link.h, linux/if_addr.h, linux/rtnetlink.h.
 """
@@ -10,11 +9,6 @@ import ipaddress
 import struct
 import sys
 from typing import Final, Literal
-
-from pyroute2.netlink import nlmsg
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from hooks.attach.messages import (
     NLA_F_NESTED,
@@ -41,6 +35,7 @@ _RTM_NEWLINKPROP: Final = 108
 _RTM_DELLINKPROP: Final = 109
 
 LINK_HEADER: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change mask
+_ADDRESS_HEADER: Final = struct.Struct("=4BI")  # struct ifaddrmsg: family, prefix length, flags, scope, index
 _ROUTE_HEADER: Final = struct.Struct("=8BI")  # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
 
 _IFF_UP: Final = 1
@@ -51,6 +46,8 @@ _IFLA_ADDRESS: Final = 1
 _IFLA_IFNAME: Final = 3
 _IFLA_MTU: Final = 4
 _IFLA_LINK: Final = 5
+_IFLA_NET_NS_FD: Final = 28
+_IFLA_EXT_MASK: Final = 29
 _IFLA_LINK_NETNSID: Final = 37
 _IFLA_PROP_LIST: Final = 52
 _IFLA_ALT_IFNAME: Final = 53
@@ -60,6 +57,8 @@ _ARP_NOTIFY: Final = 22  # IPV4_DEVCONF_ARP_NOTIFY
 _IFLA_PARENT_DEV_NAME: Final = 56
 _IFLA_PARENT_DEV_BUS_NAME: Final = 57
 
+_IFA_ADDRESS: Final = 1
+_IFA_LOCAL: Final = 2
 _IFA_F_OPTIMISTIC: Final = 4
 
 _AF_INET: Final = 2
@@ -80,55 +79,51 @@ _ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
 def render_get_link(name: str) -> bytes:
     """Render the request for a link and the settings of its VFs. Octets of the name that are not text are as Python has them in
     file names."""
-    mask = _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS
-    return _render(
-        ifinfmsg(), RTM_GETLINK, CHANGE, ("IFLA_EXT_MASK", mask), ("IFLA_IFNAME", name.encode(errors="surrogateescape"))
-    )
+    mask = _u32(_IFLA_EXT_MASK, _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS)
+    return render_link_message(0, mask, _name(_IFLA_IFNAME, name), kind=RTM_GETLINK)
 
 
 def render_list_links() -> bytes:
-    return _render(ifinfmsg(), RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, ("IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS))
+    mask = _u32(_IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS)
+    return render_link_message(0, mask, kind=RTM_GETLINK, flags=NLM_F_REQUEST | NLM_F_DUMP)
 
 
 def render_delete_link(index: int) -> bytes:
-    message = ifinfmsg()
-    message["index"] = index
-    return _render(message, _RTM_DELLINK, CHANGE)
+    return render_link_message(index, kind=_RTM_DELLINK)
 
 
-def render_link_message(index: int, *attributes: tuple[str, object]) -> bytes:
-    """Render a change of one device, with pyroute2's names of attributes."""
-    message = ifinfmsg()
-    message["index"] = index
-    return _render(message, RTM_NEWLINK, CHANGE, *attributes)
+def render_link_message(
+    index: int, *attributes: bytes, kind: int = RTM_NEWLINK, flags: int = CHANGE, up: bool | None = None
+) -> bytes:
+    """Render a request about one device, by default a change. `up` is whether it becomes up or down; None: it stays."""
+    header = LINK_HEADER.pack(0, 0, index, _IFF_UP if up else 0, 0 if up is None else _IFF_UP)
+    return render_message(kind, flags, header + b"".join(attributes))
 
 
 def render_set_up(index: int, *, up: bool) -> bytes:
-    message = ifinfmsg()
-    message["index"], message["flags"], message["change"] = index, _IFF_UP if up else 0, _IFF_UP
-    return _render(message, RTM_NEWLINK, CHANGE)
+    return render_link_message(index, up=up)
 
 
 def render_announce(index: int) -> bytes:
     """Set arp_notify: the kernel sends a gratuitous ARP for each address when the device comes up, because neighbours may know
     the address with the MAC of another VF. rtnetlink has such settings for IPv4 only: for IPv6 see `neighbours`."""
-    setting = render_attribute(_ARP_NOTIFY, struct.pack("=I", 1))
+    setting = _u32(_ARP_NOTIFY, 1)
     told = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
-    body = LINK_HEADER.pack(0, 0, index, 0, 0) + render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, told)
-    return render_message(RTM_NEWLINK, CHANGE, body)
+    return render_link_message(index, render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, told))
 
 
 def render_set_link(index: int, *, mac: str | None = None, mtu: int | None = None) -> bytes:
-    wanted = (("IFLA_MTU", mtu), ("IFLA_ADDRESS", mac))
-    return render_link_message(index, *((name, value) for name, value in wanted if value is not None))
+    attributes = [] if mtu is None else [_u32(_IFLA_MTU, mtu)]
+    attributes += [] if mac is None else [render_attribute(_IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))]
+    return render_link_message(index, *attributes)
 
 
 def render_rename_link(index: int, name: str) -> bytes:
-    return render_link_message(index, ("IFLA_IFNAME", name))
+    return render_link_message(index, _name(_IFLA_IFNAME, name))
 
 
 def render_move_link(index: int, netns_fd: int, name: str) -> bytes:
-    return render_link_message(index, ("IFLA_NET_NS_FD", netns_fd), ("IFLA_IFNAME", name))
+    return render_link_message(index, _u32(_IFLA_NET_NS_FD, netns_fd), _name(_IFLA_IFNAME, name))
 
 
 def render_add_altname(index: int, name: str) -> bytes:
@@ -140,38 +135,32 @@ def render_drop_altname(index: int, name: str) -> bytes:
 
 
 def _render_altname(kind: int, flags: int, index: int, name: str) -> bytes:
-    told = render_attribute(_IFLA_ALT_IFNAME, name.encode(errors="surrogateescape") + b"\0")
-    body = LINK_HEADER.pack(0, 0, index, 0, 0) + render_attribute(_IFLA_PROP_LIST | NLA_F_NESTED, told)
-    return render_message(kind, flags, body)
+    names = render_attribute(_IFLA_PROP_LIST | NLA_F_NESTED, _name(_IFLA_ALT_IFNAME, name))
+    return render_link_message(index, names, kind=kind, flags=flags)
 
 
 def render_add_address(index: int, address: str) -> bytes:
     """Add an address; one of IPv6 with optimistic DAD, which the kernel ignores where its setting is off."""
     parsed = ipaddress.ip_interface(address)
-    message = ifaddrmsg()
-    message["flags"] = _IFA_F_OPTIMISTIC if parsed.version == 6 else 0
-    message["family"], message["prefixlen"], message["index"] = _family(parsed.version), parsed.network.prefixlen, index
-    return _render(message, _RTM_NEWADDR, _ADD, ("IFA_LOCAL", str(parsed.ip)), ("IFA_ADDRESS", str(parsed.ip)))
+    flags = _IFA_F_OPTIMISTIC if parsed.version == 6 else 0
+    header = _ADDRESS_HEADER.pack(_family(parsed.version), parsed.network.prefixlen, flags, 0, index)
+    told = (render_attribute(kind, parsed.packed) for kind in (_IFA_LOCAL, _IFA_ADDRESS))
+    return render_message(_RTM_NEWADDR, _ADD, header + b"".join(told))
 
 
 def render_add_route(index: int, route: Route) -> bytes:
     """Render a route into the main table. As in ip-route(8), a route without a gateway has link scope in IPv4."""
     to = ipaddress.ip_network(route.to)
-    message = rtmsg()
-    message["family"], message["dst_len"] = _family(to.version), to.prefixlen
-    message["table"], message["proto"], message["type"] = _RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST
-    message["scope"] = _RT_SCOPE_LINK if to.version == 4 and not route.via else _RT_SCOPE_UNIVERSE
-    attributes: list[tuple[str, object]] = [("RTA_DST", str(to.network_address))]
-    if route.via:
-        attributes.append(("RTA_GATEWAY", route.via))
-    attributes.append(("RTA_OIF", index))
-    return _render(message, _RTM_NEWROUTE, _ADD, *attributes)
+    scope = _RT_SCOPE_LINK if to.version == 4 and not route.via else _RT_SCOPE_UNIVERSE
+    header = _ROUTE_HEADER.pack(_family(to.version), to.prefixlen, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, scope, _RTN_UNICAST, 0)
+    via = render_attribute(_RTA_GATEWAY, ipaddress.ip_address(route.via).packed) if route.via else b""
+    body = render_attribute(_RTA_DST, to.network_address.packed) + via + _u32(_RTA_OIF, index)
+    return render_message(_RTM_NEWROUTE, _ADD, header + body)
 
 
 def render_list_routes(version: Literal[4, 6]) -> bytes:
-    message = rtmsg()
-    message["family"] = _family(version)
-    return _render(message, _RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP)
+    header = _ROUTE_HEADER.pack(_family(version), 0, 0, 0, 0, 0, 0, 0, 0)
+    return render_message(_RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, header)
 
 
 def parse_link(message: Message) -> Link:
@@ -214,11 +203,12 @@ def _gateway(route: Route) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
     return ipaddress.ip_address(route.via) if route.via else None
 
 
-def _render(message: nlmsg, kind: int, flags: int, *attributes: tuple[str, object]) -> bytes:
-    message["header"]["type"], message["header"]["flags"] = kind, flags
-    message["attrs"] = list(attributes)
-    message.encode()
-    return bytes(message.data)
+def _u32(kind: int, value: int) -> bytes:
+    return render_attribute(kind, value.to_bytes(4, sys.byteorder))
+
+
+def _name(kind: int, name: str) -> bytes:
+    return render_attribute(kind, name.encode(errors="surrogateescape") + b"\0")
 
 
 def _family(version: int) -> int:

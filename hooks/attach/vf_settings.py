@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from hooks.attach.messages import Message, parse_attributes, render_attribute, render_message
-from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, render_link_message
+from hooks.attach.messages import Message, parse_attributes, render_attribute
+from hooks.attach.rtnetlink import LINK_HEADER, render_link_message
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 
 _TOGETHER: Final = (
@@ -44,7 +44,7 @@ _MAC: Final = struct.Struct("=I32s")
 _SETTING: Final = struct.Struct("=II")
 _TWO_SETTINGS: Final = struct.Struct("=III")
 _GUID: Final = struct.Struct("=I4xQ")  # with the padding before a 64-bit number
-_VLAN_INFO: Final = struct.Struct("=III2s2x")  # with the padding at the struct's end, which pyroute2 leaves out
+_VLAN_INFO: Final = struct.Struct("=III2s2x")  # with the padding at the struct's end
 
 _PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, b"\x88\xa8": VlanProtocol.DOT1AD}
 _LINK_STATES: Final = dict(enumerate((VfLinkState.AUTO, VfLinkState.ENABLE, VfLinkState.DISABLE)))  # IFLA_VF_LINK_STATE_*
@@ -70,20 +70,22 @@ def render_change(pf_index: int, vf: int, change: VfConfig) -> bytes:
     """Render the request of one change that `decide_changes` returned."""
     match change:
         case VfConfig(vlan=int(vlan), vlan_qos=int(qos), vlan_proto=VlanProtocol.DOT1AD):
-            return _render_service_vlan(pf_index, vf, vlan, qos)
+            octets = next(octets for octets, protocol in _PROTOCOLS.items() if protocol is VlanProtocol.DOT1AD)
+            vlan_info = render_attribute(_IFLA_VF_VLAN_INFO, _VLAN_INFO.pack(vf, vlan, qos, octets))
+            return _render(pf_index, _IFLA_VF_VLAN_LIST, vlan_info)
         case VfConfig(vlan=int(vlan), vlan_qos=int(qos)):
-            return _render(pf_index, "IFLA_VF_VLAN", {"vf": vf, "vlan": vlan, "qos": qos})
+            return _render(pf_index, _IFLA_VF_VLAN, _TWO_SETTINGS.pack(vf, vlan, qos))
         case VfConfig(mac=str(mac)):
-            return _render(pf_index, "IFLA_VF_MAC", {"vf": vf, "mac": mac})
+            return _render(pf_index, _IFLA_VF_MAC, _MAC.pack(vf, bytes.fromhex(mac.replace(":", ""))))
         case VfConfig(min_tx_rate=int(least), max_tx_rate=int(most)):
-            return _render(pf_index, "IFLA_VF_RATE", {"vf": vf, "min_tx_rate": least, "max_tx_rate": most})
+            return _render(pf_index, _IFLA_VF_RATE, _TWO_SETTINGS.pack(vf, least, most))
         case VfConfig(spoofchk=bool(check)):
-            return _render(pf_index, "IFLA_VF_SPOOFCHK", {"vf": vf, "spoofchk": int(check)})
+            return _render(pf_index, _IFLA_VF_SPOOFCHK, _SETTING.pack(vf, check))
         case VfConfig(trust=bool(trust)):
-            return _render(pf_index, "IFLA_VF_TRUST", {"vf": vf, "trust": int(trust)})
+            return _render(pf_index, _IFLA_VF_TRUST, _SETTING.pack(vf, trust))
         case VfConfig(link_state=VfLinkState() as state):
             number = next(number for number, name in _LINK_STATES.items() if name is state)
-            return _render(pf_index, "IFLA_VF_LINK_STATE", {"vf": vf, "link_state": number})
+            return _render(pf_index, _IFLA_VF_LINK_STATE, _SETTING.pack(vf, number))
         case _:
             raise ValueError(f"no change of one kind: {change}")
 
@@ -92,8 +94,7 @@ def render_guids(pf_index: int, vf: int, guid: int) -> tuple[bytes, bytes]:
     """Return the requests for the node GUID and for the port GUID of an InfiniBand VF. They are two, because the kernel takes
     one of them and ignores the rest of a request (do_setvfinfo)."""
     value = _GUID.pack(vf, guid)
-    node, port = (render_attribute(kind, value) for kind in (_IFLA_VF_IB_NODE_GUID, _IFLA_VF_IB_PORT_GUID))
-    return _render_vf_info(pf_index, node), _render_vf_info(pf_index, port)
+    return _render(pf_index, _IFLA_VF_IB_NODE_GUID, value), _render(pf_index, _IFLA_VF_IB_PORT_GUID, value)
 
 
 def describe_change(change: VfConfig) -> str:
@@ -149,19 +150,8 @@ def _parse_flag(payload: bytes | None) -> bool | None:
     return bool(value)
 
 
-def _render(pf_index: int, kind: str, value: Mapping[str, object]) -> bytes:
-    info = ("IFLA_VF_INFO", {"attrs": [(kind, dict(value))]})  # a copy: pyroute2 changes what it renders
-    return render_link_message(pf_index, ("IFLA_VFINFO_LIST", {"attrs": [info]}))
-
-
-def _render_service_vlan(pf_index: int, vf: int, vlan: int, qos: int) -> bytes:
-    """Render 802.1ad as a list of one, without pyroute2: the kernel takes no struct that is two octets short."""
-    octets = next(octets for octets, protocol in _PROTOCOLS.items() if protocol is VlanProtocol.DOT1AD)
-    vlan_info = render_attribute(_IFLA_VF_VLAN_INFO, _VLAN_INFO.pack(vf, vlan, qos, octets))
-    return _render_vf_info(pf_index, render_attribute(_IFLA_VF_VLAN_LIST, vlan_info))
-
-
-def _render_vf_info(pf_index: int, attribute: bytes) -> bytes:
-    for kind in (_IFLA_VF_INFO, _IFLA_VFINFO_LIST):
-        attribute = render_attribute(kind, attribute)
-    return render_message(RTM_NEWLINK, CHANGE, LINK_HEADER.pack(0, 0, pf_index, 0, 0) + attribute)
+def _render(pf_index: int, kind: int, value: bytes) -> bytes:
+    attribute = render_attribute(kind, value)
+    for outer in (_IFLA_VF_INFO, _IFLA_VFINFO_LIST):
+        attribute = render_attribute(outer, attribute)
+    return render_link_message(pf_index, attribute)
