@@ -1,6 +1,6 @@
 """RDMA devices and network namespaces, over NETLINK_RDMA: the mode of the machine, the devices of a namespace, a move.
 
-pyroute2 has no such family. Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them. A device is
+Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them. A device is
 identified by its number: a process that may configure its namespace's network may rename it; a driver that is loaded again
 makes another device, with a number that no device of this boot had. PCI addresses are not reported: only sysfs has them, for
 devices of the host. A kernel without RDMA has no such protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, not an error.

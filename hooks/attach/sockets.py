@@ -1,7 +1,5 @@
 """A netlink socket for one namespace and one thread: blocking, one exchange at a time, every answer read to its end.
 
-Not pyroute2's: each thread that uses one gets an event loop with its descriptors, which stay until they are collected.
-
 Source: netlink(7); NETLINK_EXT_ACK and NETLINK_CAP_ACK of linux/netlink.h.
 """
 
