@@ -7,12 +7,12 @@ Enters: an `Installation`. Leaves: what is not as `deploy/` puts it, each with t
 from collections.abc import Iterator
 from typing import Final
 
+from central.ask.parse import managed_resources
 from kubectl_lading.installation.finding import Installation, Part, Replica, Said, checks, degraded, note, several, unknown
 from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Support, judge_api_server, judge_scheduler
-from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
 
 CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
@@ -25,7 +25,6 @@ POLICIES: Final = (
     "lading-privileged",
     "lading-requests",
 )
-RESOURCES: Final = frozenset({RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE, RESOURCE_RDMA})
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 _HERE: Final = "--lading-namespace, if it is in another namespace"
@@ -211,7 +210,7 @@ def scheduler_asks_central(now: Installation) -> Iterator[Said]:
         case Unread(why=why):
             yield unknown("kube-scheduler's configuration", why)
         case config:
-            if missing := sorted(RESOURCES - config.asks_central):
+            if missing := sorted(managed_resources() - config.asks_central):
                 yield degraded(
                     f"kube-scheduler does not ask central about {listed(missing)}",
                     why="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",

@@ -49,7 +49,7 @@ class Flow:
     def came_held(self, stream: Stream, length: int) -> None:
         """Count DATA of a held call. Raises MalformedError beyond its window, which bounds what a held call can accumulate."""
         stream.client_room -= length
-        if stream.client_room < 0:
+        if length and stream.client_room < 0:  # an empty frame needs no window (6.9)
             raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
 
     def passes(self, length: int, window: Window | None = None) -> bool:

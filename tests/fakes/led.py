@@ -52,8 +52,9 @@ class Led:
     async def begin(self) -> None:
         """A new leadership, as a new process would have it."""
         self.term = self.make_term().begin()
-        await self.pause()
-        assert self.term.ready
+        async with asyncio.timeout(60):  # a machine that does much else is slower
+            while not self.term.ready:
+                await self.pause()
 
     async def pause(self, seconds: float = 0.01) -> None:
         await asyncio.sleep(seconds)

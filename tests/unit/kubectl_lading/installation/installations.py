@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
+from central.ask.parse import managed_resources
+from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, SCHEDULER
 from kubectl_lading.installation.finding import Installation, Replica, SchedulerConfig
 from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Node, Policy, PolicyBinding, Report, SystemPod
 from lading.nodedevices import VERSION
@@ -98,7 +99,7 @@ def installation(**changes: Any) -> Installation:
         lease=lease(),
         endpoints=endpoints(ADDRESS),
         scheduler=deployment(SCHEDULER, "registry.k8s.io/kube-scheduler:v1.36.2"),
-        scheduler_config=SchedulerConfig(profiles=("lading",), asks_central=RESOURCES),
+        scheduler_config=SchedulerConfig(profiles=("lading",), asks_central=managed_resources()),
         system_pods=[system_pod(LEADER, ADDRESS), system_pod(STANDBY, "10.0.0.8")],
         replicas={LEADER: Replica(version="0.1.0", leads=True, bindings_open=0), STANDBY: Replica(version="0.1.0")},
         nodes={"n1": node("n1"), "n2": node("n2")},

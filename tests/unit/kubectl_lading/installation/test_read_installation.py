@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kubectl_lading.installation.control_checks import RESOURCES
+from central.ask.parse import managed_resources
 from kubectl_lading.installation.finding import Replica, SchedulerConfig
 from kubectl_lading.installation.read_installation import parse_replica, parse_scheduler_config
 from kubectl_lading.objects import Unread
@@ -29,7 +29,7 @@ def ready(*conditions: tuple[str, bool]) -> bytes:
 def test_the_configuration_of_deploy_asks_central_about_every_resource() -> None:
     """Its second extender, which is asked about all pods, has no bind."""
     text = (ROOT / "deploy/scheduler/config.yaml").read_text()
-    assert parse_scheduler_config(text) == SchedulerConfig(profiles=("lading",), asks_central=RESOURCES)
+    assert parse_scheduler_config(text) == SchedulerConfig(profiles=("lading",), asks_central=managed_resources())
 
 
 @pytest.mark.parametrize("verb", ["filterVerb", "bindVerb"])

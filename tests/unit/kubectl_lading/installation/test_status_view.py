@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import yaml
 
-from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, RESOURCES, SCHEDULER
+from central.ask.parse import managed_resources
+from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, SCHEDULER
 from kubectl_lading.installation.finding import Level, NamedCentral, Part, Replica, SchedulerConfig, Workload
 from kubectl_lading.installation.status_view import CHECKS, age_in_words, view_status
 from kubectl_lading.objects import Crd, Unread
@@ -74,7 +75,7 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("scheduler-deployed", {"scheduler": None}, SCHEDULER),
     (
         "scheduler-asks-central",
-        {"scheduler_config": SchedulerConfig(profiles=("lading",), asks_central=RESOURCES - {"lading.dev/rdma"})},
+        {"scheduler_config": SchedulerConfig(profiles=("lading",), asks_central=managed_resources() - {"lading.dev/rdma"})},
         "lading.dev/rdma",
     ),
     ("scheduler-version", {"scheduler": deployment(SCHEDULER, "kube-scheduler:v1.37.0")}, "v1.37.0"),

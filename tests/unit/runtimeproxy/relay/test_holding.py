@@ -83,6 +83,22 @@ def test_what_comes_behind_a_whole_message_has_the_connections_credit_only() -> 
     assert wire.runtime.streams[stream].data == message + b"more" * 1000
 
 
+def test_an_empty_end_of_a_call_needs_no_window() -> None:
+    """The runtime shrank its window after the client had sent what the old one allowed (RFC 9113 6.9.2): below zero, the
+    client may still send an empty DATA frame (6.9)."""
+    wire = Wire()
+    stream = wire.request(HELD)
+    message = prefixed(b"create")
+    wire.send(stream, message, end_stream=False)
+    wire.send(stream, b"more" * 1000, end_stream=False)
+    wire.runtime.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+    wire.flow()
+    wire.client.connection.end_stream(stream)
+    wire.flow()
+    assert wire.held().message == message
+    assert wire.relay.broken is None
+
+
 def test_room_is_given_back_only_once_the_runtime_has_taken_the_message() -> None:
     wire = Wire(budget=SHORT)
     stream = wire.call(HELD, b"a" * 150_000)
