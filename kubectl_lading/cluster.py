@@ -32,6 +32,8 @@ from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Level, Log
 
 DEFAULT: Final = Reckoning()  # as central is installed by default
+EVERY_S: Final = 1.0
+_SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +133,7 @@ def _unreadable(kind: str, one: Unreadable) -> str:
     return f"{kind} {name} cannot be read: {one.why}"
 
 
-EVERY_S: Final = 1.0
-_SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
+# ---- after every change
 
 
 class _Kept(Generic[N]):

@@ -21,6 +21,8 @@ from kubectl_lading.run import run
 from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S
 
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
+E = TypeVar("E", bound=StrEnum)
+_SYSTEM: Final = "lading-system"
 
 
 class Duration(click.ParamType[float]):
@@ -42,11 +44,6 @@ class Duration(click.ParamType[float]):
         if duration < self._least:
             self.fail(f"{value} is too short: write {self._least:g}s or more", param, ctx)
         return duration
-
-
-E = TypeVar("E", bound=StrEnum)
-
-_SYSTEM: Final = "lading-system"
 
 
 class Output(StrEnum):

@@ -128,6 +128,8 @@ def _render_nri(layout: ContainerdLayout) -> str:
 """
 
 
+# ---- CNI
+
 _LOOPBACK = """#!/bin/sh
 # CNI plugin of a rig that tests Lading: brings up the loopback interface.
 case "$CNI_COMMAND" in

@@ -16,6 +16,8 @@ from typing import Any, Final
 from simnode.links import SeenLink
 
 FOLDER: Final = "LADING_VF_RIG"  # in the daemon's environment: the folder's path
+_AWAY: Final = ".away"  # where the hidden parts of a function are kept
+_RDMA_KINDS: Final = ("infiniband", "infiniband_verbs", "infiniband_mad")
 
 
 class RigFolder:
@@ -51,10 +53,6 @@ def replace_text(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     new.replace(path)
-
-
-_AWAY: Final = ".away"  # where the hidden parts of a function are kept
-_RDMA_KINDS: Final = ("infiniband", "infiniband_verbs", "infiniband_mad")
 
 
 def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:

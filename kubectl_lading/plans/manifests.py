@@ -24,6 +24,9 @@ from kubectl_lading.objects import Object, Wire
 from lading.errors import ConfigError
 
 LOWER: Final = "PreemptLowerPriority"
+T = TypeVar("T")
+MOST_PODS: Final = 1000  # of one manifest
+_NUMBERED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"})
 
 
 class PriorityClass(Object, frozen=True):
@@ -78,10 +81,7 @@ def _with(pod: Pod, priority: int, policy: str) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority, preemption_policy=policy))
 
 
-T = TypeVar("T")
-
-MOST_PODS: Final = 1000  # of one manifest
-_NUMBERED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"})
+# ---- the pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

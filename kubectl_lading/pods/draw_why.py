@@ -10,12 +10,11 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.fit.model import Missing
 from central.scheduling.why import FITS, SENTENCES, NodeWhy
 from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import Refusal, Situation
-from kubectl_lading.pods.waiting import Wait
+from kubectl_lading.pods.waiting import NEVER, Wait
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
 from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
 
@@ -23,7 +22,6 @@ MOST_NODES: Final = 4  # of one reason
 MOST_SETS: Final = 2  # pods that would suffice, on one node
 MOST_PODS: Final = 4  # of one set
 _MANY: Final = 1 << 30
-_NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,7 +113,7 @@ def _in_order(wait: Wait) -> list[str]:
             fewest[node.reason] = min(together[node.node], fewest.get(node.reason, _MANY))
 
     def key(reason: str) -> tuple[bool, bool, int, int]:
-        return reason != FITS, reason in _NEVER, fewest.get(reason, _MANY), -wait.why.reasons[reason]
+        return reason != FITS, reason in NEVER, fewest.get(reason, _MANY), -wait.why.reasons[reason]
 
     return sorted(wait.why.reasons, key=key)
 
@@ -126,7 +124,7 @@ def _nearest_first(wait: Wait, nodes: Sequence[NodeWhy]) -> list[NodeWhy]:
 
 
 def _head(reason: str, nodes: int) -> Text:
-    style = "good" if reason == FITS else "bad" if reason in _NEVER else "warn"
+    style = "good" if reason == FITS else "bad" if reason in NEVER else "warn"
     return Text.assemble(
         text(f"{count(nodes, 'node')}: "), text(SENTENCES.get(reason, reason), style), text(f" ({reason})", "dim")
     )

@@ -66,6 +66,7 @@ def find_preemption(
     yield Preemption(said="it does so by itself, where all but the devices suffices", node=best.node, victims=victims)
 
 
+NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
 LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # the pod may fit there later
 
 

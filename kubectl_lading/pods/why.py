@@ -17,7 +17,6 @@ from rich.text import Text
 from central.api.times import parse_seconds
 from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
-from central.fit.model import Missing
 from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import FITS, Why, ask_in_words
@@ -33,7 +32,7 @@ from kubectl_lading.pods.given import given_to
 from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
-from kubectl_lading.pods.waiting import Wait, explain_wait
+from kubectl_lading.pods.waiting import NEVER, Wait, explain_wait
 from kubectl_lading.terminal.completion import complete_pods
 from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
 from kubectl_lading.terminal.progress import collect
@@ -42,7 +41,6 @@ from lading.kube.client import KubeClient
 
 LOOKED_AT: Final = 20  # number of nodes for which pods to end are searched; with -o wide
 LOOKED_AT_WIDE: Final = 1000
-_NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
 
 
 COLUMNS: Final = (
@@ -194,5 +192,5 @@ def _said(one: WaitingPod) -> Text:
         return text(one.said, "warn")
     if not one.reasons:
         return text("no node reports devices", "bad")
-    ordered = sorted(one.reasons.items(), key=lambda item: (item[0] != FITS, item[0] in _NEVER, -item[1]))
+    ordered = sorted(one.reasons.items(), key=lambda item: (item[0] != FITS, item[0] in NEVER, -item[1]))
     return text(", ".join(f"{code}={nodes}" for code, nodes in ordered), "good" if FITS in one.reasons else "")

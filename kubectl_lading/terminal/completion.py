@@ -23,6 +23,7 @@ _VARIABLE: Final = "_KUBECTL_LADING_COMPLETE"
 _SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _NO_FILES: Final = 4
 _DEFAULT: Final = 0
+PATIENCE_S: Final = 2.0  # of a user who pressed Tab
 
 
 @click.command()
@@ -43,9 +44,6 @@ def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
         if one.type == "plain":
             print(f"{one.value}\t{one.help}" if one.help else one.value)
     print(f":{_NO_FILES if all(one.type == 'plain' for one in found) else _DEFAULT}")
-
-
-PATIENCE_S: Final = 2.0  # of a user who pressed Tab
 
 
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -31,6 +31,9 @@ STYLES: Final = {"head": "bold", "good": "green", "warn": "yellow", "bad": "red"
 
 
 COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
+MOST_NAMES: Final = 6  # of nodes with the same text
+_LONGEST: Final = 32  # columns of the subject
+_DEEP: Final = 2
 
 
 def console() -> Console:
@@ -130,11 +133,6 @@ class Rows:
         with out.capture() as said:
             out.print(line, crop=False, overflow="ignore", no_wrap=True)
         click.echo(said.get(), nl=False, color=out.is_terminal)
-
-
-MOST_NAMES: Final = 6  # of nodes with the same text
-_LONGEST: Final = 32  # columns of the subject
-_DEEP: Final = 2
 
 
 def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> RenderableType:

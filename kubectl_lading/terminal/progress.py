@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 AFTER_S: Final = 0.5
 ON_A_PIPE_S: Final = 10.0  # a script's log is read later, to find what went wrong
+SILENT_S: Final = 3.0
 
 
 class Progress:
@@ -76,9 +77,6 @@ async def collect(text: str, what: str, steps: Iterable[T]) -> list[T]:
             progress.say(what, len(made))
             await asyncio.sleep(0)
     return made
-
-
-SILENT_S: Final = 3.0
 
 
 class Patience:

@@ -18,6 +18,11 @@ DISTANCES: Final = {  # as in docs/reference.md
     Distance.SOCKET: "same socket",
     Distance.CROSS: "across",
 }
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+NONE: Final = "-"  # not reported, or does not exist
+gib = format_gib
 
 
 def use_of(use: Use) -> tuple[str, str]:
@@ -35,15 +40,6 @@ def listed(names: Sequence[str], most: int = _NAMED) -> str:
     """Return the first few of them as text, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-_MINUTE: Final = 60
-_HOUR: Final = 60 * _MINUTE
-_DAY: Final = 24 * _HOUR
-NONE: Final = "-"  # not reported, or does not exist
-
-
-gib = format_gib
 
 
 def of_gib(mib: int, all_mib: int) -> str:
