@@ -28,6 +28,13 @@ def tail(log: Path, lines: int = 30) -> str:
         return ""
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Replace the text by rename: a reader never sees half of it. Several processes may write one file."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(text)
+    new.replace(path)
+
+
 def answers(path: Path) -> bool:
     """Report whether a process accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

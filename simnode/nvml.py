@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lading.errors import HostError
+from simnode.child import replace_text
 from simnode.profile import Profile
 
 SOURCE = Path(__file__).parent / "fake_nvml.c"
@@ -72,9 +73,7 @@ class NvmlState:
 
     def write(self, path: Path) -> None:
         """Replace the file in one step, so that a session that opens meanwhile reads the old or the new one."""
-        new = path.with_suffix(".new")
-        new.write_text(self.render())
-        new.replace(path)
+        replace_text(path, self.render())
 
 
 def bus_id(bdf: str) -> str:

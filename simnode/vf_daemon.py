@@ -22,8 +22,9 @@ from hooks.ledger.journal import Journal
 from lading.errors import LadingError, die
 from lading.log import open_log
 from lading.settings import add_flags, parse_args
+from simnode.child import replace_text
 from simnode.links import enter
-from simnode.vf_folder import FOLDER, RigFolder, replace_text
+from simnode.vf_folder import FOLDER, RigFolder
 from simnode.vf_kernel import Points, rig_kernel
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from simnode.child import replace_text
 from simnode.links import SeenLink
 
 FOLDER: Final = "LADING_VF_RIG"  # in the daemon's environment: the folder's path
@@ -46,13 +47,6 @@ class RigFolder:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace the text by rename: a reader never sees half of it."""
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(text)
-    new.replace(path)
 
 
 def mirror(host_root: Path, links: Iterable[SeenLink]) -> None:

@@ -22,8 +22,9 @@ from hooks.ledger.journal import Journal
 from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode
 from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress
+from simnode.child import replace_text
 from simnode.links import find_link, list_links, open_socket
-from simnode.vf_folder import RigFolder, mirror, netns_inode, read_json, replace_text, settle_rdma
+from simnode.vf_folder import RigFolder, mirror, netns_inode, read_json, settle_rdma
 from simnode.vf_table import VfTable
 
 _MOVES: Final = {"move_in", "move_out", "rename"}  # change what sysfs shows

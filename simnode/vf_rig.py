@@ -27,9 +27,9 @@ from typing import Any, Final
 from lading.errors import HostError
 from simnode import leftovers
 from simnode.build import SimNode
-from simnode.child import Block
+from simnode.child import Block, replace_text
 from simnode.links import SeenLink, drain, find_link, list_links, open_socket
-from simnode.vf_folder import RigFolder, mirror, read_json, replace_text, settle_rdma
+from simnode.vf_folder import RigFolder, mirror, read_json, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace

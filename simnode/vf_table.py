@@ -14,13 +14,14 @@ Source: net/core/rtnetlink.c (ifla_vf_policy, do_setvfinfo, rtnl_fill_vfinfo), l
 import errno
 import fcntl
 import json
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from simnode.child import replace_text
 
 _HEADER: Final = struct.Struct("=IHHII")
 _LINK: Final = struct.Struct("=BxHiII")
@@ -108,9 +109,7 @@ class VfTable:
 
     def write(self, pfs: Mapping[str, PfState]) -> None:
         """Write in one step: a process killed meanwhile leaves the old one."""
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
-        fresh.write_text(json.dumps({name: asdict(pf) for name, pf in pfs.items()}, indent=1))
-        fresh.replace(self._path)
+        replace_text(self._path, json.dumps({name: asdict(pf) for name, pf in pfs.items()}, indent=1))
 
     def change(self, pf: str, decide: Callable[[PfState], PfState]) -> None:
         with self._locked():

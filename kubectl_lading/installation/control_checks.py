@@ -9,7 +9,7 @@ from typing import Final
 
 from central.ask.parse import managed_resources
 from kubectl_lading.installation.finding import Installation, Part, Replica, Said, checks, degraded, note, several, unknown
-from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Unread
+from kubectl_lading.objects import Crd, Deployment, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Support, judge_api_server, judge_scheduler
@@ -150,19 +150,15 @@ def central_leads(now: Installation) -> Iterator[Said]:
 
 def central_announced(now: Installation) -> Iterator[Said]:
     """Check that the Service's endpoint is the replica that leads."""
-    match now.endpoints:
-        case Unread(why=why):
-            yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", why)
-            return
-        case EndpointSlice() as found:
-            addresses = found.addresses
-        case None:
-            addresses = ()
+    if isinstance(now.endpoints, Unread):
+        yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", now.endpoints.why)
+        return
     if not isinstance(now.lease, Lease) or isinstance(now.system_pods, Unread):
         return
     if now.endpoints is None and not now.has_central:
         return  # one that runs outside the cluster may be reached by its address
     logs = _logs(now, "announce")
+    addresses = now.endpoints.addresses if now.endpoints is not None else ()
     leader = next((pod for pod in now.system_pods if pod.metadata.name == now.lease.holder), None)
     if not addresses:
         yield degraded("Service lading-central points nowhere: kube-scheduler does not reach central", mend=logs)
@@ -203,19 +199,15 @@ def central_bindings(now: Installation) -> Iterator[Said]:
 
 
 def scheduler_asks_central(now: Installation) -> Iterator[Said]:
-    mend = "kubectl apply --server-side -k deploy/scheduler"
-    match now.scheduler_config:
-        case None:
-            return
-        case Unread(why=why):
-            yield unknown("kube-scheduler's configuration", why)
-        case config:
-            if missing := sorted(managed_resources() - config.asks_central):
-                yield degraded(
-                    f"kube-scheduler does not ask central about {listed(missing)}",
-                    why="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
-                    mend=mend,
-                )
+    config = now.scheduler_config
+    if isinstance(config, Unread):
+        yield unknown("kube-scheduler's configuration", config.why)
+    elif config is not None and (missing := sorted(managed_resources() - config.asks_central)):
+        yield degraded(
+            f"kube-scheduler does not ask central about {listed(missing)}",
+            why="no extender with a filter and a bind manages them: such a pod is bound without devices, or never",
+            mend="kubectl apply --server-side -k deploy/scheduler",
+        )
 
 
 def scheduler_version(now: Installation) -> Iterator[Said]:

@@ -10,8 +10,9 @@ import pytest
 
 from simnode import leftovers
 from simnode.build import SimNode, build
+from simnode.child import replace_text
 from simnode.links import list_links, open_socket
-from simnode.vf_folder import netns_inode, replace_text, settle_rdma
+from simnode.vf_folder import netns_inode, settle_rdma
 from simnode.vf_rig import VfRig, vf_profile
 from tests.fakes.needs import need
 from tests.node.site import eventually
