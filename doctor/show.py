@@ -16,8 +16,8 @@ from rich.text import Text
 from doctor.model import WORST_FIRST, Check, Finding, State
 from lading.log import printable
 
-WELL: Final = 0  # warnings too, unless --strict
-UNWELL: Final = 1
+PASSED: Final = 0  # warnings too, unless --strict
+FAILED: Final = 1
 
 _STYLES: Final = {State.FAILED: "bold red", State.WARNING: "yellow", State.SKIPPED: "dim", State.OK: "green"}
 _INDENT: Final = 11  # below what was found
@@ -25,7 +25,7 @@ _INDENT: Final = 11  # below what was found
 
 def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
     bad = {State.FAILED, State.WARNING} if strict else {State.FAILED}
-    return UNWELL if any(finding.state in bad for finding in findings) else WELL
+    return FAILED if any(finding.state in bad for finding in findings) else PASSED
 
 
 def summary(findings: Sequence[Finding]) -> str:

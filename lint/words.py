@@ -25,6 +25,7 @@ WORDS: Final = {
     r"minds? (?:nobody|no one)": "is not affected",
     r"can not": "cannot",
     r"hearsay": "name where it comes from",
+    r"fell ill|unwell": "became unhealthy, unhealthy",
 }
 # File → word → why it has the word; an empty word stands for all of them.
 EXCEPTIONS: Final[dict[str, dict[str, str]]] = {

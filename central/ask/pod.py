@@ -15,7 +15,7 @@ import msgspec
 from central.ask.model import Role
 from lading.vocabulary import PodUid
 
-DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central tells of devices that fell ill
+DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central reports devices that became unhealthy
 
 # The API server writes text. A manifest may have numbers, and `cpu: 0.5` of another container must not make it unreadable.
 Amount = str | int | float

@@ -111,7 +111,7 @@ def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: 
     """Return whether one of these pods may need a new condition. That is rare, and costs a tenth of computing the condition."""
     if not room.reported:
         return False
-    known = _illnesses(room)
+    known = _unhealthy_devices(room)
     for uid, taken in holds:
         said = conditions.get(uid)
         if (said is not None and not said.healthy) or any(known.get(device) != "" for device in _devices_in(taken, known)):
@@ -123,25 +123,27 @@ def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions
     """Return the conditions to write. `holders`: pods on this node, by the devices that they hold."""
     if not room.reported:
         return
-    known = _illnesses(room)
+    known = _unhealthy_devices(room)
     for held in holders:
         devices = _devices_of(held, known)
         said = conditions.get(held.holder.pod)
-        ill = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_GONE}"))]
-        if not devices or (not ill and (said is None or said.healthy)):
+        unhealthy = [words for device in sorted(devices) if (words := known.get(device, f"{device}: {_GONE}"))]
+        if not devices or (not unhealthy and (said is None or said.healthy)):
             continue
         word = Word(
             pod=held.holder,
             node=room.name,
-            healthy=not ill,
-            message=f"on node {room.name}: {_listed(ill)}" if ill else f"on node {room.name}: all of its devices are healthy",
-            turned=said is None or said.healthy == bool(ill),
+            healthy=not unhealthy,
+            message=f"on node {room.name}: {_listed(unhealthy)}"
+            if unhealthy
+            else f"on node {room.name}: all of its devices are healthy",
+            turned=said is None or said.healthy == bool(unhealthy),
         )
         if not conditions.says(word):
             yield word
 
 
-def _illnesses(room: NodeRoom) -> dict[str, str]:
+def _unhealthy_devices(room: NodeRoom) -> dict[str, str]:
     """Return the problem of every reported device, in words; empty if it is healthy."""
     found: dict[str, str] = {}
     for card in room.cards:
@@ -170,6 +172,6 @@ def _devices_in(taken: Taken, known: Mapping[str, str]) -> Iterator[str]:
             yield from part.mig
 
 
-def _listed(ill: Sequence[str]) -> str:
-    shown = "; ".join(ill[:_NAMED])
-    return shown if len(ill) <= _NAMED else f"{shown}; and {len(ill) - _NAMED} more"
+def _listed(unhealthy: Sequence[str]) -> str:
+    shown = "; ".join(unhealthy[:_NAMED])
+    return shown if len(unhealthy) <= _NAMED else f"{shown}; and {len(unhealthy) - _NAMED} more"

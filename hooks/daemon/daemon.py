@@ -230,7 +230,7 @@ def _conditions(settings: Settings, node: Node, vendors: Sequence[Vendor], repor
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
         driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
-        unwell=node.unwell,
+        unhealthy=node.unhealthy,
         denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",

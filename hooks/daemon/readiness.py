@@ -26,7 +26,7 @@ def decide_ready(
     socket: str,
     bypassed: Sequence[Bypassed],
     driver_files: str = "",
-    unwell: Sequence[str] = (),
+    unhealthy: Sequence[str] = (),
     denied: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
@@ -44,7 +44,7 @@ def decide_ready(
         Condition.unless(socket, name="socket"),
         Condition.unless(went_past, name="no-bypass"),
         Condition.unless(driver_files, name="driver-files"),
-        Condition.unless(_some(unwell, "; "), name="held-devices", required=False),
+        Condition.unless(_some(unhealthy, "; "), name="held-devices", required=False),
         Condition.unless("; ".join(denied), name="files", required=False),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )

@@ -11,7 +11,7 @@ from hooks.forms import annotations
 from hooks.forms.netdev import WrongSettingError, parse_settings, settings_conflict
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
-from hooks.grant.unwell import Unhealthy
+from hooks.grant.unhealthy import Unhealthy
 from hooks.model.assignment import Form, FormName
 from hooks.model.attachment import NetdevPolicy, VfSettings
 from hooks.model.inventory import Partition

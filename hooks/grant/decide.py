@@ -21,7 +21,7 @@ from hooks.grant.dirty import Cleanness
 from hooks.grant.netdev import decide_netdevs
 from hooks.grant.pod import PodPolicy, check_pod
 from hooks.grant.rdma import RdmaInjection, adjust_vfs
-from hooks.grant.unwell import Unhealthy, choose_again, find_unwell
+from hooks.grant.unhealthy import Unhealthy, choose_again, find_unhealthy
 from hooks.ledger.reconcile import both_hold
 from hooks.model.answer import Answer
 from hooks.model.assignment import Assignment, ContainerRequest, Devices, Refusal
@@ -187,9 +187,9 @@ def _grant(
 
 def _again(own: Grant, rules: Rules, view: View) -> Grant | Refusal:
     """Return what the container holds; or other devices, if the node does not wait for unhealthy ones."""
-    if rules.unhealthy is Unhealthy.KEEP or not (unwell := find_unwell(own.devices, view.inventory)):
+    if rules.unhealthy is Unhealthy.KEEP or not (unhealthy := find_unhealthy(own.devices, view.inventory)):
         return own
-    devices = choose_again(holding_of(own), own.request, unwell, view.inventory, view.held)
+    devices = choose_again(holding_of(own), own.request, unhealthy, view.inventory, view.held)
     if isinstance(devices, Refusal):
         return devices
     return replace(own, devices=devices, granted_at=view.now, boot_id=view.boot_id, containers=())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from hooks.grant.decide import Rules, View, decide
-from hooks.grant.unwell import find_unwell
+from hooks.grant.unhealthy import find_unhealthy
 from hooks.host.binding import find_rebound
 from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
@@ -100,7 +100,7 @@ class Node:
         return inventory
 
     @property
-    def unwell(self) -> tuple[str, ...]:
+    def unhealthy(self) -> tuple[str, ...]:
         """Return containers with a device that can no longer be used, in words."""
         inventory = self.inventory
         if inventory is None:
@@ -108,7 +108,7 @@ class Node:
         return tuple(
             f"{device}, of {grant.namespace}/{grant.pod_name}/{grant.container}: {why}"
             for grant in self.ledger.grants()
-            for device, why in find_unwell(grant.devices, inventory).items()
+            for device, why in find_unhealthy(grant.devices, inventory).items()
         )
 
     # ---- what front ends ask
@@ -184,7 +184,7 @@ class Node:
         held = self.ledger.find(grant.pod, grant.container)
         if held is not None and held.devices != grant.devices:
             self.ledger.release(grant.pod, grant.container, end=End(at=int(self.clock()), how=Ended.GIVEN_UP))
-            self.log.warning(Event.GRANT_RELEASED, "a device fell ill", **_fields(held))
+            self.log.warning(Event.GRANT_RELEASED, "a device became unhealthy", **_fields(held))
         self.ledger.record(grant, key_id=key_id)
 
     def _note(self, event: LifeEvent, sandbox: Sandbox) -> None:

@@ -88,9 +88,9 @@ def _on_its_node(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodE
         return Situation(stand=Stand.REFUSED, said=f"is refused on node {node}", node=node, refusals=refusals)
     if runs:
         healthy = pod.condition(DEVICES_HEALTHY)
-        ill = healthy.message if healthy is not None and healthy.status == "False" else ""
-        said = f"runs on node {node}" + (", with devices that became unhealthy" if ill else "")
-        return Situation(stand=Stand.RUNNING, said=said, node=node, hint=ill)
+        unhealthy = healthy.message if healthy is not None and healthy.status == "False" else ""
+        said = f"runs on node {node}" + (", with devices that became unhealthy" if unhealthy else "")
+        return Situation(stand=Stand.RUNNING, said=said, node=node, hint=unhealthy)
     waits = tuple(f"{name}: {why}" for name, why in unstarted)
     return Situation(stand=Stand.STARTING, said=f"is bound to node {node}, and starts there", node=node, waits_for=waits)
 

@@ -86,10 +86,10 @@ def _row(name: str, views: Sequence[NodeView]) -> Iterator[Cell]:
 def _health(view: NodeView) -> Text:
     if view.state is NodeState.NO_REPORT:
         return text("; ".join(("no report", *view.problems)), "bad")
-    ill = Counter("GPU" for gpu in view.gpus if gpu.state is State.UNUSABLE and not gpu.cordoned)
-    ill.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is State.UNUSABLE and not pf.cordoned)
+    unusable = Counter("GPU" for gpu in view.gpus if gpu.state is State.UNUSABLE and not gpu.cordoned)
+    unusable.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is State.UNUSABLE and not pf.cordoned)
     said = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
-    said += [f"{count(number, kind)} unusable" for kind, number in ill.items()]
+    said += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
     said += [count(len(view.problems), "problem")] if view.problems else []
     if said:
         return text(", ".join(said + (["cordoned"] if view.cordon else [])), "bad")

@@ -56,7 +56,7 @@ def test_every_condition_has_its_mend() -> None:
         socket="gone",
         bypassed=[bypassed],
         driver_files="gone",
-        unwell=["GPU"],
+        unhealthy=["GPU"],
         denied=["/x"],
         report_stale_s=1e6,
         report_failure="refused",

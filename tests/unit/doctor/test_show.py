@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from doctor.model import Finding, State
-from doctor.show import UNWELL, WELL, as_json, exit_status, print_text, summary
+from doctor.show import FAILED, PASSED, as_json, exit_status, print_text, summary
 
 
 def finding(state: State, check: str = "one", group: str = "g", what: str = "found") -> Finding:
@@ -15,10 +15,10 @@ def finding(state: State, check: str = "one", group: str = "g", what: str = "fou
 @pytest.mark.parametrize(
     ("states", "strict", "status"),
     [
-        ([State.OK, State.SKIPPED], True, WELL),
-        ([State.WARNING], False, WELL),
-        ([State.WARNING], True, UNWELL),
-        ([State.OK, State.FAILED], False, UNWELL),
+        ([State.OK, State.SKIPPED], True, PASSED),
+        ([State.WARNING], False, PASSED),
+        ([State.WARNING], True, FAILED),
+        ([State.OK, State.FAILED], False, FAILED),
     ],
 )
 def test_exit_status(states: list[State], strict: bool, status: int) -> None:

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import AttachBy, Settings, attaches, check, netdev_policy, read_configured_partitions, read_trust
-from hooks.grant.unwell import Unhealthy
+from hooks.grant.unhealthy import Unhealthy
 from hooks.main import serve
 from hooks.model.assignment import Form
 from hooks.model.attachment import VfConfig, VfSettings

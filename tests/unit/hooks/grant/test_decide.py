@@ -11,7 +11,7 @@ from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import NCCL_IB_HCA, RdmaInjection
-from hooks.grant.unwell import Unhealthy
+from hooks.grant.unhealthy import Unhealthy
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.answer import Answer
 from hooks.model.assignment import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest

@@ -11,7 +11,7 @@ import pytest
 
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.grant.decide import Rules
-from hooks.grant.unwell import Unhealthy
+from hooks.grant.unhealthy import Unhealthy
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.attachment import parse_attachments
 from hooks.ledger.period import End, Ended
@@ -241,7 +241,7 @@ def test_a_vf_in_a_pod_is_well_and_its_container_may_restart(play: Play, records
             await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2), vf(3))
             await node.reconcile()
             assert node.inventory == HOME
-            assert node.unwell == ()
+            assert node.unhealthy == ()
             rig.runtime.exit(container)
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
             assert records.events().count(Event.DEVICE_UNHEALTHY) == 0
@@ -256,10 +256,10 @@ def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
             row = node.ledger.journal.rows()[0]
             node.ledger.journal.reach(row.bdf, row.generation, Step.ATTACHED, failure="the driver hangs")
             watch, node.watch = node.watch, None
-            before_the_first_look = node.unwell  # nobody can say
+            before_the_first_look = node.unhealthy  # nobody can say
             assert before_the_first_look == ()
             node.watch = watch
-            (words,) = node.unwell
+            (words,) = node.unhealthy
             assert row.bdf in words
             assert "default/name-of-pod-1/train" in words
             assert "the driver hangs" in words
@@ -620,7 +620,7 @@ def test_of_the_other_mode_what_is_left_comes_back_and_what_cni_moved_is_nobodys
         async with rig.node() as node:
             await rig.look(node, vf(0, netdev=""), vf(1, netdev=""), vf(2, netdev=""), vf(3))
             await node.reconcile()
-            assert (len(rows(node)), rig.vfs.strays, node.unwell) == (2, frozenset(), ())
+            assert (len(rows(node)), rig.vfs.strays, node.unhealthy) == (2, frozenset(), ())
             await stop(node, sandbox_of("p1", sandbox))
             assert rows(node) == {}
             rig.runtime.stop(sandbox)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.grant.unwell import choose_again, find_unwell
+from hooks.grant.unhealthy import choose_again, find_unhealthy
 from hooks.model.assignment import ContainerRequest, Devices, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory, Vf
@@ -31,7 +31,7 @@ def again(
     request = ContainerRequest(
         vfs=tuple(VfRequest(name=one.bdf) for one in named), any_vfs=count, any_vfs_pod_wide=pod_wide and count > 0
     )
-    chosen = choose_again(own, request, find_unwell(own.devices, now), now, held)
+    chosen = choose_again(own, request, find_unhealthy(own.devices, now), now, held)
     return chosen if isinstance(chosen, Refusal) else [int(one.bdf[-1]) - 1 for one in chosen.vfs]
 
 
@@ -42,7 +42,7 @@ def reason(answer: list[int] | Refusal) -> Reason:
 
 def test_what_can_be_used_is_well() -> None:
     gpus = (GrantedGpu(uuid=uuid(0)), GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(10)))
-    assert find_unwell(Devices(gpus=gpus, vfs=holding(1).devices.vfs), NODE) == {}
+    assert find_unhealthy(Devices(gpus=gpus, vfs=holding(1).devices.vfs), NODE) == {}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_can_be_used_is_well() -> None:
     ],
 )
 def test_what_can_not_is_named_with_the_reason(devices: Devices, now: Inventory, named: str) -> None:
-    found = find_unwell(devices, now)
+    found = find_unhealthy(devices, now)
     assert list(found) == [named]
     assert found[named]
 

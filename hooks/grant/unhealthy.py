@@ -21,7 +21,7 @@ class Unhealthy(StrEnum):
     GIVE_UP = "give-up"
 
 
-def find_unwell(devices: Devices, inventory: Inventory) -> Mapping[str, str]:
+def find_unhealthy(devices: Devices, inventory: Inventory) -> Mapping[str, str]:
     """Return the devices that cannot be used now, by UUID or PCI address, and why."""
     gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
     found = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
@@ -40,13 +40,13 @@ def _vf_problem(vf: Vf | None) -> str:
 
 
 def choose_again(
-    own: Holding, request: ContainerRequest, unwell: Mapping[str, str], inventory: Inventory, held: Sequence[Holding]
+    own: Holding, request: ContainerRequest, unhealthy: Mapping[str, str], inventory: Inventory, held: Sequence[Holding]
 ) -> Devices | Refusal:
     """Return the devices of `own` with others in place of the unhealthy ones. `request` is the request that they were chosen
     by."""
     named, by_number = own.devices.vfs[: len(request.vfs)], own.devices.vfs[len(request.vfs) :]
     may_change = {vf.bdf for vf in by_number}
-    for device, why in unwell.items():
+    for device, why in unhealthy.items():
         if device not in may_change:
             return Refusal(
                 reason=Reason.DEVICE_UNHEALTHY,
@@ -57,11 +57,11 @@ def choose_again(
         inventory,
         own.pod,
         (*held, replace(own, devices=Devices(vfs=named))),
-        kept=may_change - unwell.keys(),
+        kept=may_change - unhealthy.keys(),
     )
     if isinstance(vfs, Refusal):
-        ill = "; ".join(f"VF {device}: {why}" for device, why in unwell.items())
-        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {ill}; and no other: {vfs.message}")
+        words = "; ".join(f"VF {device}: {why}" for device, why in unhealthy.items())
+        return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}; and no other: {vfs.message}")
     return replace(own.devices, vfs=(*named, *_in_place(by_number, vfs)))
 
 
