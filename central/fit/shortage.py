@@ -55,8 +55,7 @@ def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
 def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
     """Return what is missing of `asked_cards`, for one need by itself."""
     large = usable = now = 0  # enough; and may be given; and is free
-    whole = need.whole
-    core = need.core_percent or 0
+    count, whole, core = need.count, need.whole, need.core_percent or 0
     for card in cards:
         mib = 0
         if not whole:
@@ -67,9 +66,8 @@ def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
         large += 1
         usable += card.usable
         now += card.free if whole else card.has_free(mib, core)
-    count = need.count
-    if now >= count:
-        return None
+        if now == count:
+            return None
     if len(cards) < count:
         return Missing.TOO_FEW_GPUS
     if large < count:
