@@ -1,8 +1,4 @@
-"""The figures of a run compared with the targets: percentiles, verdicts, a table.
-
-Enters: results as the JSON file has them; parts that were not run are absent. Leaves: verdicts and text. Source of the limits:
-the issue "The proxy as something a node can be trusted to", section Fast.
-"""
+"""Compare the figures of a run with the targets: percentiles, verdicts, a table. Parts that were not run are absent."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

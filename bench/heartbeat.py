@@ -1,9 +1,9 @@
-"""`python -m bench.heartbeat FILE …`: the proxy as it is installed, with a heartbeat in its event loop.
+"""Run the proxy as it is installed, with a heartbeat in its event loop: `python -m bench.heartbeat FILE …`, with the arguments
+of `lading-runtimeproxy` behind the file.
 
-Enters: a file, and the arguments of `lading-runtimeproxy`. The loop is asked to come back every millisecond; how late it is at
-the worst is how long it stood still, for whatever reason: work on the loop, another thread that holds the interpreter, garbage
-collection, or a machine that gave the process no CPU. SIGUSR1 writes the longest delay since the last time, in seconds, to the
-file and begins anew.
+The loop is asked to come back every millisecond; how late it is at the worst is how long it stood still, for whatever reason:
+work on the loop, another thread that holds the interpreter, garbage collection, or a machine that gave the process no CPU.
+SIGUSR1 writes the longest delay since the last time, in seconds, to the file and begins anew.
 """
 
 import asyncio

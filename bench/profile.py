@@ -1,11 +1,11 @@
-"""The relay's own time by function: recorded conversations replayed through it, without sockets.
+"""Measure the relay's own time by function: replay recorded conversations through it, without sockets.
 
     python -m bench.profile [FILE.rec.gz ...]
 
-Enters: byte streams as a client and a runtime sent them (format: tests/golden/cri/README.md), by default those of the tests.
-Leaves: microseconds a call for the relay itself, with the processor's caches warm, and what share of it each function has. Held
-calls are forwarded at once. Not in it: asyncio, system calls, and the kernel's waking of the other side, which make up the rest
-of what `bench.proxy` measures.
+The recordings are byte streams as a client and a runtime sent them (format: tests/golden/cri/README.md), by default those of
+the tests. Prints microseconds a call for the relay itself, with the processor's caches warm, and the share of each function.
+Held calls are forwarded at once. Not in it: asyncio, system calls, and the kernel's waking of the other side, which make up the
+rest of what `bench.proxy` measures.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""The processes to measure: a private containerd or the small backend, and in front of it the proxy and the usual way.
+"""Start the processes to measure: a private containerd or the small backend, and in front of it the proxy and the usual way.
 
-Enters: a folder. Leaves: contenders, each a socket with the process whose CPU and memory count; all of them end with the `with`
-block. Rounds of the contenders are interleaved, so that what else the machine does meets all of them alike.
+A contender is a socket with the process whose CPU and memory count; it ends with the `with` block. Rounds of the contenders are
+interleaved, so that what else the machine does meets all of them alike.
 """
 
 import contextlib
