@@ -188,7 +188,7 @@ class Relay:
     def _break(self, by: Side, error: MalformedError) -> None:
         self.broken = Broken(by, error.code, str(error))
         for stream in list(self._streams.values()):
-            if stream.undecided or stream.observe:
+            if stream.allows(Step.REFUSE) or stream.observe:
                 self.events.append(CallCancelled(stream.id, by))
             self._holding.drop(stream)
         self._streams.clear()
@@ -410,7 +410,7 @@ class Relay:
         self._over(stream_id)
 
     def _give_up(self, stream: Stream, by: Side) -> None:
-        if stream.undecided or stream.observe:
+        if stream.allows(Step.REFUSE) or stream.observe:
             self.events.append(CallCancelled(stream.id, by))
         stream.observe = False
         self._holding.drop(stream)

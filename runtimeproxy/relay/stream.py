@@ -106,10 +106,6 @@ class Stream:
         self.hold = STEPS[self.hold, step]
 
     @property
-    def undecided(self) -> bool:
-        return self.hold in (Hold.RECEIVING, Hold.HELD)
-
-    @property
     def whole(self) -> bool:
         return self.expected > 0 and len(self.received) >= self.expected
 
