@@ -150,7 +150,7 @@ class Ledger:
         held = self._grants.get(GrantKey(pod, container))
         if held is None or any(c.id == container_id for c in held.containers):
             return
-        with self._transaction() as db:
+        with self._transaction(begin=False) as db:
             db.execute(_SEE, (container_id, pod, container, sandbox))
         seen = (*held.containers, HeldBy(id=container_id, sandbox=sandbox))
         self._remember(dataclasses.replace(held, containers=_in_order(seen)))
@@ -158,9 +158,12 @@ class Ledger:
     def forget_containers(self, ids: Collection[ContainerId]) -> None:
         """Delete containers that the runtime does not know any more."""
         gone = frozenset(ids)
-        with self._transaction() as db:
+        holders = [grant for grant in self._grants.values() if not gone.isdisjoint(c.id for c in grant.containers)]
+        if not holders:
+            return
+        with self._transaction(begin=len(gone) > 1) as db:
             db.executemany("DELETE FROM grant_containers WHERE container_id = ?", [(i,) for i in gone])
-        for held in [grant for grant in self._grants.values() if any(c.id in gone for c in grant.containers)]:
+        for held in holders:
             left = tuple(c for c in held.containers if c.id not in gone)
             self._remember(dataclasses.replace(held, containers=left))
 
@@ -185,7 +188,7 @@ class Ledger:
             return
         stopped_at = self._stopped.setdefault(sandbox, stopped_at)
         self._unwritten.add(sandbox)
-        with self._transaction() as db:
+        with self._transaction(begin=False) as db:
             db.execute("INSERT OR IGNORE INTO stopped_sandboxes VALUES (?, ?)", (sandbox, stopped_at))
         self._unwritten.discard(sandbox)
 
@@ -193,7 +196,7 @@ class Ledger:
         """Delete a sandbox that the runtime does not know any more."""
         if sandbox not in self._stopped:
             return
-        with self._transaction() as db:
+        with self._transaction(begin=False) as db:
             db.execute("DELETE FROM stopped_sandboxes WHERE sandbox_id = ?", (sandbox,))
         del self._stopped[sandbox]
         self._unwritten.discard(sandbox)
