@@ -94,7 +94,7 @@ DAMAGES = {
     "a table is gone": execute("DROP TABLE grants"),
     "a row is no JSON": execute("UPDATE grants SET devices = '{' WHERE pod_uid = 'pod-7'"),
     "a row has no device's name": execute("""UPDATE grants SET devices = '{"vfs":[{"bdf":"x"}]}' WHERE pod_uid = 'pod-7'"""),
-    "a row has no form": execute("UPDATE grants SET form = 'x'"),
+    "a row has no form": execute("UPDATE grants SET form = ''"),
     "the history is gone": execute("DROP TABLE history"),
     "a period is no JSON": execute("DROP TRIGGER history_is_not_rewritten", "UPDATE history SET devices = '{'"),
     "a period ended nobody knows how": execute("UPDATE history SET until = 1, ended = 'x' WHERE pod_uid = 'pod-7'"),
