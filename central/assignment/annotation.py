@@ -17,8 +17,9 @@ import msgspec
 
 from central.ask.model import Role, Sharing
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
-from central.assignment.phases import Amounts, add_up, take
+from central.assignment.phases import add_up, take
 from lading.devices import assignment as schema
+from lading.devices.share import Amounts
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid
 
 

@@ -11,19 +11,11 @@ Source: KEP-753 (sidecar containers), "Resources calculation for scheduling and 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, Taken
+from lading.devices.share import Amounts
 from lading.vocabulary import GpuUuid
-
-
-class Amounts(NamedTuple):
-    """Hold the amounts of one card's shares."""
-
-    memory_mib: int = 0
-    core_percent: int = 0
-
 
 _NOTHING = Amounts()
 

@@ -18,9 +18,9 @@ from central.fit.numbered import Numbers
 from central.fit.unusable import Free, read_free, unusable_milli
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom
-from central.ledger.usage import FULL_CORE
 from central.loop.slices import Slices
 from central.view.model import NodeState
+from lading.devices.share import FULL_CORE
 
 LOOK_S: Final = 10.0  # between two looks; Prometheus comes every 15 to 60 s
 SLICE_S: Final = 0.0005  # and one step of vectors: a question that falls on it hardly waits

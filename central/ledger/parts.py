@@ -1,9 +1,8 @@
 """What claims add up to. Claims of *one* pod on a device are several words about one fact, so of them the largest counts;
 claims of different pods are different uses, so they add up (usage.py).
 
-Grants come per container. They are counted as the node counts them when it refuses (hooks/grant/choose.py): the shares of a
-pod's containers add up, but equal `pod_wide` shares are one, and `pod_memory_mib` and `pod_core_percent` count once for the
-pod instead (init containers take turns, and their grants stay listed until the pod ends).
+Grants come per container. They are counted as the node counts them when it refuses (`lading.devices.share`); init containers
+take turns, and their grants stay listed until the pod ends.
 """
 
 from collections import Counter
@@ -12,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from central.assignment.model import Part, PlacedContainer, Taken
 from central.assignment.sharing import union
 from central.ledger.model import ONE_EACH
+from lading.devices.share import taken_by_pod
 from lading.nodedevices import Grant, GrantedGpu
 from lading.vocabulary import GpuUuid
 
@@ -92,30 +92,8 @@ def containers_placed(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid,
 
 
 def _granted_part(granted: Sequence[tuple[str, GrantedGpu]]) -> Part:
-    shares = {
-        (
-            "" if gpu.pod_wide else container,
-            gpu.memory_mib or 0,
-            gpu.core_percent or 0,
-            gpu.pod_memory_mib,
-            gpu.pod_core_percent,
-        )
-        for container, gpu in granted
-    }
     return Part(
-        _add_up((memory, of_pod) for _, memory, _, of_pod, _ in shares),
-        _add_up((core, of_pod) for _, _, core, _, of_pod in shares),
+        *taken_by_pod(granted),
         whole=any(gpu.whole for _, gpu in granted),
         mig=frozenset(gpu.mig_uuid for _, gpu in granted if gpu.mig_uuid),
     )
-
-
-def _add_up(amounts: Iterable[tuple[int, int | None]]) -> int:
-    """Of (a container's share, what its pod takes at one time)."""
-    total = at_once = 0
-    for amount, of_pod in amounts:
-        if of_pod is None:
-            total += amount
-        else:
-            at_once = max(at_once, of_pod)
-    return total + at_once

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
-from central.ledger.usage import FULL_CORE, UNUSED, CardUse, Usage
+from central.ledger.usage import UNUSED, CardUse, Usage
+from lading.devices.share import FULL_CORE, Amounts, left_of_card
 from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
 
@@ -66,10 +67,11 @@ def vf_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed:
 
 def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
     in_parts = not gpu.mig_enabled and not use.whole and not use.mig and use.containers < gpu.max_shares
+    free = left_of_card(gpu.usable_mib, Amounts(use.memory_mib, use.core_percent)) if in_parts else Amounts()
     return CardRoom(
         gpu=gpu,
-        free_mib=max(0, gpu.usable_mib - use.memory_mib) if in_parts else 0,
-        free_core=max(0, FULL_CORE - use.core_percent) if in_parts else 0,
+        free_mib=free.memory_mib,
+        free_core=free.core_percent,
         pods=use.pods,
         containers=use.containers,
         usable=not gpu.unhealthy and not gpu.used_by and not inventory.is_cordoned(gpu.uuid, gpu.bdf),

@@ -3,13 +3,12 @@ is on the node. A hold is what one pod has there by all of its claims together.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import UNLABELLED, Labels
+from lading.devices.share import FULL_CORE
 from lading.vocabulary import GpuUuid, PciAddress
-
-FULL_CORE: Final = 100  # percent
 
 
 class Hold(NamedTuple):

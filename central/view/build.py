@@ -15,7 +15,6 @@ from central.fit.topology import address
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
 from central.ledger.room import EVERYTHING, Inventory, inventory_of
-from central.ledger.usage import FULL_CORE
 from central.view.model import (
     GpuView,
     Group,
@@ -31,6 +30,7 @@ from central.view.model import (
     VfView,
 )
 from lading.amounts import divide
+from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
 

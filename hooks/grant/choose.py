@@ -15,9 +15,9 @@ one first.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.vfs import choose_vfs
@@ -25,6 +25,7 @@ from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, Grante
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
+from lading.devices.share import FULL_CORE, Amounts, Share, left_of_card, taken_by_pod
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -178,56 +179,21 @@ def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
     return one.request.whole or other.whole or bool(other.mig_uuid)
 
 
-_POD: Final = "*"  # no container has such names
-_THIS: Final = ""
-
-
-class _Share(NamedTuple):
-    """A part of one card. It is hashable, so that equal shares of one pod's containers are one in a set."""
-
-    pod: PodUid
-    by: str  # a container, or _POD: held by all of them together
-    memory_mib: int
-    core_percent: int
-    pod_memory_mib: int | None  # what the pod takes at one time, where that is not the sum
-    pod_core_percent: int | None
-
-
-def _share(pod: PodUid, container: str, gpu: GpuRequest | GrantedGpu) -> _Share:
-    return _Share(
-        pod,
-        _POD if gpu.pod_wide else container,
-        gpu.memory_mib or 0,
-        gpu.core_percent or 0,
-        gpu.pod_memory_mib,
-        gpu.pod_core_percent,
-    )
-
-
-def _add_up(shares: Iterable[tuple[PodUid, int, int | None]]) -> int:
-    """Add up (pod, its container's share, what the pod takes at one time): return the amount, memory or compute, that all take
-    together."""
-    total = 0
-    at_once: dict[PodUid, int] = {}
-    for pod, amount, of_pod in shares:
-        if of_pod is None:
-            total += amount
-        else:
-            at_once[pod] = max(of_pod, at_once.get(pod, 0))
-    return total + sum(at_once.values())
+_THIS: Final = "*"  # stands for the container that is decided about; no container has such a name
 
 
 def _check_capacity(one: _Wanted, pod: PodUid, holders: _Holders) -> Refusal | None:
-    gpu = one.gpu
-    own = _share(pod, _THIS, one.request)
-    shares = {own} | {_share(holding.pod, holding.container, granted) for holding, granted in holders}
-    all_mib = _add_up((share.pod, share.memory_mib, share.pod_memory_mib) for share in shares)
-    all_core = _add_up((share.pod, share.core_percent, share.pod_core_percent) for share in shares)
-    if all_mib <= gpu.usable_mib and all_core <= 100:
+    gpu, own = one.gpu, one.request
+    of_pods: dict[PodUid, list[tuple[str, Share]]] = {pod: [(_THIS, own)]}
+    for holding, granted in holders:
+        of_pods.setdefault(holding.pod, []).append((holding.container, granted))
+    each = [taken_by_pod(shares) for shares in of_pods.values()]
+    all_mib, all_core = sum(taken.memory_mib for taken in each), sum(taken.core_percent for taken in each)
+    if all_mib <= gpu.usable_mib and all_core <= FULL_CORE:
         return None
-    own_mib, own_core = own.pod_memory_mib or own.memory_mib, own.pod_core_percent or own.core_percent
+    own_mib, own_core = own.pod_memory_mib or own.memory_mib or 0, own.pod_core_percent or own.core_percent or 0
     taken_mib, taken_core = all_mib - own_mib, all_core - own_core
-    free_mib, free_core = max(0, gpu.usable_mib - taken_mib), max(0, 100 - taken_core)
+    free_mib, free_core = left_of_card(gpu.usable_mib, Amounts(taken_mib, taken_core))
     names = {f"{holding.pod_name}/{holding.container}" for holding, _ in holders}
     by_whom = f" by {listed(sorted(names))}" if names else ""
     return Refusal(

@@ -6,7 +6,8 @@ import pytest
 
 from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, PlacedGpu, Taken
-from central.assignment.phases import Amounts, add_up, take
+from central.assignment.phases import add_up, take
+from lading.devices.share import Amounts
 from tests.unit.central.placed import container, instance, share, uuid, vf, whole
 
 VECTORS = json.loads((Path(__file__).parents[3] / "golden/central/phases.json").read_text())
