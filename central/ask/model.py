@@ -122,5 +122,5 @@ class BadAsk:
 
     @property
     def shown(self) -> str:
-        """To kube-scheduler."""
+        """Return the message that kube-scheduler shows."""
         return OfPod.REQUEST_MALFORMED.about(self.message)

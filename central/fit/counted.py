@@ -112,7 +112,7 @@ class CountedVerdicts(CachedVerdicts):
         return fitting
 
     def choices(self, rows: Ints) -> Choices:
-        """Of rows that fit."""
+        """Return what every choice of cards would leave on these rows, which all fit; in the order of the rows."""
         columns = self._columns
         searched = self._needs_search[rows]
         if self.wish is None or searched.all():

@@ -26,7 +26,9 @@ Floats = NDArray[np.float64]
 
 
 def worth_of_rests(demand: Mapping[int, float]) -> Floats:
-    """By percent, 0 to 100: a whole card is worth 1. `demand`: by size, 1 to 100. Without any, only whole cards are."""
+    """Return what each rest of a card is worth, by its size in percent from 0 to 100; a whole card is worth 1. `demand` says
+    how often a share of each size comes; sizes are percent from 1 to 100. Without any share, only a whole card is worth
+    something."""
     return _solve(tuple(sorted((size, often) for size, often in demand.items() if often > 0)))
 
 
@@ -66,7 +68,7 @@ def _entering(sizes: list[int], prices: Floats) -> Floats | None:
 
 
 def _knapsack(sizes: list[int], prices: Floats) -> tuple[Floats, list[int]]:
-    """By capacity: the highest price of what fits, and the size that was put in last, or -1."""
+    """Return, by capacity, the highest price of the sizes that fit, and the number of the size that was put in last, or -1."""
     worth, last = np.zeros(WHOLE + 1), [-1] * (WHOLE + 1)
     for capacity in range(1, WHOLE + 1):
         worth[capacity] = worth[capacity - 1]

@@ -81,7 +81,7 @@ class Demand:
 
     @property
     def bound(self) -> bool:
-        """Where a device sits may decide whether the pod can be placed, not only how well."""
+        """Return whether the place of a device may decide if the pod can be placed, and not only how well."""
         return (
             self.scope is not Scope.ANY
             or self.partition is PartitionPolicy.HONOR
@@ -90,7 +90,8 @@ class Demand:
 
 
 def is_placed(demand: Demand) -> bool:
-    """Where a device sits decides whether the pod can be placed, or how well: one of its containers has several."""
+    """Return whether the place of a device decides if the pod can be placed, or how well: one of its containers has several
+    devices."""
     return demand.bound or any(one.count > 1 or (one.count > 0 and one.vfs > 0) for one in demand.wanted)
 
 
@@ -99,8 +100,9 @@ def policy_of(ask: Ask, default: Policy) -> Policy:
 
 
 def read_demand(ask: Ask, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Demand:
-    """`policy` is the one that holds for this ask. A pod with sharing labels means by a whole card a whole one: its shares are
-    those that it asks for. A MIG instance is not cut any further, nor a card of a partition that has to be one."""
+    """Return the Demand of an ask. `policy` is the one that applies to this ask. The policy spread may divide whole cards into
+    shares. It does not divide the cards of a pod with sharing labels, which asks for the shares that it wants, nor MIG
+    instances, nor the cards of a required NVSwitch partition."""
     kept_whole = ask.sharing or ask.mig_profile or ask.partition is PartitionPolicy.HONOR
     per_card = limits.spread_containers_per_card if policy is Policy.SPREAD and not kept_whole else 0
     return _read_demand(ask, per_card, ask.partition or limits.partition)
@@ -137,7 +139,8 @@ def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
 
 
 def _masks(containers: Sequence[ContainerAsk]) -> list[int]:
-    """For each container the phases in which it runs: bit n is the n-th init container's, the highest the app containers'."""
+    """Return, for each container, the phases in which it runs: bit n is set for the n-th init container, and the highest bit
+    for the app containers."""
     inits = [number for number, container in enumerate(containers) if container.role is Role.INIT]
     last = 1 << len(inits)
     masks = []
@@ -176,8 +179,9 @@ def _peak(wholes: Sequence[Wanted], phases: int) -> tuple[int, tuple[Wanted, ...
 
 
 def _order(wanted: Wanted, last: int, *, bound: bool) -> tuple[bool, bool, float, float, bool]:
-    """Whole cards first: shares fit beside more. Of these, those of the last phase first, which keeps the cards of all phases
-    together few. Of shares the largest first; a percentage of memory as if it were of an endless card. VFs alone come last."""
+    """Return a sort key for the order in which containers get devices. Whole cards come first, because shares fit beside more;
+    of these, those of the last phase come first, so that all phases together need few cards. Of shares the largest comes first;
+    a percentage of memory counts as if the card were endless. VFs without a card come last."""
     if not wanted.count:
         return True, False, 1, 0, not wanted.mask & last
     if wanted.whole:

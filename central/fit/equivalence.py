@@ -69,7 +69,7 @@ def _state(card: CardRoom) -> _State:
 
 
 def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
-    """MIG instances by profile, and which of them are free."""
+    """Return the MIG instances of a card, sorted: the profile, the memory in MiB, and whether the instance is free."""
     return tuple(sorted((mig.profile, mig.memory_mib, mig.uuid in card.free_mig) for mig in card.gpu.mig))
 
 

@@ -58,7 +58,7 @@ class Forecast:
 
     @classmethod
     def settled(cls, workload: Workload) -> Self:
-        """On one that another forecast came to. Learns nothing."""
+        """Return a forecast with a workload that another forecast has found. It learns nothing."""
         forecast = cls(learns=False)
         forecast.workload = workload
         return forecast

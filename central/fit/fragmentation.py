@@ -37,8 +37,8 @@ STEP_MILLI: Final = 30
 
 class Scoring(Protocol):
     def scores(self, before: States, after: States, of: Ints) -> Ints:
-        """For each state in `after`; the n-th is one that the `of[n]`-th in `before` may become. Higher is better. Scores are
-        compared among all nodes for one pod."""
+        """Return a score for each state in `after`, the higher the better. The n-th state in `after` is one that the `of[n]`-th
+        state in `before` may become. Scores are compared among all nodes for one pod."""
 
     def is_current(self) -> bool:
         """Return False if the cluster has changed since this was made, so that one made now would give other scores."""
@@ -63,7 +63,7 @@ class Fragmentation:
         return scores
 
     def worth(self, states: States) -> Ints:
-        """In parts of a milli, times MASS."""
+        """Return what each state is worth, in milli of cards times `_UNIT`."""
         tables, columns, most_cards = self._tables, self._columns, states.free.shape[1]
         if tables is None or len(tables.kinds) < len(columns.kinds):
             self._factors, self._cards = self._weigh(), columns.cards_by_kind()

@@ -172,7 +172,8 @@ class _Search:
     # ---- what the pod has at another time
 
     def _quota(self, cards: int) -> tuple[int, int]:
-        """How many of these cards are new to the pod, and of how many it would take more."""
+        """Return how many of these cards are new to the pod, and of how many the pod would take more than it has at another
+        time."""
         partly = (cards & self._state.partly).bit_count()
         return cards.bit_count() - partly - (cards & self._state.again).bit_count(), partly
 
@@ -223,7 +224,7 @@ class _Search:
         return False
 
     def _sets(self, at: "_Level", allowed: int, cards: int, missing: int) -> Iterator[int]:
-        """In the order of addresses: `missing` of the allowed ones beside `cards`."""
+        """Yield, in the order of addresses, each set of cards that has `missing` of the allowed ones beside `cards`."""
         if not cards and at.every:
             yield from map(sum, combinations([1 << number for number in bits(allowed)], missing))
             return
@@ -247,7 +248,8 @@ class _Search:
     # ---- one set of cards
 
     def _judge(self, cards: int, link: int, links: int, first: tuple[int, int, int]) -> None:
-        """With its best VFs; it is the best so far if it is better than the last one. Sets come in the order of addresses."""
+        """Compare these cards, with their best VFs, to the best choice so far, and keep the better one. Sets come in the order
+        of addresses, so the first of equal sets is kept."""
         best, vfs = self._best, self._vfs
         level, cost = self._closest(cards, self._farthest if best is None or link < best.link else best.distance)
         if cost is None:
@@ -300,7 +302,7 @@ class _Level(NamedTuple):
 
 
 def _alike(topology: Topology, cards: int, state: State) -> Sequence[int]:
-    """By card: the lower ones from which nothing but the address tells it."""
+    """Return, for each card, the cards with a lower address that differ from it in nothing but the address."""
     return _alike_cards(topology, cards, state.again, state.partly, state.untouched, state.ranks, state.kinds)
 
 

@@ -65,7 +65,8 @@ def _placed(gpu: PlacedGpu, card_of: Mapping[str, Gpu]) -> PlacedGpu:
 
 
 def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
-    """By number, of instances as cards: 0 for those to take first, equal ones alike. `having`: all that could be taken."""
+    """Return the rank of each instance, by its number as a card: 0 is taken first, and equal instances have one rank. `having`
+    are all instances that could be taken."""
     card_of = {one.number: one.gpu.bdf.partition(_WITHIN)[0] for one in having}
     left = Counter(card_of.values())
     order = {count: rank for rank, count in enumerate(sorted(set(left.values()), reverse=policy is Policy.SPREAD))}
@@ -74,8 +75,8 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 @lru_cache(maxsize=4096)
 def best_instances(topology: Topology, query: Query, state: State) -> State:
-    """`state` with no more instances than are wanted in each site that they may be within: the best to be taken there, where
-    that leaves room for what follows."""
+    """Return `state` with only the best instances: in each site of the scope no more than are wanted, chosen so that they leave
+    room for what follows where that is possible."""
     picked = 0
     for site in sites_of(topology, query.scope):
         vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
@@ -88,7 +89,8 @@ def best_instances(topology: Topology, query: Query, state: State) -> State:
 def _best_by_place(
     topology: Topology, query: Query, state: State, useful: int, vfs: Choice, levels: Sequence[int]
 ) -> Found | None:
-    """By how many are taken below each switch; there the ones that are preferred. None also where there are too many ways."""
+    """Return the best choice among all ways to divide the instances among the switches; below each switch the preferred ones
+    are taken. Return None if no way has VFs, or if there are more than MOST_WAYS."""
     heaps: list[list[int]] = []
     for switch in topology.groups[Distance.SWITCH]:
         heap = sorted(bits(switch.cards & useful), key=lambda n: (not state.again >> n & 1, state.ranks[n], n))
@@ -106,7 +108,7 @@ def _best_by_place(
 
 
 def _picked(topology: Topology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
-    """Each beside a VF of its own, as long as there are any."""
+    """Return the instances that are picked one by one, as a bit mask: each beside a VF of its own, as long as VFs are left."""
     nearest = query.vfs > 0 and query.rdma is RdmaPolicy.NEAREST
     free = Counter(topology.port_of[vf] for vf in bits(state.vfs.free)) if nearest else Counter[int]()
     left = {port: free[port] for port in ports if free[port]}
@@ -165,7 +167,7 @@ def _as_gpu(gpu: Gpu, mig: MigInstance) -> Gpu:
 
 
 def explain_instances(room: NodeRoom, demand: Demand) -> str:
-    """Which there are, for a node that has too few of them."""
+    """Return a line that says which instances exist, for a node that has too few of them."""
     profile, count = demand.mig_profile, demand.whole_peak
     asked = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
     states = Counter(_state(card) for card in instances_as_cards(room, demand).cards)
@@ -200,7 +202,7 @@ def with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choi
 
 
 def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to take `count` from heaps of these sizes; the most from the first ones first."""
+    """Yield all ways to take `count` from heaps of these sizes. A way that takes more from the first heaps comes earlier."""
     if not sizes:
         if count == 0:
             yield ()

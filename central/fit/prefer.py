@@ -30,7 +30,8 @@ def preference(policy: Policy) -> Prefer:
 
 
 def ranks(policy: Policy, cards: Sequence[Card], wanted: Wanted) -> dict[int, int]:
-    """By number: how a policy ranks cards by themselves, 0 first; equal ones alike, whatever their address."""
+    """Return the rank that a policy gives to each card by itself, by the number of the card: 0 is first. Equal cards have one
+    rank, whatever their address."""
     keys = {card.number: _loads(card) if policy is Policy.SPREAD else _left(card, wanted) for card in cards}
     order = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
     return {number: order[key] for number, key in keys.items()}

@@ -34,7 +34,8 @@ Places = Callable[[Group], int]
 
 
 def weigh_groups(workload: Workload, free_milli: int, places: Places) -> Factors:
-    """`free_milli`: of all cards of the cluster. `places`: so many pods of that group could be placed, one by one."""
+    """Return the factor of each group of pods that ask for several cards. `free_milli` is what is free of all cards of the
+    cluster, in milli. `places` says how many pods of a group could be placed, one by one."""
     of_group: dict[Group, int] = {}
     of_number: dict[int, int] = {}
     cards = 0.0  # that a pod takes, times MASS
@@ -54,5 +55,5 @@ def weigh_groups(workload: Workload, free_milli: int, places: Places) -> Factors
 
 
 def differ(some: Factors, others: Factors) -> bool:
-    """Of one workload."""
+    """Return whether any factor differs by more than APART between the two, which are of one workload."""
     return any(not 1 / APART <= some[group] / others[group] <= APART for group in some)

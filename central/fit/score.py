@@ -26,7 +26,8 @@ _SCALE: Final = 1_000_000  # integers compare alike on every machine
 
 
 def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
-    """`policy` is the cluster's, for an ask without its own. Scores of one ask are comparable, those of two asks are not."""
+    """Return the score of a node, the higher the better. `policy` is the cluster's, for an ask without its own. Scores of one
+    ask can be compared with one another, but not with those of another ask."""
     policy = policy_of(ask, policy)
     demand = read_demand(ask, policy, limits)
     room = instances_as_cards(room, demand)
@@ -41,13 +42,14 @@ def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_
 
 
 def score_placed(room: NodeRoom, ask: Ask, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
-    """With how close the devices are that it would get."""
+    """Return the score of a node together with how close to each other the devices of this placement are."""
     near, rest = (-placement.link, -placement.distance), score(room, ask, policy=policy, limits=limits)
     return (*rest, *near) if policy_of(ask, policy) is Policy.SPREAD else (*near, *rest)
 
 
 def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
-    """Of memory or of compute, whichever would be fuller."""
+    """Return how full the cards would be with this pod, in parts of `_SCALE`: of memory or of compute, whichever would be
+    fuller."""
     size_mib = sum(card.gpu.usable_mib for card in cards)
     if size_mib <= 0:
         return 0

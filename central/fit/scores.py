@@ -142,7 +142,8 @@ class ShapeScores:
         return int(now.slots[row])
 
     def _with_room(self, rows: Ints, into: _Scores) -> Ints:
-        """Of these rows those that have a choice to score; the others have no score to be worked out."""
+        """Return those of these rows that fit and have the cpu and the memory of the pod. Set the score of the rows that do not
+        fit to `_NOWHERE`, and of the others to `_SHORT`."""
         into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
         rows = self._verdicts.fitting(rows)
         into.scores[rows] = _SHORT
@@ -163,7 +164,8 @@ class ShapeScores:
 
 
 def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
-    """By row, each of which has a choice: the highest score, and the slot that has it; of several that with the least left."""
+    """Return, for each row, the highest score of its choices and the slot that has it; of equal ones the slot with the least
+    left. Each row has a choice."""
     keys = scores * (FULL + 1) - columns.cards[rows[found.of], FREE, found.slots]
     starts = np.concatenate([_FIRST, (found.of[1:] != found.of[:-1]).nonzero()[0] + 1])
     highest = np.maximum.reduceat(keys, starts)

@@ -39,17 +39,20 @@ def distance(one: Place, other: Place) -> Distance:
 
 
 def _groups_of(place: Place) -> tuple[Hashable, ...]:
-    """For each Distance but CROSS, which is of all: what this place has in common with those within it; None: with nothing.
+    """Return, for each Distance except CROSS, a key that is equal for all places within that distance; None if there is no such
+    place.
 
     The last bridge above a function is its own port of the switch, and the one before is the switch's upstream port. A function
-    on a root port has only functions of the same slot beside it. So who has the first in common has the second, and so on."""
+    on a root port has only functions of the same slot beside it. So two places that have the first key in common have the
+    second one in common too."""
     path = place.path
     port = path[:2] if len(path) > 1 else None
     return path[:-1] if len(path) > 2 else port, port, path[0] if path else None, place.numa, place.socket
 
 
 def link_level(nvlinks: int, distance: Distance | int) -> int:
-    """0 are the most NVLinks, MOST_NVLINKS - 1 is one of them, and what follows is PCIe by distance."""
+    """Return the level of a link, the lower the closer: 0 for MOST_NVLINKS or more, MOST_NVLINKS - 1 for one NVLink, and higher
+    levels for PCIe by distance."""
     return MOST_NVLINKS - min(nvlinks, MOST_NVLINKS) if nvlinks else MOST_NVLINKS + distance
 
 
@@ -58,7 +61,8 @@ def link(one: Gpu, other: Gpu) -> int:
 
 
 def nvlinks(one: Gpu, other: Gpu) -> int:
-    """Between two cards, or through their switch. Of two that say different things the one that sees more is believed."""
+    """Return the number of NVLinks between two cards, or else through their switch. If the two cards report different numbers
+    of direct links, the higher one counts."""
     direct = max(_to(one, other), _to(other, one))
     return direct or min(_to_switch(one), _to_switch(other))
 
@@ -72,7 +76,7 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def bits(mask: int) -> list[int]:
-    """Their numbers, ascending."""
+    """Return the numbers of the bits that are set, ascending."""
     numbers: list[int] = []
     while mask:
         low = mask & -mask
@@ -82,7 +86,8 @@ def bits(mask: int) -> list[int]:
 
 
 def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
-    """Card by card, as `nvlinks` says; empty where there is none. Thousands of nodes are looked at when central starts."""
+    """Return the number of NVLinks between each two cards; empty if there are none. It has a short way for equal links through
+    a switch, because thousands of nodes are read when central starts."""
     linked = [gpu for gpu in gpus if gpu.links]
     if not linked:
         return ()
@@ -161,7 +166,7 @@ def _lay_out(cards: Sequence[CardRoom], vfs: Sequence[VfRoom], partitions: Seque
 
 
 def address(bdf: str) -> tuple[int, str]:
-    """As numbers sort: a domain of five digits after those of four."""
+    """Return a sort key by which PCI addresses sort as numbers: a domain of five digits comes after those of four."""
     return len(bdf), bdf
 
 
@@ -187,9 +192,9 @@ def _masks(gpus: Sequence[Gpu], partitions: Sequence[Partition]) -> Iterator[int
 
 
 def _levels(places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
-    """For each Distance: of each device the first one of its group.
+    """Return, for each Distance, the group of each device, named by the first device in it.
 
-    The groups are a hierarchy. Where devices below one host bridge say different NUMA nodes, or one says none, these are one
+    The groups are a hierarchy. If devices below one host bridge report different NUMA nodes, or one reports none, they are one
     group from that level on: what is within a bridge is within whatever that bridge is within."""
     groups = list(range(len(places)))
     of_places = [_groups_of(place) for place in places]
@@ -265,7 +270,8 @@ def _site(sites: list[Site], levels: Sequence[Sequence[int]], level: int, device
 
 
 def _paired(sites: list[Site], levels: tuple[int, ...], children: Sequence[Site]) -> Site:
-    """With steps between, so that each site has two children at most: what was found for a half holds in many wholes."""
+    """Return one site for these children, with sites in between, so that each site has at most two children: what was found for
+    a half can be used in many wholes."""
     if len(children) > 2:
         half = len(children) // 2
         children = [_paired(sites, (), part) if len(part) > 1 else part[0] for part in (children[:half], children[half:])]

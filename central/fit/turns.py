@@ -60,7 +60,7 @@ def places_of(topology: Topology, demand: Demand) -> Places:
 
 @lru_cache(maxsize=1024)
 def _places_of(topology: Topology, scope: Scope, *, each: bool) -> Places:
-    """`each`: every card is a place of its own."""
+    """Return the place of each card and of each PF within the scope. With `each`, every card is a place of its own."""
     cards, ports = list(range(topology.cards)), [0] * (max(topology.port_of, default=-1) + 1)
     for site in sites_of(topology, scope):
         for port in site.ports:
@@ -82,7 +82,8 @@ class Devices:
         self._use: dict[int, int] = {}  # VF → phases in which this pod uses it
 
     def state(self, wanted: Wanted, having: Sequence[Card], rank: Mapping[int, int], kinds: bool) -> State:
-        """For one container: `having` are the cards that take it."""
+        """Return the state of the devices as the search for one container needs it. `having` are the cards that have room for
+        it."""
         numbers = self.topology.cards
         again = partly = busy = 0
         for card in self.cards:
@@ -111,14 +112,14 @@ class Devices:
                 self._use[vf] = phases
 
     def kind(self, card: Card) -> CardState:
-        """Equal for cards between which a search need not tell."""
+        """Return a key that is equal for cards between which a search need not distinguish."""
         return self._places.cards[card.number], card.state()
 
     def place(self, vf: int) -> int:
         return self._places.ports[self.topology.port_of[vf]]
 
     def signature(self) -> CardState:
-        """Equal for states of all devices between which it need not tell."""
+        """Return a key that is equal for states of all devices between which a search need not distinguish."""
         used = sorted((self.place(vf), phases) for vf, phases in self._use.items())
         return *sorted(map(self.kind, self.cards)), *used
 
@@ -145,7 +146,8 @@ class Devices:
 def choose_in_turn(
     devices: Devices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
 ) -> Sequence[Chosen] | None:
-    """In the order of the demand. `devices` are changed. SearchEndedError after `steps` choices. `first`: any will do."""
+    """Return the devices of each container, in the order of the demand; None if there is no choice. Change `devices`. Raise
+    SearchEndedError after `steps` choices. With `first`, any choice will do; it need not be the best."""
     search = _Search(devices, demand, policy, steps, first=first)
     return search.chosen if search.run(0) else None
 
@@ -240,8 +242,8 @@ class _Search:
                 yield choice
 
     def _by_kind(self, query: Query, state: State) -> Sequence[Found]:
-        """For each number of cards of each kind the ones with the lowest ranks, with their best VFs; the best first. Of
-        instances there are too many sets to look at each."""
+        """Return one choice for each way to divide the cards among their kinds, the best first. It has the cards with the
+        lowest ranks of each kind, and their best VFs. MIG instances form too many sets to look at each."""
         topology = self._devices.topology
         found = []
         for site in sites_of(topology, query.scope):
@@ -289,7 +291,7 @@ class _Search:
         return not wanted.whole and not wanted.vfs and (self._demand.scope is Scope.ANY or wanted.count == 1)
 
     def _ways_by_policy(self, wanted: Wanted, having: Sequence[Card], first: Chosen) -> Iterator[Chosen]:
-        """By how many cards of which kind they have."""
+        """Yield one choice for each other way to divide the cards among their kinds; the way of `first` is left out."""
         alike: dict[CardState, list[Card]] = {}
         for card in self._prefer(having, wanted, len(having)):
             alike.setdefault(self._devices.kind(card), []).append(card)

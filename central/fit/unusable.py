@@ -37,21 +37,21 @@ class Free(NamedTuple):
 
     @property
     def whole(self) -> Ints:
-        """By row, cards that are free as a whole."""
+        """Return, for each row, the number of cards that are free as a whole."""
         count: Ints = (self.milli == FULL).sum(1)
         return count
 
 
 def read_free(columns: Columns) -> Free:
-    """Of nodes that serve, and have something free."""
+    """Return what is free on the nodes that serve and have something free."""
     rows = np.flatnonzero((columns.serving == 0) & (columns.free > 0))
     planes = columns.cards[rows]
     return Free(*columns.left[:, rows], *(planes[:, at] for at in (FREE, MIB, CORE, SIZE, MODEL)))
 
 
 def unusable_milli(free: Free, kind: PodKind, models: Bools | None) -> int:
-    """`models`: by number of a model whether it is one of the kind's (Columns.models_of); None: any is. 0 for a pod that asks
-    for no GPU."""
+    """Return how much of what is free a pod of this kind could not use, in milli of cards; 0 for a pod that asks for no GPU.
+    `models` says, by number of a model, whether it is one of the kind's (Columns.models_of); None: any model will do."""
     if kind.cpu_only:
         return 0
     enough = (free.cpu_milli >= kind.requests.cpu_milli) & (free.memory_mib >= kind.requests.memory_mib)

@@ -84,7 +84,8 @@ def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
 
 
 def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
-    """In the order of `short_of_cards`: what comes last here counts first."""
+    """Return, for each row, the number of the reason why it is short of cards. A later assignment here replaces an earlier one,
+    so that the reasons have the precedence of `short_of_cards`."""
     asked = cards[:, MODEL] >= 0
     if wish.models:
         asked = columns.models_of(wish.models)[cards[:, MODEL]]
@@ -116,7 +117,7 @@ class Choices(NamedTuple):
 
 
 def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
-    """Of rows that fit; `cards` as `fits` answered for them."""
+    """Return what every choice of cards would leave, for rows that fit. `cards` is what `fits` returned for them."""
     if wish.nothing:
         return Choices(np.arange(len(rows)), columns.cards[rows, FREE])
     if wish.cards:

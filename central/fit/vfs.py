@@ -68,14 +68,14 @@ class Choice:
     # ---- the cost
 
     def cost(self, cards: int, level: int) -> int | None:
-        """With these cards and a worst distance of `level` at most; None: there is no such choice. Where distances are not
-        looked at, all are SWITCH."""
+        """Return the least cost with these cards and a worst distance of at most `level`; None if there is no such choice.
+        Where the policy does not look at distances, all of them count as SWITCH."""
         if self._paired:
             return self._cost_of_pairs(cards, min(level, self._site.levels[-1]))
         return self._cost_by_switch(cards) if self._per_switch else self._anywhere
 
     def vfs(self, cost: int) -> int:
-        """Which they are, as a bit mask."""
+        """Return the VFs of a choice with this cost, as a bit mask."""
         chosen = -cost & ((1 << self._bits) - 1)
         return sum(1 << self._numbers[self._bits - 1 - place] for place in bits(chosen))
 
@@ -138,7 +138,8 @@ class Choice:
     # ---- tables
 
     def _cost_of_pairs(self, cards: int, level: int) -> int | None:
-        """Of all VFs that are asked for, and all devices with one pair more, some in one half and the others in the other."""
+        """Return the least cost of all VFs that are asked for, with all devices that have one pair more, divided in any way
+        between the two halves of the site; None if there is no such choice."""
         all_of_them = self._count * _V + self._one_more
         if not self._site.children:
             return self._table(self._site, cards, level).get(all_of_them)
@@ -178,7 +179,8 @@ class Choice:
         return table
 
     def _at(self, site: Site, cards: int, level: int, table: _Table) -> _Table:
-        """With the pairs that leave this site counted, or left out where none may."""
+        """Return the table of a site with the cost of the pairs that leave the site; at `level` such entries are left out
+        instead."""
         below = sum(1 for its in site.levels if its < level)
         if level in site.levels:
             return {key: cost for key, cost in table.items() if not self._left_over(key, cards)}
@@ -255,7 +257,7 @@ def _numbers(topology: Topology, site: Site, vfs: FreeVfs, count: int) -> Sequen
 def _ports(
     topology: Topology, site: Site, vfs: FreeVfs, numbers: Sequence[int], count: int, bits: int
 ) -> Mapping[int, Sequence[int]]:
-    """By PF: the least cost of v of its VFs, by v."""
+    """Return, for each PF, the least cost of v of its VFs, by v."""
     by_port: dict[int, list[tuple[bool, int, int]]] = {}
     for place, number in enumerate(numbers):
         new = not vfs.again >> number & 1

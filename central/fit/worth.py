@@ -66,8 +66,8 @@ class Tables:
         most_cards: int,
         weigh: Weights = _ONE_EACH,
     ) -> None:
-        """`cards`: how many there are in the cluster, by kind; `most_cards`: of any node. `factors`: of the pods that ask for
-        several at once."""
+        """Make the tables. `cards` is the number of cards in the cluster, by kind of node; `most_cards` is the largest number
+        of cards on any node. `factors` are those of the pods that ask for several cards at once."""
         self.kinds = tuple(kinds)
         self.most_cards = most_cards
         self._pods = [one for one, _ in workload.kinds]
@@ -106,11 +106,14 @@ class Tables:
         return answer
 
     def fed(self, states: States) -> Ints:
-        """[2, n]: by cpu, and by memory."""
+        """Return for how much of the free cards the rest of the cpu would last, and the rest of the memory: an array [2, n],
+        weighted."""
         return self._feeding.fed(states.kind, states.free.sum(1), states.left)
 
     def _make_usable(self) -> tuple[NDArray[np.int32], Ints, Ints]:
-        """By kind of node, rank of cpu and of memory, and rank of what is free of a card, or number of full cards."""
+        """Return two tables of weights, and the ranks of milli. The tables have the kind of node and the ranks of its cpu and
+        memory as indices; the first one, of shares, then the rank of what is free of a card, the second one the number of full
+        cards."""
         cpu = np.searchsorted(self._cpu, [one.requests.cpu_milli for one in self._pods]) + 1
         memory = np.searchsorted(self._memory, [one.requests.memory_mib for one in self._pods]) + 1
         gpus, weights = np.array([one.gpus for one in self._pods], np.int64), np.array(self._weights, np.int64)
@@ -138,7 +141,7 @@ class Tables:
         return shares, wholes, ranks
 
     def _make_rests(self, needs: Sequence[int]) -> Ints:
-        """By milli that are left of a card."""
+        """Return what a rest of a card is worth, by its milli, for shares that need so many milli each."""
         demand: dict[int, float] = {}
         for one, need, mass in zip(self._pods, needs, self._masses, strict=True):
             if need and not one.gpus:
@@ -172,7 +175,8 @@ class Feeding:
     """For how much of the free cards what is left of the cpu would last, and what is left of the memory."""
 
     def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]) -> None:
-        """By resource and kind of pod: how much it asks for, and its mass; by kind of node and of pod: milli of cards."""
+        """Make the tables. `asked` and `masses`, by resource and kind of pod, are how much it asks for, and its mass. `needs`,
+        by kind of node and kind of pod, are milli of cards."""
         made = [_ratios(*of_resource, of_kind) for of_resource in zip(asked, masses, strict=True) for of_kind in needs]
         self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # its first table: there is one for a kind of node
         self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
@@ -180,7 +184,8 @@ class Feeding:
         self._rates = np.concatenate([rates for _, _, rates in made])
 
     def fed(self, kind: Ints, free: Ints, left: Ints) -> Ints:
-        """`left`: [2, n], as the answer."""
+        """Return for how much of the free cards what is left would last, by resource and node. `left` has the same shape: [2,
+        n]."""
         table = self._of_resource + kind
         left = np.minimum(np.maximum(left, 0), _MOST)
         ratio = left * _FINE // np.maximum(free, 1)
@@ -204,7 +209,8 @@ def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -
 
 
 def _need(one: PodKind, kind: Kind) -> int:
-    """Milli of cards of this kind; 0: it asks for none, or for a share that none of them has."""
+    """Return how much a pod asks for, in milli of cards of this kind; 0 if it asks for no card, or for a share that none of
+    them has."""
     if one.cpu_only:
         return 0
     need = one.gpus * FULL if one.gpus else milli_asked(kind.size_mib, one.memory_mib, one.core_percent)
@@ -223,7 +229,8 @@ def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
 
 
 def _amounts(asked: Sequence[int]) -> Ints:
-    """Sorted; of too many, some: the largest is among them."""
+    """Return the different amounts, ascending. If there are more than MOST_AMOUNTS, return so many of them, the largest
+    included."""
     different = np.unique(np.array(asked, np.int64))
     if len(different) > MOST_AMOUNTS:
         different = different[np.linspace(0, len(different) - 1, MOST_AMOUNTS).round().astype(np.int64)]

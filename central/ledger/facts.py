@@ -182,7 +182,7 @@ class Facts(Books):
     # ---- Nodes, whether they are Ready, and how much cpu and memory they have
 
     def set_reachable(self, name: str, reachable: bool, version: int) -> None:
-        """Whether the Node object's Ready condition is True; False too where there is no Node any more."""
+        """Set whether the Ready condition of the Node object is True; False also if the Node object does not exist any more."""
         if self._unreachable.outdates(name, version) or version <= self._reachable.get(name, -1):
             return
         if reachable:

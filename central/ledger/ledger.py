@@ -179,7 +179,8 @@ class Ledger(Facts):
         return Conflict(obstacle=Obstacle.DEVICE, device=device, holders=holders)
 
     def _away_from_group(self, uid: PodUid, name: str, taken: Taken) -> Conflict | None:
-        """Two cards of one affinity group, by what others hold or within the claim itself."""
+        """Return a conflict if an affinity group would have two cards, by what others hold or within the claim itself; None
+        otherwise."""
         wanted = tuple(cards_in_groups(name, taken))
         for group, card in wanted:
             cards = self.group_cards(group, [uid]).union(of for same, of in wanted if same == group)
@@ -195,7 +196,7 @@ class Ledger(Facts):
             self._settle(uid, name)
 
     def _plans_beside(self, kind: Claim, claim: OwnClaim) -> list[Claim]:
-        """Other plans of the same pod, by which its affinity group would have a card beside this claim's."""
+        """Return the other plans of the same pod by which its affinity group would have a card beside this claim's."""
         cards = dict(cards_in_groups(claim.node, claim.taken))
         own = self._own.of(claim.holder.pod)
         return [
@@ -242,20 +243,22 @@ class Ledger(Facts):
         return self._changes.since(version)
 
     def claims_changed_since(self, version: int) -> tuple[list[str], int]:
-        """Names of nodes whose room may be another since (-1: all), or what some pod holds there, or why: and the version that
-        this is. Versions of their own; of a node that is named nothing need have changed."""
+        """Return the names of nodes where the room, or what a pod holds, or the reason for it, may have changed after that
+        version (-1: all nodes), and the current version. These versions are counted apart from those of rooms. A node may be
+        named although nothing changed there."""
         return self._claimed.since(version), self._claimed.version
 
     def loads_changed_since(self, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
-        """Of nodes whose cpu and memory are others than at that version (-1: all): what is left, and whether it is known; and
-        the version that this is. Versions of their own: no room's."""
+        """Return the nodes whose cpu and memory changed after that version (-1: all nodes), and the current version. For each
+        node it gives the name, what is left of cpu and memory, and whether that is known. These versions are counted apart from
+        those of rooms."""
         changes = self._loads.changes
         names = (name for name in changes.since(version) if name in self._nodes)
         return [(name, *self._loads.left(name)) for name in names], changes.version
 
     @property
     def loads_version(self) -> int:
-        """Of what `loads_changed_since` answers now."""
+        """Return the current version of what `loads_changed_since` returns."""
         return self._loads.changes.version
 
     def take_freed(self) -> tuple[str, ...]:

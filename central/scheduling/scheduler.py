@@ -217,8 +217,9 @@ class Scheduler:
         return self.verdicts.best(Shape(ask=ask, requests=requests_of(pod)), names)
 
     def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
-        """For a pod that asks for no device, where the cluster's policy is fragmentation: the node whose cards lose the least
-        by what it takes of cpu and memory. None where nodes without devices would do, which is better."""
+        """Return, for a pod that asks for no device, the node whose cards lose the least by the cpu and the memory that it
+        takes. Return None if the cluster's policy is not fragmentation, or if a node without devices is among the names, which
+        is better."""
         uid = pod.metadata.uid
         self.ledger.forget_prediction(uid)
         if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):

@@ -67,7 +67,8 @@ def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
 
 
 def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
-    """Node by node, some tenths of a millisecond each. Who pauses in between finds the later ones as they are then."""
+    """Yield why the pod fits or does not fit on each node; a node takes some tenths of a millisecond. A caller that pauses in
+    between gets the later nodes as they are then."""
     for name in scheduler.ledger.nodes():
         yield _look_at(scheduler, pod, name)
 
@@ -113,7 +114,8 @@ def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
 
 
 def ask_in_words(pod: Pending) -> str:
-    """Of each container its devices, then what its annotations say of all of them. What is not asked is not said."""
+    """Return in words the devices of each container, then what the annotations of the pod say of all of them. What the pod does
+    not ask for is left out."""
     ask = pod.ask
     devices = [f"{container.name}: {', '.join(_devices_in_words(container, ask))}" for container in ask.containers]
     bound_to = (

@@ -66,7 +66,7 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
 
 
 def totals(views: Iterable[NodeView]) -> Totals:
-    """Of these nodes together."""
+    """Return the totals of these nodes."""
     gpus: Counter[State] = Counter()
     vfs: Counter[State] = Counter()
     memory_mib = held_mib = held_percent = idle = nodes = not_ready = 0
@@ -147,7 +147,7 @@ def _replace(holder: Holder, **changes: object) -> Holder:
 
 
 def _containers(status: Status) -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """Of a pod, by uid, those that have been granted a device."""
+    """Return the names of the containers that have been granted a device, by the uid of the pod and the device."""
     names: dict[tuple[str, str], dict[str, None]] = {}
     for grant in status.grants:
         devices = [device for gpu in grant.gpus for device in (gpu.uuid, gpu.mig_uuid) if device]
@@ -215,7 +215,8 @@ def _is_unused(use: Use | None) -> bool:
 
 
 def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
-    """MiB, and percent of the compute: of a card in MIG mode, as large as its held instances' part of the memory."""
+    """Return how much of a card is held: MiB, and percent of the compute. The percentage of a card in MIG mode is the part of
+    the memory that its held instances have."""
     if not holders:
         return 0, 0
     usable = card.gpu.usable_mib
@@ -279,7 +280,7 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
 
 
 def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]:
-    """`all_pfs`: in the order of their addresses."""
+    """Return the GPUs and PFs in groups, one for each switch. `all_pfs` are in the order of their addresses."""
     found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
     for gpu in sorted(all_gpus, key=lambda one: address(one.bdf)):
         found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)

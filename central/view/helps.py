@@ -70,7 +70,8 @@ def find_helps(
 
 
 def lacks(room: NodeRoom, demand: Demand) -> int:
-    """Cards and VFs that are missing at least, for the order in which nodes are looked at. Shares are one card."""
+    """Return how many cards and VFs are missing at least, for the order in which nodes are looked at. All shares count as one
+    card."""
     cards = asked_cards(room, demand)
     free = sum(bool(card.free_mig) if demand.mig_profile else card.free for card in cards)
     some = int(any(not need.whole for need in demand.needs))
@@ -150,5 +151,5 @@ def _priority(held: Held) -> int:
 
 
 def _deleting(held: Held) -> bool:
-    """Also one that the API server has no more."""
+    """Return whether the pod is being deleted, has ended, or does not exist in the API server any more."""
     return held.record is None or held.record.deleting or held.record.terminal

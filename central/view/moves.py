@@ -61,8 +61,8 @@ class _Search:
 def plan_openings(
     scheduler: Scheduler, waiting: Collection[Pending], movable: Mapping[PodUid, Pending], *, tries: int = TRIES
 ) -> Iterator[Opening | None]:
-    """One Opening for each pod that waits; None between two steps of the search. `movable`: what the bound pods ask that may be
-    moved, by uid."""
+    """Yield one Opening for each pod that waits, and None between two steps of the search. `movable` has, by uid, the bound
+    pods that may be moved, with what they ask for."""
     ending = [record.uid for name in scheduler.ledger.nodes() for record in scheduler.ledger.bound_on(name) if record.deleting]
     state = scheduler.ledger.without(*ending, *(pod.uid for pod in waiting))
     search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries)
@@ -97,7 +97,8 @@ def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put 
 
 
 def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
-    """Where it fits in that state: where central would put it, if that is among them; else on the first node."""
+    """Return a place for the pod in that state: on the node that central would choose, if it fits there, else on the first node
+    where it fits. Return None if none is found."""
     fits = search.scheduler.judged(pod.ask).fits
     best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
     freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
@@ -190,7 +191,8 @@ def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -
 
 
 def _importance(record: PodRecord) -> tuple[int, _Size, int, PodUid]:
-    """Who would rather be moved comes first: by priority, then the smaller, then the younger."""
+    """Return a sort key by which the pod that is better moved comes first: by priority, then the smaller, then the younger
+    one."""
     return record.priority, _size(record), -record.created, record.uid
 
 
