@@ -12,7 +12,8 @@ from simulate.trace import TraceNode, TracePod
 
 
 def draw_arrivals(pods: Sequence[TracePod], capacity: int, ratio: float, seed: int) -> list[TracePod]:
-    """At least one of the pods asks for a GPU. `capacity` in milli."""
+    """Return the pods that arrive, in random order. They ask together for at most `ratio` of the capacity, which is in milli of
+    cards: pods are left out, or drawn again, at random. At least one of `pods` must ask for a GPU."""
     chance = random.Random(seed)  # noqa: S311  (a replay, nothing secret)
     arriving, asked, limit = list(pods), sum(pod.milli for pod in pods), ratio * capacity
     if asked > limit:
@@ -29,7 +30,7 @@ def draw_arrivals(pods: Sequence[TracePod], capacity: int, ratio: float, seed: i
 
 
 def run_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
-    """Nodes in the order by which baselines break ties: random, and the same for a whole run."""
+    """Return the nodes in the order by which baselines break ties: random, and the same during a whole run."""
     ordered = list(nodes)
     random.Random(f"nodes {seed}").shuffle(ordered)  # noqa: S311
     return ordered

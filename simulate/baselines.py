@@ -32,7 +32,7 @@ class Player(Protocol):
     """A policy during one replay."""
 
     def place(self, kind: int) -> Placed | None:
-        """None: the pod fits nowhere."""
+        """Return where a pod of this kind goes; None if it fits nowhere."""
 
     def took(self, node: int) -> None:
         """Record that the placement is booked in the cluster."""
@@ -136,5 +136,5 @@ class Fgd:
 
 
 def whole_score(less_milli: Floats) -> NDArray[np.int8]:
-    """FGD's, of so much less fragment."""
+    """Return the score of FGD for placements that reduce the fragment by so many milli, rounded down to a whole number."""
     return (HIGHEST / (1.0 + np.exp(-less_milli / 1000.0))).astype(np.int8)

@@ -77,7 +77,7 @@ class Cluster:
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """[kind, node]."""
+        """Return whether a pod fits on a node, as an array [kind, node]."""
         for number in self._changed:
             self._judge(number)
         self._changed.clear()
@@ -128,7 +128,8 @@ class Cluster:
                 self._fits[kind, node] = self._places.fits(node, kinds.all[kind], self.free_cards(node, kind))
 
     def _where_it_counts(self, partition: PartitionPolicy) -> tuple[Places | None, Sequence[int]]:
-        """And the kinds for which it does. Mostly there are none."""
+        """Return the places, and the numbers of the kinds of pods for which the place of a device counts. Mostly there are
+        none."""
         if partition is not PartitionPolicy.HONOR and not any(kind.is_somewhere for kind in self.kinds.all):
             return None, ()
         places = Places(self.nodes, partition)

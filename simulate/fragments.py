@@ -59,7 +59,7 @@ class Fragments:
                         self._whole[number, level:, whole:] += weight
 
     def of_nodes(self, model: Numbers, cpu_milli: Numbers, free: Numbers) -> Floats:
-        """In milli, node by node; `free` [node, card] in milli, negative where there is no card."""
+        """Return the fragment of each node, in milli. `free` is [node, card] in milli, negative where there is no card."""
         level = self.levels(cpu_milli)
         free = np.maximum(free, 0)
         full = free == FULL
@@ -73,11 +73,11 @@ class Fragments:
         return self._cpu.searchsorted(cpu_milli, side="right")
 
     def started(self, model: int, level: Numbers, free: Numbers) -> Floats:
-        """Milli of fragment on cards of which something is taken, elementwise."""
+        """Return the fragment on each card of which something is taken, in milli."""
         lost: Floats = free * (1.0 - self._sharing[model, level, free // PERCENT])
         return lost
 
     def unstarted(self, model: int, level: Numbers, cards: Numbers) -> Floats:
-        """Milli of fragment on so many cards that are wholly free."""
+        """Return the fragment on so many cards that are wholly free, in milli."""
         lost: Floats = cards * FULL * (1.0 - self._sharing[model, level, _STEPS] - self._whole[model, level, cards])
         return lost

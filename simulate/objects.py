@@ -39,7 +39,7 @@ def gpu_uuid(node: int, card: int) -> GpuUuid:
 
 
 def card_of(uuid: str) -> int:
-    """Its place on its node."""
+    """Return the place of a card on its node."""
     return int(uuid[-12:], 16)
 
 
@@ -67,7 +67,7 @@ def _cards_alone(number: int, node: TraceNode) -> Manifest:
 
 
 def _renamed(number: int, devices: Status) -> Status:
-    """With UUIDs that no other node's devices have."""
+    """Return the devices with UUIDs that no devices of another node have."""
     uuids = {gpu.uuid: gpu_uuid(number, card) for card, gpu in enumerate(devices.gpus)}
 
     def renamed(gpu: Gpu) -> Gpu:
@@ -94,7 +94,8 @@ def render_node(node: TraceNode) -> Manifest:
 
 
 def render_pod(name: str, pod: TracePod, *, policy: str = "") -> Manifest:
-    """`policy`: an annotation; empty: none, so that the cluster's default holds."""
+    """Return the manifest of a pod. `policy` is the value of its annotation; if it is empty, the pod has none, and the
+    cluster's default applies."""
     limits = {}
     if pod.share:
         limits[RESOURCE_GPU_CORE] = str(pod.share // PERCENT)

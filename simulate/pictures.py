@@ -41,7 +41,7 @@ class Picture:
 
 
 def draw_allocation(what: str, reports: Sequence[Report]) -> str:
-    """From where the policies begin to differ."""
+    """Return a picture of the GPUs that are allocated, from where the policies begin to differ."""
     curves = {report.policy.value: mean_curve(report.runs) for report in reports}
     lines = {name: [(point.asked, point.allocated) for point in curve] for name, curve in curves.items()}
     return draw(

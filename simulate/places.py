@@ -57,11 +57,12 @@ class Places:
         self.vfs_taken = 0
 
     def concern(self, pod: TracePod) -> bool:
-        """Cards alone do not say where it fits."""
+        """Return whether more than the free cards decides where the pod fits."""
         return pod.is_somewhere or (pod.whole > 0 and any(board.partitions is not None for board in self._boards))
 
     def fits(self, node: int, pod: TracePod, cards: Collection[int]) -> bool:
-        """`cards` have room for it each; its model, cpu and memory are not looked at."""
+        """Return whether the pod fits on the node. Each of `cards` has room for it; the model, cpu and memory are not looked
+        at."""
         board, free = self._boards[node], self._free[node]
         if pod.vfs and pod.rdma_policy is RdmaPolicy.PER_SWITCH:
             switches = [switch.cards for switch in board.groups[Scope.SWITCH] if len(switch.vfs & free) >= pod.vfs]

@@ -42,7 +42,7 @@ class Report:
 
 
 def make_reports(runs: Sequence[Run], prior: Prior) -> list[Report]:
-    """In the order in which the policies first come. `prior`: with which they were all played."""
+    """Return one report for each policy, in the order in which the policies first appear. `prior` is the one of all runs."""
     by_policy: dict[AnyPolicy, list[Run]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
@@ -84,18 +84,18 @@ def _differences(runs: Sequence[Run], fgd: Sequence[Run]) -> tuple[Difference, D
 
 
 def difference_of(by_seed: Sequence[float]) -> Difference:
-    """One seed or more."""
+    """Return the mean of the differences of one seed or more, and its standard error, which is None for one seed."""
     return Difference(fmean(by_seed), stdev(by_seed) / math.sqrt(len(by_seed)) if len(by_seed) > 1 else None)
 
 
 def class_order(label: str) -> tuple[bool, bool, int, str]:
-    """Pods without GPUs, shares, whole cards by their number."""
+    """Return a sort key: pods without GPUs first, then shares, then whole cards by their number."""
     number = label.split(maxsplit=1)[0]
     return label != "cpu only", number.isdecimal(), int(number) if number.isdecimal() else 0, label
 
 
 def mean_curve(runs: Sequence[Run]) -> list[Point]:
-    """As far as all of them go."""
+    """Return the mean of the curves, up to the end of the shortest one."""
     return [
         Point(
             asked=points[0].asked,
@@ -107,7 +107,7 @@ def mean_curve(runs: Sequence[Run]) -> list[Point]:
 
 
 def named_prior(reports: Sequence[Report]) -> str:
-    """To stand behind what they are of; empty where none of them has one."""
+    """Return the prior as words to add at the end of a title; empty if none of the reports has one."""
     return next((f"; prior {report.prior.value}" for report in reports if report.prior is not None), "")
 
 

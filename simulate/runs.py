@@ -23,14 +23,15 @@ class Task(NamedTuple):
 
 
 def count_arrivals(trace: Trace, tasks: Sequence[Task]) -> int:
-    """Of all tasks together, for the progress."""
+    """Return the number of arrivals of all tasks together, for the progress."""
     by_seed = {(task.seed, task.ratio) for task in tasks}
     counts = {key: len(draw_arrivals(trace.pods, trace.capacity, key[1], key[0])) for key in by_seed}
     return sum(counts[task.seed, task.ratio] for task in tasks)
 
 
 def run_tasks(trace: Trace, tasks: Sequence[Task], *, jobs: int, tell: Callable[[int], None]) -> list[Run]:
-    """In the order of the tasks. `tell` hears of arrivals that were replayed since it was told last."""
+    """Run the tasks on `jobs` processes, and return the runs in the order of the tasks. Call `tell` with the number of arrivals
+    that were replayed since the last call."""
     if jobs <= 1 or len(tasks) <= 1:
         return [_replay(trace, task, tell) for task in tasks]
     arrived = multiprocessing.Value("q", 0)

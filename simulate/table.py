@@ -53,7 +53,7 @@ def _classes(reports: Sequence[Report]) -> Iterator[Sequence[str]]:
 
 
 def _align(rows: Iterator[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need to be; the first is text, the others are numbers."""
+    """Return the rows as lines, with columns as wide as they need to be; the first is text, the others are numbers."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [

@@ -40,14 +40,15 @@ class TraceNode:
 
     @property
     def cards(self) -> Sequence[int]:
-        """The places in its report of the GPUs that may be given."""
+        """Return the places in the node's report of the GPUs that may be given."""
         if self.devices is None:
             return range(self.gpus)
         return [place for place, gpu in enumerate(self.devices.gpus) if may_be_given(gpu)]
 
 
 def may_be_given(gpu: Gpu) -> bool:
-    """Whole, or a share of it. A card in MIG mode serves only who asks for its instances, and no pod of a trace does."""
+    """Return whether the card may be given, as a whole or in shares. A card in MIG mode serves only pods that ask for its
+    instances, and no pod of a trace does."""
     return not gpu.mig_enabled and not gpu.unhealthy
 
 
@@ -70,27 +71,27 @@ class TracePod:
 
     @property
     def is_somewhere(self) -> bool:
-        """Cards alone do not say whether it fits: it asks for VFs, or for devices in one place."""
+        """Return whether more than the free cards decides if the pod fits: it asks for VFs, or for devices in one place."""
         return self.vfs > 0 or self.scope is not Scope.ANY
 
     @property
     def share(self) -> int:
-        """Milli of one card; 0 for a pod that asks for whole cards or for none."""
+        """Return the milli of one card that the pod asks for; 0 for a pod that asks for whole cards or for none."""
         return self.gpu_milli if self.gpu_milli < FULL else 0
 
     @property
     def whole(self) -> int:
-        """Whole cards."""
+        """Return the number of whole cards that the pod asks for."""
         return self.gpus if self.gpu_milli == FULL else 0
 
     @property
     def milli(self) -> int:
-        """Of all its cards together."""
+        """Return what the pod asks for of all its cards together, in milli."""
         return self.gpus * self.gpu_milli
 
     @property
     def label(self) -> str:
-        """The class of pod that failures are reported by."""
+        """Return the class of pods under which failures are reported."""
         if not self.gpus:
             return "VFs only" if self.vfs else "cpu only"
         if self.share:
@@ -108,7 +109,7 @@ class Trace:
 
     @property
     def capacity(self) -> int:
-        """Milli of all cards."""
+        """Return the milli of all cards."""
         return sum(node.gpus for node in self.nodes) * FULL
 
 
@@ -132,7 +133,7 @@ def read_nodes(path: Path) -> tuple[TraceNode, ...]:
 
 
 def read_pods(path: Path) -> tuple[TracePod, ...]:
-    """In the order of the file; equal ones are one object. Raises ConfigError."""
+    """Return the pods in the order of the file; equal pods are one object. Raise ConfigError."""
     known: dict[TracePod, TracePod] = {}
     pods = tuple(known.setdefault(pod, pod) for pod in map(_pod, _rows(path, _POD_COLUMNS, _REFINING)))
     if not any(pod.gpus for pod in known):
@@ -204,7 +205,7 @@ class _Row:
         return int(digits)
 
     def choice(self, column: str, default: E) -> E:
-        """One of the words of the default's kind; where it is empty, that."""
+        """Return the value of a column, one of the words of the default's type; the default if the column is empty."""
         value = self.optional(column)
         words: dict[str, E] = {choice.value: choice for choice in type(default)}
         if value and value not in words:
@@ -242,7 +243,7 @@ def not_utf8(failed: str, content: bytes, at: int) -> ConfigError:
 
 
 def _read_text(path: Path) -> str:
-    """Without a byte order mark."""
+    """Return the text of a file, without a byte order mark. Raise ConfigError."""
     failed = f"cannot read {path}"
     try:
         content = path.read_bytes()

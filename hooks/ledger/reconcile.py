@@ -86,10 +86,10 @@ def reconcile(
     stopped: Collection[PodUid] = frozenset(),
     not_back: Collection[tuple[PodUid, str]] = frozenset(),
 ) -> Actions:
-    """`now` in Unix seconds; `boot_id` is for what is adopted; `stopped`: pods of which a sandbox was seen to stop before the
-    lists were begun, for which no grace is needed; `not_back`: pods with devices that were moved for them and are not back yet.
-    Applying the answer and asking again with the same lists answers the same problems and no action.
-    """
+    """Return what to change in the ledger so that it agrees with the lists of the runtime. `now` is in Unix seconds; `boot_id`
+    is for grants that are adopted; `stopped`: pods of which a sandbox was seen to stop before the lists were begun, for which
+    no grace is needed; `not_back`: pods with devices that were moved for them and are not back yet. If the answer is applied
+    and the same lists are given again, the answer has the same problems and no action."""
     if sandboxes is None or containers is None:
         failed = "sandboxes" if sandboxes is None else "containers"
         return Actions(reconciled=False, problems=(_problem(ProblemKind.LIST_FAILED, f"the list of {failed} is missing"),))
