@@ -1,9 +1,9 @@
 """Decide which events of a watch are new: pure, from the names and versions that were seen before.
 
-Input: a list, then events in the order of the stream. Output: which object is gone, and whether to take the new one.
-Late and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer
-than what the stream has reached was taken before, or is part of the list. An object under a known name with another uid
-means that the known one is gone, whether or not its deletion was seen.
+It takes a list, then events in the order of the stream. It returns which object is gone, and whether to take the new one. Late
+and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer than
+what the stream has reached was taken before, or is part of the list. An object under a known name with another uid means that
+the known one is gone, whether or not its deletion was seen.
 
 Source: KEP-5504, "Comparable Resource Version", stable in 1.35: versions of one resource type are integers that grow (API
 concepts, "Resource versions"); where they are not integers (aggregated servers) only equality counts. etcd's watch guarantees.

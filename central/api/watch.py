@@ -1,6 +1,6 @@
 """List one kind of objects of the API server, then watch it permanently, and pass the objects to a sink in one order.
 
-Input: the API server's list and watch. Output: `replaced` with everything (at the start, and whenever the watch cannot be
+It reads the API server's list and watch. It calls `replaced` with everything (at the start, and whenever the watch cannot be
 taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
 in it. The sink is called on the loop's thread, between two lines; an exception of the sink ends `run`.
 

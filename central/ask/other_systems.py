@@ -1,8 +1,9 @@
 """Read which cards a bound pod has by another system: NVIDIA's device plugin, HAMi, gpushare or Koordinator.
 
-Input: any pod. Output: the pod's amounts of such resources, and the cards that an annotation of that system names. Whether
-they count depends on the node (`central.ledger.other_systems`): any user who may create pods can write such resources and
-annotations. A share of a card counts as the whole card, because two systems that share a card do not know each other's part.
+It takes any pod, and returns the pod's amounts of such resources, and the cards that an annotation of that system names.
+Whether they count depends on the node (`central.ledger.other_systems`): any user who may create pods can write such resources
+and annotations. A share of a card counts as the whole card, because two systems that share a card do not know each other's
+part.
 
 Source: HAMi, pkg/util (vgpu-devices-allocated); gpushare-scheduler-extender; Koordinator, apis/extension (device-allocated).
 """

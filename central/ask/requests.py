@@ -5,7 +5,7 @@
     or, if the pod as a whole has an amount, that one instead
     and the overhead of its runtime class
 
-Input: any pod. An invalid quantity counts as nothing: kube-scheduler and the API server judge it, not central.
+It takes any pod. An invalid quantity counts as nothing: kube-scheduler and the API server judge it, not central.
 
 Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead).
 """

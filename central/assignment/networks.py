@@ -1,10 +1,10 @@
 """Write a pod's VFs as Multus' networks, for a cluster whose CNI (Multus with sriov-cni, or host-device) moves them into pods.
 
 CNI runs before the node makes any container, and Multus reads the pod at the API server: so which VFs a pod has must be in its
-annotations when it is bound, and the Binding writes both at once. Input: the pod's `k8s.v1.cni.cncf.io/networks`, its VFs with
-their names in the pod, and the configured NetworkAttachmentDefinition. Output: the annotation, with the pod's other networks
-unchanged, before those that central adds. An entry of the pod for the configured definition is left out: only central decides
-which VF that is. An annotation that Multus could not read either is refused.
+annotations when it is bound, and the Binding writes both at once. It takes the pod's `k8s.v1.cni.cncf.io/networks`, its VFs
+with their names in the pod, and the configured NetworkAttachmentDefinition. It returns the annotation, with the pod's other
+networks unchanged, before those that central adds. An entry of the pod for the configured definition is left out: only central
+decides which VF that is. An annotation that Multus could not read either is refused.
 
 `deviceID` reaches a plugin with the capability of that name (host-device) as `runtimeConfig.deviceID`. sriov-cni takes it from
 its configuration alone: there each VF has a definition of its own, and `{vf}` in its name is replaced by the VF.

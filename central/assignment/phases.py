@@ -1,9 +1,9 @@
 """Compute what a pod takes of a node: the most that its containers use at one time, device by device.
 
-Input: the containers in starting order with their roles, and the devices of each. Output: Taken. Init containers run one after
-the other, each beside the sidecars that started before it; app containers run with one another and with all sidecars. So an
-amount is the largest over these moments. It is Kubernetes' rule for a pod's effective request, but for each card on its own:
-an init container and an app container on two cards take something of both.
+It takes the containers in starting order with their roles, and the devices of each, and returns a Taken. Init containers run
+one after the other, each beside the sidecars that started before it; app containers run with one another and with all sidecars.
+So an amount is the largest over these moments. It is Kubernetes' rule for a pod's effective request, but for each card on its
+own: an init container and an app container on two cards take something of both.
 
 A whole card, a MIG instance or a VF is a device with an identity: the pod takes every one that any of its containers has.
 

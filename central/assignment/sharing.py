@@ -1,7 +1,7 @@
 """Decide which pods may share a card: the rules of share-affinity, share-anti-affinity and share-exclusion.
 
-Input: the labels of pods, each a sorted tuple of Sharing: empty for a pod without labels, more than one value where its claims
-differ in them (then all are in force). Output: whether two pods may be on one card, and the groups that must be.
+It takes the labels of pods, each a sorted tuple of Sharing: empty for a pod without labels, more than one value where its
+claims differ in them (then all are in force). It returns whether two pods may be on one card, and the groups that must be.
 
 Anti-affinity and exclusion are between two pods, and the same in both directions. A pod without an exclusion label is like one
 with an empty label: it shares only with such pods. Affinity concerns all cards of the cluster, and is checked where they are

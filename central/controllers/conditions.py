@@ -1,8 +1,8 @@
 """Compute the pod conditions about the health of devices: one for each pod that holds a device that became unhealthy.
 
-Input: a node's room, which pods hold its devices by assignment or grant, and the current conditions of the pods. Output: a Word
-for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes unhealthy for the first
-time: a pod without the condition has healthy devices, and 100,000 pods have none.
+It takes a node's room, which pods hold its devices by assignment or grant, and the current conditions of the pods. It returns a
+Word for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes unhealthy for the
+first time: a pod without the condition has healthy devices, and 100,000 pods have none.
 
 The condition itself, in the pod, is the record of what was written: a new leader reads it there and repeats nothing. Two Words
 about the same devices and reasons have the same text and are equal.

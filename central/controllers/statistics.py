@@ -1,8 +1,8 @@
 """Count the cluster at intervals: what may be given, what is held, and how fragmented the rest is.
 
-Input: the ledger, and the pods to expect. Output: an Overview, which can be read at any time. A scrape that counted 5,000 nodes
-would delay kube-scheduler. So only nodes that changed since the last time are counted, in slices and outside the scheduling
-path. The sums are kept in parts of few nodes, so that one step of vectors is short for any number of nodes.
+It takes the ledger and the pods to expect, and makes an Overview, which can be read at any time. A scrape that counted 5,000
+nodes would delay kube-scheduler. So only nodes that changed since the last time are counted, in slices and outside the
+scheduling path. The sums are kept in parts of few nodes, so that one step of vectors is short for any number of nodes.
 """
 
 import asyncio

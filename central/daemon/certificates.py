@@ -1,7 +1,7 @@
 """Print the certificates of kube-scheduler and central as Secrets for `kubectl apply -f -`: `lading-central new-certificates`.
 
-Input: a namespace and a number of days. Output: two Secrets on stdout, each with tls.crt, tls.key and ca.crt. The authority's
-key signs these two certificates and is not kept: to renew them, run the command again and restart both Deployments.
+It takes a namespace and a number of days. It prints two Secrets on stdout, each with tls.crt, tls.key and ca.crt. The
+authority's key signs these two certificates and is not kept: to renew them, run the command again and restart both Deployments.
 
 Source: RFC 5280; Kubernetes, "TLS Secrets".
 """

@@ -1,7 +1,8 @@
 """Make the pair of keys with which central signs assignments and nodes verify them: `lading-central new-key`.
 
-Input: a key id and a folder. Output: ID.pem for central alone, ID.pub.pem for every node, and on stdout what to do with them.
-Refuses: an id that a signature cannot contain, a file that exists. How keys are exchanged and revoked: docs/install.md.
+It takes a key id and a folder. It writes ID.pem for central alone and ID.pub.pem for every node, and prints on stdout what to
+do with them. It refuses an id that a signature cannot contain, and a file that exists. How keys are exchanged and revoked:
+docs/install.md.
 Source: RFC 8410 (Ed25519 in PEM), RFC 5208 (PKCS #8).
 """
 

@@ -1,8 +1,9 @@
 """Count requests and answers, and compute the gauges at each scrape.
 
-Input: requests and their answers; what the process did (counts.py); the current term. Output: a registry of its own. A scrape
-reads numbers that exist already: nodes are counted in the background (statistics.py), and only pending pods are read. Label
-values come from closed lists (verbs, reasons, states): no pod, node or device makes a series. All runs on the loop's thread.
+It takes requests and their answers, what the process did (counts.py), and the current term. The metrics have a registry of
+their own. A scrape reads numbers that exist already: nodes are counted in the background (statistics.py), and only pending pods
+are read. Label values come from closed lists (verbs, reasons, states): no pod, node or device makes a series. All runs on the
+loop's thread.
 
 Source: prometheus.io/docs/practices/naming.
 """

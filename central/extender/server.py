@@ -1,9 +1,9 @@
 """Answer the extender's verbs over HTTP/1.1: `POST /filter /prioritize /bind /preempt`, and nothing else.
 
-Input: requests. Output: JSON with status 200, also for a refusal, because any other status means a broken extender. That is
-intended while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint.
-Refuses: a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413),
-not received within BODY_S (408), or beyond MAX_BODIES together with other requests (503); the paths that people read, with the
+It answers requests with JSON and status 200, also for a refusal, because any other status means a broken extender. That is
+intended while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint. It
+refuses a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413), not
+received within BODY_S (408), or beyond MAX_BODIES together with other requests (503); and the paths that people read, with the
 address that has them (421).
 
 The pod of a request only names a pod: central decides by the pod that its watch shows (central.state.seen). With allowed names

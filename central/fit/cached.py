@@ -4,8 +4,8 @@ kube-scheduler asks about every node for every pod, and between two pods of one 
 verdicts are kept for each distinct Ask, and only nodes that changed are judged again; rooms of one equivalence class
 (equivalence.py) are judged once.
 
-Input: an Ask, rooms that changed. Output: names by verdict, and the best node. What a verdict says beyond that, and which nodes
-need a search, is for the subclasses to say: searched.py and counted.py.
+It takes an Ask and the rooms that changed, and returns names by verdict, and the best node. What a verdict says beyond that,
+and which nodes need a search, is for the subclasses to say: searched.py and counted.py.
 """
 
 from abc import ABC, abstractmethod

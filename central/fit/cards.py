@@ -1,6 +1,6 @@
 """One card during one search: what others left of it, what this pod takes of it in each phase so far, what still has room.
 
-Input: a card's room, what a container wants. Nothing is decided here but whether there is room.
+It takes a card's room, and what a container wants. Nothing is decided here but whether there is room.
 """
 
 from central.fit.demand import Wanted

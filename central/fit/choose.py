@@ -1,6 +1,6 @@
 """Choose devices, in this one place: a room and a demand → the devices of every container, or what is missing.
 
-Input: a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
+It takes a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
 mode.
 """
 

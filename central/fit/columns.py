@@ -1,8 +1,8 @@
 """Keep all nodes as columns of numbers, so that the nodes that changed are judged and scored in one vectorized step.
 
-A *row* is a node, a *slot* one of its cards. Input: rooms, one at a time, as the ledger has them, and the free cpu and memory
-of a node. Output: arrays; which rows changed since a version; and `States`, the values on which a score depends. When a node is
-removed, its row becomes empty and is used for the next new node.
+A *row* is a node, a *slot* one of its cards. It takes rooms, one at a time, as the ledger has them, and the free cpu and memory
+of a node. It returns arrays; which rows changed since a version; and `States`, the values on which a score depends. When a node
+is removed, its row becomes empty and is used for the next new node.
 
 All figures are integers: exact ones for whether a pod fits (MiB, percent), and for scores how much of a card is left, in
 thousandths of the card (*milli*), of memory or of compute, whichever is scarcer. 1000 is a card that no pod holds and that may

@@ -1,9 +1,9 @@
 """What the rest of a card is worth to shares: cards are stock, shares are cut from it.
 
-Input: how often shares of each size come, in percent of a card. Output: for each rest, in percent, what part of a whole card
-the shares are worth that fit into it, if every share is worth what it costs in cards where cards are cut with the least waste.
-A rest into which only sizes fit that fill the gaps of other cards anyway is worth little, whatever its size; one that takes
-a half is worth half a card.
+It takes how often shares of each size come, in percent of a card. It returns, for each rest, in percent, what part of a whole
+card the shares are worth that fit into it, if every share is worth what it costs in cards where cards are cut with the least
+waste. A rest into which only sizes fit that fill the gaps of other cards anyway is worth little, whatever its size; one that
+takes a half is worth half a card.
 
 The prices are the duals of the cutting stock problem: the fewest cards for all shares, in parts of cards. It is solved by the
 simplex method, where the pattern that enters the basis is the one with the highest price: a knapsack.

@@ -4,7 +4,8 @@ A phase is a moment of the pod's life that must fit: each init container beside 
 the app containers with all sidecars. Two containers that share a phase share no whole card and no VF, and their shares add up;
 two that share none may have the same devices.
 
-Input: an Ask, and how a whole card is cut (`Limits`). Output: a Demand, the same for equal asks and remembered.
+It takes an Ask, and how a whole card is cut (`Limits`). It returns a Demand, which is remembered and is the same for equal
+asks.
 
 Source: KEP-753; facts on over-commit by count: the virtual devices of the Redis design, seed 002.
 """

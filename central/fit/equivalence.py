@@ -3,9 +3,9 @@
 In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one room holds for its whole
 class: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
 
-Input: a room. Output: the number of its equivalence class; the verdicts and scores of one class are equal for every ask of the
-kind that it is for. Most asks do not care where on the node a card is; for the others the classes are smaller. A room is mostly
-looked at for several asks, so its number is remembered. A class has two numbers where the first one was forgotten.
+It takes a room, and returns the number of its equivalence class; the verdicts and scores of one class are equal for every ask
+of the kind that it is for. Most asks do not care where on the node a card is; for the others the classes are smaller. A room is
+mostly looked at for several asks, so its number is remembered. A class has two numbers where the first one was forgotten.
 """
 
 from collections.abc import Callable, Hashable

@@ -2,7 +2,7 @@
 
 Online, each pod counts once, when it is first asked about, and older pods count less: after HALF_LIFE more pods a pod weighs
 half. A prior counts as if a fixed number of its pods had come before the first, and fades like them. Without a file a small
-built-in prior is used for the first few pods. Input: shapes of pods, as they come. Output: a Workload. A new Workload means
+built-in prior is used for the first few pods. It takes shapes of pods, as they come, and makes a Workload. A new Workload means
 that all nodes are scored again, so that a change is considered when twice as many pods came, later after fixed numbers of pods,
 and only made if the workload differs.
 """

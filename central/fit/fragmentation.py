@@ -1,8 +1,8 @@
 """Score the placement of a pod under the policy fragmentation, by what it leaves behind.
 
-Input: what nodes have left, before and after a pod (columns.States), and the distribution of the pods to expect (workload.py).
-Output: a number for each choice; the higher is the better. It is the one place where that is decided, for the choice of a node
-and for that of a card within it.
+It takes what nodes have left, before and after a pod (columns.States), and the distribution of the pods to expect
+(workload.py). It returns a number for each choice, the higher the better. It is the one place where that is decided, for the
+choice of a node and for that of a card within it.
 
 What a node has left is *worth*, in milli of cards, the sum of four terms (worth.py):
 

@@ -1,7 +1,7 @@
 """Which cards and which VFs, chosen together for one container: by search, for one stated objective, exactly.
 
-Input: the topology of a node, what the container wants, what is free. Output: a `Found`, or that there is no choice. The
-objective, of which what comes first counts first and less is better:
+It takes the topology of a node, what the container wants, and what is free. It returns a `Found`, or says that there is no
+choice. The objective, of which what comes first counts first and less is better:
 
     cards that the pod does not have at another time anyway; of these those it has not even a part of
     whether the cards are no NVSwitch partition (a refusal where that is demanded, and the node has any)

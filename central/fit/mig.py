@@ -1,8 +1,8 @@
 """MIG instances as devices of their own: to a demand with a profile, each instance of it is a card that is free or held.
 
 So all that holds for whole cards holds for them: how many there are, which are near which VFs, what lies within a scope, that
-two containers of one phase never have the same one, and that init containers use again what later ones have. Input: a room and
-a demand. Output: the room as such a demand sees it, and the way back from what was chosen there. What it never takes: an
+two containers of one phase never have the same one, and that init containers use again what later ones have. It takes a room
+and a demand. It returns the room as such a demand sees it, and converts what was chosen there back. What it never takes: an
 instance of another profile, which is another size, and one whose card is unusable or was given whole.
 
 Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole

@@ -1,7 +1,8 @@
 """The nearest miss of devices that have to be in one place, in words and numbers: a scope, a VF on each switch or of each PF,
 an NVSwitch partition.
 
-Input: a room, a demand, and whether it would do on an empty node. Output: one line that names the place that comes closest.
+It takes a room, a demand, and whether the demand would fit on an empty node. It returns one line that names the place that
+comes closest.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,8 +4,8 @@ Few pods ask for eight cards, and each of them waits if no node has eight left. 
 it came OFTEN at least, and counts more if fewer places for it are left. A place is a node with that many cards that no pod
 holds; as many places are needed as such pods come while the rest of the cards is given away.
 
-Input: a workload, and what is free in the cluster. Output: a factor for each *group*, pods of one number of cards and the same
-models. The factors change with the cluster; new factors mean that all nodes are scored again, which pays off only if some
+It takes a workload, and what is free in the cluster. It returns a factor for each *group*, pods of one number of cards and the
+same models. The factors change with the cluster; new factors mean that all nodes are scored again, which pays off only if some
 factor is off by more than APART.
 """
 

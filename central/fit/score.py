@@ -1,7 +1,7 @@
 """Score a node for an ask that fits there: numbers that are compared between nodes.
 
-Input: one room and an ask, nothing else, so that the answer may be kept until that node changes. Output: a Score; the higher
-is the better node, and of equal ones the first by name is taken.
+It takes one room and an ask, nothing else, so that the answer may be kept until that node changes. It returns a Score; the node
+with the higher score is better, and of equal ones the first by name is taken.
 
     binpack  where GPUs and VFs of one container are closest (joint.py); of these the fullest node: how full its cards would be
              with this pod, then its VFs

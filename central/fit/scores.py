@@ -1,8 +1,8 @@
 """Which nodes fit an ask, and which of them is the best for a pod's shape, under the policy fragmentation: by columns.
 
-Input: what changed in the ledger (columns.Followed), a Scoring. Output: for an Ask which nodes fit (counted.py), with a pod's
-requests the node with the highest score, and on a node the card that has it. What did not change since such a pod was asked
-about keeps its score; what changed is scored in one step, for all nodes together.
+It takes what changed in the ledger (columns.Followed), and a Scoring. It returns, for an Ask, which nodes fit (counted.py);
+with a pod's requests, the node with the highest score; and on a node, the card that has it. What did not change since such a
+pod was asked about keeps its score; what changed is scored in one step, for all nodes together.
 
 Of an ask that is not simple a node where the devices of one container would be closer comes first, whatever it leaves behind.
 That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may know better: such a node comes after

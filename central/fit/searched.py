@@ -1,7 +1,7 @@
 """Which nodes fit an ask, and which of them is the best by its score: by the exact search alone, for the policies binpack and
 spread.
 
-Input: an Ask, rooms that changed in the ledger. Output: cached verdicts (cached.py), and the best node among some.
+It takes an Ask and the rooms that changed in the ledger. It returns cached verdicts (cached.py), and the best node among some.
 """
 
 from collections.abc import Collection

@@ -1,7 +1,7 @@
 """Which cards of a node a pod's labels, and those of the pods that have shares there, leave to it.
 
-Input: a room, the labels of an ask, and a fit that knows nothing of labels. Output: a Placement that breaks none of the rules
-of assignment/sharing.py; or what is missing, which is a matter of labels only where the pod would fit without them.
+It takes a room, the labels of an ask, and a fit that knows nothing of labels. It returns a Placement that breaks none of the
+rules of assignment/sharing.py; or what is missing, which is a matter of labels only where the pod would fit without them.
 
 A card that the labels close has nothing free for shares, as far as the fit can see: so it is the fit's own search, exact as it
 is, over fewer cards. A pod whose affinity group has no card yet opens one; where the fit would put its shares on several, each

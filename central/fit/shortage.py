@@ -1,7 +1,7 @@
 """What a node clearly lacks for a demand, by counting: no search, no text. What is left over here may fit.
 
-Input: a room and a demand. Output: a Missing, what can never fit before what does not fit now; or None. Exact for a pod of one
-container that asks for cards, and for VFs of any number of containers.
+It takes a room and a demand. It returns a Missing (what can never fit comes before what does not fit now), or None. Exact for a
+pod of one container that asks for cards, and for VFs of any number of containers.
 """
 
 from collections.abc import Collection, Mapping, Sequence

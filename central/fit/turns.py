@@ -1,7 +1,7 @@
 """The containers of a pod, one after the other: each with its best devices among those that leave room for the rest.
 
-Input: a room's devices as numbers of its topology, the containers in the order of the demand, a policy. Output: the devices of
-each container; or None; or that the search was ended by its bound.
+It takes a room's devices as numbers of its topology, the containers in the order of the demand, and a policy. It returns the
+devices of each container, or None, or says that the search was ended by its bound.
 
 Exact: where the best choice of a container leaves no room for those that follow, the next best is tried, but of choices that
 make no difference to what follows only the best; and a state of all devices that failed once is not searched again. Whether the

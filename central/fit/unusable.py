@@ -5,7 +5,8 @@ not take it: its node lacks cpu or memory for it, has not enough whole cards fre
 left than the pod asks. Two things differ from the paper: memory of the node counts, and pods without GPUs, of which all that is
 free would be a fragment, are left out.
 
-Input: columns, a kind of pod. Output: milli of cards. A kind is one step of vectors: 0.4 ms for 5,000 nodes of 8 cards.
+It takes columns and a kind of pod, and returns milli of cards. A kind is one step of vectors: 0.4 ms for 5,000 nodes of 8
+cards.
 
 Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4.
 """

@@ -1,9 +1,9 @@
 """Whether an ask fits, and what it would leave, for many nodes in one step: of asks that are simple.
 
 *Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
-be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). Input: columns, the rows to look
-at, a Wish. Output: for each row the reason by which it does not fit, or 0; and for those that fit the states that every choice
-of cards would leave. All other asks, and nodes that need it, are judged by the exact search, one by one (cached.py).
+be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). It takes columns, the rows to look
+at, and a Wish. It returns for each row the reason why it does not fit, or 0; and for those that fit the states that every
+choice of cards would leave. All other asks, and nodes that need it, are judged by the exact search, one by one (cached.py).
 """
 
 from functools import lru_cache

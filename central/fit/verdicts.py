@@ -1,8 +1,8 @@
 """Which nodes fit an ask, which of them is the best, and with which devices: the one way to ask.
 
-Input: the ledger, the cluster's policy and limits, the pods to expect. Output: the cached verdicts of an ask, the best node for
-a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count those that
-need no search (scores.py, counted.py), is decided here, by the policy that applies to the ask.
+It takes the ledger, the cluster's policy and limits, and the pods to expect. It returns the cached verdicts of an ask, the best
+node for a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count those
+that need no search (scores.py, counted.py), is decided here, by the policy that applies to the ask.
 """
 
 from collections.abc import Collection

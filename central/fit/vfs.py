@@ -1,7 +1,7 @@
 """Which VFs go with given cards: the best for the worst distance, then for the sum of distances, then for the load of PFs.
 
-Input: how many cards and VFs a container has, which VFs are free. Asked is for one set of cards after another. Output: a cost,
-that compares, and that says which VFs they are. It is exact.
+It takes how many cards and VFs a container has, and which VFs are free; then it is asked about one set of cards after another.
+It returns a cost, which can be compared, and which says which VFs they are. It is exact.
 
 *Pairs* (`nearest`). n cards and m VFs are max(n, m) pairs of a card and a VF, shared out as evenly as the numbers allow: each
 card is in as many pairs as any other, or in one more; so is each VF. What counts are the distances of the pairs, by the

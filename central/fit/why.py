@@ -1,7 +1,7 @@
 """Explain why a node does not fit, in words and numbers, for a person who asks about one pod.
 
-Input: the room, the ask, and what `fit` found missing. Output: one line with the nearest miss, and what would help if the room
-alone shows it. It is separate from `fit`, which answers for thousands of nodes and builds no text.
+It takes the room, the ask, and what `fit` found missing. It returns one line with the nearest miss, and what would help if the
+room alone shows it. It is separate from `fit`, which answers for thousands of nodes and builds no text.
 """
 
 from collections import Counter

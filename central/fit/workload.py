@@ -1,7 +1,7 @@
 """What the cluster is likely to be asked for: kinds of pods, and how often they come.
 
-Input: a workload file, or shapes of pods that came (forecast.py). Output: a Workload, whose masses are whole numbers that add
-up to MASS at most.
+It takes a workload file, or shapes of pods that came (forecast.py). It returns a Workload, whose masses are whole numbers that
+add up to MASS at most.
 
 Shapes that differ only in what no node has to tell apart are one kind: the names of containers, the policy. A pod of several
 containers with shares counts by its largest one.

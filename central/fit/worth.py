@@ -1,8 +1,8 @@
 """Weigh what is left on a node by what pods could do with it: the sum of three terms, each a lookup in tables.
 
-Input: a workload, the kinds of nodes, the weights of the terms; then what nodes have left. Output: milli of cards, times MASS,
-weighted. The time for a term grows with the number of a node's cards, not with that of the kinds of pods: the sums over these
-are in the tables.
+It takes a workload, the kinds of nodes, and the weights of the terms; then what nodes have left. It returns milli of cards,
+times MASS, weighted. The time for a term grows with the number of a node's cards, not with that of the kinds of pods: the sums
+over these are in the tables.
 
 *Usable* is the opposite of the fragments of Weng et al.: of a node's free parts, those that a pod drawn at random could use,
 for the node has the cpu and memory for it, cards of its model, enough left of this card, or enough cards that are free as a

@@ -1,9 +1,9 @@
 """Limit the connections of an HTTP server: how many may be open, and how long a request may take to arrive.
 
-Input: an address, a factory of protocols. Output: each accepted connection with its protocol. A connection is *waiting* until
-a request's head has arrived, and again after each answer. Beyond MAX_WAITING the connection that has waited longest is closed
-and the new one is served, so that silent clients block no other; kube-scheduler opens a closed idle connection again. A
-connection whose first head, TLS handshake included, takes longer than HEAD_S is closed.
+It takes an address and a factory of protocols, and gives each accepted connection a protocol. A connection is *waiting* until a
+request's head has arrived, and again after each answer. Beyond MAX_WAITING the connection that has waited longest is closed and
+the new one is served, so that silent clients block no other; kube-scheduler opens a closed idle connection again. A connection
+whose first head, TLS handshake included, takes longer than HEAD_S is closed.
 
 This module accepts sockets itself, because an asyncio server shows a connection only after its TLS handshake.
 """

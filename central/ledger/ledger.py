@@ -1,7 +1,7 @@
 """The ledger: which pods hold which devices, and why. One writer, in memory, rebuilt from the API server's objects.
 
-Input: what the API server says (facts.py), and central's own predictions, nominations and reservations. Output: a NodeRoom for
-each node, which of them changed, which got room, which pods hold what. Refuses: a claim on what is not free.
+It takes what the API server says (facts.py), and central's own predictions, nominations and reservations. It returns a NodeRoom
+for each node, which of them changed, which got room, and which pods hold what. It refuses a claim on what is not free.
 
 - BOUND ends when the pod is terminal or gone, not at its deletionTimestamp. GRANTED ends when the node's report does not name
   it any more. A device is free when both are over.

@@ -6,8 +6,8 @@ node that central named for it, until it is bound, is gone, or its time is over.
 not depend on the other pods of the node. These changes have version numbers of their own: they do not concern devices, and most
 asks do not depend on them.
 
-Input: requests of pods by node, allocatable of nodes. Output: what is left by node, 0 if more is requested than there is; and
-the nodes that changed since a version.
+It takes the requests of pods by node, and the allocatable amounts of nodes. It returns what is left by node, 0 if more is
+requested than there is; and the nodes that changed since a version.
 """
 
 from collections.abc import Iterable, Mapping

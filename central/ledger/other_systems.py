@@ -1,10 +1,11 @@
 """Mark cards that other systems gave to pods as used, so that nothing of them is free here.
 
-Input: a node's cards, the resources that the node offers, the claims of its pods by other systems, the cards that Lading's own
-pods hold. Output: the same cards, some of them with `used_by`. A claim counts only for resources in the Node's `allocatable`:
-for these kubelet itself admits no more than there is, while it ignores a resource that the node does not offer, which any user
-may write into a pod. A card that the system's annotation names is marked. For a claim that names none, as many cards are marked
-as it counts, less those that the node saw the pod use: first cards that are free here, from the last PCI address on.
+It takes a node's cards, the resources that the node offers, the claims of its pods by other systems, and the cards that
+Lading's own pods hold. It returns the same cards, some of them with `used_by`. A claim counts only for resources in the Node's
+`allocatable`: for these kubelet itself admits no more than there is, while it ignores a resource that the node does not offer,
+which any user may write into a pod. A card that the system's annotation names is marked. For a claim that names none, as many
+cards are marked as it counts, less those that the node saw the pod use: first cards that are free here, from the last PCI
+address on.
 """
 
 from collections.abc import Collection, Mapping, Sequence

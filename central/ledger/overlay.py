@@ -1,7 +1,7 @@
 """The cluster as it would be: some pods gone, others placed. For questions only: nothing in the ledger changes by it.
 
-Input: the ledger, who would be gone, who would hold what. Output: rooms and the cards of affinity groups, by the ledger's own
-rules, as they are when they are asked for: what fits in such a room could be reserved there.
+It takes the ledger, the pods that would be gone, and what other pods would hold. It returns rooms and the cards of affinity
+groups, by the ledger's own rules, as they are when they are asked for: what fits in such a room could be reserved there.
 
 cpu and memory count where the Node says what there is. What only kube-scheduler knows (selectors, affinity, taints, volumes) is
 not looked at.

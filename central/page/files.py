@@ -1,6 +1,6 @@
 """Read the page's files once, and answer them with headers that let a browser load nothing else and show the page in no frame.
 
-Input: the folder `static`. Output: answers with ETag, and with gzip if the browser accepts it.
+It serves the folder `static` with ETag, and with gzip if the browser accepts it.
 """
 
 import gzip

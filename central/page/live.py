@@ -1,6 +1,6 @@
 """Keep the cluster as JSON, node by node, current while the page is open: whole, or as changes since a revision.
 
-Input: a ledger, the nodes' reports, the scheduler. Output: parts of one JSON object. A node is encoded again only when
+It takes a ledger, the nodes' reports, and the scheduler. It returns parts of one JSON object. A node is encoded again only when
 something of it may have changed, and counts as changed only when its JSON differs. Nothing runs in the background: a request
 starts an update, at most every EVERY_S, for all requests at that time.
 

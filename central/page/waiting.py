@@ -1,8 +1,8 @@
 """Read the pods that wait for devices: the request of each, for how long it is refused, and why, by reason code.
 
-Input: the scheduler. Output: the first MOST pods, in the order in which they get devices, and the number of all. Reasons are
-those of kube-scheduler's last request, updated: no request is evaluated for the page alone, so that one that central has not
-evaluated yet, or has dropped, has no reasons.
+It takes the scheduler. It returns the first MOST pods, in the order in which they get devices, and the number of all. Reasons
+are those of kube-scheduler's last request, updated: no request is evaluated for the page alone, so that one that central has
+not evaluated yet, or has dropped, has no reasons.
 """
 
 from collections import Counter

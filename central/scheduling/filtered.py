@@ -1,6 +1,6 @@
 """The answer to filter, by the verdicts about the nodes that kube-scheduler asked about.
 
-Input: names, which nodes fit, and the reasons by which others do not. Output: a `Filtered`. It names thousands of nodes for
+It takes names, which nodes fit, and the reasons why others do not. It returns a `Filtered`. It names thousands of nodes for
 every pod, so each name is looked up once, by functions that loop in C.
 """
 

@@ -3,12 +3,12 @@
 kube-scheduler's own preemption does not see devices: its dry run ignores them, so that on a node with too few devices it finds
 that no eviction is needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
 
-Input: a pod that was refused, the nodes that kube-scheduler asked about, the ledger. Output: the node, the victims, and where
-the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and frees something that is needed:
-with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; a pod that
-cannot be put back is a victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a disruption
-budget protects stays, and of the pods that share a budget no more are evicted than it allows: otherwise the Eviction API
-refuses the last victim after the first ones have ended without use. Nodes are compared as kube-scheduler compares them: the
+It takes a pod that was refused, the nodes that kube-scheduler asked about, and the ledger. It returns the node, the victims,
+and where the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and frees something that
+is needed: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; a
+pod that cannot be put back is a victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a
+disruption budget protects stays, and of the pods that share a budget no more are evicted than it allows: otherwise the Eviction
+API refuses the last victim after the first ones have ended without use. Nodes are compared as kube-scheduler compares them: the
 lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most important victims.
 
 To find the victims takes a dozen fits for each node; a lower bound of their number, and so of the cost, follows from the

@@ -1,6 +1,6 @@
 """Why a pod is not running, node by node: `GET /v1/why/<namespace>/<pod>`.
 
-Input: the scheduler's view of one pod. Output: JSON for `kubectl lading why` and for people with curl: the reasons that
+It takes the scheduler's view of one pod. It returns JSON for `kubectl lading why` and for people with curl: the reasons that
 kube-scheduler shows, by their codes, how many nodes each is true of, and for each node the nearest miss in words and numbers.
 """
 

@@ -1,7 +1,7 @@
 """Decide by PodDisruptionBudgets which pods the Eviction API would evict now, and how many of them together.
 
-Preemption must not need a pod that a budget protects: the Eviction API would refuse it after other victims have ended. Input:
-budgets as the API server has them. Output: `Budgets`, which answers for pods by namespace and labels. Pure.
+Preemption must not need a pod that a budget protects: the Eviction API would refuse it after other victims have ended. It takes
+budgets as the API server has them. It returns `Budgets`, which answers for pods by namespace and labels. Pure.
 
 The answer is stricter than the API in one point: pods that are not ready count like the others.
 

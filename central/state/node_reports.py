@@ -1,8 +1,8 @@
 """Keep what nodes report and the ledger does not: versions, problems, use, past holders. By node, as last written.
 
-Input: NodeDevices, from DevicesFeed. Output: the same, and which nodes changed since a version. Parts that did not change stay
-the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat allocates nothing
-that stays.
+It takes NodeDevices from DevicesFeed. It returns the same, and which nodes changed since a version. Parts that did not change
+stay the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat allocates
+nothing that stays.
 """
 
 from collections.abc import Collection, Iterable

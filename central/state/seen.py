@@ -1,6 +1,6 @@
 """Keep unbound pods as the watch shows them: central decides kube-scheduler's requests by these, never by the caller's copy.
 
-Input: the watch of pods; `settled`, which says that no request needs to wait for a pod. Output: the pod of a request.
+It takes the watch of pods, and `settled`, which says that no request needs to wait for a pod. It returns the pod of a request.
 kube-scheduler's watch may be ahead of central's by a moment, so `find` waits for the pod and for the version that was sent. If
 that version does not come in time, `find` returns the pod as it is.
 """

@@ -1,7 +1,7 @@
 """From what the ledger holds and what a node reports to its `NodeView`, and from many of these to totals.
 
-Input: the ledger, and the report of one node; both of one moment, or nearly so. Output: values of `central.view.model`. What
-is *free* is the ledger's word (central.ledger.room): here it is only named. Who opens the page has all nodes looked at
+It takes the ledger, and the report of one node; both of one moment, or nearly so. It returns values of `central.view.model`.
+What is *free* is the ledger's word (central.ledger.room): here it is only named. Who opens the page has all nodes looked at
 beside the scheduling path, so that what most devices do not have (holders, a cordon, an illness) costs them nothing.
 """
 

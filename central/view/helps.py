@@ -1,8 +1,8 @@
 """Find what would help a pending pod: which pods would have to end, on which node, to make room for it.
 
-Input: the scheduler in its current state, one pending pod, nodes. Output: node by node, those that lack the least first, the
-smallest sets of pods that were found: when all pods of one set have ended, the pod fits there. Every answer is verified by
-central's own fit, as if these pods were gone; nothing is estimated from amounts. Only devices are considered.
+It takes the scheduler in its current state, one pending pod, and nodes. It returns node by node, those that lack the least
+first, the smallest sets of pods that were found: when all pods of one set have ended, the pod fits there. Every answer is
+verified by central's own fit, as if these pods were gone; nothing is estimated from amounts. Only devices are considered.
 
 Pods that do not end, or come back on the same node, are in none of these sets: those of DaemonSets, and static pods with their
 mirror pods. The ledger does not know the owner of a pod, so the caller names them. If only they are in the way, they are

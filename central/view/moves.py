@@ -1,9 +1,9 @@
 """Find moves of running pods that would make room for pending pods. It is advice: no pod is moved.
 
-Input: the scheduler in its current state, the pending pods, the running pods that may be moved. Output, for each pending pod,
-in the order in which central would serve them: that it fits as things are; or the fewest pods that would have to go elsewhere,
-of these the least important, with a place for each; or that no such set was found. All plans hold at the same time: each
-includes those before it, and every pod has its place while all others have theirs (central.ledger.overlay).
+It takes the scheduler in its current state, the pending pods, and the running pods that may be moved. It says for each pending
+pod, in the order in which central would serve them, that it fits as things are; or the fewest pods that would have to go
+elsewhere, of these the least important, with a place for each; or that no such set was found. All plans hold at the same time:
+each includes those before it, and every pod has its place while all others have theirs (central.ledger.overlay).
 
 A pod that is being deleted counts as gone. Pods of an affinity group stay: they move together or not at all. The search is
 bounded: one pod of a node, then two, then three, on the nodes that lack the least first, as long as the tries last.
