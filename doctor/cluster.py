@@ -1,6 +1,6 @@
 """What is wrong between a node and its cluster: its name, other device plugins, the rights of its reporter.
 
-Enters: kubelet's sockets, names, and answers of the API server. Leaves: verdicts.
+It takes kubelet's sockets, names, and answers of the API server. It returns verdicts.
 
 Source: Kubernetes "Device Plugins" (/var/lib/kubelet/device-plugins), SelfSubjectAccessReview (authorization.k8s.io/v1).
 """

@@ -1,6 +1,6 @@
 """Find problems with a node's GPUs, from its bus, its kernel and NVML; and with how containers get them.
 
-Enters: the readings of `cards`, and of the driver's files and CDI specs. Leaves: verdicts.
+It takes the readings of `cards`, and of the driver's files and CDI specs. It returns verdicts.
 
 Source: NVML API reference (nvmlReturn_t); NVIDIA's driver persistence documentation; docs/reference.md (gpu_mode).
 """

@@ -1,6 +1,6 @@
 """Decide what is wrong with the registrations of hook servers, and with the servers; and how near the proxy is to its limits.
 
-Enters: the folder as the proxy itself reads it, and each socket that a registration names. Leaves: verdicts.
+It takes the folder as the proxy itself reads it, and each socket that a registration names. It returns verdicts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Read from a node what the checks of `lading-doctor` need: each thing once, whichever checks use it.
 
-Enters: the settings of both daemons, as far as they could be read. Leaves: readings. Files and sockets are
-read in threads, the driver in a process: what hangs delays only the check that needs it. Nothing is changed.
+It takes the settings of both daemons, as far as they could be read. It returns readings. Files and sockets are read in threads,
+the driver in a process: what hangs delays only the check that needs it. Nothing is changed.
 """
 
 import asyncio

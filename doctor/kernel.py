@@ -1,7 +1,7 @@
 """Check the parts of a node's kernel on which the devices of containers depend: cgroups, SELinux, the clock.
 
-Enters: a few files below the host root, and the state of the kernel's clock. Leaves: verdicts. What cannot be seen (a simulated
-node has no cgroups) is skipped.
+It takes a few files below the host root, and the state of the kernel's clock. It returns verdicts. What cannot be seen (a
+simulated node has no cgroups) is skipped.
 
 Source: cgroups(7), kernel's admin-guide/cgroup-v2 ("Device controller": eBPF), adjtimex(2), container_selinux(8).
 """

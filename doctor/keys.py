@@ -1,6 +1,6 @@
 """Find problems with the public keys of a node.
 
-Enters: files as they were read. Leaves: verdicts.
+It takes files as they were read, and returns verdicts.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
 """Run checks: all at the same time, each with a deadline, each independent of the others.
 
-Enters: checks, and the node that they read. Leaves: their findings, in the checks' order. A check that is not done in time has
-failed: a person has to know of a driver or a runtime that hangs. A check without permission to read what it needs is skipped,
-and says so. An internal error in one check is a failed finding, not the end of the others.
+It takes checks, and the node that they read. It returns their findings, in the checks' order. A check that is not done in time
+has failed: a person has to know of a driver or a runtime that hangs. A check without permission to read what it needs is
+skipped, and says so. An internal error in one check is a failed finding, not the end of the others.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Find problems with a node's RDMA: mode, modules, VFs, and the memory that containers may lock.
 
-Enters: PFs and VFs as the inventory reads them, the kernel's mode and modules. Leaves: verdicts. A built-in module is visible
-by what it makes in sysfs.
+It takes PFs and VFs as the inventory reads them, and the kernel's mode and modules. It returns verdicts. A built-in module is
+visible by what it makes in sysfs.
 
 Source: rdma-system(8); Documentation/ABI/testing/sysfs-bus-pci (sriov_numvfs, driver_override); NVIDIA's GPUDirect RDMA guide.
 """

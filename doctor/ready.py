@@ -1,6 +1,6 @@
 """Check what a daemon reports over HTTP on this node: its conditions, its version.
 
-Enters: the bodies of /readyz and /metrics (lading.health). Leaves: conditions that do not hold, a version, a gauge.
+It takes the bodies of /readyz and /metrics (lading.health). It returns conditions that do not hold, a version, and a gauge.
 """
 
 import re

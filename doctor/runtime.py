@@ -1,6 +1,6 @@
 """Check the container runtime: whether it answers, its version, and whether its settings agree with kubelet's.
 
-Enters: Version and verbose Status of CRI. Leaves: verdicts. A setting that a runtime does not report is not an error.
+It takes Version and verbose Status of CRI. It returns verdicts. A setting that a runtime does not report is not an error.
 
 Source: runtime.v1 (RuntimeCondition), containerd's docs/cri/config.md (SystemdCgroup), Kubernetes "Container runtimes" (cgroup
 drivers), KEP-4033 (kubelet asks the runtime for its cgroup driver).

@@ -1,7 +1,7 @@
 """Print findings for people and for programs, and return an exit status for scripts.
 
-Enters: findings. Leaves: text, with the worst state first in the summary and the findings by group; JSON; an exit status. A
-finding may quote a file or a process of the node: control characters are escaped.
+It takes findings. It returns text, with the worst state first in the summary and the findings by group; or JSON; and an exit
+status. A finding may quote a file or a process of the node: control characters are escaped.
 """
 
 import json

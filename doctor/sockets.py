@@ -1,8 +1,8 @@
 """Check a Unix socket as a client finds it: which process holds it, whether it answers, and whether another user could have
 created it.
 
-Enters: what was found at a path. Leaves: what is wrong with it. Where systemd created the socket, systemd holds it, and only an
-answer shows that a process serves it.
+It takes what was found at a path. It returns what is wrong with it. Where systemd created the socket, systemd holds it, and
+only an answer shows that a process serves it.
 """
 
 import stat

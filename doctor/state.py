@@ -1,6 +1,6 @@
 """Find problems with the ledger and the disk that it is on.
 
-Enters: the ledger's schema, and the folder as it is. Leaves: verdicts.
+It takes the ledger's schema, and the folder as it is. It returns verdicts.
 """
 
 from collections.abc import Iterator

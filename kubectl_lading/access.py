@@ -1,7 +1,7 @@
 """Find the API server and the namespace, as kubectl finds them.
 
-Enters: `Flags` and $KUBECONFIG. Leaves: a client, and the namespace. ConfigError where a kubeconfig cannot be used. In a pod
-without any, its service account is used.
+It takes `Flags` and $KUBECONFIG. It returns a client, and the namespace. ConfigError where a kubeconfig cannot be used. In a
+pod without any, its service account is used.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Ask lading-central for what only it knows: since when it refuses a pod, where it makes room, what it is binding.
 
-Enters: a client of the API server, the flags. Leaves: central's answer; or `Unread`, for nothing here needs central. The pod
-that leads is reached through the API server's proxy, with the rights of the user (Role lading-reader has no more than
-GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's. Refuses, as
-ConfigError, a URL at which something else answers for certain: a metrics port, an API server.
+It takes a client of the API server, and the flags. It returns central's answer; or `Unread`, because nothing here needs
+central. The pod that leads is reached through the API server's proxy, with the rights of the user (Role lading-reader has no
+more than GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's. It
+refuses, as ConfigError, a URL at which something else answers for certain: a metrics port, an API server.
 
 Not through the Service: the API server proxies only to addresses that an Endpoints object maps to pods, and the leader writes
 an EndpointSlice. Source: Kubernetes, "Access services running on clusters" (pods/SCHEME:NAME:PORT/proxy), "Services without

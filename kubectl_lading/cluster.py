@@ -1,8 +1,8 @@
 """The cluster at one moment, as central's own code sees it: lists of the API server, in a ledger that nothing is written from.
 
-Enters: a client. Leaves: a `Cluster`, whose ledger, pending pods and scheduler say what central would decide. What only central
-knows (predictions, reservations, since when a pod is refused) is not in it: `kubectl_lading.central` asks for that. The three
-lists are of three moments, as three watches would be.
+It takes a client. It returns a `Cluster`, whose ledger, pending pods and scheduler say what central would decide. What only
+central knows (predictions, reservations, since when a pod is refused) is not in it: `kubectl_lading.central` asks for that. The
+three lists are of three moments, as three watches would be.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The flags that every command has, before or after its name, as in kubectl.
 
-Enters: click's command line. Leaves: one `Flags`, the argument `flags` of each command's function; a flag behind the command's
-name counts before the same one in front of it.
+It takes click's command line. It makes one `Flags`, the argument `flags` of each command's function; a flag behind the
+command's name counts before the same one in front of it.
 
     @command("nodes")
     @click.argument("name")

@@ -1,7 +1,7 @@
 """Find annotations below `lading.dev/` that do not exist, and the valid key that is most like one.
 
-Enters: keys of annotations. Leaves: the first unknown key, and the nearest valid one. Central refuses an unknown key on a pod
-that requests devices, and a node on a pod whose devices are named by hand: if they ignored a misspelt key, the pod would
+It takes keys of annotations. It returns the first unknown key, and the nearest valid one. Central refuses an unknown key on a
+pod that requests devices, and a node on a pod whose devices are named by hand: if they ignored a misspelt key, the pod would
 silently lack what its author requested. A node does not check the keys of a pod that central placed: a newer central may know
 more keys.
 """

@@ -1,9 +1,10 @@
 """Serve `/metrics`, `/healthz` and `/readyz` of a daemon, over HTTP/1.1 on an address of the node.
 
-Enters: a registry of metrics, a probe ("" or why the daemon does not answer), conditions. Leaves: text for Prometheus, JSON for
-the other two, 503 where something is wrong. Refuses: all methods but GET and HEAD, a request head that is over 8 KiB or takes
-over 5 s. Beyond 16 connections it closes the one that has waited longest, and serves the new one: clients that send nothing
-must not block a probe. An address that cannot be bound is reported and tried again: it must not stop a node's daemon.
+It takes a registry of metrics, a probe ("" or why the daemon does not answer), and conditions. It answers with text for
+Prometheus, with JSON for the other two, and with 503 where something is wrong. It refuses all methods but GET and HEAD, and a
+request head that is over 8 KiB or takes over 5 s. Beyond 16 connections it closes the one that has waited longest, and serves
+the new one: clients that send nothing must not block a probe. An address that cannot be bound is reported and tried again: it
+must not stop a node's daemon.
 
 Not prometheus_client's own server: it answers from any number of threads, so `/healthz` would still succeed while the loop
 hangs. Not an HTTP framework: with one request per connection and no body, a page of HTTP/1.1 is enough (RFC 9112).

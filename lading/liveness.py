@@ -1,8 +1,8 @@
 """Check whether this daemon is alive, by a request to its own socket, and notify systemd's watchdog only while that is
 answered.
 
-Enters: how to ask. Leaves: `WATCHDOG=1` at half of the interval that systemd allows. A loop that hangs cannot ask, and a socket
-without an accept loop does not answer: in both cases systemd is not notified, and restarts the daemon. The daemon's
+It takes how to ask. It sends `WATCHDOG=1` at half of the interval that systemd allows. A loop that hangs cannot ask, and a
+socket without an accept loop does not answer: in both cases systemd is not notified, and restarts the daemon. The daemon's
 dependencies (the runtime, the driver) are not asked: restarting would not bring them back.
 
 Source: sd_watchdog_enabled(3), unix(7); RFC 9113 §3.4: a server speaks first, or after the client's preface.

@@ -1,8 +1,8 @@
 """Find the files that a daemon needs and cannot open, and name the setting of its unit that allows it.
 
-Enters: paths, and how each is used. Leaves: a sentence for each that is missing or denied. The kernel is asked with access(2),
-which opens nothing: a driver that hangs blocks only an open(2). The kernel's answer includes read-only mounts and the device
-cgroup.
+It takes paths, and how each is used. It returns a sentence for each that is missing or denied. The kernel is asked with
+access(2), which opens nothing: a driver that hangs blocks only an open(2). The kernel's answer includes read-only mounts and
+the device cgroup.
 
 Source: access(2); systemd.exec(5) ("Sandboxing", "Capabilities"), systemd.resource-control(5) (DeviceAllow=).
 """

@@ -5,7 +5,7 @@ that of its span on to the hooks. Sampling is decided where the trace begins: fo
 `OTEL_TRACES_SAMPLER`. Attributes are names of methods, pods, containers and nodes, and reason codes. Spans are sent in batches,
 by a thread of the library; if a collector does not answer, spans are lost, which is logged once a minute.
 
-Refuses, as ConfigError: an endpoint that is not a URL, OpenTelemetry's packages missing (they are an extra, `lading[otlp]`).
+It refuses, as ConfigError: an endpoint that is not a URL, OpenTelemetry's packages missing (they are an extra, `lading[otlp]`).
 
 Source: W3C Trace Context; OpenTelemetry's semantic conventions for `k8s.*` attributes; kubelet's TracingConfiguration.
 """

@@ -1,8 +1,8 @@
 """Decide which versions are compatible: Lading's parts with each other, and with the Kubernetes and the container runtime under
 them.
 
-Enters: versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). Leaves: what is not compatible, and
-why. Pure. A text that is not a version is compatible only with itself, and is reported as unknown, never as compatible.
+It takes versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). It returns what is not compatible,
+and why. Pure. A text that is not a version is compatible only with itself, and is reported as unknown, never as compatible.
 
 The rule for Lading: proxy, hooks and central, and the command line that reads them, are at most MINORS_APART minor versions
 apart and of one major version; tests run adjacent versions together. So an upgrade goes one minor version at a time, part by

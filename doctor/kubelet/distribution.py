@@ -5,8 +5,9 @@ read `config.yaml`, then `config.yaml.d/*.yaml` by name (a later value replaces 
 flags of their command. `kubelet-arg` is passed to kubelet unchanged, and wins over all else. Their own
 `container-runtime-endpoint` is something else: it turns their own containerd off.
 
-Enters: those files and flags. Leaves: kubelet's words, each with its file. Source: K3s' pkg/configfilearg, pkg/agent/config,
-pkg/daemons; RKE2's pkg/podexecutor; docs.k3s.io "Configuration Options", docs.rke2.io "Agent Configuration Reference".
+It takes those files and flags. It returns kubelet's words, each with its file. Source: K3s' pkg/configfilearg,
+pkg/agent/config, pkg/daemons; RKE2's pkg/podexecutor; docs.k3s.io "Configuration Options", docs.rke2.io "Agent Configuration
+Reference".
 """
 
 from collections.abc import Iterator, Mapping, Sequence

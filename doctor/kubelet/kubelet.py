@@ -1,9 +1,9 @@
 """Find which runtime socket kubelet uses, which one it will use after its next start, and which file says so.
 
-Enters: the running kubelet, its unit's files, its configuration. Leaves: endpoints with their source, and whether pods start
-without the proxy. A flag wins over the configuration file, the last of several flags over the others, and the drop-ins of
-`--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of K3s
-or RKE2 has the settings of those (doctor.kubelet.distribution).
+It takes the running kubelet, the files of its unit, and its configuration. It returns endpoints with their source, and whether
+pods start without the proxy. A flag wins over the configuration file, the last of several flags over the others, and the
+drop-ins of `--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A
+kubelet of K3s or RKE2 has the settings of those (doctor.kubelet.distribution).
 
 Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
 files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.

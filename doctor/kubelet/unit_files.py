@@ -1,8 +1,9 @@
 """Find the command line that a unit will be started with, and the file of each word.
 
-Enters: the unit's files (the unit, then its drop-ins in order) and the environment files that they name. Leaves: words. Does
-what systemd does with `ExecStart=`, `Environment=` and `EnvironmentFile=`, as far as kubelet's units use it: a later line wins,
-an empty one resets the list, an environment file wins over `Environment=`, `$NAME` is split into words and `${NAME}` is one.
+It takes the unit's files (the unit, then its drop-ins in order) and the environment files that they name. It returns words. It
+does what systemd does with `ExecStart=`, `Environment=` and `EnvironmentFile=`, as far as kubelet's units use it: a later line
+wins, an empty one resets the list, an environment file wins over `Environment=`, `$NAME` is split into words and `${NAME}` is
+one.
 
 Source: systemd.unit(5) (drop-ins), systemd.exec(5) (environment), systemd.service(5) (command lines).
 """

@@ -1,7 +1,7 @@
 """The folder of a sysdump: only its owner can read it. Made 0700, files 0600, then packed beside it the same way.
 
-Enters: names and contents. Leaves: files, and a .tar.gz that names neither user nor machine. Refuses: a folder that is there
-already. Names that come from the cluster are made harmless: they stay below the folder.
+It takes names and contents. It writes files, and a .tar.gz that names neither user nor machine. It refuses a folder that is
+there already. Names that come from the cluster are made harmless: they stay below the folder.
 """
 
 import contextlib

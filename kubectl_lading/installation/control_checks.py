@@ -1,6 +1,6 @@
 """Checks of the control plane: API server, resource, policies, central, its kube-scheduler. Pure.
 
-Enters: an `Installation`. Leaves: what is not as `deploy/` puts it, each with the command that mends it. Names are those of
+It takes an `Installation`. It returns what is not as `deploy/` puts it, each with the command that mends it. Names are those of
 `deploy/`; a test compares the two.
 """
 

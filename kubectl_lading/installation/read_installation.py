@@ -1,6 +1,6 @@
 """Read an installation once: the API server's objects, and what central's replicas say where the API server lets one ask them.
 
-Enters: a client. Leaves: an `Installation`. An object that is not there is None; one that may not or cannot be read is an
+It takes a client, and returns an `Installation`. An object that is not there is None; one that may not or cannot be read is an
 `Unread`; the lists that everything else rests on (pods, nodes, NodeDevices) raise KubeError. Writes nothing.
 """
 

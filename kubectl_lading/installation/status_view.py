@@ -1,7 +1,7 @@
 """The result of `kubectl lading status`: each part of an installation in one line, then what is wrong with it. Pure.
 
-Enters: an `Installation`. Leaves: a `StatusView`, which is what `-o json` shows; keys are only added. A part is as bad as the
-worst that was found in it.
+It takes an `Installation`. It returns a `StatusView`, which is what `-o json` shows; keys are only added. A part is as bad as
+the worst that was found in it.
 """
 
 from collections import Counter

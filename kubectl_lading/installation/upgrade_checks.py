@@ -1,6 +1,6 @@
 """Checks before an upgrade, in addition to those of `status`: versions that work together, nothing half done. Pure.
 
-Enters: an installation with the version that it is to have. Leaves: what is in the way. Parts are replaced one by
+It takes an installation with the version that it is to have. It returns what prevents the upgrade. Parts are replaced one by
 one, so that every version that runs has to go with the target. What `status` would call degraded is in the way where an upgrade
 could make it worse or hide it. The proxy's version is known on its node only, which installs it together with lading-hooks.
 """

@@ -1,6 +1,6 @@
 """What the pods of a cluster show about the installation: which wait and why, which run without their devices. Pure.
 
-Enters: a `Cluster`, and the time. Leaves: a `Workload`.
+It takes a `Cluster` and the time, and returns a `Workload`.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """`defrag`: which running pods would have to go elsewhere, so that those that wait have room. Advice: nothing is changed.
 
-Enters: the cluster; of those who would be moved their own words, and the disruption budgets. Leaves: for each pod that waits
-the fewest moves that were found, each to a place that is free at that time (central.view.moves). A pod that may not be moved,
-as it turns out, is left out, and everything is planned again.
+It takes the cluster; for the pods that would be moved, what they themselves ask for; and the disruption budgets. It returns for
+each pod that waits the fewest moves that were found, each to a place that is free at that time (central.view.moves). A pod that
+may not be moved, as it turns out, is left out, and everything is planned again.
 """
 
 import asyncio

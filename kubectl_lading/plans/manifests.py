@@ -1,8 +1,8 @@
 """The pods of a manifest, as the API server would receive them. Pure.
 
-Enters: YAML or JSON, several documents, Lists. Leaves: Pods as central reads them, with a name each: a Pod is one; of
-a Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. Other kinds are named, and passed over.
-Refuses, as ConfigError, what is no YAML or no Kubernetes object, with the place.
+It takes YAML or JSON, several documents, and Lists. It returns Pods as central reads them, with a name each: a Pod is one; of a
+Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. Other kinds are named, and passed over. It
+refuses, as ConfigError, what is not YAML or not a Kubernetes object, with the place.
 
 A pod's priority is what the API server would write into it, from the PriorityClasses of the cluster and of the manifests, or
 why it would refuse the pod. A pod without a class has the one that is the global default, of several the lowest; else priority

@@ -1,6 +1,7 @@
 """`simulate -f MANIFEST`: where its pods would go now, without creating them.
 
-Enters: manifests, the cluster, its PriorityClasses. Leaves: for each pod its node and devices, or why it would wait (trial.py).
+It takes manifests, the cluster, and its PriorityClasses. It returns for each pod its node and devices, or why it would wait
+(trial.py).
 """
 
 import asyncio

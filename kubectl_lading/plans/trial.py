@@ -1,8 +1,8 @@
 """Where pods would go now, one after another, as central would decide it. Pure, but for the cluster's own ledger.
 
-Enters: a cluster that was read, pods that do not exist. Leaves: a `Trial` for each: its node and devices, or why there is none.
-Each is placed beside those before it: their room is held in the cluster's ledger, which only this reads. The highest priority
-comes first, as kube-scheduler takes them. No pod is evicted for the pods that follow; the victims are named.
+It takes a cluster that was read, and pods that do not exist. It returns a `Trial` for each: its node and devices, or why there
+is none. Each is placed beside those before it: their room is held in the cluster's ledger, which only this reads. The highest
+priority comes first, as kube-scheduler takes them. No pod is evicted for the pods that follow; the victims are named.
 
 What nodes lack is said once for all of which it is true, and once for all pods: of a thousand pods that wait for a thousand
 nodes it would be a million lines.

@@ -1,7 +1,7 @@
 """The devices of one container, as values for programs and in words for people, and the distances between them. Pure.
 
-Enters: what an assignment says, or what a fit found; a node's report. Leaves: `Given`, with amounts in MiB of memory and
-percent of compute; a `Pair` for each two GPUs, and each GPU with each of its VFs, by the levels by which central chooses
+It takes what an assignment says, or what a fit found; and a node's report. It returns a `Given`, with amounts in MiB of memory
+and percent of compute; a `Pair` for each two GPUs, and each GPU with each of its VFs, by the levels by which central chooses
 (central.fit.topology). What the node does not report any more is in no pair.
 """
 

@@ -1,7 +1,7 @@
 """All pods that wait for devices or hold some, one `PodView` each. Pure.
 
-Enters: the cluster at one moment. Leaves: rows for `pods` and `top`. Who holds something is what the nodes' views say, so that
-a pod that the API server no longer has is listed as long as it holds a device.
+It takes the cluster at one moment, and returns rows for `pods` and `top`. Who holds something is what the nodes' views say, so
+that a pod that the API server no longer has is listed as long as it holds a device.
 """
 
 from collections.abc import Mapping, Sequence

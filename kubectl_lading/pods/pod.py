@@ -1,6 +1,7 @@
 """`pod P`: what it requests, what central assigned, what its node granted, how close that is, and its Events.
 
-Enters: the pod, its Events, its node's report; public keys, where the reader has them. Leaves: a `PodReport` (pod_report.py).
+It takes the pod, its Events, and its node's report; and public keys, if the reader has them. It returns a `PodReport`
+(pod_report.py).
 """
 
 from pathlib import Path

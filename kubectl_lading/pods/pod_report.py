@@ -1,7 +1,7 @@
 """Everything about one pod, as one value. Pure.
 
-Enters: the pod, its node's report, its Events, public keys by id. Leaves: a `PodReport`. What a signature is worth is said only
-as far as the reader can know it: without the key it is there, and not checked.
+It takes the pod, its node's report, its Events, and public keys by id. It returns a `PodReport`. What a signature is worth is
+said only as far as the reader can know it: without the key it is there, and not checked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

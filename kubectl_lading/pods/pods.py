@@ -1,6 +1,7 @@
 """`pods`: the pods that wait for devices or hold some, what each requests and holds, and whether it uses it.
 
-Enters: the cluster; with -w also every later change of it. Leaves: a row a pod; with -w a row whenever one is another.
+It takes the cluster; with -w also every later change of it. It shows a row for each pod; with -w a row whenever one has
+changed.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,8 @@
 """The state of a pod, and what a node refused of it. Pure.
 
-Enters: the pod's own words, what central's parser makes of its request, its Events. Leaves: one `Situation`, the first of these
-that is so: it ended; a node refuses it; it runs; it starts; something other than devices holds it; it waits for devices.
+It takes what the pod itself says, what central's parser makes of its request, and its Events. It returns one `Situation`, the
+first of these that is true: it ended; a node refuses it; it runs; it starts; something other than devices holds it; it waits
+for devices.
 
 A refusal's form is "lading: CODE: message", as kubelet hands it on in the state of a container or in an Event. Codes are
 `lading.reasons`, what to do about each is in fixes.toml.

@@ -1,7 +1,7 @@
 """`top pods`, `top namespaces`, `top nodes`: what is held, what of it is used, and what is idle; the most first.
 
-Enters: the cluster. Leaves: a row each, and their total. Used is the driver's word by card (`status.use` of NodeDevices), so
-that a card which pods of several rows share is in no row's USED.
+It takes the cluster. It shows a row for each pod, namespace or node, and their total. Used is the driver's word by card
+(`status.use` of NodeDevices), so that a card which pods of several rows share is in no row's USED.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
 """Why a pod waits: nodes by reason, the nearest misses first, and what would help. Pure.
 
-Enters: the cluster as central's code sees it, one pending pod, and central's own answer where there is one: what central says
-of nodes counts before what follows from the API server, for it also knows what it is binding right now. Leaves: a `Wait`, with
-the pods that central would evict by its own plan (central.scheduling.preempt). Before it evicts, central also asks the Eviction
-API by a dry run, which may refuse.
+It takes the cluster as central's code sees it, one pending pod, and central's own answer where there is one: what central says
+of nodes counts before what follows from the API server, for it also knows what it is binding right now. It returns a `Wait`,
+with the pods that central would evict by its own plan (central.scheduling.preempt). Before it evicts, central also asks the
+Eviction API by a dry run, which may refuse.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """`why POD`: why it does not run, and what would help. `why`: all pods that wait.
 
-Enters: the pod and its Events, the cluster, central where it answers. Leaves: where the pod stands (situation.py); of one that
-waits for devices also what each node lacks and whose end would make room (waiting.py). Without a pod: every pod that waits, in
-the order in which they get devices; reasons are counted over all nodes as central's filter counts them.
+It takes the pod and its Events, the cluster, and central where it answers. It shows where the pod stands (situation.py); of one
+that waits for devices also what each node lacks and which pods' end would make room (waiting.py). Without a pod: every pod that
+waits, in the order in which they get devices; reasons are counted over all nodes as central's filter counts them.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Write answers: tables in kubectl's form for people, and the same structs as JSON or YAML for programs.
 
-Enters: a msgspec struct, and the table that says it to people. Leaves: stdout. Colour only on a terminal (rich looks; NO_COLOR
-is honoured); nothing is cut where stdout is no terminal, as little as possible where it is one. Texts of the cluster (names,
-annotations, messages) have their control characters escaped.
+It takes a msgspec struct, and the table that shows it to people. It writes to stdout. Colour only on a terminal (rich looks;
+NO_COLOR is honoured); nothing is cut where stdout is no terminal, as little as possible where it is one. Texts of the cluster
+(names, annotations, messages) have their control characters escaped.
 """
 
 import sys

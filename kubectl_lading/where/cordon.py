@@ -1,7 +1,8 @@
 """`cordon` and `uncordon`: devices that get no new pods, by the annotation of their node's NodeDevices.
 
-Enters: devices as people name them. Leaves: one patch a node, made for the version that was read: if another client edits the
-annotation meanwhile, it is read again and no edit is lost. No pod is evicted: a pod that holds a device keeps it, and is named.
+It takes devices as people name them. It sends one patch for each node, made for the version that was read: if another client
+edits the annotation meanwhile, it is read again and no edit is lost. No pod is evicted: a pod that holds a device keeps it, and
+is named.
 
 What the annotation says of other devices, those that are not there too, stays as it was written. Who takes one device out of
 "all" means all the others: these are written one by one, as GPUs and PFs. A VF of a PF that is cordoned likewise. A MIG

@@ -4,7 +4,7 @@
     node/3               the GPU of that index: in the order of PCI addresses, from 0
     node/0000:18:00.0    a PCI address of a GPU, PF or VF; 18:00.0 will do, and the node may be left out where no other has it
 
-Enters: the words, the reports of all nodes. Leaves: a `Device`, or LadingError with the names that are near.
+It takes the words, and the reports of all nodes. It returns a `Device`, or raises LadingError with the names that are near.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """A node's topology, drawn: sockets, NUMA nodes, switches, GPUs and NICs as a tree, HELD beside USED, and who holds each.
 
-Enters: a `NodeView`, and how wide the terminal is. Leaves: lines. Where they are too narrow for who holds a device, that stands
-below it. The VFs of a NIC are one line: how many each pod holds; with `wide` also which.
+It takes a `NodeView`, and how wide the terminal is. It returns lines. Where they are too narrow for who holds a device, that
+stands below it. The VFs of a NIC are one line: how many each pod holds; with `wide` also which.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Decode complete header blocks: HEADERS and the CONTINUATIONs after it (RFC 9113 6.2, 6.10).
 
 For an end of a connection, which needs only the fields of a block; the relay, which forwards it, keeps its frames
-(runtimeproxy/relay/direction.py). Refuses: any other frame between the frames of a block, and blocks that are too large.
+(runtimeproxy/relay/direction.py). It refuses any other frame between the frames of a block, and blocks that are too large.
 """
 
 from typing import Final

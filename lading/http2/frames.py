@@ -1,8 +1,8 @@
 """Cut a byte stream into HTTP/2 frames, and write the few kinds that we send ourselves (RFC 9113 sections 4 and 6).
 
-Enters: bytes as the socket gave them. Leaves: whole frames, as offsets into one buffer, so that a run of frames that no handler
-reads is forwarded as one slice. Refuses: a frame larger than its receiver announced, and lengths other than those that the RFC
-fixes. Everything else about a frame is for its receiver to check.
+It takes bytes as the socket gave them. It returns whole frames, as offsets into one buffer, so that a run of frames that no
+handler reads is forwarded as one slice. It refuses a frame larger than its receiver announced, and lengths other than those
+that the RFC fixes. Everything else about a frame is for its receiver to check.
 """
 
 from collections.abc import Callable, Iterator

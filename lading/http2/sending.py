@@ -1,7 +1,7 @@
 """Send header blocks and messages from one end of a connection, as its peer's windows allow (RFC 9113 5.2, 6.5.2, 6.9).
 
-Enters: what the peer announced and credited, and messages. Leaves: HEADERS, and DATA that fits. Nothing that is sent changes
-the peer's header table. Refuses: credit of 0, and windows over 2^31-1.
+It takes what the peer announced and credited, and messages. It sends HEADERS, and DATA that fits. Nothing that is sent changes
+the peer's header table. It refuses credit of 0, and windows over 2^31-1.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Call the API server: raw JSON in and out, one bounded pool of connections, and errors that say whether the call was carried
 out.
 
-Enters: paths (`lading.kube.resource`) and bodies that msgspec can encode. Leaves: the answer's bytes, undecoded, so that a
+It takes paths (`lading.kube.resource`) and bodies that msgspec can encode. It returns the answer's bytes, undecoded, so that a
 caller decodes the few fields that it reads; `lading.kube.depth` limits how deep they are nested. Nothing here retries a write
 or limits the rate: the caller knows what may be repeated. aiohttp itself sends a GET or DELETE again where a kept-alive
 connection turns out to be dead; updates are PATCHes, which it does not repeat, so a conflict is never caused by our own first

@@ -1,13 +1,13 @@
 """Load the API server's address and our credentials: from a kubeconfig, or from the files that every pod has.
 
-Enters: a kubeconfig's path and context, or nothing (in-cluster). Leaves: `Credentials` for each call, renewed in the
+It takes a kubeconfig's path and context, or nothing (in-cluster). It returns `Credentials` for each call, renewed in the
 background: a service account's token is read again, an exec plugin is run again when its token is about to expire (both by the
 `kubernetes` library's refresh hook). After a 401 or an untrusted certificate everything is read again, which finds tokens,
 client certificates and authorities that were replaced on disk. Reading is done in a thread: an exec plugin may take seconds.
 
-Refuses, as ConfigError: files that cannot be read, no credentials, `insecure-skip-tls-verify`, plain HTTP to another machine.
-Secrets are in no message, `repr` or log, and a key that the kubeconfig carries inline is on disk only while Python's ssl loads
-it. Proxies of the environment are not used, a kubeconfig's `proxy-url` is.
+It refuses, as ConfigError: files that cannot be read, no credentials, `insecure-skip-tls-verify`, plain HTTP to another
+machine. Secrets are in no message, `repr` or log, and a key that the kubeconfig carries inline is on disk only while Python's
+ssl loads it. Proxies of the environment are not used, a kubeconfig's `proxy-url` is.
 """
 
 import asyncio
