@@ -5,9 +5,9 @@
 
 `devices` is a file beside this one, with a NodeDevices object as `kubectl get nodedevices NODE -o json` prints it, or its
 status alone. The nodes are `h100-1` to `h100-16`. A replay begins without pods on them: what was held, used or cordoned when
-the report was written does not count; what was unhealthy is not given. Output: nodes of a Trace, and the setting. Errors name
-file, entry, key and value: keys that are missing or unknown, numbers out of range, reports that cannot be read or are without
-devices, and several models of cards on one node, which the replay does not support.
+the report was written does not count; what was unhealthy is not given. It returns nodes of a Trace, and the setting. Errors
+name file, entry, key and value: keys that are missing or unknown, numbers out of range, reports that cannot be read or are
+without devices, and several models of cards on one node, which the replay does not support.
 """
 
 import json

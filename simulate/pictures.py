@@ -119,7 +119,7 @@ def _axes(frame: _Frame, picture: Picture) -> list[str]:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """Round numbers from below the least to above the most."""
+    """Return round numbers from below the least to above the most."""
     span = max(most - least, 1e-9)
     rough = span / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))

@@ -6,7 +6,7 @@ partitions want beside. So it is counted here, and a placement is checked by the
 search. What the groups are, which devices are below one switch or in one NUMA node, is the product's own word: of a node's
 distances there is one definition (fit/topology.py).
 
-Input: nodes, and what of their cards is free. Output: whether a pod fits; VFs that were taken.
+It takes nodes, and what of their cards is free. It returns whether a pod fits, and the VFs that were taken.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Run one replay: the pods of one seed arrive one by one under one policy, and no pod leaves.
 
-Input: a trace, a policy, a seed. Output: a Run: how much of the GPUs was allocated as arrivals went on, and which pods did not
-fit. Every placement is booked in the Cluster, which ends the replay at one for which there is no room. A policy that refuses a
-pod that fits ends the replay too: no policy gets a better result by refusing difficult pods.
+It takes a trace, a policy and a seed. It returns a Run: how much of the GPUs was allocated as arrivals went on, and which pods
+did not fit. Every placement is booked in the Cluster, which ends the replay at one for which there is no room. A policy that
+refuses a pod that fits ends the replay too: no policy gets a better result by refusing difficult pods.
 """
 
 import gc

@@ -5,8 +5,8 @@
 
 Columns may stand in any order, others are not read. `gpu_milli` is of each GPU: 1000 is a whole one, less is a share and only
 with `num_gpu` 1; `gpu_spec` lists models with `|` between, empty is any; `rdma` counts VFs, `rdma_policy` and `topology` are as
-the annotations, empty is the default. Output: nodes, and pods. Refuses, naming file, line, column and value, what it cannot
-replay exactly: a share that is no whole percent among it.
+the annotations, empty is the default. It returns nodes and pods. It refuses what it cannot replay exactly, and names file,
+line, column and value; one example is a share that is not a whole percent.
 """
 
 import csv

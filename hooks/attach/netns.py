@@ -1,6 +1,6 @@
 """Find a sandbox's network namespace in its runtime's answer.
 
-Enters: a PodSandboxStatus response that was requested with `verbose`. Its `info` is the runtime's own JSON, of no fixed form:
+It takes a PodSandboxStatus response that was requested with `verbose`. Its `info` is the runtime's own JSON, of no fixed form:
 containerd (1.6 to 2.x) and CRI-O both have the OCI configuration of the sandbox in it, with the path of the namespace. Another
 form than expected counts as no answer. (The namespace of the sandbox's process is no substitute: the capabilities of Lading's
 unit, which administers namespaces and networks only, do not allow to look at it.)

@@ -1,9 +1,9 @@
 """The inventory with the devices that Lading moved into pods, as sysfs would show them if they were still the host's.
 
 A VF whose network device is in a pod has none in the host's sysfs, and in exclusive mode no RDMA device and no port either:
-that is not unhealthy. Enters: an inventory as it was read, the journal's rows, and the VFs whose network device another process
-moved away (`find_strays`). Leaves: the inventory that decisions, the report and a person see. Other problems of a VF stay: no
-driver or another one than it had; and a row that failed makes its VF unhealthy.
+that is not unhealthy. It takes an inventory as it was read, the journal's rows, and the VFs whose network device another
+process moved away (`find_strays`). It returns the inventory that decisions, the report and a person see. Other problems of a VF
+stay: no driver or another one than it had; and a row that failed makes its VF unhealthy.
 
 Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
 """

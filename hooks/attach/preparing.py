@@ -1,8 +1,8 @@
 """Prepare an attachment before anything is changed: find its namespace, its name there, and the current state of the VF.
 
-Enters: a VF that is wanted in a pod. Leaves: the attachment to begin; None if nothing has to be done; a refusal. Refused: a pod
-in the host's namespace, a name that the pod's namespace has already. KernelError if its devices are not found, or if there are
-several and nothing says which is meant.
+It takes a VF that is wanted in a pod. It returns the attachment to begin; None if nothing has to be done; or a refusal. It
+refuses a pod in the host's namespace, and a name that the pod's namespace already has. It raises KernelError if its devices are
+not found, or if there are several and nothing says which is meant.
 """
 
 from collections.abc import Awaitable, Callable, Collection

@@ -1,8 +1,8 @@
 """Metrics of the hook server: counters of its answers, and gauges that are read from the node at each scrape.
 
-Enters: how containers were answered. Leaves: a registry of its own. Label values come from closed lists (kinds, reasons),
-except for the use of a card, and for the holders of devices: kubelet's PodResources, where others find the holders, does not
-know Lading's devices. That is one series for each device of a container, from the ledger at this moment, and never more than
+It counts how containers were answered, in a registry of its own. Label values come from closed lists (kinds, reasons), except
+for the use of a card, and for the holders of devices: kubelet's PodResources, where others find the holders, does not know
+Lading's devices. That is one series for each device of a container, from the ledger at this moment, and never more than
 MOST_HOLDERS. Use it on the loop's thread only.
 
 Source: prometheus.io/docs/practices/naming.

@@ -1,9 +1,9 @@
 """Decide whether the hook server can do all of its work: the conditions of `/readyz`.
 
-Enters: how old inventory and comparison are, how the ledger's last write went, what was bypassed. Leaves: conditions; 200 only
-if all required conditions hold. A device that is unhealthy and free is a metric, not a condition: the others are still
-assigned. A device that became unhealthy under a container, and a report that central does not get, are conditions and not
-required: the rest of the node is served as before.
+It takes how old inventory and comparison are, how the ledger's last write went, and what was bypassed. It returns conditions;
+the answer is 200 only if all required conditions hold. A device that is unhealthy and free is a metric, not a condition: the
+others are still assigned. A device that became unhealthy under a container, and a report that central does not get, are
+conditions and not required: the rest of the node is served as before.
 """
 
 from collections.abc import Sequence

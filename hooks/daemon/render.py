@@ -1,6 +1,6 @@
 """`lading-hooks render`: show what this node would inject for a pod, container by container, or why not. It needs no runtime.
 
-Enters: a pod manifest (YAML or JSON), the node's configuration, its devices, its ledger. Leaves: the decision that a
+It takes a pod manifest (YAML or JSON), the node's configuration, its devices, and its ledger. It returns the decision that a
 CreateContainer would get, as text or JSON, and warnings. Containers are taken in kubelet's order, and each holds its devices
 while the next is decided; a pod whose uid is in the ledger keeps its devices. What only kubelet and the runtime know (device
 plugins, runtime handlers, whether CDI names are honoured) is not in a manifest.

@@ -1,6 +1,6 @@
 """Parse the settings of a VF for its pod, from an assignment's entry or the node's `[vf]`, into `VfSettings`.
 
-Enters: a JSON object or TOML table as Python values; unknown keys are ignored. Leaves: the settings; a missing key is None,
+It takes a JSON object or TOML table as Python values; unknown keys are ignored. It returns the settings; a missing key is None,
 which is never written to the kernel. Refused, by key (WrongSettingError): another type, a number out of range, a MAC that no
 device can have, an address without its prefix, a route whose network and gateway do not fit together.
 

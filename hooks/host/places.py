@@ -1,7 +1,7 @@
 """Find the place of a PCI function: the bridges above it, and the processor socket of its NUMA node.
 
-Enters: a function's address. Leaves: the facts that sysfs shows; the caller compares them to find devices that share a switch.
-What sysfs does not show (no such function, a NUMA node without processors) is absent, never a guess.
+It takes a function's address. It returns the facts that sysfs shows; the caller compares them to find devices that share a
+switch. What sysfs does not show (no such function, a NUMA node without processors) is absent, never a guess.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci (the real path of a device is its place in the tree), sysfs-devices-system-cpu.
 """

@@ -1,7 +1,8 @@
 """Show the history to a person: the holders of a device, the devices of a pod, since a time; as a table, as JSON.
 
-Enters: periods. Leaves: one line per device of each, in the order in which they began, newest last. The JSON's keys are those
-of docs/reference.md, all of them always; times are ISO 8601 in UTC. Refuses a text that is neither a time nor a length of time.
+It takes periods. It returns one line per device of each, in the order in which they began, newest last. The JSON's keys are
+those of docs/reference.md, all of them always; times are ISO 8601 in UTC. It refuses a text that is neither a time nor a length
+of time.
 """
 
 import re

@@ -1,7 +1,7 @@
 """List the holders of the node's devices, since when they hold them, and why a device is not free.
 
-Enters: the inventory (with what is away in pods, `attach.overlay`), the ledger's grants, journal and tombstones, and which
-processes use cards. Leaves: one entry for every GPU, MIG instance and VF, and for devices that have a holder but no longer
+It takes the inventory (with what is away in pods, `attach.overlay`), the ledger's grants, journal and tombstones, and which
+processes use cards. It returns one entry for every GPU, MIG instance and VF, and for devices that have a holder but no longer
 exist on the node. `table` shows them.
 """
 

@@ -1,6 +1,6 @@
 """Check in advance whether the next grant can be recorded: the last write, the folder, the free space on its disk.
 
-Enters: the ledger's path and how its last write went. Leaves: what is wrong, or nothing.
+It takes the ledger's path and how its last write went. It returns what is wrong, or nothing.
 """
 
 import os

@@ -1,10 +1,11 @@
 """Containers that run without the devices in their pod's annotations: they bypassed the proxy, so the hook server was not
 called.
 
-An upgrade of kubelet can reset its runtime endpoint; then annotated pods start bare, and nothing else would say so. Enters: the
-runtime's lists. Leaves: each container that is created or running in a pod whose annotations give it devices (or should have
-had it refused), and that carries no grant of this node, not even an empty one: the annotations, and what the node accepts, may
-change after it was created. Source: CRI ListPodSandbox and ListContainers (annotations in both).
+An upgrade of kubelet can reset its runtime endpoint; then annotated pods start bare, and nothing else would say so. It takes
+the runtime's lists. It returns each container that is created or running in a pod whose annotations give it devices (or should
+have had it refused), and that carries no grant of this node, not even an empty one: the annotations, and what the node accepts,
+may change after it was created.
+Source: CRI ListPodSandbox and ListContainers (annotations in both).
 """
 
 from collections.abc import Iterator, Sequence

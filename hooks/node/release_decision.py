@@ -1,7 +1,8 @@
 """Decide a person's release of a device: which VFs are moved back, which grants are freed, and which holders prevent it.
 
-Enters: the device's name, the inventory, what the ledger says, and who still runs by the runtime's lists. Leaves: what is to be
-done, in order, and who can still use the device. Refuses: names that are none, devices that are neither there nor held.
+It takes the device's name, the inventory, what the ledger says, and which containers still run by the runtime's lists. It
+returns what is to be done, in order, and which pods can still use the device. It refuses names of no device, and devices
+that are neither there nor held.
 
 What is alive keeps what it holds, whatever a person says: a device that is free in the ledger and open in a container would be
 given to two, and the next comparison with the runtime would find its holder's grant again. So the way to free the device of a

@@ -1,6 +1,6 @@
 """Log a node's devices and containers: changes when they are seen, problems once until they are over.
 
-Enters: inventories, grants, what the runtime lists. Leaves: log records. Decides nothing.
+It takes inventories, grants, and what the runtime lists, and writes log records. It decides nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping

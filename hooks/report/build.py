@@ -1,10 +1,10 @@
 """What the node reports: its inventory and its ledger, as the status of its NodeDevices object.
 
-Enters: an inventory, the ledger's grants, who held what before, who uses cards without a grant, whether ledger and runtime were
-compared. Leaves: the status, the same for the same node whatever the order in which grants came: a status that differs is news.
-What is in use of the cards differs all the time, so that it is made apart, and coarse (`coarse_use`). Texts are cut and
-problems counted to what the CRD takes (deploy/crds/nodedevices.yaml): an API server refuses an object as a whole, and a node
-must not vanish from central's sight over a long error message.
+It takes an inventory, the ledger's grants, the former holders of devices, the processes that use cards without a grant, and
+whether ledger and runtime were compared. It returns the status, the same for the same node whatever the order in which grants
+came: a status that differs is news. What is in use of the cards differs all the time, so that it is made apart, and coarse
+(`coarse_use`). Texts are cut and problems counted to what the CRD takes (deploy/crds/nodedevices.yaml): an API server refuses
+an object as a whole, and a node must not vanish from central's sight over a long error message.
 """
 
 from collections.abc import Iterable, Mapping

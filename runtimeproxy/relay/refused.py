@@ -2,8 +2,8 @@
 
 A refused call is reset at the runtime, which may have answered before it knew. To know when the runtime has seen the reset, the
 relay sends a *barrier*: a SETTINGS frame of its own, whose ACK comes after everything that the runtime still sent. (Not a PING:
-grpc-go ends a connection after a few.) One barrier at a time is open; it covers what was refused before it. Refuses: more calls
-than any client leaves open.
+grpc-go ends a connection after a few.) One barrier at a time is open; it covers what was refused before it. It refuses more
+calls than any client leaves open.
 """
 
 from typing import Final

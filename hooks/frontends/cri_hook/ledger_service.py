@@ -1,6 +1,6 @@
 """`lading.hook.v1.Ledger`: the requests of a person to the daemon (`lading-hooks release`), on the socket of the hook API.
 
-Enters: a device's name, and the process that asks. Leaves: what a release would do, or did; each request is logged with the
+It takes a device's name, and the process that asks. It returns what a release would do, or did; each request is logged with the
 process and user that made it.
 """
 

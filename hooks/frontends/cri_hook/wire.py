@@ -1,9 +1,9 @@
 """gRPC's unary calls as their server speaks them, on one HTTP/2 connection: bytes in; bytes out, methods called between.
 
-Enters: bytes as the client sent them. Leaves: bytes for it. A method takes a message and returns one: at once, or later, by a
-coroutine that the connection's owner runs while other calls are answered. An exception is an error for its caller, with the
-status of a `CallError`. Refuses: malformed frames and header blocks (MalformedError ends the connection), messages over 16 MiB,
-compressed ones (no compression is announced), more than 256 calls at a time.
+It takes bytes as the client sent them, and returns bytes for it. A method takes a message and returns one: at once, or later,
+by a coroutine that the connection's owner runs while other calls are answered. An exception is an error for its caller, with
+the status of a `CallError`. It refuses malformed frames and header blocks (MalformedError ends the connection), messages over
+16 MiB, compressed ones (no compression is announced), and more than 256 calls at a time.
 
 It exists because a container waits during the hook call: for each call, general servers take twice as long as the decision.
 

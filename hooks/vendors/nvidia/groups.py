@@ -1,7 +1,7 @@
 """Optional groups of the driver's device nodes and files, beyond what CUDA needs: those that the configuration names.
 
-Enters: the driver and its cards as `nvml` and `driver` read them. Leaves: both with the groups' nodes and files, and what is
-missing of a group, which is a problem of the node and refuses nothing: containers start without it.
+It takes the driver and its cards as `nvml` and `driver` read them. It returns both with the groups' nodes and files, and what
+is missing of a group, which is a problem of the node and refuses nothing: containers start without it.
 
 A card's DRM nodes are found by its PCI address, and given with that card only; a card in MIG mode has none, because they reach
 the whole card. Of IMEX there is channel 0 only: what one node exports to a channel, all who have that channel can import.

@@ -1,8 +1,8 @@
 """The profile of a MIG instance, as NVIDIA names sizes: "1g.10gb", "1c.3g.40gb", "1g.10gb+me".
 
-Enters: the instance's handle, inside an open NVML session. Leaves: the name, or nothing where the driver does not tell. The
-driver's own name of the instance ends with it ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); where it does not, it is computed from the
-instance's slices and memory, without what only the name shows (media engines: "+me").
+It takes the instance's handle, inside an open NVML session. It returns the name, or nothing where the driver does not say it.
+The driver's own name of the instance ends with it ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); where it does not, it is computed from
+the instance's slices and memory, without what only the name shows (media engines: "+me").
 
 A size is rounded as NVIDIA's tools do: the instance's part of the card's memory in eighths, times the card's memory in whole
 GiB, so that an instance of 9,856 MiB is one of 10 GB.

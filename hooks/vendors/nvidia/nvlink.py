@@ -1,8 +1,9 @@
 """NVLinks of one GPU, counted by peer, inside an open NVML session.
 
-Enters: the card's handle. Leaves: how many active links lead to which GPU (by PCI address), and how many to NVSwitches. A card
-without NVLink, a link number that it does not have, and a driver that does not know the question are no links and no error.
-Links to what is neither GPU nor NVSwitch (an IBM processor) are left out. Any other answer is NVML's error, for the caller.
+It takes the card's handle. It returns how many active links lead to which GPU (by PCI address), and how many to NVSwitches. A
+card without NVLink, a link number that it does not have, and a driver that does not know the question are no links and no
+error. Links to what is neither GPU nor NVSwitch (an IBM processor) are left out. Any other answer is NVML's error, for the
+caller.
 
 Source: NVML API reference, NvLink Methods. Which link leads where may change with a reset, so it is read at every poll.
 """

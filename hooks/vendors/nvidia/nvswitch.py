@@ -1,6 +1,6 @@
 """How a board's NVSwitches may be divided: which GPUs, by module id, can be a partition of their own.
 
-Enters: the name of a shipped table, or the path of a file in the same form. Leaves: partitions in the order of the table.
+It takes the name of a shipped table, or the path of a file in the same form. It returns partitions in the order of the table.
 Refused, with the place: what is no such table, an id or a module that stands twice, a partition without modules. Fabric Manager
 has the table built in and tells it over a socket of its own, which a node need not open; so an operator names it.
 
