@@ -30,7 +30,7 @@ class Needed:
     path: Path
     what: str  # it is to the daemon: kubeconfig, keys.k1
     mode: int = os.R_OK
-    optional: bool = False  # it may be missing
+    optional: bool = False  # it may be missing, or another condition reports that
 
 
 def find_denied(needed: Iterable[Needed]) -> Iterator[str]:

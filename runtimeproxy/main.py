@@ -178,7 +178,7 @@ def _conditions(
 def _needed(settings: Settings) -> tuple[Needed, ...]:
     endpoint = parse_endpoint(settings.runtime_endpoint)
     return (
-        Needed(path=endpoint, what="runtime_endpoint", mode=os.W_OK),
+        Needed(path=endpoint, what="runtime_endpoint", mode=os.W_OK, optional=True),
         Needed(path=Path(settings.hooks_dir), what="hooks_dir", mode=os.R_OK | os.X_OK),
     )
 

@@ -17,7 +17,7 @@ _DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
 def list_needed(settings: Settings) -> Iterator[Needed]:
     """Yield what these settings use. A setting that is empty uses nothing."""
     root = Path(settings.host_root)
-    yield Needed(path=parse_endpoint(settings.runtime_endpoint), what="runtime_endpoint", mode=os.W_OK)
+    yield Needed(path=parse_endpoint(settings.runtime_endpoint), what="runtime_endpoint", mode=os.W_OK, optional=True)
     yield Needed(path=Path(settings.state_dir), what="state_dir", mode=_LIST | os.W_OK)
     files = {f"keys.{key_id}": path for key_id, path in settings.keys.items()}
     files |= {"nvml_library": settings.nvml_library, "kubeconfig": settings.kubeconfig if settings.report else ""}

@@ -60,8 +60,9 @@ def hooks(short_folder: Path, runtime: CountingRuntime) -> Iterator[ServiceManag
         "metrics": "127.0.0.1:0",
         "node_name": "n1",
         "report": True,
-        "kubeconfig": f"{short_folder}/none",  # an API server that is away is no reason not to be ready
+        "kubeconfig": f"{short_folder}/empty",  # an API server that is away is no reason not to be ready
     }
+    (short_folder / "empty").write_text("{}")
     config = short_folder / "hooks.toml"
     config.write_text(render_flat_toml(settings))
     argv = [program("lading-hooks"), "--config", str(config)]
