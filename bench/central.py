@@ -346,7 +346,8 @@ def render(results: dict[str, Any]) -> str:
         lines.append(f"{'startup_100k_pods_s':28}{took:>14.1f}   <= 20{'' if took <= 20 else '  MISSED'}")
     if "nodes_15000" in results:
         ratio = results["nodes_15000"]["decide_p50_ms"] / results["nodes_5000"]["decide_p50_ms"]
-        lines.append(f"{'decide, 15,000 to 5,000':28}{ratio:>14.2f}   <= 2{'' if ratio <= 2 else '  MISSED'}")
+        # No more than in proportion: the answer to filter names every node.
+        lines.append(f"{'decide, 15,000 to 5,000':28}{ratio:>14.2f}   <= 3{'' if ratio <= 3 else '  MISSED'}")
     return "\n".join(lines)
 
 

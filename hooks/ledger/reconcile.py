@@ -148,7 +148,7 @@ def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
 
 def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
     """Return pairs of grants of different pods that name one device, in the grants' order. A card that is only shared has no
-    pairs: hundreds of containers may have shares of it."""
+    pairs, nor has a device of one pod: hundreds of containers may have shares of a card, or belong to one pod."""
     holders: dict[str, list[int]] = {}
     exclusive: set[str] = set()
     for number, grant in enumerate(grants):
@@ -156,7 +156,8 @@ def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
         exclusive.update(vf.bdf for vf in grant.devices.vfs)
         for device in {*(gpu.uuid for gpu in grant.devices.gpus), *(vf.bdf for vf in grant.devices.vfs)}:
             holders.setdefault(device, []).append(number)
-    pairs = {pair for device in exclusive for pair in combinations(holders[device], 2)}
+    contested = (device for device in exclusive if len({grants[number].pod for number in holders[device]}) > 1)
+    pairs = {pair for device in contested for pair in combinations(holders[device], 2)}
     return [(grants[i], grants[j]) for i, j in sorted(pairs) if grants[i].pod != grants[j].pod]
 
 

@@ -1,9 +1,10 @@
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, rebuild, reconcile
+from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, held_twice, rebuild, reconcile
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant, HeldBy, render_annotation
 from lading.vocabulary import PciAddress, PodUid, SandboxId
@@ -335,3 +336,10 @@ def test_attachments_that_can_not_be_read_do_not_hide_the_grant() -> None:
     actions = settle([], [sandbox()], [container(wears=grant(devices=vfs(1)), attached="[{}]")])
     assert kinds(actions) == [ProblemKind.ANNOTATION_UNREADABLE]
     assert len(actions.adopt) == 1
+
+
+def test_a_pod_with_thousands_of_containers_is_compared_in_bounded_time() -> None:
+    grants = [grant("pod-1", f"c{number}", whole(0)) for number in range(6000)]
+    started = time.process_time()
+    assert held_twice(grants) == ()
+    assert time.process_time() - started < 5  # milliseconds; half a minute if each pair of them is looked at
