@@ -180,11 +180,7 @@ def site(running: LadingNode, containerd: PrivateContainerd) -> Iterator[Site]:
     """The module's node. After each test nothing is held on it any more, as nothing was before."""
     with open_site(running, containerd) as site:
         yield site
-
-    def nothing_held() -> None:
-        assert site.grants() == ()
-
-    eventually(nothing_held)
+    eventually(site.check_nothing_granted)
 
 
 @pytest.fixture

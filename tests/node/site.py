@@ -180,6 +180,9 @@ class Site:
         """Of the ledger, as it is on disk."""
         return read_ledger(self.ledger)
 
+    def check_nothing_granted(self) -> None:
+        assert self.grants() == ()
+
     @property
     def ledger(self) -> Path:
         return self.lading.folder / "state" / "node.db"

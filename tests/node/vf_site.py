@@ -218,7 +218,10 @@ def config_of(state: VfState) -> VfConfig:
 
 @contextlib.contextmanager
 def open_vf_site(node: VfNode, runtime: PrivateContainerd) -> Iterator[VfSite]:
-    """Afterwards every VF is as it was before, whatever was done with it."""
+    """Afterwards every VF is as it was before, whatever was done with it, and no pod holds one.
+
+    A stop is answered before the grant is released, because the node looks first whether the containers have exited.
+    """
     site = VfSite(node, runtime)
     try:
         yield site
@@ -229,6 +232,7 @@ def open_vf_site(node: VfNode, runtime: PrivateContainerd) -> Iterator[VfSite]:
             node.lading.hooks.start()
         site.close()
     site.await_as_before()
+    eventually(site.check_nothing_granted, within_s=HEALED_S)
     assert node.rig.links_left() == 0
 
 
