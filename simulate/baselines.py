@@ -1,13 +1,16 @@
-"""Policies to compare with: random, best fit, and FGD as published. Of the replay only; the product does not have them.
+"""Policies to compare with: random, first fit, best fit, dot product, and FGD as published. Of the replay only.
 
 Each is as its authors run it in their simulator, which decides what it is worth: scores are whole numbers from 0 to 100, and
 of equal ones the first node in the order of the run is taken, so that coarse scores become first-fit among ties.
 
-    random    any node that fits, any card with room for a share
-    best-fit  the least left of cpu and of GPUs, each by the largest node (128 cores, 8 GPUs) and half of the score; a share
-              goes to the card with the least left
-    fgd       int(100 * sigmoid(d / 1000)), d the milli of fragment (fragments.py) that the placement takes away; a share goes
-              to the card where that is largest
+    random       any node that fits, any card with room for a share
+    first-fit    the first node that fits, its first card with room for a share
+    best-fit     the least left of cpu and of GPUs, each by the largest node (128 cores, 8 GPUs) and half of the score; a share
+                 goes to the card with the least left
+    dot-product  the least product of what the pod asks for and what the node has free, of cpu and GPUs by the largest node
+                 (Grandl et al., Tetris, SIGCOMM 2014, as the paper's simulator has it); a share as in best-fit
+    fgd          int(100 * sigmoid(d / 1000)), d the milli of fragment (fragments.py) that the placement takes away; a share
+                 goes to the card where that is largest
 
 Whole cards are always the lowest ones. None of them knows of VFs or of where cards are. Source: pkg/simulator/plugin of the
 paper's simulator.
@@ -31,53 +34,93 @@ _LARGEST_GPU_MILLI: Final = 8 * FULL
 class Player(Protocol):
     """A policy during one replay."""
 
-    def place(self, kind: int) -> Placed | None:
-        """Return where a pod of this kind goes; None if it fits nowhere."""
+    def place(self, kind: int, pod: int) -> Placed | None:
+        """Return where a pod of this kind goes; None if it fits nowhere. `pod`: its number, the same each time it is asked
+        about."""
 
-    def took(self, node: int) -> None:
-        """Record that the placement is booked in the cluster."""
+    def ended(self, pod: int) -> None:
+        """Record that a pod that was placed has ended."""
 
-
-class RandomFit:
-    def __init__(self, cluster: Cluster, seed: int) -> None:
-        self._cluster = cluster
-        self._chance = random.Random(f"placement {seed}")  # noqa: S311
-
-    def place(self, kind: int) -> Placed | None:
-        nodes = np.flatnonzero(self._cluster.fits[kind])
-        if not len(nodes):
-            return None
-        node = int(self._chance.choice(nodes))
-        cards = self._cluster.free_cards(node, kind)
-        asked = self._cluster.kinds.all[kind]
-        return Placed(node, [self._chance.choice(cards)] if asked.share else cards[: asked.whole])
-
-    def took(self, node: int) -> None:
-        pass
+    def changed(self, node: int) -> None:
+        """Record that the cluster's bookings of the node changed."""
 
 
-class BestFit:
+class _Fit:
+    """A policy that decides by what the cluster has booked alone."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._gpu_milli: Numbers = np.maximum(cluster.free, 0).sum(axis=1)
 
-    def place(self, kind: int) -> Placed | None:
-        cluster = self._cluster
-        asked = cluster.kinds.all[kind]
-        nodes = np.flatnonzero(cluster.fits[kind])
-        if not len(nodes):
-            return None
-        cpu = (cluster.cpu_milli[nodes] - asked.cpu_milli) / _LARGEST_CPU_MILLI * 0.5
-        gpu = (self._gpu_milli[nodes] - asked.milli) / _LARGEST_GPU_MILLI * 0.5
-        scores = ((1.0 - (cpu + gpu)) * HIGHEST).astype(np.int64)
-        node = int(nodes[scores.argmax()])  # the first of the highest
+    def place(self, kind: int, pod: int) -> Placed | None:
+        nodes = np.flatnonzero(self._cluster.fits[kind])
+        return self._choose(kind, nodes) if len(nodes) else None
+
+    def _choose(self, kind: int, nodes: Numbers) -> Placed:
+        """Choose one of the nodes where the pod fits."""
+        raise NotImplementedError
+
+    def _on(self, node: int, kind: int) -> Placed:
+        """Place a pod on the lowest cards, and a share on the card with the least left."""
+        cluster, asked = self._cluster, self._cluster.kinds.all[kind]
         cards = cluster.free_cards(node, kind)
         if asked.share:
             return Placed(node, [min(cards, key=lambda card: int(cluster.free[node, card]))])
         return Placed(node, cards[: asked.whole])
 
-    def took(self, node: int) -> None:
+    def ended(self, pod: int) -> None:
+        pass
+
+    def changed(self, node: int) -> None:
+        pass
+
+
+class RandomFit(_Fit):
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        super().__init__(cluster)
+        self._chance = random.Random(f"placement {seed}")  # noqa: S311
+
+    def _choose(self, kind: int, nodes: Numbers) -> Placed:
+        node = int(self._chance.choice(nodes))
+        cards = self._cluster.free_cards(node, kind)
+        asked = self._cluster.kinds.all[kind]
+        return Placed(node, [self._chance.choice(cards)] if asked.share else cards[: asked.whole])
+
+
+class FirstFit(_Fit):
+    def _choose(self, kind: int, nodes: Numbers) -> Placed:
+        asked, node = self._cluster.kinds.all[kind], int(nodes[0])
+        return Placed(node, self._cluster.free_cards(node, kind)[: asked.gpus])
+
+
+class _Packing(_Fit):
+    """A policy of cpu and GPUs: the first node of those with the highest score."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._gpu_milli: Numbers = np.maximum(cluster.free, 0).sum(axis=1)
+
+    def _choose(self, kind: int, nodes: Numbers) -> Placed:
+        cluster, asked = self._cluster, self._cluster.kinds.all[kind]
+        cpu, gpu = cluster.cpu_milli[nodes] / _LARGEST_CPU_MILLI, self._gpu_milli[nodes] / _LARGEST_GPU_MILLI
+        good = self._score(asked.cpu_milli / _LARGEST_CPU_MILLI, asked.milli / _LARGEST_GPU_MILLI, cpu, gpu)
+        return self._on(int(nodes[(good * HIGHEST).astype(np.int64).argmax()]), kind)
+
+    def _score(self, asked_cpu: float, asked_gpu: float, cpu: Floats, gpu: Floats) -> Floats:
+        """Return from 0 to 1 how good each node is. `cpu`, `gpu`: what is free there; all as parts of the largest node."""
+        raise NotImplementedError
+
+    def changed(self, node: int) -> None:
         self._gpu_milli[node] = np.maximum(self._cluster.free[node], 0).sum()
+
+
+class BestFit(_Packing):
+    def _score(self, asked_cpu: float, asked_gpu: float, cpu: Floats, gpu: Floats) -> Floats:
+        return 1.0 - ((cpu - asked_cpu) + (gpu - asked_gpu)) / 2
+
+
+class DotProduct(_Packing):
+    def _score(self, asked_cpu: float, asked_gpu: float, cpu: Floats, gpu: Floats) -> Floats:
+        return 1.0 - (asked_cpu * cpu + asked_gpu * gpu) / 2
 
 
 class Fgd:
@@ -92,9 +135,9 @@ class Fgd:
         self._scores: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)
         self._cards: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)  # for a share
         for node in range(len(cluster.nodes)):
-            self.took(node)
+            self.changed(node)
 
-    def place(self, kind: int) -> Placed | None:
+    def place(self, kind: int, pod: int) -> Placed | None:
         node = int(self._scores[kind].argmax())  # the first of the highest
         if not self._cluster.fits[kind, node]:
             return None
@@ -103,7 +146,10 @@ class Fgd:
             return Placed(node, [int(self._cards[kind, node])])
         return Placed(node, self._cluster.free_cards(node, kind)[: asked.whole])
 
-    def took(self, node: int) -> None:
+    def ended(self, pod: int) -> None:
+        pass
+
+    def changed(self, node: int) -> None:
         cluster = self._cluster
         kinds, model = cluster.kinds, int(cluster.model[node])
         fits = cluster.fits[:, node]

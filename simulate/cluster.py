@@ -1,4 +1,4 @@
-"""What is free on every node, as arrays: where each kind of pod fits, kept up to date as pods are placed.
+"""What is free on every node, as arrays: where each kind of pod fits, kept up to date as pods are placed and end.
 
 It is the referee of a replay. Every policy's placements are booked here, whatever the policy keeps for itself, and one that
 takes more than there is ends the replay. A node has room for a pod by its cpu and memory, which kube-scheduler checks, and by
@@ -112,6 +112,18 @@ class Cluster:
         for card in cards:
             self.free[node, card] -= each
         self.allocated += asked.milli
+        self._changed.add(node)
+
+    def give_back(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
+        """Book the end of a pod that was placed there."""
+        asked = self.kinds.all[kind]
+        self.cpu_milli[node] += asked.cpu_milli
+        self.memory_mib[node] += asked.memory_mib
+        for card in cards:
+            self.free[node, card] += asked.gpu_milli
+        if self._places is not None:
+            self._places.give_back(node, vfs)
+        self.allocated -= asked.milli
         self._changed.add(node)
 
     def _judge(self, node: int) -> None:

@@ -9,7 +9,9 @@ from central.ask.model import Policy
 
 class Baseline(StrEnum):
     RANDOM = "random"
+    FIRST_FIT = "first-fit"
     BEST_FIT = "best-fit"
+    DOT_PRODUCT = "dot-product"
     FGD = "fgd"
 
 
@@ -43,3 +45,24 @@ class Run:
     curve: tuple[Point, ...]
     decision_s: float  # of one pod, on average
     vf_allocation: float | None = None  # percent of the VFs, at the end; None if no pod requests one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """In percent of the capacity, at a time in units."""
+
+    at: float
+    allocated: float
+    queued: float  # what waiting pods ask for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """The figures of one replay with departures, without its warm-up."""
+
+    policy: AnyPolicy
+    seed: int
+    allocated: float  # percent of the GPUs, mean over time
+    queued: float  # the same of what waiting pods ask for
+    waits: Mapping[str, tuple[float, ...]]  # units that pods waited, by class of pod
+    curve: tuple[Moment, ...]

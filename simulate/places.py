@@ -86,6 +86,10 @@ class Places:
         self.vfs_taken += len(taken)
         return True
 
+    def give_back(self, node: int, vfs: Collection[PciAddress]) -> None:
+        self._free[node].update(vfs)
+        self.vfs_taken -= len(vfs)
+
 
 def _suffice(board: _Board, pod: TracePod, cards: Collection[int]) -> bool:
     if pod.whole and board.partitions is not None:

@@ -9,6 +9,7 @@ own LeastAllocated puts it.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -49,29 +50,36 @@ class Product:
         self._pods = [read_pod(pod) for pod in cluster.kinds.all]
         self._shapes = [shape_of(pod) for pod in self._pods]
         self._ledger = start_ledger(cluster)
-        self._arrived = 0
+        self._decided = 0
         self._scheduler = Scheduler(
             self._ledger,
             PendingPods(),
-            clock=lambda: float(self._arrived),
+            clock=lambda: float(self._decided),
             policy=policy,
             limits=Limits(partition=cluster.partition),
             forecast=forecast_of(expected),
         )
 
-    def place(self, kind: int) -> Placed | None:
-        self._arrived += 1
+    def place(self, kind: int, pod: int) -> Placed | None:
+        self._decided += 1
         enough = self._has_cpu_and_memory(kind)
         able = _Able(self._names, self._row_of, enough)
         if self._cluster.kinds.all[kind].has_devices:
-            return self._place(kind, able)
-        return self._place_beside(kind, able, enough)
+            return self._place(kind, _uid(pod), able)
+        return self._place_beside(kind, _uid(pod), able, enough)
 
-    def took(self, node: int) -> None:
+    def ended(self, pod: int) -> None:
+        """End the pod as kubelet does: it is terminal before it is removed."""
+        record = self._ledger.pod(_uid(pod))
+        if record is not None:
+            self._ledger.set_pod(replace(record, version=record.version + 1, terminal=True))
+        self._ledger.remove_pod(_uid(pod))
+
+    def changed(self, node: int) -> None:
         """Do nothing: the ledger knows already."""
 
-    def _place(self, kind: int, names: Collection[str]) -> Placed | None:
-        shape, uid = self._shapes[kind], PodUid(f"uid-{self._arrived}")
+    def _place(self, kind: int, uid: PodUid, names: Collection[str]) -> Placed | None:
+        shape = self._shapes[kind]
         self._scheduler.verdicts.learn(uid, shape)
         self._scheduler.judged(shape.ask)
         name = self._scheduler.verdicts.best(shape, names)
@@ -85,7 +93,7 @@ class Product:
                 uid=uid,
                 namespace=NAMESPACE,
                 name=uid,
-                version=self._arrived,
+                version=self._decided,
                 node=name,
                 taken=placement.taken,
                 requests=shape.requests,
@@ -93,11 +101,10 @@ class Product:
         )
         return Placed(self._row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
 
-    def _place_beside(self, kind: int, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
+    def _place_beside(self, kind: int, uid: PodUid, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
         """Place a pod without devices."""
         if not names:
             return None
-        uid = PodUid(f"uid-{self._arrived}")
         pod = self._pods[kind]
         metadata = msgspec.structs.replace(pod.metadata, uid=uid)
         name = self._scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
@@ -115,6 +122,10 @@ class Product:
         cpu = (cluster.cpu_milli - asked.cpu_milli) / np.maximum(self._all_cpu_milli, 1)
         memory = (cluster.memory_mib - asked.memory_mib) / np.maximum(self._all_memory_mib, 1)
         return int(np.where(enough, cpu + memory, -np.inf).argmax())
+
+
+def _uid(pod: int) -> PodUid:
+    return PodUid(f"uid-{pod}")
 
 
 class _Able(Collection[str]):

@@ -8,17 +8,15 @@ refuses a pod that fits ends the replay too: no policy gets a better result by r
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from central.ask.model import Policy
 from simulate.arrivals import draw_arrivals, run_order
-from simulate.baselines import BestFit, Fgd, Player, RandomFit
 from simulate.cluster import Cluster
 from simulate.fragments import Fragments, typical_pods
-from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
-from simulate.product import Product
+from simulate.model import AnyPolicy, Point, Prior, Run
+from simulate.player import make_player
 from simulate.trace import Trace, TracePod
 
 STEP: Final = 0.01  # of the capacity asked for, between two points of a curve
@@ -30,7 +28,7 @@ class TurnedAwayError(AssertionError):
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Switch off the garbage collector: nothing is freed in a replay, and each collection would traverse the whole cluster."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -41,7 +39,7 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-@_without_collections()
+@without_collections()
 def replay(
     trace: Trace,
     policy: AnyPolicy,
@@ -58,14 +56,14 @@ def replay(
     cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
     fragments = Fragments(typical_pods(trace.pods), cluster.models, cluster.free.shape[1])
     record = _Record(cluster, fragments)
-    player = _player(cluster, policy, seed, fragments, trace.pods, prior)
+    player = make_player(cluster, policy, seed, fragments, trace.pods, prior)
     began = time.perf_counter()
     for count, pod in enumerate(arriving, 1):
         kind = number_of[pod]
-        where = player.place(kind)
+        where = player.place(kind, count)
         if where is not None:
             cluster.take(where.node, kind, where.cards, where.vfs)
-            player.took(where.node)
+            player.changed(where.node)
         elif cluster.fits[kind].any():
             raise TurnedAwayError(f"{policy.value} places {pod} nowhere, and it fits on a node")
         record.count(pod, placed=where is not None)
@@ -73,20 +71,6 @@ def replay(
             tell(TOLD)
     tell(len(arriving) % TOLD)
     return record.run(policy, seed, ratio, (time.perf_counter() - began) / max(1, len(arriving)))
-
-
-def _player(
-    cluster: Cluster, policy: AnyPolicy, seed: int, fragments: Fragments, pods: Sequence[TracePod], prior: Prior
-) -> Player:
-    match policy:
-        case Baseline.RANDOM:
-            return RandomFit(cluster, seed)
-        case Baseline.BEST_FIT:
-            return BestFit(cluster)
-        case Baseline.FGD:
-            return Fgd(cluster, fragments)
-        case Policy():
-            return Product(cluster, policy, pods if prior is Prior.WORKLOAD else ())
 
 
 class _Record:

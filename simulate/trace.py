@@ -14,6 +14,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,9 +24,18 @@ from lading.nodedevices import Gpu, Status
 
 FULL: Final = 1000  # milli of a whole card
 PERCENT: Final = 10  # milli; a share of compute is asked for in whole percent
-MOST: Final = {"cpu_milli": 10**9, "memory_mib": 2**31 - 1, "gpu": 64, "num_gpu": 64, "gpu_milli": FULL, "rdma": 1024}
+MOST: Final = {
+    "cpu_milli": 10**9,
+    "memory_mib": 2**31 - 1,
+    "gpu": 64,
+    "num_gpu": 64,
+    "gpu_milli": FULL,
+    "rdma": 1024,
+    **dict.fromkeys(("creation_time", "scheduled_time", "deletion_time"), 10**12),
+}
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_TIMES: Final = ("creation_time", "deletion_time")
 _REFINING: Final = ("gpu_spec", "rdma", "rdma_policy", "topology")
 
 
@@ -106,6 +116,7 @@ class Trace:
     nodes: tuple[TraceNode, ...]
     pods: tuple[TracePod, ...]
     partition: PartitionPolicy = PartitionPolicy.PREFER  # the cluster's setting for whole cards where there are NVSwitches
+    lifetimes: tuple[float, ...] = ()  # seconds, by pod; none where they are not needed
 
     @property
     def capacity(self) -> int:
@@ -176,6 +187,31 @@ def _pod(row: "_Row") -> TracePod:
         rdma_policy=rdma_policy,
         scope=scope,
     )
+
+
+def read_lifetimes(path: Path, pods: Sequence[TracePod], named: Path | None = None) -> tuple[float, ...]:
+    """Return for how many seconds each pod of the file ran: from `scheduled_time`, if it was scheduled, or `creation_time`, to
+    `deletion_time`. `pods`: what was read from it. `named`: another file of pods, from which the lifetimes
+    are taken by `name`; a pod that is not in it runs as long as the next in turn that asks for as many GPUs there. Raise
+    ConfigError."""
+    if named is None:
+        return tuple(map(_lifetime, _rows(path, _TIMES)))
+    by_name: dict[str, float] = {}
+    by_gpus: dict[int, list[float]] = {}
+    for row, pod in zip(_rows(named, ("name", *_TIMES)), read_pods(named), strict=True):
+        seconds = by_name[row.text("name")] = _lifetime(row)
+        by_gpus.setdefault(pod.gpus, []).append(seconds)
+    turns = {gpus: cycle(seconds) for gpus, seconds in by_gpus.items()}
+    others = cycle(by_name.values())
+    names = (row.text("name") for row in _rows(path, ("name",)))
+    return tuple(
+        by_name[name] if name in by_name else next(turns.get(pod.gpus, others)) for name, pod in zip(names, pods, strict=True)
+    )
+
+
+def _lifetime(row: "_Row") -> float:
+    began = "scheduled_time" if row.optional("scheduled_time") else "creation_time"
+    return float(max(0, row.number("deletion_time") - row.number(began)))
 
 
 E = TypeVar("E", bound=StrEnum)

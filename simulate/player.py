@@ -1,0 +1,29 @@
+"""Make the policy of a replay by its name."""
+
+from collections.abc import Sequence
+
+from central.ask.model import Policy
+from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit
+from simulate.cluster import Cluster
+from simulate.fragments import Fragments
+from simulate.model import AnyPolicy, Baseline, Prior
+from simulate.product import Product
+from simulate.trace import TracePod
+
+
+def make_player(
+    cluster: Cluster, policy: AnyPolicy, seed: int, fragments: Fragments, pods: Sequence[TracePod], prior: Prior
+) -> Player:
+    match policy:
+        case Baseline.RANDOM:
+            return RandomFit(cluster, seed)
+        case Baseline.FIRST_FIT:
+            return FirstFit(cluster)
+        case Baseline.BEST_FIT:
+            return BestFit(cluster)
+        case Baseline.DOT_PRODUCT:
+            return DotProduct(cluster)
+        case Baseline.FGD:
+            return Fgd(cluster, fragments)
+        case Policy():
+            return Product(cluster, policy, pods if prior is Prior.WORKLOAD else ())
