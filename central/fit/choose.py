@@ -16,7 +16,7 @@ from central.fit.demand import Demand, Wanted
 from central.fit.model import Devices as PlacedDevices
 from central.fit.model import Missing
 from central.fit.shortage import is_asked
-from central.fit.topology import Layout, bits, lay_out
+from central.fit.topology import Layout, bits, lay_out, worst_of
 from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn, places_of
 from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import NodeRoom
@@ -50,8 +50,7 @@ def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Place
     by_name = {one.wanted.container: one for one in chosen}
     return PlacedDevices(
         containers={name: _placed(room, layout, by_name[name]) for name, _ in demand.roles},
-        link=max((one.link for one in chosen), default=0),
-        distance=max((one.distance for one in chosen), default=0),
+        apart=worst_of(one.apart for one in chosen),
     )
 
 

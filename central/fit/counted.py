@@ -17,7 +17,6 @@ from central.fit.demand import Limits, read_demand
 from central.fit.equivalence import equivalence_for
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.topology import Distance
 from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits, wish_of
 from central.ledger.model import NodeRoom
 
@@ -203,5 +202,4 @@ class CountedVerdicts(CachedVerdicts):
 
 def _found(room: NodeRoom, placed: Placement) -> Found:
     left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in room.cards)
-    # How far the devices of one container are from each other: the worst link, then the worst distance.
-    return Found((placed.link * len(Distance) + placed.distance,), left)
+    return Found((placed.apart.level,), left)

@@ -52,4 +52,4 @@ def _fit(room: NodeRoom, ask: Ask, policy: Policy, limits: Limits, brief: bool) 
     if isinstance(found, Missing):
         return _NO_FIT[found]
     taken = take(demand.roles, found.containers, ask.sharing)
-    return Placement(containers=found.containers, taken=taken, link=found.link, distance=found.distance)
+    return Placement(containers=found.containers, taken=taken, apart=found.apart)

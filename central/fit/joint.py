@@ -30,7 +30,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
-from central.fit.topology import Distance, Site, Topology, bits
+from central.fit.topology import Apart, Distance, Site, Topology, bits
 from central.fit.vfs import Choice, FreeVfs
 
 # Sets of cards that are looked at in one site: more than 8 of 16 cards can have. A larger node gets the best of so many, and
@@ -74,8 +74,7 @@ class Found(NamedTuple):
     key: tuple[int, ...]
     cards: int
     vfs: int
-    link: int  # the worst, and the worst distance; 0 where there is no pair
-    distance: int
+    apart: Apart
 
     @property
     def order(self) -> tuple[tuple[int, ...], Sequence[int], Sequence[int]]:
@@ -130,6 +129,7 @@ class _Search:
         self._query = query
         self._state = state
         self._honor = query.partition is PartitionPolicy.HONOR and topology.parted
+        self._split = int(query.partition is not None and topology.parted)  # in the keys of sets that are no partition
         self._vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
         self._cards = state.cards & site.cards & ~self._vfs.useless_cards()
         self._whole = [group for group in topology.kept if group & state.untouched == group]
@@ -160,13 +160,12 @@ class _Search:
         if not self._query.cards:
             yield self.best()
             return
-        wanted = self._query.partition
         kinds = _Level([-1] * self._topology.cards, _alike(self._topology, self._cards, self._state))
         for cards in self._sets(kinds, self._cards, 0, self._query.cards):
             self._best = None
-            no_partition = wanted is not None and cards not in self._topology.partitions
-            if not (no_partition and self._honor):
-                self._judge(cards, *self._linked(cards), (*self._quota(cards), int(no_partition)))
+            split = self._split if cards not in self._topology.partitions else 0
+            if not (split and self._honor):
+                self._judge(cards, *self._linked(cards), (*self._quota(cards), split))
             yield self._best
 
     # ---- what the pod has at another time
@@ -199,7 +198,7 @@ class _Search:
         return self._best is not None
 
     def _find_set(self, quota: tuple[int, int]) -> bool:
-        first = *quota, int(self._query.partition is not None)
+        first = *quota, self._split
         pairs = self._query.cards * (self._query.cards - 1) // 2
         numbers, links = bits(self._cards), self._links
         levels = sorted({links[a][b] for a in numbers for b in numbers if a < b}) if self._query.cards > 1 else [0]
@@ -251,7 +250,7 @@ class _Search:
         """Compare these cards, with their best VFs, to the best choice so far, and keep the better one. Sets come in the order
         of addresses, so the first of equal sets is kept."""
         best, vfs = self._best, self._vfs
-        level, cost = self._closest(cards, self._farthest if best is None or link < best.link else best.distance)
+        level, cost = self._closest(cards, self._farthest if best is None or link < best.apart.link else best.apart.distance)
         if cost is None:
             return
         compared = vfs.without_address(cost)
@@ -263,7 +262,8 @@ class _Search:
         broken = len([1 for group in self._whole if 0 != group & cards != group])
         key = *but_last, broken, vfs.load(compared)
         if best is None or key < best.key:
-            self._best = Found(key, cards, vfs.vfs(cost), link, level)
+            split = first[-1] if self._query.cards > 1 else 0
+            self._best = Found(key, cards, vfs.vfs(cost), Apart(split, link, level))
 
     def _closest(self, cards: int, farthest: int) -> tuple[int, int | None]:
         """Return the least worst distance, and the cost with it; a greater distance only if it takes fewer new VFs."""

@@ -28,7 +28,7 @@ from central.fit.cards import Card
 from central.fit.demand import Demand
 from central.fit.joint import Found, Query, State, sites_of
 from central.fit.model import Devices, Missing
-from central.fit.topology import Distance, Topology, bits
+from central.fit.topology import Apart, Distance, Topology, bits
 from central.fit.vfs import Choice
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Gpu, MigInstance
@@ -198,7 +198,7 @@ def with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choi
     fresh = len(numbers) - partly - (cards & state.again).bit_count()
     key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
     links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
-    return Found(key, cards, vfs.vfs(cost), max(links, default=0), level)
+    return Found(key, cards, vfs.vfs(cost), Apart(0, max(links, default=0), level))
 
 
 def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from central.ask.reasons import Coded
 from central.assignment.model import PlacedContainer, Taken
+from central.fit.topology import NEXT_TO, Apart
 
 
 class Missing(Coded):
@@ -84,8 +85,7 @@ class Devices:
     """The devices of one pod on one node, by container, in the order of the ask."""
 
     containers: Mapping[str, PlacedContainer]
-    link: int = 0  # the worst between two GPUs of a container; as below, 0 where there is no pair
-    distance: int = 0  # the worst between a GPU of a container and its VF
+    apart: Apart = NEXT_TO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,7 @@ class Placement:
 
     containers: Mapping[str, PlacedContainer]
     taken: Taken
-    link: int = 0  # as in Devices
-    distance: int = 0
+    apart: Apart = NEXT_TO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

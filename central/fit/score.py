@@ -3,9 +3,10 @@
 It takes one room and an ask, nothing else, so that the answer may be kept until that node changes. It returns a Score; the node
 with the higher score is better, and of equal ones the first by name is taken.
 
-    binpack  where GPUs and VFs of one container are closest (joint.py); of these the fullest node: how full its cards would be
-             with this pod, then its VFs
-    spread   the emptiest first: the fewest containers a card, then how empty its cards would be, then its VFs; then the closest
+Under any policy the node where GPUs and VFs of one container are closest comes first (topology.Apart). Of these:
+
+    binpack  the fullest: how full its cards would be with this pod, then its VFs
+    spread   the emptiest: the fewest containers a card, then how empty its cards would be, then its VFs
 
 The pod itself counts, as in kube-scheduler's MostAllocated: else, of an empty node with one card and a half empty one with
 eight, a pod of one card would break the larger one open further. Cards that may not be given do not count at all.
@@ -43,8 +44,7 @@ def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_
 
 def score_placed(room: NodeRoom, ask: Ask, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
     """Return the score of a node together with how close to each other the devices of this placement are."""
-    near, rest = (-placement.link, -placement.distance), score(room, ask, policy=policy, limits=limits)
-    return (*rest, *near) if policy_of(ask, policy) is Policy.SPREAD else (*near, *rest)
+    return -placement.apart.level, *score(room, ask, policy=policy, limits=limits)
 
 
 def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:

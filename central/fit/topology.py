@@ -12,9 +12,10 @@ addresses. Nodes with the same hardware share one object, so that what was found
 Source: `nvidia-smi topo -m` orders alike: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from operator import is_
 from typing import Final, NamedTuple
 
@@ -31,6 +32,9 @@ class Distance(IntEnum):
     NUMA = 3
     SOCKET = 4
     CROSS = 5
+
+
+_LINK_LEVELS: Final = MOST_NVLINKS + len(Distance)
 
 
 def distance(one: Place, other: Place) -> Distance:
@@ -97,6 +101,27 @@ def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
             tuple(min(a, b) if one != other else 0 for other, b in enumerate(through)) for one, a in enumerate(through)
         )
     return tuple(tuple(nvlinks(a, b) if a is not b else 0 for b in gpus) for a in gpus)
+
+
+class Apart(NamedTuple):
+    """How far apart the devices of one container are; of a pod, the worst of each of its containers. Less is better, and what
+    is first counts first, as in joint.py."""
+
+    split: int = 0  # 1: several cards that are no NVSwitch partition, where one is wanted and the node has some
+    link: int = 0  # the worst between two GPUs; here and below 0 where there is no pair
+    distance: int = 0  # the worst between a GPU and its VF
+
+    @property
+    def level(self) -> int:
+        """Return one number that compares as this does, between any two nodes."""
+        return (self.split * _LINK_LEVELS + self.link) * len(Distance) + self.distance
+
+
+NEXT_TO: Final = Apart()
+
+
+def worst_of(some: Iterable[Apart]) -> Apart:
+    return Apart(*map(max, zip(NEXT_TO, *some, strict=True)))
 
 
 class Site(NamedTuple):
@@ -171,9 +196,9 @@ def address(bdf: str) -> tuple[int, str]:
 
 
 def _topology(gpus: Sequence[Gpu], pfs: Sequence[Pf], port_of: tuple[int, ...], partitions: Sequence[Partition]) -> Topology:
-    levels = _levels([*(gpu.place for gpu in gpus), *(pf.place for pf in pfs)])
+    levels = _levels((*(gpu.place for gpu in gpus), *(pf.place for pf in pfs)))
     nvlinks_of = _nvlinks_of(gpus)
-    masks = tuple(sorted(set(_masks(gpus, partitions)), key=bits))
+    masks = _masks(tuple(gpu.module_id for gpu in gpus), tuple(partitions))
     kind = levels, len(gpus), nvlinks_of, port_of, masks, bool(partitions)
     known = _KINDS.get(kind)
     if known is None:
@@ -183,15 +208,17 @@ def _topology(gpus: Sequence[Gpu], pfs: Sequence[Pf], port_of: tuple[int, ...], 
     return known
 
 
-def _masks(gpus: Sequence[Gpu], partitions: Sequence[Partition]) -> Iterator[int]:
-    """Yield the partitions as masks of cards, without partitions of which a card is missing."""
-    number = {gpu.module_id: n for n, gpu in enumerate(gpus) if gpu.module_id is not None}
-    for partition in partitions:
-        if partition.modules and all(module in number for module in partition.modules):
-            yield sum(1 << number[module] for module in set(partition.modules))
+# Thousands of nodes are read when central starts, of some dozen kinds.
+@lru_cache(maxsize=1024)
+def _masks(modules: tuple[int | None, ...], partitions: tuple[Partition, ...]) -> tuple[int, ...]:
+    """Return the partitions as masks of cards, without partitions of which a card is missing."""
+    number = {module: n for n, module in enumerate(modules) if module is not None}
+    there = [set(one.modules) for one in partitions if one.modules and number.keys() >= set(one.modules)]
+    return tuple(sorted({sum(1 << number[module] for module in its) for its in there}, key=bits))
 
 
-def _levels(places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
+@lru_cache(maxsize=1024)
+def _levels(places: tuple[Place, ...]) -> tuple[tuple[int, ...], ...]:
     """Return, for each Distance, the group of each device, named by the first device in it.
 
     The groups are a hierarchy. If devices below one host bridge report different NUMA nodes, or one reports none, they are one

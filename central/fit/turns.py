@@ -21,7 +21,7 @@ from central.fit.joint import Found, Query, State, alternatives, find, sites_of
 from central.fit.mig import best_instances, instance_ranks, splits, with_vfs
 from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
-from central.fit.topology import Topology, bits, link
+from central.fit.topology import NEXT_TO, Apart, Topology, bits, link
 from central.fit.vfs import Choice, FreeVfs
 
 SETS_A_STEP = 8  # of cards, that are looked at once the best choice of a container turned out to be in the way
@@ -39,8 +39,7 @@ class Chosen(NamedTuple):
     wanted: Wanted
     cards: Sequence[Card]  # by address
     vfs: int = 0  # bit mask
-    link: int = 0  # the worst; 0 where there is no pair
-    distance: int = 0
+    apart: Apart = NEXT_TO
 
 
 class Places(NamedTuple):
@@ -283,7 +282,7 @@ class _Search:
 
     def _chosen(self, wanted: Wanted, found: Found) -> Chosen:
         cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
-        return Chosen(wanted, cards, found.vfs, found.link, found.distance)
+        return Chosen(wanted, cards, found.vfs, found.apart)
 
     # ---- shares alone
 
@@ -304,4 +303,4 @@ class _Search:
 
 def _by_policy(wanted: Wanted, cards: Sequence[Card]) -> Chosen:
     worst = max((link(a.gpu, b.gpu) for a in cards for b in cards if a is not b), default=0) if len(cards) > 1 else 0
-    return Chosen(wanted, sorted(cards, key=lambda card: card.address), link=worst)
+    return Chosen(wanted, sorted(cards, key=lambda card: card.address), apart=Apart(link=worst))

@@ -65,5 +65,5 @@ def test_sixteen_by_sixteen(seed: int) -> None:
         assert not isinstance(found, Placement)
         return
     assert isinstance(found, Placement)
-    assert (found.link, found.distance) == best[:2]
+    assert found.apart[1:] == best[:2]
     assert sorted(gpu.bdf for gpu in found.containers["a"].gpus) == best[-1]

@@ -14,7 +14,7 @@ from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.joint import find
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.topology import Distance
+from central.fit.topology import NEXT_TO, Distance
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from lading.nodedevices import Status
 from lading.vocabulary import PciAddress
@@ -146,7 +146,7 @@ def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
     assert given(place(cascaded(held_cards={0, 3}), ask(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     assert given(place(cascaded(held_vfs={2, 3}), ask(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
     farther = place(cascaded(held_cards={1, 2}, held_vfs={2, 3}), ask(whole("a", vfs=1)))
-    assert (given(farther), farther.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
+    assert (given(farther), farther.apart.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
 
 
 def test_of_cascaded_switches_two_cards_of_one() -> None:
@@ -268,7 +268,7 @@ def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int])
     found = place(eight_gpus(), ask(whole("a", gpus, vfs=vfs)))
     pfs = [one.pf for one in found.containers["a"].vfs]
     assert [pfs.count(pf) for pf in sorted(set(pfs))] == of_each_pf
-    assert found.distance == 0
+    assert found.apart.distance == 0
 
 
 # ---- a required scope, and what is missing
@@ -397,10 +397,10 @@ def test_several_shares_within_a_scope() -> None:
 
 
 def test_a_placement_says_how_close_it_is() -> None:
-    assert (place(eight_gpus(), ask(whole("a", vfs=1))).link, place(eight_gpus(), ask(whole("a", vfs=1))).distance) == (0, 0)
+    assert place(eight_gpus(), ask(whole("a", vfs=1))).apart == NEXT_TO
     near, far = place(eight_gpus(), ask(whole("a", 2))), place(eight_gpus(), ask(whole("a", 5)))
-    assert near.link < far.link
-    assert place(eight_gpus(held_vfs=range(4)), ask(whole("a", 7, vfs=7))).distance > 0
+    assert near.apart.link < far.apart.link
+    assert place(eight_gpus(held_vfs=range(4)), ask(whole("a", 7, vfs=7))).apart.distance > 0
 
 
 # A node that is too large to look at everything

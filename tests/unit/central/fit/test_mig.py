@@ -59,7 +59,7 @@ def test_two_instances_and_one_vf_are_on_one_switch() -> None:
     where = room(*cards, vfs=[vf(0, pf=port(0, switch=0)), vf(0, pf=port(1, switch=2))])
     found = fit(where, instances(whole("a", 2, vfs=1)), policy=Policy.BINPACK)
     assert isinstance(found, Placement)
-    assert found.distance <= Distance.SWITCHES
+    assert found.apart.distance <= Distance.SWITCHES
 
 
 def test_of_equal_cards_the_lowest_address_comes_first() -> None:

@@ -122,7 +122,7 @@ def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
         placed = place(one, shape.ask)
         if one.name in among and isinstance(placed, Placement):
             enough = one.cpu_milli >= shape.requests.cpu_milli and one.memory_mib >= shape.requests.memory_mib
-            apart = placed.distance if enough and shape.ask.containers[0].vfs else 0
+            apart = placed.apart.distance if enough and shape.ask.containers[0].vfs else 0
             ranked.append((not enough, apart, -best_score(one, shape) if enough else 0, one.name))
     return min(ranked)[-1] if ranked else None
 
