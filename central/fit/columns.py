@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from central.assignment.model import Part
 from central.fit.numbered import Numbers
+from central.fit.topology import NO_LAYOUT, Layout, lay_out
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
 
@@ -66,6 +67,7 @@ class Columns:
         self.kind: Ints = np.zeros(0, np.int64)
         self.free: Ints = np.zeros(0, np.int64)  # milli of all its cards
         self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
+        self.layouts: list[Layout] = []  # by row: the places of its cards
         self.classes: list[int] = []  # by row its equivalence class: the devices of rows of one class are equal in all columns
         self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
         self.needs_search: Bools = np.zeros(0, np.bool_)  # labels of pods there restrict other pods: the exact search
@@ -85,6 +87,7 @@ class Columns:
         """Store the current state of the node, with its cpu and memory."""
         row = self._row(room.name, len(room.cards))
         self._set_cards(row, self.rooms[row], room)
+        self.layouts[row] = lay_out(room, vfs=False)
         self.rooms[row] = room
         self.serving[row] = 0 if room.serving else 1 if not room.reported else 2 if not room.reachable else 3
         self.needs_search[row] = any(card.sharers for card in room.cards)
@@ -107,7 +110,7 @@ class Columns:
         row = self.row_of.pop(name, None)
         if row is None:
             return
-        self.names[row], self.rooms[row] = "", None
+        self.names[row], self.rooms[row], self.layouts[row] = "", None, NO_LAYOUT
         self.cards[row] = np.array(_NO_CARD, np.int64)[:, None]
         self.free[row] = self.full[row] = 0
         self.serving[row] = 1
@@ -188,6 +191,7 @@ class Columns:
             if row == len(self.names):
                 self.names.append("")
                 self.rooms.append(None)
+                self.layouts.append(NO_LAYOUT)
                 self.classes.append(-1)
             self.names[row] = name
             self.row_of[name] = row
@@ -232,7 +236,7 @@ class Columns:
     def _classify(self, row: int) -> None:
         """Store the equivalence class of the row."""
         others = self.kind[row], self.serving[row], self.needs_search[row], self.partitioned[row]
-        key = self.cards[row].tobytes(), *map(int, others)
+        key = self.layouts[row], self.cards[row].tobytes(), *map(int, others)
         self.classes[row] = self._numbers.of(key)
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:

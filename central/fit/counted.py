@@ -12,6 +12,7 @@ import numpy as np
 
 from central.ask.model import Ask, PartitionPolicy, Policy
 from central.fit.cached import VERDICTS, CachedVerdicts, Found
+from central.fit.closest import levels_of
 from central.fit.columns import Bools, Columns, Ints, left_of
 from central.fit.demand import Limits, read_demand
 from central.fit.equivalence import equivalence_for
@@ -38,17 +39,17 @@ class CountedVerdicts(CachedVerdicts):
 
         super().__init__(search, equivalence_for(demand))
         self.wish = wish_of(ask)
-        self._in_partitions = demand.partition is PartitionPolicy.HONOR
+        self._partition = demand.partition
         self._columns = columns
         self._seen = -1
         self._names: list[str] = []  # by row
         self._missing: Ints = np.zeros(0, np.int64)  # by row: FITS or why not
         self._cards = np.zeros((0, 0), np.bool_)  # by row: which would do, where that was counted
         self._left: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the search said it
-        self._distances: Ints = np.zeros(0, np.int64)  # by row: how far the devices would be, where the search said it
+        self._levels: Ints = np.zeros(0, np.int64)  # by row that fits: how far apart the devices would be
         self.judged: Ints = np.zeros(0, np.int64)  # by row: the tick of the last search
         self.tick = 0
-        self._counted: dict[int, tuple[int, Bools]] = {}  # by Columns.classes: why not, and which cards would do
+        self._counted: dict[int, tuple[int, int, Bools]] = {}  # by Columns.classes: why not, the level, which cards would do
 
     def catch_up(self) -> None:
         columns = self._columns
@@ -72,7 +73,7 @@ class CountedVerdicts(CachedVerdicts):
             if known is None:
                 rest.append(row)
                 continue
-            missing, self._cards[row] = known
+            missing, self._levels[row], self._cards[row] = known
             self._close(columns.names[row])
             self._set(row, missing)
         return rest
@@ -83,13 +84,14 @@ class CountedVerdicts(CachedVerdicts):
         needs_search = self._needs_search
         for row in rows:
             if not needs_search[row]:
-                self._counted[self._columns.classes[row]] = int(self._missing[row]), self._cards[row].copy()
+                known = int(self._missing[row]), int(self._levels[row]), self._cards[row].copy()
+                self._counted[self._columns.classes[row]] = known
 
     def searched(self, row: int) -> Hashable:
         """Return what the search said of this row, beyond what the columns hold; None where it was counted."""
         if not self._needs_search[row]:
             return None
-        return int(self._missing[row]), int(self._distances[row]), self._left[row].tobytes()
+        return int(self._missing[row]), int(self._levels[row]), self._left[row].tobytes()
 
     def _look_at(self, rows: Ints) -> None:
         searched = self._needs_search[rows]
@@ -98,6 +100,9 @@ class CountedVerdicts(CachedVerdicts):
         if self.wish is None or not len(rows):
             return
         missing, self._cards[rows] = fits(self._columns, rows, self.wish)
+        if self.wish.cards > 1:
+            fitting = rows[missing == FITS]
+            self._levels[fitting] = levels_of(self._columns, fitting, self._cards[fitting], self.wish.cards, self._partition)
         names = self._columns.names
         for row in () if self.complete else rows.tolist():
             self._close(names[row])
@@ -128,10 +133,10 @@ class CountedVerdicts(CachedVerdicts):
         slots = np.concatenate([counted.slots, np.full(len(others), NO_SLOT)])
         return Choices(of[order], free[order], slots[order])
 
-    def distances(self, rows: Ints) -> Ints:
-        """Return how far the devices of one container would be from each other, of an ask that is not simple."""
-        distances: Ints = self._distances[rows]
-        return distances
+    def levels(self, rows: Ints) -> Ints:
+        """Return how far apart the devices of one container would be on these rows, which all fit (topology.Apart)."""
+        levels: Ints = self._levels[rows]
+        return levels
 
     @property
     def _needs_search(self) -> Bools:
@@ -139,7 +144,8 @@ class CountedVerdicts(CachedVerdicts):
         columns = self._columns
         if self.wish is None:
             return np.ones(len(columns.needs_search), np.bool_)
-        return columns.needs_search | columns.partitioned if self._in_partitions else columns.needs_search
+        honor = self._partition is PartitionPolicy.HONOR
+        return columns.needs_search | columns.partitioned if honor else columns.needs_search
 
     def _rename(self, rows: Sequence[int]) -> None:
         """Forget the nodes whose rows are empty now, or have another node."""
@@ -154,16 +160,16 @@ class CountedVerdicts(CachedVerdicts):
         had, size, slots = len(self._missing), len(self._columns.changed), self._columns.slots
         if had == size and self._cards.shape[1] == slots:
             return
-        missing, cards, left, distances = self._missing, self._cards, self._left, self._distances
+        missing, cards, left, levels = self._missing, self._cards, self._left, self._levels
         self._counted.clear()
         self._names += [""] * (size - had)
         self._missing = np.full(size, _UNSEEN)
         self._cards = np.zeros((size, slots), np.bool_)
         self._left = np.zeros((size, slots), np.int64)
-        self._distances = np.zeros(size, np.int64)
+        self._levels = np.zeros(size, np.int64)
         self.judged = np.concatenate([self.judged, np.zeros(size - had, np.int64)])
         self._missing[:had] = missing
-        self._distances[:had] = distances
+        self._levels[:had] = levels
         self._cards[:had, : cards.shape[1]] = cards
         self._left[:had, : left.shape[1]] = left
 
@@ -187,7 +193,7 @@ class CountedVerdicts(CachedVerdicts):
             return
         self._left[row] = 0
         self._left[row, : len(verdict.left)] = verdict.left
-        (self._distances[row],) = verdict.score
+        (self._levels[row],) = verdict.score
         self._set(row, FITS)
 
     def _set(self, row: int, missing: int) -> None:

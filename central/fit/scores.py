@@ -4,7 +4,7 @@ It takes what changed in the ledger (columns.Followed), and a Scoring. It return
 with a pod's requests, the node with the highest score; and on a node, the card that has it. What did not change since such a
 pod was asked about keeps its score; what changed is scored in one step, for all nodes together.
 
-Of an ask that is not simple a node where the devices of one container would be closer comes first, whatever it leaves behind.
+A node where the devices of one container would be closer comes first, whatever it leaves behind.
 That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may know better: such a node comes after
 all others, and is not refused.
 """
@@ -160,7 +160,7 @@ class ShapeScores:
         scores = into.scoring.scores(columns.states(rows), after, found.of)
         if len(found.slots):
             scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
-        into.scores[rows] = scores if self._verdicts.wish is not None else scores - _NEARER * self._verdicts.distances(rows)
+        into.scores[rows] = scores - _NEARER * self._verdicts.levels(rows)
 
 
 def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:

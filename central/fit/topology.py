@@ -118,6 +118,7 @@ class Apart(NamedTuple):
 
 
 NEXT_TO: Final = Apart()
+FARTHEST: Final = Apart(1, _LINK_LEVELS - 1, Distance.CROSS).level
 
 
 def worst_of(some: Iterable[Apart]) -> Apart:
@@ -310,3 +311,6 @@ def _paired(sites: list[Site], levels: tuple[int, ...], children: Sequence[Site]
 def _added(sites: list[Site], site: Site) -> Site:
     sites.append(site)
     return site
+
+
+NO_LAYOUT: Final = Layout(_topology((), (), (), ()), (), ())  # of no devices

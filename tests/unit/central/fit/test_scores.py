@@ -5,11 +5,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import msgspec
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, Policy, Requests, Shape, Sharing
+from central.ask.model import Ask, PartitionPolicy, Policy, Requests, Shape, Sharing
 from central.fit.cached import CachedVerdicts
 from central.fit.columns import Columns, Followed, Ints, States, left_of
 from central.fit.demand import Limits
@@ -18,11 +19,13 @@ from central.fit.forecast import Forecast
 from central.fit.fragmentation import Fragmentation, Scoring
 from central.fit.model import NoFit, Placement
 from central.fit.scores import Counting, ScoredVerdicts
+from central.fit.topology import NEXT_TO
 from central.fit.verdicts import Verdicts
 from central.fit.workload import PodKind, workload_of
-from central.ledger.model import NodeRoom
+from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
-from tests.fakes.rooms import ask, card, gpu_bdf, held, room, share, vf, whole
+from lading.nodedevices import NvLink, Partition
+from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, room, share, vf, whole
 
 SIZE = 1000
 ALL = Requests(1000, 1024)
@@ -42,7 +45,10 @@ ASKS = (
     ask(share("c", None, 30)),
     ask(whole("c", vfs=1)),  # as those below, not by counting
     ask(share("a", 300), share("b", 300)),
+    ask(whole("c", 2), partition=PartitionPolicy.HONOR),
+    ask(whole("c", 3)),
 )
+PARTITIONS = (Partition(id=0, modules=(1, 3)), Partition(id=1, modules=(2, 4)))  # across switches
 CARDS = (
     lambda n: card(n, usable_mib=SIZE),
     lambda n: card(n, usable_mib=SIZE, free_mib=700),
@@ -51,6 +57,7 @@ CARDS = (
     lambda n: card(n, usable_mib=SIZE, unhealthy="Xid 79"),
     lambda n: replace(card(n, usable_mib=SIZE, free_mib=600), sharers=((Sharing(namespace="ns", exclusion="x"),),)),
     lambda n: card(n, usable_mib=SIZE, free_mib=500, free_core=30),
+    lambda n: card(n, usable_mib=SIZE, nvlinks=[NvLink(count=4, to=gpu_uuid(n ^ 2))]),
 )
 LIMITS = Limits()
 
@@ -63,10 +70,22 @@ class Rooms:
         self.changes: list[str] = []
         self.loads: list[str] = []
 
-    def put(self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int) -> None:
+    def put(self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int, *, parted: bool = False) -> None:
         self.changes.append(name)
-        made = room(*(CARDS[kind](n) for n, kind in enumerate(cards)), vfs=[vf(n) for n in range(vfs)], name=name)
-        self.now[name] = replace(made, version=len(self.changes), cpu_milli=cpu_milli, memory_mib=65_536, resources_known=True)
+        made = room(
+            *(_on_board(CARDS[kind](n), n + 1) for n, kind in enumerate(cards)), vfs=[vf(n) for n in range(vfs)], name=name
+        )
+        self.now[name] = replace(
+            made,
+            version=len(self.changes),
+            cpu_milli=cpu_milli,
+            memory_mib=65_536,
+            resources_known=True,
+            partitions=PARTITIONS if parted else (),
+        )
+
+    def put_parted(self, *words: Any) -> None:
+        self.put(*words, parted=True)
 
     def load(self, name: str, cpu_milli: int) -> None:
         if name in self.now:
@@ -93,6 +112,10 @@ class Rooms:
         names = [name for name in dict.fromkeys(self.loads[max(version, 0) :]) if name in self.now]
         left = [(name, self.now[name].cpu_milli, self.now[name].memory_mib, True) for name in names]
         return left, len(self.loads)
+
+
+def _on_board(one: CardRoom, module_id: int) -> CardRoom:
+    return replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=module_id))
 
 
 def place(room: NodeRoom, ask: Ask) -> Placement | NoFit:
@@ -122,7 +145,7 @@ def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
         placed = place(one, shape.ask)
         if one.name in among and isinstance(placed, Placement):
             enough = one.cpu_milli >= shape.requests.cpu_milli and one.memory_mib >= shape.requests.memory_mib
-            apart = placed.apart.distance if enough and shape.ask.containers[0].vfs else 0
+            apart = placed.apart if enough else NEXT_TO
             ranked.append((not enough, apart, -best_score(one, shape) if enough else 0, one.name))
     return min(ranked)[-1] if ranked else None
 
@@ -149,7 +172,8 @@ def card_of(counted: Verdicts, room: NodeRoom, shape: Shape) -> str:
 
 names = st.sampled_from([f"n{number}" for number in range(5)])
 cpu = st.sampled_from([0, 3999, 8000, 20_000, 64_000])
-puts = st.tuples(st.just("put"), names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
+kinds = st.sampled_from(["put", "put_parted"])
+puts = st.tuples(kinds, names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
 changes = st.one_of(puts, puts, st.tuples(st.just("load"), names, cpu), st.tuples(st.just("remove"), names))
 shapes = st.builds(
     lambda asked, milli: Shape(ask=asked, requests=Requests(milli, 1024)),

@@ -1,0 +1,33 @@
+"""How far apart whole cards of the best choice would be, for many nodes: of asks that are simple (vectors.py).
+
+It takes columns, rows that fit, and which of their cards would do. It returns for each row the level (topology.Apart) that the
+exact search would find there. It depends on nothing but the places of these cards, so that nodes of one topology share it,
+whatever else is held there.
+"""
+
+import numpy as np
+
+from central.ask.model import PartitionPolicy
+from central.fit.columns import Bools, Columns, Ints
+from central.fit.joint import Query, State, find
+from central.fit.topology import FARTHEST, Layout
+
+
+def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition: PartitionPolicy | None) -> Ints:
+    """Return the level of each row. `cards`, by row and slot, are at least `count`, which are wanted of each row."""
+    query = Query(count, partition=partition, first=True)  # the first choice is found at the least level
+    known: dict[tuple[Layout, bytes], int] = {}
+    levels = np.empty(len(rows), np.int64)
+    for number, (row, its) in enumerate(zip(rows.tolist(), map(bytes, cards), strict=True)):
+        layout = columns.layouts[row]
+        level = known.get((layout, its))
+        if level is None:
+            level = known[layout, its] = _level(layout, its, query)
+        levels[number] = level
+    return levels
+
+
+def _level(layout: Layout, cards: bytes, query: Query) -> int:
+    mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
+    found = find(layout.topology, query, State(mask)).found
+    return FARTHEST if found is None else found.apart.level  # None: the search reached its limit, on a very large node
