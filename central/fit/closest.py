@@ -28,6 +28,7 @@ def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition:
 
 
 def _level(layout: Layout, cards: bytes, query: Query) -> int:
+    topology = layout.topology
     mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
-    found = find(layout.topology, query, State(mask)).found
+    found = find(topology, query, State((1 << query.cards) - 1 if topology.even else mask)).found
     return FARTHEST if found is None else found.apart.level  # None: the search reached its limit, on a very large node

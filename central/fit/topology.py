@@ -148,6 +148,8 @@ class Topology:
     parted: bool  # the node has partitions, of whatever cards
     kept: tuple[int, ...]  # sets of two cards or more that are worth keeping whole: partitions, and the cards of one switch
 
+    even: bool  # no two cards are linked better than two others, and there are no partitions
+
     @property
     def cards(self) -> int:
         return len(self.links)
@@ -265,11 +267,12 @@ def _of_kind(
     root = _site(sites, levels, Distance.CROSS, list(range(cards + ports)), cards)
     groups = tuple(tuple(site for site in sites if level in site.levels) for level in Distance)
     on_switches = (site.cards for site in groups[Distance.SWITCHES])
+    links = tuple(
+        tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, distance(a, b)) for b in range(cards))
+        for a in range(cards)
+    )
     return Topology(
-        links=tuple(
-            tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, distance(a, b)) for b in range(cards))
-            for a in range(cards)
-        ),
+        links=links,
         distances=tuple(tuple(distance(card, cards + port) for port in range(ports)) for card in range(cards)),
         port_of=port_of,
         root=root,
@@ -277,6 +280,7 @@ def _of_kind(
         partitions=partitions,
         parted=parted,
         kept=tuple(sorted({mask for mask in (*partitions, *on_switches) if mask.bit_count() > 1})),
+        even=not parted and len({links[a][b] for a in range(cards) for b in range(a)}) < 2,
     )
 
 
