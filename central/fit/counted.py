@@ -1,8 +1,8 @@
 """Judge all nodes for one ask, by columns: which fit, why the others do not, and what every choice there would leave.
 
-It takes columns (columns.py) and an ask. A simple ask is judged by counting in columns (vectors.py); another one, and any ask
-on a node that needs the exact search, by that search (cached.py), which also says how close the devices of one container would
-be. Kept, and caught up with the columns; of a few nodes that changed, those that equal others are looked up.
+It takes columns (columns.py) and an ask. A simple ask is judged by counting in columns (vectors.py; closest.py: how far apart
+its cards would be); another one, and any ask on a node that needs the exact search, by that search (cached.py). Kept, and
+caught up with the columns; of a few nodes that changed, those that equal others are looked up.
 """
 
 from collections.abc import Hashable, Sequence
