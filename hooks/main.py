@@ -21,6 +21,7 @@ from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust
 from hooks.grant.decide import Rules, View
 from hooks.host.boot import read_boot_id
+from hooks.host.lists import read_lists
 from hooks.ledger.foreign import find_foreign, name_processes
 from hooks.ledger.reconcile import rebuild
 from hooks.ledger.store import read_journal, read_ledger, replace_ledger
@@ -139,16 +140,9 @@ def _rebuild_ledger(argv: Sequence[str]) -> None:
 async def _rebuild(settings: Settings) -> None:
     path, now = ledger_path(settings), int(time.time())
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
-        actions = rebuild(
-            await runtime.list_sandboxes(),
-            await runtime.list_containers(),
-            now=now,
-            boot_id=read_boot_id(Path(settings.host_root)),
-        )
+        actions = rebuild(await read_lists(runtime), now=now, boot_id=read_boot_id(Path(settings.host_root)))
     for problem in actions.problems:
         print(f"problem: {problem.message}", file=sys.stderr)
-    if not actions.reconciled:
-        die("cannot rebuild the ledger from an incomplete list", hint="is the runtime up?")
     aside, history = replace_ledger(path, actions.adopt, actions.restore, now=now)
     kept = f"; the old ledger is {aside}, {history} grants of its history were read" if aside else ""
     print(f"{path}: {len(actions.adopt)} grants{kept}")

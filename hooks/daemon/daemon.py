@@ -10,7 +10,6 @@ from hooks.attach.attacher import Attacher
 from hooks.attach.cni import DeviceInfoFiles, keep_device_info
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
-from hooks.attach.netns import netns_path
 from hooks.daemon.metrics import Metrics
 from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
@@ -18,7 +17,9 @@ from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
 from hooks.daemon.settings import AttachBy, Settings, by_cdi, ledger_path, read_trust
 from hooks.host.boot import read_boot_id
+from hooks.host.lists import read_lists
 from hooks.host.memlock import memlock_warning
+from hooks.host.netns import netns_path
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
@@ -78,7 +79,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             )
             node = Node(
                 ledger=ledger,
-                runtime=runtime,
+                lists=partial(read_lists, runtime),
                 host_root=host_root,
                 boot_id=boot_id,
                 log=log,

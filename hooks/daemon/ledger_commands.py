@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from hooks.daemon.daemon import make_attacher, read_in_time
 from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
 from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, tell
 from hooks.host.boot import read_boot_id
+from hooks.host.lists import read_lists
 from hooks.ledger.foreign import decide_foreign, read_cgroups
 from hooks.ledger.listing import Entry, Said, list_devices
 from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
@@ -149,13 +151,14 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
     host_root = Path(settings.host_root)
     inventory = await read_in_time(settings)
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
+        lists = partial(read_lists, runtime)
         if not request.force:
-            found = await look(request.device, inventory, lambda: _said(settings), runtime)
+            found = await look(request.device, inventory, lambda: _said(settings), lists)
             outcome = Outcome(done=tuple(found.steps))
         else:
             log = open_log("lading-hooks", settings.log_level)
             with Ledger.open(ledger_path(settings)) as ledger:
-                found = await look(request.device, inventory, lambda: said_by(ledger), runtime)
+                found = await look(request.device, inventory, lambda: said_by(ledger), lists)
                 kernel, boot_id = HostKernel(host_root), read_boot_id(host_root)
                 attacher = make_attacher(settings, kernel, runtime, ledger, boot_id, log)
                 peer = Peer(os.getpid(), os.getuid(), os.getgid())

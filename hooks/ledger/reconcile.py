@@ -1,8 +1,8 @@
 """Compare the ledger with the runtime's lists: what to release, adopt, note and forget, and what a person has to look at.
 
-Enter: the grants as they were *before* the lists were requested, and the lists (None where asking failed). Leave: actions, to
-be applied as they are, and problems. A list that failed, or an empty list of sandboxes beside a grant whose pod was not seen to
-stop, releases nothing. (The last container of a node must be able to end: of containers an empty list is believed.)
+It takes the grants as they were *before* the lists were requested, and the lists. It returns actions, to be applied as they
+are, and problems. An empty list of sandboxes beside a grant whose pod was not seen to stop releases nothing. (The last
+container of a node must be able to end: of containers an empty list is believed.)
 
 A grant goes when no sandbox of its pod is ready and no container of its name in that pod is created or running: a restart, of
 the container or of the sandbox, keeps it, and so does a VF of it that is not back from its pod yet. Left alone altogether are
@@ -25,17 +25,14 @@ from hooks.ledger.attachment import parse_attachments
 from hooks.model.assignment import Devices, GrantedGpu
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant, GrantKey, HeldBy, parse_annotation
+from hooks.model.lists import ListedContainer, Lists
 from lading.errors import StateError
-from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, PodUid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
+from lading.vocabulary import ContainerId, PodUid, SandboxId
 
 GRACE_S: Final = 60  # kubelet gives up a CreateContainer after two minutes at most; its sandbox is ready meanwhile anyway
-POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
-LIVE: Final = frozenset({cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING})
 
 
 class ProblemKind(StrEnum):
-    LIST_FAILED = "list-failed"
     LIST_EMPTY = "list-empty"
     DEVICE_HELD_TWICE = "device-held-twice"
     GRANT_DIFFERS = "grant-differs"  # ledger and annotation, or the annotations of two live containers
@@ -52,7 +49,6 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    reconciled: bool  # both lists were there: the ledger is as complete as the runtime can make it
     release: tuple[GrantKey, ...] = ()
     adopt: tuple[Grant, ...] = ()
     restore: tuple[Attachment, ...] = ()  # of VFs of what is adopted
@@ -62,23 +58,10 @@ class Actions:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A container of the runtime's list, with whose it is."""
-
-    key: GrantKey
-    held_by: HeldBy
-    live: bool
-    created_at: int  # nanoseconds
-    annotation: str
-    attachments: str  # of the VFs of the grant
-
-
 def reconcile(
     grants: Collection[Grant],
     tombstones: Mapping[SandboxId, int],
-    sandboxes: Sequence[cri.PodSandbox] | None,
-    containers: Sequence[cri.Container] | None,
+    lists: Lists,
     *,
     now: int,
     boot_id: str,
@@ -90,45 +73,37 @@ def reconcile(
     is for grants that are adopted; `stopped`: pods of which a sandbox was seen to stop before the lists were begun, for which
     no grace is needed; `not_back`: pods with devices that were moved for them and are not back yet. If the answer is applied
     and the same lists are given again, the answer has the same problems and no action."""
-    if sandboxes is None or containers is None:
-        failed = "sandboxes" if sandboxes is None else "containers"
-        return Actions(reconciled=False, problems=(_problem(ProblemKind.LIST_FAILED, f"the list of {failed} is missing"),))
-    if not sandboxes and (containers or any(g.pod not in stopped for g in grants)):
-        text = f"the runtime lists no sandbox, beside {len(grants)} grants and {len(containers)} containers"
-        return Actions(reconciled=True, problems=(_problem(ProblemKind.LIST_EMPTY, text),))
+    if not lists.sandboxes and (lists.containers or any(g.pod not in stopped for g in grants)):
+        text = f"the runtime lists no sandbox, beside {len(grants)} grants and {len(lists.containers)} containers"
+        return Actions(problems=(_problem(ProblemKind.LIST_EMPTY, text),))
 
-    found = _identify(sandboxes, containers)
-    ready = {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY}
-    live = {f.key for f in found if f.live}
+    ready = lists.ready
+    live = {c.key for c in lists.containers if c.live}
     ended = {g.key for g in grants if g.pod in stopped or g.sandbox in tombstones}
     settled = [g for g in grants if g.pod not in busy and (g.key in ended or abs(now - g.granted_at) >= GRACE_S)]
     over = (g for g in settled if g.pod not in ready and g.key not in live)
     release = {g.key for g in over if not any((g.pod, name) in not_back for name in g.devices.names)}
     kept = {g.key: g for g in grants if g.key not in release}
 
-    said, unreadable = _read_annotations((f for f in found if f.annotation and f.key.pod not in busy), boot_id)
-    wanted = [s for s in said if s[0].key not in release and (s[0].key.pod in ready or s[0].key in live)]
+    said, unreadable = _read_annotations((c for c in lists.containers if c.pod not in busy), boot_id)
+    wanted = [s for s in said if s[0].key not in release and (s[0].pod in ready or s[0].key in live)]
     adopted, add, differs = _compare(kept, wanted)
     restored, misplaced = _read_attachments(wanted, adopted)
-    listed = {f.held_by.id for f in found}
+    listed = {c.id for c in lists.containers}
     return Actions(
-        reconciled=True,
         release=tuple(g.key for g in grants if g.key in release),
         adopt=adopted,
         restore=restored,
         add_containers=add,
-        forget=_removed(tombstones, sandboxes, now),
+        forget=_removed(tombstones, lists, now),
         forget_containers=tuple(c.id for g in kept.values() if g.pod not in busy for c in g.containers if c.id not in listed),
         problems=(*unreadable, *misplaced, *differs, *held_twice((*kept.values(), *adopted))),
     )
 
 
-def rebuild(
-    sandboxes: Sequence[cri.PodSandbox] | None, containers: Sequence[cri.Container] | None, *, now: int, boot_id: str
-) -> Actions:
-    """Return the content of a rebuilt ledger: everything in use is in `adopt`, its attachments in `restore`. Return nothing of
-    it if a list failed."""
-    return reconcile((), {}, sandboxes, containers, now=now, boot_id=boot_id)
+def rebuild(lists: Lists, *, now: int, boot_id: str) -> Actions:
+    """Return the content of a rebuilt ledger: everything in use is in `adopt`, its attachments in `restore`."""
+    return reconcile((), {}, lists, now=now, boot_id=boot_id)
 
 
 def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
@@ -177,95 +152,81 @@ def _exclude(a: GrantedGpu, b: GrantedGpu) -> bool:
     return not a.mig_uuid or not b.mig_uuid or a.mig_uuid == b.mig_uuid
 
 
-def _identify(sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> list[_Found]:
-    """Find the pod of each container: by its sandbox; by kubelet's label if that sandbox is not in the list (any more)."""
-    pods = {s.id: s.metadata.uid for s in sandboxes}
-    found = []
-    for c in containers:
-        pod = PodUid(pods.get(c.pod_sandbox_id) or c.labels.get(POD_UID_LABEL, ""))
-        found.append(
-            _Found(
-                key=GrantKey(pod, c.metadata.name),
-                held_by=HeldBy(id=ContainerId(c.id), sandbox=SandboxId(c.pod_sandbox_id)),
-                live=c.state in LIVE,
-                created_at=c.created_at,
-                annotation=c.annotations.get(GRANT, ""),
-                attachments=c.annotations.get(ATTACHMENTS, ""),
-            )
-        )
-    return found
-
-
-def _read_annotations(found: Iterable[_Found], boot_id: str) -> tuple[list[tuple[_Found, Grant]], list[Problem]]:
+def _read_annotations(
+    containers: Iterable[ListedContainer], boot_id: str
+) -> tuple[list[tuple[ListedContainer, Grant]], list[Problem]]:
     said, problems = [], []
-    for f in found:
-        where = f"container {f.key.container} ({f.held_by.id}) of pod {f.key.pod}"
+    for c in containers:
+        if not c.grant:
+            continue
         try:
-            grant = parse_annotation(
-                f.annotation, sandbox=f.held_by.sandbox, granted_at=f.created_at // 1_000_000_000, boot_id=boot_id
-            )
+            grant = parse_annotation(c.grant, sandbox=c.sandbox, granted_at=c.created_at // 1_000_000_000, boot_id=boot_id)
         except StateError as e:
-            problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{where}: {e.message}", f.key.pod))
+            problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{_where(c)}: {e.message}", c.pod))
             continue
-        if grant.key != f.key:
-            text = f"{where} carries the grant of container {grant.container} of pod {grant.pod}"
-            problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, f.key.pod, grant.pod))
+        if grant.key != c.key:
+            text = f"{_where(c)} carries the grant of container {grant.container} of pod {grant.pod}"
+            problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, c.pod, grant.pod))
             continue
-        said.append((f, grant))
+        said.append((c, grant))
     return said, problems
 
 
 def _read_attachments(
-    said: Iterable[tuple[_Found, Grant]], adopted: Collection[Grant]
+    said: Iterable[tuple[ListedContainer, Grant]], adopted: Collection[Grant]
 ) -> tuple[tuple[Attachment, ...], list[Problem]]:
     """Return the attachments that the containers of adopted grants report. If several report one VF, the journal takes the
     attachment that began last."""
     devices = {grant.key: grant.devices for grant in adopted}
     restored: list[Attachment] = []
     problems = []
-    for f, grant in said:
-        if not f.attachments or devices.get(f.key) != grant.devices:
+    for c, grant in said:
+        if not c.attachments or devices.get(c.key) != grant.devices:
             continue
-        where = f"container {f.key.container} ({f.held_by.id}) of pod {f.key.pod}"
         try:
-            found = parse_attachments(f.attachments)
+            found = parse_attachments(c.attachments)
         except StateError as e:
-            problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{where}: {e.message}", f.key.pod))
+            problems.append(_problem(ProblemKind.ANNOTATION_UNREADABLE, f"{_where(c)}: {e.message}", c.pod))
             continue
         own = {vf.bdf for vf in grant.devices.vfs}
-        if all(one.pod == f.key.pod and one.sandbox == f.held_by.sandbox and one.bdf in own for one in found):
+        if all(one.pod == c.pod and one.sandbox == c.sandbox and one.bdf in own for one in found):
             restored += found
         else:
-            text = f"{where} carries the attachment of a VF that is not of its grant, or of another sandbox"
-            problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, f.key.pod))
+            text = f"{_where(c)} carries the attachment of a VF that is not of its grant, or of another sandbox"
+            problems.append(_problem(ProblemKind.ANNOTATION_MISPLACED, text, c.pod))
     return tuple(restored), problems
 
 
 def _compare(
-    ledger: Mapping[GrantKey, Grant], said: Iterable[tuple[_Found, Grant]]
+    ledger: Mapping[GrantKey, Grant], said: Iterable[tuple[ListedContainer, Grant]]
 ) -> tuple[tuple[Grant, ...], tuple[tuple[GrantKey, HeldBy], ...], tuple[Problem, ...]]:
     """Return what to adopt, which containers to note, and what disagrees. A live container has priority over an exited one, and
     the newest of those comes first; an exited one that differs held something else earlier."""
     adopted: dict[GrantKey, Grant] = {}
     add, problems = [], []
-    for f, grant in sorted(said, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
-        known = ledger.get(f.key) or adopted.get(f.key)
+    for c, grant in sorted(said, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
+        key = c.key
+        known = ledger.get(key) or adopted.get(key)
         if known is None:
-            adopted[f.key] = replace(grant, containers=(f.held_by,))
+            adopted[key] = replace(grant, containers=(c.held_by,))
         elif known.devices != grant.devices:
-            if f.live:
-                text = f"container {f.key.container} ({f.held_by.id}) of pod {f.key.pod} runs with other devices than its grant"
-                problems.append(_problem(ProblemKind.GRANT_DIFFERS, text, f.key.pod))
-        elif f.key in adopted:
-            adopted[f.key] = replace(known, containers=tuple(sorted((*known.containers, f.held_by), key=lambda c: c.id)))
-        elif f.held_by not in known.containers:
-            add.append((f.key, f.held_by))
+            if c.live:
+                text = f"{_where(c)} runs with other devices than its grant"
+                problems.append(_problem(ProblemKind.GRANT_DIFFERS, text, c.pod))
+        elif key in adopted:
+            adopted[key] = replace(known, containers=tuple(sorted((*known.containers, c.held_by), key=lambda c: c.id)))
+        elif c.held_by not in known.containers:
+            add.append((key, c.held_by))
     return tuple(adopted.values()), tuple(add), tuple(problems)
 
 
-def _removed(tombstones: Mapping[SandboxId, int], sandboxes: Sequence[cri.PodSandbox], now: int) -> tuple[SandboxId, ...]:
+def _where(container: ListedContainer) -> str:
+    return f"container {container.name} ({container.id}) of pod {container.pod}"
+
+
+def _removed(tombstones: Mapping[SandboxId, int], lists: Lists, now: int) -> tuple[SandboxId, ...]:
     """Return the tombstones to delete. Keep those of sandboxes stopped just now: the list may be from before they were made."""
-    listed = {s.id for s in sandboxes}
+    listed = {s.id for s in lists.sandboxes}
     return tuple(i for i, stopped_at in tombstones.items() if i not in listed and abs(now - stopped_at) >= GRACE_S)
 
 

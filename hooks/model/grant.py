@@ -29,8 +29,7 @@ class GrantKey(NamedTuple):
     container: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBy:
+class HeldBy(NamedTuple):
     """One container of the runtime that was created with a grant."""
 
     id: ContainerId

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hooks.forms.annotations import parse_assignment, prefixes
-from hooks.ledger.reconcile import LIVE
 from hooks.model.assignment import Refusal
+from hooks.model.lists import ListedContainer, ListedSandbox, Lists
 from hooks.model.trust import Trust
-from lading.vocabulary import GRANT, ContainerId, PodUid
-from protos.cri.runtime.v1 import api_pb2 as cri
+from lading.vocabulary import ContainerId, PodUid, SandboxId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,31 +27,28 @@ class Bypassed:
     pod_name: str
 
 
-def find_bypassed(
-    sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container], *, node: str, trust: Trust
-) -> tuple[Bypassed, ...]:
+def find_bypassed(lists: Lists, *, node: str, trust: Trust) -> tuple[Bypassed, ...]:
     """Return the bypassed containers. A pod's annotations may be long: they are parsed once, and only if a live container lacks
     a grant."""
     begins = prefixes()
-    annotated = {s.id: s for s in sandboxes if any(key.startswith(begins) for key in s.annotations)}
-    bare: dict[str, list[cri.Container]] = {}
-    for container in containers:
-        if container.pod_sandbox_id in annotated and container.state in LIVE and GRANT not in container.annotations:
-            bare.setdefault(container.pod_sandbox_id, []).append(container)
+    annotated = {s.id: s for s in lists.sandboxes if any(key.startswith(begins) for key in s.annotations)}
+    bare: dict[SandboxId, list[ListedContainer]] = {}
+    for container in lists.containers:
+        if container.sandbox in annotated and container.live and container.grant is None:
+            bare.setdefault(container.sandbox, []).append(container)
     return tuple(found for id_, those in bare.items() for found in _find_in_pod(annotated[id_], those, node=node, trust=trust))
 
 
-def _find_in_pod(sandbox: cri.PodSandbox, bare: Sequence[cri.Container], *, node: str, trust: Trust) -> Iterator[Bypassed]:
-    pod = PodUid(sandbox.metadata.uid)
-    assignment = parse_assignment(sandbox.annotations, pod=pod, node=node, trust=trust)
+def _find_in_pod(sandbox: ListedSandbox, bare: Sequence[ListedContainer], *, node: str, trust: Trust) -> Iterator[Bypassed]:
+    assignment = parse_assignment(sandbox.annotations, pod=sandbox.pod, node=node, trust=trust)
     if assignment is None:
         return
     for container in bare:
-        if isinstance(assignment, Refusal) or not assignment.for_container(container.metadata.name).empty:
+        if isinstance(assignment, Refusal) or not assignment.for_container(container.name).empty:
             yield Bypassed(
-                id=ContainerId(container.id),
-                container=container.metadata.name,
-                pod=pod,
-                namespace=sandbox.metadata.namespace,
-                pod_name=sandbox.metadata.name,
+                id=container.id,
+                container=container.name,
+                pod=sandbox.pod,
+                namespace=sandbox.namespace,
+                pod_name=sandbox.pod_name,
             )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.unhealthy import find_unhealthy
@@ -22,13 +22,14 @@ from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes, read_cgroups
 from hooks.ledger.period import Began, End, Ended
-from hooks.ledger.reconcile import LIVE, Actions, reconcile
+from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Container, Sandbox, merge
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
+from hooks.model.lists import Lists
 from hooks.node.bypass import Bypassed, find_bypassed
 from hooks.node.life import Life, LifeEvent
 from hooks.node.telling import Telling, owner_fields
@@ -37,7 +38,6 @@ from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
 
 # While the runtime does not answer, and before the first comparison with it.
 RETRY_S: Final = 1.0
@@ -51,20 +51,12 @@ LOOK_S: Final = 5.0
 _NOT_RECONCILED: Final = "not reconciled"
 
 
-class Lists(Protocol):
-    """The runtime's lists that are used here (lading.runtime.RuntimeClient)."""
-
-    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]: ...
-
-    async def list_containers(self) -> tuple[cri.Container, ...]: ...
-
-
 @dataclass(slots=True)
 class Node:
     """The node, behind the port `NodePort`. Call all methods on the loop's thread."""
 
     ledger: Ledger
-    runtime: Lists
+    lists: Callable[[], Awaitable[Lists]]  # reads the runtime's; RuntimeUnavailableError
     host_root: Path
     boot_id: str
     log: Log
@@ -279,24 +271,23 @@ class Node:
         return stopped or any(preparer.ending(is_stopped, grants) for preparer in self.preparers)
 
     async def reconcile(self) -> bool:
-        """Compare the ledger with the runtime's lists. Return whether both lists were there."""
+        """Compare the ledger with the runtime's lists. Return whether that was done."""
         began = time.monotonic()
         stopped = self.life.stopped
         grants, tombstones = self.ledger.grants(), dict(self.ledger.tombstones())
         under_way = [preparer.under_way() for preparer in self.preparers]
         try:
-            sandboxes, containers = await self.runtime.list_sandboxes(), await self.runtime.list_containers()
+            lists = await self.lists()
         except RuntimeUnavailableError as e:
             self._telling.once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
             return False
         self._telling.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
-        await self._find_bypassed(sandboxes, containers)
+        await self._find_bypassed(lists)
         now = time.monotonic()
         actions = reconcile(  # no await from here to `_apply`: a call answered in between would be missed
             grants,
             tombstones,
-            sandboxes,
-            containers,
+            lists,
             now=int(self.clock()),
             boot_id=self.boot_id,
             busy=self.life.in_use_since(began) | self._given_back_by_others(now),
@@ -311,27 +302,26 @@ class Node:
             self._telling.once(Event.LEDGER_FAILED, str(e))
             return False
         seen = Seen(
-            sandboxes=frozenset(SandboxId(s.id) for s in sandboxes),
-            ready=frozenset(SandboxId(s.id) for s in sandboxes if s.state == cri.SANDBOX_READY),
-            live=frozenset(SandboxId(c.pod_sandbox_id) for c in containers if c.state in LIVE),
+            sandboxes=frozenset(s.id for s in lists.sandboxes),
+            ready=frozenset(s.id for s in lists.sandboxes if s.ready),
+            live=frozenset(c.sandbox for c in lists.containers if c.live),
             stopped=stopped,
             grants=self.ledger.grants(),
             inventory=self.watch.current if self.watch else None,
             read_again=partial(self._read_again, LOOK_S),
         )
         await self._reconcile_preparers(seen, under_way)
-        ready = {PodUid(s.metadata.uid) for s in sandboxes if s.state == cri.SANDBOX_READY}
-        holders = {grant.pod for grant in self.ledger.grants() if grant.pod not in ready}
+        holders = {grant.pod for grant in self.ledger.grants()} - lists.ready
         self.life.compared(began, time.monotonic(), holders=holders)
-        if actions.reconciled and not self.reconciled:
+        if not self.reconciled:
             self.reconciled = True
-            self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(sandboxes))
-        return actions.reconciled
+            self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(lists.sandboxes))
+        return True
 
-    async def _find_bypassed(self, sandboxes: Sequence[cri.PodSandbox], containers: Sequence[cri.Container]) -> None:
+    async def _find_bypassed(self, lists: Lists) -> None:
         """Compare annotations in a thread, because pods' authors decide how long they are, and calls are answered meanwhile."""
         rules = self.rules()
-        find = partial(find_bypassed, sandboxes, containers, node=rules.node_name, trust=rules.trust)
+        find = partial(find_bypassed, lists, node=rules.node_name, trust=rules.trust)
         self.bypassed = await asyncio.to_thread(find)
         self._telling.bypassed(self.bypassed)
 

@@ -5,7 +5,7 @@ same code runs in the daemon, which owns the ledger, and in `lading-hooks releas
 read before the runtime is asked, and what has changed when it comes to freeing is left alone: its pod came back meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
 from hooks.model.attachment import Attachment
 from hooks.model.inventory import Inventory
-from hooks.node.node import Lists
+from hooks.model.lists import Lists
 from hooks.node.release_decision import Release, decide_release, describe_freeing, find_alive, find_device, waiting_for
 from hooks.node.telling import owner_fields
 from lading.errors import LadingError
@@ -34,13 +34,12 @@ class Outcome:
     failed: tuple[str, ...] = ()
 
 
-async def look(text: str, inventory: Inventory, said: Callable[[], Said], runtime: Lists) -> Release:
+async def look(text: str, inventory: Inventory, said: Callable[[], Said], lists: Callable[[], Awaitable[Lists]]) -> Release:
     """Return what a release of the device of this name would do now. Raise ConfigError if there is no such device;
     RuntimeUnavailableError if the running containers cannot be listed."""
     before = said()
     device = find_device(text, inventory, before)
-    sandboxes = await runtime.list_sandboxes()
-    return decide_release(device, before, find_alive(sandboxes, await runtime.list_containers()))
+    return decide_release(device, before, find_alive(await lists()))
 
 
 async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log, *, end: End) -> Outcome:

@@ -16,15 +16,14 @@ from typing import Final
 
 from hooks.attach.plan import describe_release
 from hooks.ledger.listing import Said
-from hooks.ledger.reconcile import POD_UID_LABEL
 from hooks.model.assignment import Devices
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
+from hooks.model.lists import ContainerState, Lists
 from lading.devices.identity import parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.errors import ConfigError
 from lading.vocabulary import ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
 
 _SHORT: Final = 12  # characters of an id, as crictl shows it
 _HINT: Final = "lading-hooks ledger shows what there is"
@@ -92,24 +91,19 @@ def find_device(text: str, inventory: Inventory, said: Said) -> Device:
     return device
 
 
-def find_alive(sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> Alive:
+def find_alive(lists: Lists) -> Alive:
     """Find the live pods by the runtime's lists, requested after the ledger was read: nothing in the ledger is newer than they
     are."""
     pods: dict[PodUid, str] = {}
     ready: dict[SandboxId, str] = {}
     running: dict[ContainerId, str] = {}
-    owners = {}
-    for sandbox in sandboxes:
-        owners[sandbox.id] = sandbox.metadata.uid
-        if sandbox.state == cri.SANDBOX_READY:
-            why = f"its sandbox {sandbox.id[:_SHORT]} is ready"
-            ready[SandboxId(sandbox.id)] = pods[PodUid(sandbox.metadata.uid)] = why
-    for one in containers:
-        if one.state == cri.CONTAINER_EXITED:
-            continue  # of a state that the runtime does not know, it may run
-        why = f"its container {one.metadata.name} ({one.id[:_SHORT]}) has not exited"
-        pod = owners.get(one.pod_sandbox_id) or one.labels.get(POD_UID_LABEL, "")
-        running[ContainerId(one.id)] = ready[SandboxId(one.pod_sandbox_id)] = pods[PodUid(pod)] = why
+    for sandbox in lists.sandboxes:
+        if sandbox.ready:
+            ready[sandbox.id] = pods[sandbox.pod] = f"its sandbox {sandbox.id[:_SHORT]} is ready"
+    for one in lists.containers:
+        if one.state is not ContainerState.EXITED:
+            why = f"its container {one.name} ({one.id[:_SHORT]}) has not exited"
+            running[one.id] = ready[one.sandbox] = pods[one.pod] = why
     return Alive(pods=pods, sandboxes=ready, containers=running)
 
 

@@ -6,10 +6,10 @@ from uuid import UUID
 from hooks.ledger.attachment import render_attachments
 from hooks.model.assignment import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Netdev, NetnsId, Step, VfConfig, VfSettings
-from hooks.model.grant import Grant, HeldBy, render_annotation
+from hooks.model.grant import Grant, GrantKey, HeldBy, render_annotation
 from hooks.model.inventory import CharDevice, Vf
-from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
+from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox
+from lading.vocabulary import ContainerId, GpuUuid, PciAddress, PodUid, SandboxId
 
 BOOT = "00000000-0000-4000-8000-000000000001"
 LONG_AGO = 1_000_000
@@ -111,12 +111,14 @@ def sandbox(
     id: str = "",  # noqa: A002  CRI's name
     ready: bool = True,
     annotations: Mapping[str, str] | None = None,
-) -> cri.PodSandbox:
-    return cri.PodSandbox(
-        id=id or f"{pod}-s0",
-        metadata=cri.PodSandboxMetadata(name=f"name-of-{pod}", namespace="default", uid=pod),
-        state=cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY,
-        annotations=annotations,
+) -> ListedSandbox:
+    return ListedSandbox(
+        id=SandboxId(id or f"{pod}-s0"),
+        pod=PodUid(pod),
+        namespace="default",
+        pod_name=f"name-of-{pod}",
+        ready=ready,
+        annotations=annotations or {},
     )
 
 
@@ -126,19 +128,17 @@ def container(
     pod: str = "pod-1",
     name: str = "train",
     sandbox: str = "",
-    state: cri.ContainerState = cri.CONTAINER_RUNNING,
+    state: ContainerState = ContainerState.RUNNING,
     wears: Grant | str | None = None,
     attached: Sequence[Attachment] | str = (),
     created_at: int = LONG_AGO,
-) -> cri.Container:
-    annotation = render_annotation(wears) if isinstance(wears, Grant) else wears
-    said = {GRANT: annotation or "", ATTACHMENTS: attached if isinstance(attached, str) else render_attachments(attached)}
-    return cri.Container(
-        id=id,
-        pod_sandbox_id=sandbox or f"{pod}-s0",
-        metadata=cri.ContainerMetadata(name=name),
+) -> ListedContainer:
+    return ListedContainer(
+        id=ContainerId(id),
+        sandbox=SandboxId(sandbox or f"{pod}-s0"),
+        key=GrantKey(PodUid(pod), name),
         state=state,
         created_at=created_at * 1_000_000_000,
-        labels={"io.kubernetes.pod.uid": pod},
-        annotations={key: said[key] for key, there in ((GRANT, annotation is not None), (ATTACHMENTS, attached)) if there},
+        grant=render_annotation(wears) if isinstance(wears, Grant) else wears,
+        attachments=attached if isinstance(attached, str) else render_attachments(attached),
     )

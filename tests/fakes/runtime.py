@@ -5,12 +5,15 @@ stays running. `down` makes it unreachable; `pause` holds the next answer back, 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
+from msgspec.structs import replace
+
+from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant
+from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from lading.errors import RuntimeUnavailableError
-from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes import holders
 
 
@@ -18,8 +21,8 @@ class FakeRuntime:
     def __init__(self) -> None:
         self.down = False
         self.asked = 0
-        self._sandboxes: dict[str, cri.PodSandbox] = {}
-        self._containers: dict[str, cri.Container] = {}
+        self._sandboxes: dict[str, ListedSandbox] = {}
+        self._containers: dict[str, ListedContainer] = {}
         self._numbers = count()
         self._free = asyncio.Event()
         self._free.set()
@@ -30,27 +33,29 @@ class FakeRuntime:
         self._sandboxes[sandbox.id] = sandbox
         return sandbox.id
 
-    def create(self, sandbox: str, name: str, *, wears: Grant | str | None = None) -> str:
+    def create(
+        self, sandbox: str, name: str, *, wears: Grant | str | None = None, attached: Sequence[Attachment] | str = ()
+    ) -> str:
         """CreateContainer and StartContainer: the container's id."""
-        pod = self._sandboxes[sandbox].metadata.uid
-        container = holders.container(f"c{next(self._numbers)}", pod=pod, name=name, sandbox=sandbox, wears=wears)
+        id_, pod = f"c{next(self._numbers)}", self._sandboxes[sandbox].pod
+        container = holders.container(id_, pod=pod, name=name, sandbox=sandbox, wears=wears, attached=attached)
         self._containers[container.id] = container
         return container.id
 
     def exit(self, container: str) -> None:
-        self._containers[container].state = cri.CONTAINER_EXITED
+        self._containers[container] = replace(self._containers[container], state=ContainerState.EXITED)
 
     def stop(self, sandbox: str, *, but: str = "") -> None:
         """StopPodSandbox kills what runs in it, but for a container that cannot be killed."""
-        self._sandboxes[sandbox].state = cri.SANDBOX_NOTREADY
-        for container in self._containers.values():
-            if container.pod_sandbox_id == sandbox and container.id != but:
-                container.state = cri.CONTAINER_EXITED
+        self._sandboxes[sandbox] = replace(self._sandboxes[sandbox], ready=False)
+        for container in [*self._containers.values()]:
+            if container.sandbox == sandbox and container.id != but:
+                self.exit(container.id)
 
     def remove(self, sandbox: str) -> None:
         """RemovePodSandbox removes its containers too."""
         del self._sandboxes[sandbox]
-        self._containers = {i: c for i, c in self._containers.items() if c.pod_sandbox_id != sandbox}
+        self._containers = {i: c for i, c in self._containers.items() if c.sandbox != sandbox}
 
     def pause(self) -> None:
         self._free.clear()
@@ -58,18 +63,10 @@ class FakeRuntime:
     def go_on(self) -> None:
         self._free.set()
 
-    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]:
+    async def lists(self) -> Lists:
         self.asked += 1
-        answer = tuple(cri.PodSandbox.FromString(s.SerializeToString()) for s in self._sandboxes.values())
-        await self._answer()
-        return answer
-
-    async def list_containers(self) -> tuple[cri.Container, ...]:
-        answer = tuple(cri.Container.FromString(c.SerializeToString()) for c in self._containers.values())
-        await self._answer()
-        return answer
-
-    async def _answer(self) -> None:
+        sandboxes = tuple(self._sandboxes.values())
         await self._free.wait()
         if self.down:
             raise RuntimeUnavailableError("cannot call the runtime at /run/fake.sock: UNAVAILABLE")
+        return Lists(sandboxes=sandboxes, containers=tuple(self._containers.values()))

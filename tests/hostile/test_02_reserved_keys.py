@@ -13,6 +13,7 @@ import pytest
 from hooks.ledger.reconcile import ProblemKind, reconcile
 from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu
 from hooks.model.grant import render_annotation
+from hooks.model.lists import Lists
 from lading.http2.messages import Status
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, GpuUuid
@@ -118,7 +119,8 @@ def test_a_grant_that_came_with_a_checkpoint_moves_nothing() -> None:
     sandboxes = [holders.sandbox("victim"), holders.sandbox("thief")]
     for worn, kind in ((stolen, ProblemKind.ANNOTATION_MISPLACED), (own, ProblemKind.DEVICE_HELD_TWICE)):
         containers = [holders.container("c1", pod="thief", wears=worn), holders.container("c0", pod="victim", wears=held)]
-        actions = reconcile([held], {}, sandboxes, containers, now=holders.NOW, boot_id=holders.BOOT)
+        lists = Lists(sandboxes=sandboxes, containers=containers)
+        actions = reconcile([held], {}, lists, now=holders.NOW, boot_id=holders.BOOT)
         assert actions.release == ()
         assert kind in {problem.kind for problem in actions.problems}
         assert held.key not in {grant.key for grant in actions.adopt}

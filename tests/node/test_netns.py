@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hooks.attach.netlink import HostKernel
-from hooks.attach.netns import HOST, netns_path
+from hooks.host.netns import HOST, netns_path
 from protos.cri.runtime.v1 import api_pb2 as cri_pb
 from simnode import leftovers
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked

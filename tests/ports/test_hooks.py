@@ -88,7 +88,7 @@ async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[Ask
         rules = parts.make_rules(settings, read_trust(settings), vendors, cdi_refusal="")
         node = Node(
             ledger=ledger,
-            runtime=runtime,
+            lists=runtime.lists,
             host_root=Path(settings.host_root),
             boot_id=BOOT,
             log=log,

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, held_twice, rebuild, reconcile
 from hooks.model.assignment import Devices
 from hooks.model.grant import Grant, GrantKey
+from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from lading.vocabulary import PodUid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes.holders import BOOT, LONG_AGO, NOW, container, grant, sandbox, share, vfs, whole
 
 PODS = [f"pod-{n}" for n in range(4)]
 NAMES = ["train", "side"]
-STATES = [cri.CONTAINER_CREATED, cri.CONTAINER_RUNNING, cri.CONTAINER_EXITED, cri.CONTAINER_UNKNOWN]
-LIVE = STATES[:2]
 
 numbers = st.integers(0, 3)
 devices = st.one_of(st.builds(whole, numbers), st.builds(share, numbers), st.builds(vfs, numbers), st.just(Devices()))
@@ -37,7 +35,7 @@ def grants(draw: st.DrawFn) -> list[Grant]:
 
 
 @st.composite
-def sandboxes(draw: st.DrawFn) -> list[cri.PodSandbox]:
+def sandboxes(draw: st.DrawFn) -> list[ListedSandbox]:
     return [
         sandbox(pod, id=f"{pod}-s{attempt}", ready=draw(st.booleans()))
         for pod in draw(st.sets(st.sampled_from(PODS)))
@@ -46,12 +44,12 @@ def sandboxes(draw: st.DrawFn) -> list[cri.PodSandbox]:
 
 
 @st.composite
-def containers(draw: st.DrawFn) -> list[cri.Container]:
+def containers(draw: st.DrawFn) -> list[ListedContainer]:
     listed = []
     for key, attempt in draw(st.sets(st.tuples(keys, st.integers(0, 1)), max_size=8)):
         worn = draw(st.one_of(devices, st.sampled_from([None, "junk"])))
         wears = grant(*key, worn) if isinstance(worn, Devices) else worn
-        state = draw(st.sampled_from(STATES))
+        state = draw(st.sampled_from(ContainerState))
         listed.append(
             container(f"{key}-c{attempt}", pod=key.pod, name=key.container, state=state, wears=wears, created_at=attempt)
         )
@@ -67,11 +65,11 @@ busy = st.sets(st.sampled_from(PODS).map(PodUid), max_size=2)
 def settle(
     held: list[Grant],
     stopped: dict[SandboxId, int],
-    boxes: list[cri.PodSandbox] | None,
-    listed: list[cri.Container] | None,
+    boxes: list[ListedSandbox],
+    listed: list[ListedContainer],
     pods: set[PodUid],
 ) -> Actions:
-    return reconcile(held, stopped, boxes, listed, now=NOW, boot_id=BOOT, busy=pods)
+    return reconcile(held, stopped, Lists(sandboxes=boxes, containers=listed), now=NOW, boot_id=BOOT, busy=pods)
 
 
 def applied(actions: Actions, held: list[Grant]) -> list[Grant]:
@@ -88,13 +86,13 @@ def applied(actions: Actions, held: list[Grant]) -> list[Grant]:
 def test_nothing_that_is_used_is_released(
     held: list[Grant],
     stopped: dict[SandboxId, int],
-    boxes: list[cri.PodSandbox],
-    listed: list[cri.Container],
+    boxes: list[ListedSandbox],
+    listed: list[ListedContainer],
     pods: set[PodUid],
 ) -> None:
     actions = settle(held, stopped, boxes, listed, pods)
-    ready = {s.metadata.uid for s in boxes if s.state == cri.SANDBOX_READY}
-    live = {(c.labels["io.kubernetes.pod.uid"], c.metadata.name) for c in listed if c.state in LIVE}
+    ready = {s.pod for s in boxes if s.ready}
+    live = {c.key for c in listed if c.state in (ContainerState.CREATED, ContainerState.RUNNING)}
     young = {g.key for g in held if abs(NOW - g.granted_at) < GRACE_S and g.sandbox not in stopped}
     for key in actions.release:
         assert key.pod not in ready
@@ -108,53 +106,38 @@ def test_nothing_that_is_used_is_released(
 def test_all_that_is_not_used_is_released(
     held: list[Grant],
     stopped: dict[SandboxId, int],
-    boxes: list[cri.PodSandbox],
-    listed: list[cri.Container],
+    boxes: list[ListedSandbox],
+    listed: list[ListedContainer],
     pods: set[PodUid],
 ) -> None:
     boxes = [*boxes, sandbox("pod-other")]
     actions = settle(held, stopped, boxes, listed, pods)
-    ready = {s.metadata.uid for s in boxes if s.state == cri.SANDBOX_READY}
-    live = {(c.labels["io.kubernetes.pod.uid"], c.metadata.name) for c in listed if c.state in LIVE}
+    ready = {s.pod for s in boxes if s.ready}
+    live = {c.key for c in listed if c.state in (ContainerState.CREATED, ContainerState.RUNNING)}
     for g in held:
         if g.granted_at == LONG_AGO and g.pod not in ready and g.key not in live and g.pod not in pods:
             assert g.key in actions.release
-
-
-@given(grants(), tombstones, st.one_of(st.none(), sandboxes()), st.one_of(st.none(), containers()), busy)
-def test_a_failed_list_does_nothing(
-    held: list[Grant],
-    stopped: dict[SandboxId, int],
-    boxes: list[cri.PodSandbox] | None,
-    listed: list[cri.Container] | None,
-    pods: set[PodUid],
-) -> None:
-    actions = settle(held, stopped, boxes, listed, pods)
-    assert actions.reconciled is (boxes is not None and listed is not None)
-    if not actions.reconciled:
-        assert actions == Actions(reconciled=False, problems=actions.problems)
-        assert actions.problems
 
 
 @given(grants(), tombstones, sandboxes(), containers(), busy)
 def test_it_settles(
     held: list[Grant],
     stopped: dict[SandboxId, int],
-    boxes: list[cri.PodSandbox],
-    listed: list[cri.Container],
+    boxes: list[ListedSandbox],
+    listed: list[ListedContainer],
     pods: set[PodUid],
 ) -> None:
     """Applied, and asked again with the same lists: the same problems, and nothing left to do."""
     first = settle(held, stopped, boxes, listed, pods)
     left = {i: at for i, at in stopped.items() if i not in first.forget}
     second = settle(applied(first, held), left, boxes, listed, pods)
-    assert replace(second, problems=()) == Actions(reconciled=True)
+    assert replace(second, problems=()) == Actions()
     assert {p.kind for p in second.problems} == {p.kind for p in first.problems}
 
 
 @given(grants(), sandboxes(), containers(), busy)
 def test_two_pods_on_one_device_are_always_said(
-    held: list[Grant], boxes: list[cri.PodSandbox], listed: list[cri.Container], pods: set[PodUid]
+    held: list[Grant], boxes: list[ListedSandbox], listed: list[ListedContainer], pods: set[PodUid]
 ) -> None:
     actions = settle(held, {}, [*boxes, sandbox("pod-other")], listed, pods)
     said = {frozenset(p.pods) for p in actions.problems if p.kind is ProblemKind.DEVICE_HELD_TWICE}
@@ -170,5 +153,5 @@ def test_two_pods_on_one_device_are_always_said(
 def test_a_lost_ledger_is_rebuilt_from_the_containers(held: list[Grant]) -> None:
     boxes = [sandbox(pod) for pod in {g.pod for g in held}]
     listed = [container(str(n), pod=g.pod, name=g.container, wears=g, created_at=g.granted_at) for n, g in enumerate(held)]
-    rebuilt = rebuild(boxes, listed, now=NOW, boot_id=BOOT).adopt
+    rebuilt = rebuild(Lists(sandboxes=boxes, containers=listed), now=NOW, boot_id=BOOT).adopt
     assert {g.key: replace(g, containers=()) for g in rebuilt} == {g.key: replace(g, containers=()) for g in held}

@@ -45,7 +45,7 @@ class LedgerService:
         if (inventory := node.inventory) is None:
             raise CallError(Status.UNAVAILABLE, "the devices have not been read yet")
         try:
-            release = await look(request.device, inventory, lambda: said_by(node.ledger), node.runtime)
+            release = await look(request.device, inventory, lambda: said_by(node.ledger), node.lists)
         except ConfigError as e:
             raise CallError(Status.NOT_FOUND, e.message) from e
         except RuntimeUnavailableError as e:

@@ -26,7 +26,8 @@ from runtimeproxy.call.outcome import Refuse
 from runtimeproxy.metrics import Gauges
 from tests.fakes.holders import gpu_uuid, grant
 from tests.fakes.led import Led, led
-from tests.unit.hooks.daemon.test_metrics import Runtime, Watch, a_node
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.hooks.daemon.test_metrics import Watch, a_node
 from tests.unit.hooks.inventories import gpu, inventory
 
 _SUFFIXES: Final = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
@@ -67,7 +68,7 @@ async def _wait_for_room(one: Led) -> None:
 
 async def _of_hooks(folder: Path, log: Log, into: Names) -> None:
     with Ledger.open(folder / "node.db") as ledger:
-        node = a_node(ledger, Runtime(), folder, log)
+        node = a_node(ledger, FakeRuntime(), folder, log)
         node.watch = Watch(inventory(gpus=(replace(gpu(0), used_mib=1, busy_percent=1),)))
         ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=gpu_uuid(0), memory_mib=1, core_percent=1),))))
         reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=log, clock=lambda: 5.0)

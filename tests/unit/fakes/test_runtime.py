@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
+from hooks.model.lists import ContainerState, Lists
 from lading.errors import RuntimeUnavailableError
-from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes.runtime import FakeRuntime
 
 
@@ -13,12 +13,12 @@ def test_states_are_those_of_a_runtime() -> None:
         sandbox = runtime.run("pod-1")
         dies, lives = runtime.create(sandbox, "train"), runtime.create(sandbox, "side")
         runtime.stop(sandbox, but=lives)
-        (listed,) = await runtime.list_sandboxes()
-        assert (listed.metadata.uid, listed.state) == ("pod-1", cri.SANDBOX_NOTREADY)
-        states = {c.id: c.state for c in await runtime.list_containers()}
-        assert states == {dies: cri.CONTAINER_EXITED, lives: cri.CONTAINER_RUNNING}
+        listed = await runtime.lists()
+        assert [(one.pod, one.ready) for one in listed.sandboxes] == [("pod-1", False)]
+        states = {one.id: one.state for one in listed.containers}
+        assert states == {dies: ContainerState.EXITED, lives: ContainerState.RUNNING}
         runtime.remove(sandbox)
-        assert (await runtime.list_sandboxes(), await runtime.list_containers()) == ((), ())
+        assert await runtime.lists() == Lists()
 
     asyncio.run(run())
 
@@ -27,12 +27,12 @@ def test_an_answer_is_of_the_moment_of_the_question() -> None:
     async def run() -> None:
         runtime = FakeRuntime()
         runtime.pause()
-        asked = asyncio.create_task(runtime.list_sandboxes())
+        asked = asyncio.create_task(runtime.lists())
         await asyncio.sleep(0)
         runtime.run("pod-1")
         assert not asked.done()
         runtime.go_on()
-        assert await asked == ()
+        assert (await asked).sandboxes == ()
 
     asyncio.run(run())
 
@@ -41,8 +41,7 @@ def test_down() -> None:
     async def run() -> None:
         runtime = FakeRuntime()
         runtime.down = True
-        for ask in (runtime.list_sandboxes, runtime.list_containers):
-            with pytest.raises(RuntimeUnavailableError):
-                await ask()
+        with pytest.raises(RuntimeUnavailableError):
+            await runtime.lists()
 
     asyncio.run(run())

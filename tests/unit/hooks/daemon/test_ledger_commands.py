@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hooks.daemon.settings import Settings
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
 from hooks.host.boot import read_boot_id
+from hooks.host.lists import read_lists
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history, read_journal, read_ledger
 from hooks.main import main
@@ -27,7 +29,9 @@ from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
+from hooks.model.lists import Lists
 from lading.log import Event, Level, Log
+from lading.runtime import RuntimeClient
 from lading.sockets import listen
 from lading.vocabulary import GpuUuid, PciAddress
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -35,7 +39,6 @@ from simnode.build import SimNode
 from tests.conftest import BuildNode
 from tests.fakes import holders
 from tests.fakes.raw_server import Call, Fail, RawServer
-from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import inventory
 from tests.unit.runtimeproxy.conftest import Records
 
@@ -48,20 +51,23 @@ GRANT = holders.grant(devices=BOTH)
 
 
 class Runtime(RawServer):
-    """The lists of a fake runtime, over CRI."""
+    """A runtime that lists sandboxes, each of them ready, and no container."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, self._answer, workers=2)
-        self.lists = FakeRuntime()
+        self.path = path
+        self._sandboxes: list[cri.PodSandbox] = []
+
+    def run(self, pod: str) -> None:
+        metadata = cri.PodSandboxMetadata(name=f"name-of-{pod}", namespace="default", uid=pod)
+        self._sandboxes.append(cri.PodSandbox(id=f"{pod}-s0", metadata=metadata, state=cri.SANDBOX_READY))
 
     def _answer(self, call: Call) -> bytes:
         match call.method:
             case "ListPodSandbox":
-                sandboxes = asyncio.run(self.lists.list_sandboxes())
-                return cri.ListPodSandboxResponse(items=sandboxes).SerializeToString()
+                return cri.ListPodSandboxResponse(items=self._sandboxes).SerializeToString()
             case "ListContainers":
-                containers = asyncio.run(self.lists.list_containers())
-                return cri.ListContainersResponse(containers=containers).SerializeToString()
+                return cri.ListContainersResponse().SerializeToString()
             case _:
                 raise Fail(grpc.StatusCode.UNIMPLEMENTED)
 
@@ -266,7 +272,7 @@ def test_forced_it_is_done_and_said(desk: Desk) -> None:
 
 def test_what_somebody_alive_can_use_stays_his(desk: Desk) -> None:
     desk.remember(GRANT)
-    desk.runtime.lists.run("pod-1")
+    desk.runtime.run("pod-1")
     for argv, expected in (((), 0), (("--force",), 3)):
         status, out, err = desk.run("release", CARD, *argv)
         assert (status, out) == (expected, "")
@@ -318,7 +324,7 @@ class Node:
 
     ledger: Ledger
     inventory: Inventory | None
-    runtime: FakeRuntime
+    lists: Callable[[], Awaitable[Lists]]
     watch: None = None
     clock: Callable[[], float] = lambda: float(holders.NOW)
 
@@ -335,16 +341,18 @@ def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) ->
 
     async def run() -> None:
         log = Log(records, Level.DEBUG)
-        with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
-            node = Node(ledger, inventory(vfs=(replace(holders.row(1).vf, bdf=VF),)), desk.runtime.lists)
-            service = HookService(node)  # type: ignore[arg-type]
-            by_hand = LedgerService(node, Stuck(), log)  # type: ignore[arg-type]
-            server = HookServer(service, log, by_hand, listener=listener)
-            await server.start()
-            try:
-                await asyncio.to_thread(work, node)
-            finally:
-                await server.close()
+        async with RuntimeClient(desk.runtime.path) as runtime:
+            with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
+                found = inventory(vfs=(replace(holders.row(1).vf, bdf=VF),))
+                node = Node(ledger, found, partial(read_lists, runtime))
+                service = HookService(node)  # type: ignore[arg-type]
+                by_hand = LedgerService(node, Stuck(), log)  # type: ignore[arg-type]
+                server = HookServer(service, log, by_hand, listener=listener)
+                await server.start()
+                try:
+                    await asyncio.to_thread(work, node)
+                finally:
+                    await server.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -369,7 +377,7 @@ def test_where_a_daemon_runs_it_is_the_one_that_does_it(desk: Desk, records: Rec
 
 def test_the_daemon_takes_nothing_from_the_living_either(desk: Desk, records: Records) -> None:
     desk.remember(GRANT)
-    desk.runtime.lists.run("pod-1")
+    desk.runtime.run("pod-1")
 
     def work(node: Node) -> None:
         status, _, err = desk.run("release", CARD, "--force")
@@ -398,9 +406,9 @@ def test_what_the_daemon_can_not_answer(desk: Desk, records: Records) -> None:
 
     def work(node: Node) -> None:
         assert desk.run("release", "0000:ff:00.1")[0] == 2
-        desk.runtime.lists.down = True
+        desk.runtime.stop()
         assert desk.run("release", CARD, "--force")[0] == 1
-        desk.runtime.lists.down, node.inventory = False, None
+        node.inventory = None
         assert desk.run("release", CARD, "--force")[0] == 1
         assert node.ledger.grants() == (GRANT,)
 

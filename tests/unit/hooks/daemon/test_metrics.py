@@ -21,13 +21,13 @@ from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
 from hooks.report.reporter import Reporter, connect
-from lading.errors import RuntimeUnavailableError, StateError
+from lading.errors import StateError
 from lading.log import Log
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
-from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
+from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, uuid, vf
 from tests.unit.hooks.node.test_node import RULES
 
@@ -42,23 +42,10 @@ def samples(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in out.items() if not name.startswith("process_")}
 
 
-class Runtime:
-    def __init__(self, *, up: bool = True) -> None:
-        self._up = up
-
-    async def list_sandboxes(self) -> tuple[cri.PodSandbox, ...]:
-        if not self._up:
-            raise RuntimeUnavailableError("down")
-        return ()
-
-    async def list_containers(self) -> tuple[cri.Container, ...]:
-        return ()
-
-
-def a_node(ledger: Ledger, runtime: Runtime, folder: Path, log: Log) -> Node:
+def a_node(ledger: Ledger, runtime: FakeRuntime, folder: Path, log: Log) -> Node:
     return Node(
         ledger=ledger,
-        runtime=runtime,
+        lists=runtime.lists,
         host_root=folder,
         boot_id=BOOT,
         log=log,
@@ -75,7 +62,7 @@ Play = Callable[[Callable[[Node, Metrics], None]], None]
 def play(tmp_path: Path, log: Log) -> Play:
     async def run(scenario: Callable[[Node, Metrics], None]) -> None:
         with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-            node = a_node(ledger, Runtime(), tmp_path, log)
+            node = a_node(ledger, FakeRuntime(), tmp_path, log)
             scenario(node, Metrics(node))
 
     return lambda scenario: asyncio.run(run(scenario))
@@ -281,7 +268,9 @@ def test_bypassed_containers_are_counted(play: Play) -> None:
 def test_a_comparison_succeeds_or_is_a_failure(tmp_path: Path, log: Log, up: bool) -> None:
     async def compare() -> tuple[float, float]:
         with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-            node = a_node(ledger, Runtime(up=up), tmp_path, log)
+            runtime = FakeRuntime()
+            runtime.down = not up
+            node = a_node(ledger, runtime, tmp_path, log)
             metrics = Metrics(node)
             assert samples(metrics)["lading_hooks_reconcile_age_seconds"] == float("inf")
             keeping = asyncio.create_task(node.keep_reconciled())

@@ -72,7 +72,7 @@ class Rig:
             )
             node = Node(
                 ledger=ledger,
-                runtime=self.runtime,
+                lists=self.runtime.lists,
                 host_root=self.folder,
                 boot_id=BOOT,
                 log=self.log,
@@ -117,8 +117,8 @@ async def stop(node: Node, sandbox: Sandbox) -> None:
 async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "train") -> str:
     answer = await ask(node, sandbox_of(pod, sandbox), name)
     assert isinstance(answer, Answer), answer
-    container = rig.runtime.create(sandbox, name, wears=answer.adjustment.annotations[GRANT])
-    rig.runtime._containers[container].annotations[ATTACHMENTS] = answer.adjustment.annotations[ATTACHMENTS]
+    said = answer.adjustment.annotations
+    container = rig.runtime.create(sandbox, name, wears=said[GRANT], attached=said[ATTACHMENTS])
     node.container_created(sandbox_of(pod, sandbox), Container(name=name, id=container))
     return container
 

@@ -71,7 +71,7 @@ class Rig:
         with Ledger.open(self.folder / "state" / "node.db") as ledger:
             node = Node(
                 ledger=ledger,
-                runtime=self.runtime,
+                lists=self.runtime.lists,
                 host_root=self.folder,
                 boot_id=BOOT,
                 log=self.log,

@@ -70,7 +70,7 @@ class Room:
         return attached[0]
 
     async def look(self, device: str = CARD) -> Release:
-        return await look(device, self.inventory, lambda: said_by(self.ledger), self.runtime)
+        return await look(device, self.inventory, lambda: said_by(self.ledger), self.runtime.lists)
 
     async def release(self, device: str = CARD) -> tuple[Release, Outcome]:
         found = await self.look(device)

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from hooks.ledger.listing import Said
 from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
-from hooks.model.grant import Grant
+from hooks.model.grant import Grant, GrantKey
+from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from hooks.node.release_decision import Alive, Device, Release, decide_release, find_alive, find_device, waiting_for
 from lading.errors import ConfigError
-from protos.cri.runtime.v1 import api_pb2 as cri
+from lading.vocabulary import PodUid
 from tests.fakes import holders
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
 
@@ -26,8 +28,12 @@ def decided(device: Device, grants: Sequence[Grant] = (), rows: Sequence[Attachm
     return decide_release(device, Said(grants=grants, attachments=rows), alive)
 
 
+def living(sandboxes: Sequence[ListedSandbox], containers: Sequence[ListedContainer] = ()) -> Alive:
+    return find_alive(Lists(sandboxes=sandboxes, containers=containers))
+
+
 def ready(*pods: str) -> Alive:
-    return find_alive([holders.sandbox(pod) for pod in pods], [])
+    return living([holders.sandbox(pod) for pod in pods])
 
 
 # ---- which device
@@ -72,12 +78,12 @@ def test_what_is_gone_can_be_released_while_somebody_holds_it() -> None:
 
 def test_a_ready_sandbox_and_a_container_that_has_not_exited_are_alive() -> None:
     for state, alive in (
-        (cri.CONTAINER_CREATED, True),
-        (cri.CONTAINER_RUNNING, True),
-        (cri.CONTAINER_UNKNOWN, True),
-        (cri.CONTAINER_EXITED, False),
+        (ContainerState.CREATED, True),
+        (ContainerState.RUNNING, True),
+        (ContainerState.UNKNOWN, True),
+        (ContainerState.EXITED, False),
     ):
-        found = find_alive([holders.sandbox(ready=False)], [holders.container(state=state)])
+        found = living([holders.sandbox(ready=False)], [holders.container(state=state)])
         assert bool(found.uses(holders.grant())) is alive
         assert bool(found.uses_vf(holders.row())) is alive
     assert ready("pod-1").uses(holders.grant())
@@ -86,14 +92,12 @@ def test_a_ready_sandbox_and_a_container_that_has_not_exited_are_alive() -> None
     assert not ready("pod-2").uses_vf(holders.row())
 
 
-def test_a_container_is_known_by_its_sandbox_its_label_or_its_id() -> None:
+def test_a_container_is_known_by_its_pod_or_its_id() -> None:
     running = holders.container("c9")
-    unlabelled = holders.container("c9")
-    unlabelled.labels.clear()
-    assert find_alive([], [running]).uses(holders.grant())
-    assert find_alive([holders.sandbox(ready=False)], [unlabelled]).uses(holders.grant())
-    assert not find_alive([], [unlabelled]).uses(holders.grant())
-    assert find_alive([], [unlabelled]).uses(holders.grant(containers={"c9": "pod-1-s0"}))
+    of_no_pod = structs.replace(running, key=GrantKey(PodUid(""), running.name))
+    assert living([], [running]).uses(holders.grant())
+    assert not living([], [of_no_pod]).uses(holders.grant())
+    assert living([], [of_no_pod]).uses(holders.grant(containers={"c9": "pod-1-s0"}))
 
 
 # ---- what is done
@@ -143,7 +147,7 @@ def test_a_card_is_released_with_its_instances_and_an_instance_alone() -> None:
 
 def test_a_vf_comes_back_from_the_older_sandbox_of_a_pod_that_lives_and_its_grant_stays() -> None:
     grant = holders.grant(devices=BOTH, sandbox="pod-1-s1")
-    newer = find_alive([holders.sandbox(id="pod-1-s1"), holders.sandbox(ready=False)], [])
+    newer = living([holders.sandbox(id="pod-1-s1"), holders.sandbox(ready=False)])
     release = decided(FUNCTION, [grant], [holders.row(1)], newer)
     assert release.attachments == (holders.row(1),)
     assert release.grants == ()
@@ -152,7 +156,7 @@ def test_a_vf_comes_back_from_the_older_sandbox_of_a_pod_that_lives_and_its_gran
 
 def test_the_grants_of_a_pod_with_a_container_that_can_not_be_killed_all_stay() -> None:
     exited, running = holders.grant(devices=BOTH), holders.grant(container="side", devices=holders.vfs(1))
-    alive = find_alive([holders.sandbox(ready=False)], [holders.container("c9", name="side")])
+    alive = living([holders.sandbox(ready=False)], [holders.container("c9", name="side")])
     release = decided(CARD, [exited, running], [holders.row(1)], alive)
     assert (release.attachments, release.grants) == ((), ())
     assert release.in_use

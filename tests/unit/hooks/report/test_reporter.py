@@ -27,7 +27,8 @@ from lading.nodedevices import Status
 from lading.vocabulary import PodUid
 from tests.fakes.holders import grant, whole
 from tests.fakes.kube_server import FakeKubeServer, Fault
-from tests.unit.hooks.daemon.test_metrics import Runtime, Watch, a_node
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.hooks.daemon.test_metrics import Watch, a_node
 from tests.unit.hooks.inventories import gpu, inventory, uuid
 from tests.unit.runtimeproxy.conftest import Records
 
@@ -134,7 +135,7 @@ Play = Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]
 def playing(folder: Path, log: Log, records: Records, *, use_interval_s: float) -> Play:
     async def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         with Ledger.open(folder / "state" / "node.db") as ledger:
-            node = a_node(ledger, Runtime(), folder, log)
+            node = a_node(ledger, FakeRuntime(), folder, log)
             await scenario(World(node, log, records, use_interval_s=use_interval_s))
 
     return lambda scenario: asyncio.run(run(scenario))

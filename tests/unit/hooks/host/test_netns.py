@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hooks.attach.netns import HOST, netns_path
+from hooks.host.netns import HOST, netns_path
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 _PATH = "/var/run/netns/cni-ff51b962-d500-756c-62f0-32068179cd16"
