@@ -1,7 +1,8 @@
 """A small API server over HTTP, for programs that run without a cluster: demo, bench and tests. Its state is
 `simnode.api_store`.
 
-Enters: requests. Leaves: JSON, and watches that send every change from their version on. One event loop, no TLS, no rights.
+It takes requests. It returns JSON, and watches that send every change from their version on. It has one event loop, and neither
+TLS nor access rights.
 """
 
 import asyncio

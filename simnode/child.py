@@ -1,7 +1,7 @@
 """A child process with a log: started in a session of its own, waited for with a bounded number of looks, ended by its pid.
 
-Enters: an argument vector and a log file. Leaves: a running process, or HostError with the tail of its log. A child is in its
-own session so that Ctrl-C at a terminal reaches the rig first, which then ends its children in order.
+It takes an argument vector and a log file. It returns a running process, or raises HostError with the tail of its log. A child
+is in its own session so that Ctrl-C at a terminal reaches the rig first, which then ends its children in order.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """A one-node Kubernetes whose kubelet speaks CRI to a given socket: a control plane and a kubelet as child processes.
 
-Enters: what `simnode.control_plane` needs, kubelet among the programs, a CRI socket, the cgroup below which the pods shall be.
-Leaves: a Ready node and an API client. At the end of the `with` block the pods are deleted, every process is ended by its pid,
-and what a kubelet writes outside its own folder is as it was. Refuses: anyone but root, a machine that has a kubelet already.
+It takes what `simnode.control_plane` needs, with kubelet among the programs, a CRI socket, and the cgroup below which the pods
+are. It returns a Ready node and an API client. At the end of the `with` block the pods are deleted, every process is ended by
+its pid, and what a kubelet writes outside its own folder is as it was. It needs root, and refuses a machine that has a kubelet.
 
 Source: KubeletConfiguration v1beta1, Kubernetes 1.36.
 """

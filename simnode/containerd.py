@@ -1,8 +1,8 @@
 """A private, real containerd: its own root, state, sockets, cgroup and CNI folder; nothing of the host's is touched.
 
-Enters: a folder and the binaries of one containerd version. Leaves: a ready runtime with the images of `simnode.images`. At the
-end of the `with` block it removes its pods through CRI, ends itself and its shims, unmounts and removes what it kept; its log
-and its configuration stay in the folder for the analysis of a failure. Refuses: anyone but root, a machine without runc.
+It takes a folder and the binaries of one containerd version. It returns a ready runtime with the images of `simnode.images`. At
+the end of the `with` block it removes its pods through CRI, ends itself and its shims, unmounts and removes what it kept; its
+log and its configuration stay in the folder for the analysis of a failure. It needs root and runc.
 """
 
 import contextlib

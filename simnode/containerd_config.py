@@ -1,7 +1,7 @@
 """A private containerd's configuration file, by version: its own root, state, sockets, CNI, CDI and NRI folders; and its CNI.
 
-Enters: the folders and the version. Leaves: TOML, format 2 for 1.6 and 1.7, format 3 from 2.0 on. Refuses: 1.5 and
-older, which are no longer supported. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
+It takes the folders and the version. It returns TOML: format 2 for 1.6 and 1.7, format 3 from 2.0 on. It refuses 1.5 and older,
+which are no longer supported. Source: containerd docs/cri/config.md and docs/man/containerd-config.toml.5.md.
 
 Pod networks need no CNI plugins from a package: two shell scripts are just enough for containerd. `loopback` brings `lo` up, as
 containerd asks for by that name; `lading-sim` puts an address on it and reports it as eth0's. Pods reach themselves and nothing

@@ -1,8 +1,8 @@
 """A Kubernetes API without a node: etcd and kube-apiserver as child processes, with optional controllers and schedulers.
 
-Enters: a folder with the programs (their versions must fit one another; none is in a package registry), a folder for state and
-logs. Leaves: a ready API server after about two seconds, a client of it, credentials for any user, group or service account.
-At the end of the `with` block every process is ended by its pid. Needs neither root nor containerd.
+It takes a folder with the programs (their versions must fit one another; none is in a package registry), and a folder for state
+and logs. It returns a ready API server after about two seconds, a client of it, and credentials for any user, group or service
+account. At the end of the `with` block every process is ended by its pid. It needs neither root nor containerd.
 
 Without `start_controller_manager` nothing runs that makes service accounts, ends namespaces or collects garbage: make a
 namespace with `create_namespace`, so that it takes pods. Nodes and nodes' reports are objects that a test creates.

@@ -1,8 +1,9 @@
 """A CRI client that makes pods as a kubelet does, and cleans up after itself: for the demo, the node tests and the bench.
 
-Enters: the socket of a runtime, or of the proxy in front of one. Leaves: Pod and Container handles. A call that the other side
-refuses or does not answer is a CriError with gRPC's status code and text. The end of the `with` block removes every pod made in
-it, also after a failure. Source: CRI `runtime.v1` (protos/cri); `api="v1alpha2"` speaks the older name with the same messages.
+It takes the socket of a runtime, or of the proxy in front of one. It returns handles of pods and containers. A call that the
+other side refuses or does not answer is a CriError with gRPC's status code and text. The end of the `with` block removes every
+pod made in it, also after a failure. Source: CRI `runtime.v1` (protos/cri); `api="v1alpha2"` speaks the older name with the
+same messages.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """`lading-hooks` and `lading-runtimeproxy` as child processes on a simulated node, in front of a private containerd.
 
-Enters: a simulated node and a runtime. Leaves: the two daemons with configuration, sockets, state and logs below one folder,
-ready for a CRI client at `cri_socket`. A fake libnvidia-ml.so.1 is compiled for them. Refuses: a daemon that does not come up,
-with the tail of its log. Source: DESIGN's names; the registration is what `lading-hooks registration` prints.
+It takes a simulated node and a runtime. It starts the two daemons, with configuration, sockets, state and logs below one
+folder, ready for a CRI client at `cri_socket`. It compiles a fake libnvidia-ml.so.1 for them. A daemon that does not start is
+an error with the tail of its log. The registration is what `lading-hooks registration` prints.
 """
 
 import json

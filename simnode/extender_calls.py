@@ -1,8 +1,8 @@
 """kube-scheduler as an extender sees it: filter, prioritize, bind over HTTP, one pod at a time.
 
-Enters: pods, from a list and a watch. Leaves: Bindings, made by the extender, and what became of each pod. A pod that was
-refused waits until something happens to it, as in kube-scheduler's queue; Bindings run side by side. What it leaves out: cpu,
-memory, taints and all else that is kube-scheduler's own, so that every node is asked about.
+It takes pods, from a list and a watch. It has the extender make Bindings, and returns what became of each pod. A pod that was
+refused waits until it changes, as in kube-scheduler's queue; Bindings run side by side. It leaves out CPU, memory, taints and
+all else that is kube-scheduler's own, so it asks about every node.
 
 Source: k8s.io/kube-scheduler/extender/v1, v1.36.
 """

@@ -1,9 +1,9 @@
 """Install what the demo and the node tests need: `python -m simnode.install` uses what is there and gets the rest.
 
-Enters: a Debian machine. Leaves: containerd, runc, a static busybox, a C compiler, ip and nsenter in place. A containerd that
-is there is never replaced (installing Debian's beside Docker's would remove Docker's), and no package is ever removed. Refuses:
-installing without root or without apt-get. `newer_containerd` unpacks a later Debian's containerd and installs nothing.
-Source: apt-get(8) (indextargets, --no-remove), apt.conf(5), sources.list(5).
+It takes a Debian machine. It installs containerd, runc, a static busybox, a C compiler, ip and nsenter. A containerd that is
+there is never replaced (installing Debian's beside Docker's would remove Docker's), and no package is ever removed. It needs
+root and apt-get. `newer_containerd` unpacks a later Debian's containerd and installs nothing. Source: apt-get(8) (indextargets,
+--no-remove), apt.conf(5), sources.list(5).
 """
 
 import os

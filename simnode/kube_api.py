@@ -1,7 +1,8 @@
 """The API server's REST interface as JSON over HTTPS: just what a test asks of it, without a Kubernetes client library.
 
-Enters: a path and a body. Leaves: the decoded answer, or KubeError with the status and the server's own text. Reconnects for
-each call, so that a server which restarted is no special case. Source: Kubernetes API concepts (verbs, subresources, Status).
+It takes a path and a body. It returns the decoded answer, or raises KubeError with the status and the server's own text. It
+connects for each call, so that a server which restarted is no special case. Source: Kubernetes API concepts (verbs,
+subresources, Status).
 """
 
 import http.client

@@ -1,7 +1,7 @@
 """Requests shaped as kubelet 1.36 shapes them: the same labels, annotations, environment, mounts and defaults, in its order.
 
-Enters: what a pod's author would write. Leaves: `runtime.v1` messages of a best-effort pod. Source: requests captured from a
-real kubelet (tests/golden/cri); kubelet's pkg/kubelet/kuberuntime.
+It takes what a pod's author would write. It returns `runtime.v1` messages of a best-effort pod. Source: requests captured from
+a real kubelet (tests/golden/cri); kubelet's pkg/kubelet/kuberuntime.
 """
 
 from collections.abc import Mapping, Sequence

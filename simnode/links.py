@@ -1,8 +1,8 @@
 """Network devices as rtnetlink shows them, read without entering a namespace: the rig's view, independent of the tested code.
 
-Enters: a namespace's path, once, to open a socket in it. Leaves: its links; one link of another namespace that is known there
-by number (a veth's peer says it as IFLA_LINK_NETNSID); and a wake-up whenever a link changes in any of them.
-Refuses: what the kernel refuses, as OSError. Source: rtnetlink(7), netlink(7), linux/if_link.h.
+It takes a namespace's path, once, to open a socket in it. It returns the namespace's links; one link of another namespace that
+is known there by number (a veth's peer says it as IFLA_LINK_NETNSID); and an event whenever a link changes in any of them. What
+the kernel refuses is an OSError. Source: rtnetlink(7), netlink(7), linux/if_link.h.
 """
 
 import contextlib

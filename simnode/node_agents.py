@@ -1,8 +1,8 @@
 """The nodes' part without nodes: a kubelet that runs bound pods, and lading-hooks that reads assignments and reports grants.
 
-Enters: pods, from a list and a watch; what each node has, from a file. Leaves: pods that run, NodeDevices with the grants, and
-pods that end when they are told to: first the pod goes, then its node says that the devices are free. An assignment is read by
-the node's own code, with central's public key: what it refuses is not granted.
+It takes pods, from a list and a watch, and what each node has, from a file. It makes pods run, writes NodeDevices with the
+grants, and ends pods when a test says so: first the pod goes, then its node reports that the devices are free. The node's own
+code reads an assignment, with central's public key: what it refuses is not granted.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Keys and certificates of a cluster that lives for one session: an authority of its own, and what it signs.
 
-Enters: an empty folder. Leaves: PEM files in it, valid for a day. Nothing is kept in a repository and nothing outlives the
+It takes an empty folder. It writes PEM files into it, valid for a day. Nothing is kept in a repository and nothing outlives the
 folder. Source: Kubernetes, "PKI certificates and requirements": a client's common name is its user, its organisation its group.
 """
 

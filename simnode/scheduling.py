@@ -1,8 +1,8 @@
 """Scheduling on a control plane: replicas of `lading-central` behind their Service, and the kube-scheduler that asks them.
 
-Enters: a control plane and the folder of manifests. Leaves: CRD, rights and admission policies of `deploy/` in it, and each
-process with the rights of its own service account and no others; the scheduler's configuration is the deployed one but for
-addresses. Replicas and scheduler can be stopped, killed and started while the block lasts; it ends them by their pids.
+It takes a control plane and the folder of manifests. It creates the CRD, the rights and the admission policies of `deploy/`,
+and starts each process with the rights of its own service account and no others. The scheduler's configuration is the deployed
+one, except for addresses. A test can stop, kill and start replicas and scheduler; the end of the block ends them by their pids.
 
 A first leader waits 15 s: a lease that is not there may have been deleted under another (central.daemon.lease).
 """

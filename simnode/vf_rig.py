@@ -1,8 +1,8 @@
 """VFs of a simulated node as network devices that really move: what a kernel with SR-IOV would do, done with veth pairs.
 
-Enters: a simulated node. Leaves: a namespace that is the node's "host" (nothing of this machine's own is touched), in it a link
-for each PF and VF, and a keeper that follows them. As with hardware, the `net` folder of a function in sysfs is empty while its
-device is in a pod; a device whose namespace dies comes back to the host's, down, under the name that it had in the pod (or
+It takes a simulated node. It makes a namespace that is the node's "host" (nothing of this machine's own is touched), a link in
+it for each PF and VF, and a keeper that follows them. As with hardware, the `net` folder of a function in sysfs is empty while
+its device is in a pod; a device whose namespace dies comes back to the host's, down, under the name that it had in the pod (or
 `dev<index>` where that is taken, default_device_exit_net), a little later, with its MAC and MTU. A virtual device dies instead,
 so the keeper makes it anew.
 

@@ -1,7 +1,7 @@
 """The real systemd-journald in a mount namespace of its own, with a tmpfs on /run: it does not need to be PID 1's child.
 
-Enters: a folder. Leaves: `native`, the path of its socket as seen from outside; `open_stream`, what systemd gives a service as
-stderr; and `read`, what `journalctl` finds. Ends with the `with` block. Source: systemd-journald.service(8), journalctl(1).
+It takes a folder. It has `native`, the path of its socket as seen from outside; `open_stream`, what systemd gives a service as
+stderr; and `read`, what `journalctl` finds. It ends with the `with` block. Source: systemd-journald.service(8), journalctl(1).
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """A real systemd as PID 1 of namespaces of its own, with our units, the real journald, and nothing else of this machine's.
 
-Enters: a folder. What lies in `etc` is /etc/lading there, what lies in `containerd` is /run/containerd, and the units of
-`systemd/` run the commands of this checkout, unchanged but for a drop-in where they would hide the Python that runs them. /run,
-/opt, /var/lib, /etc and the unit folders of the machine are covered, so that nothing of the host's is seen or changed. Leaves:
-a booted system, until the end of the `with` block kills all of it. Source: systemd(1); the container interface of systemd.io.
+It takes a folder. Its `etc` is /etc/lading there, its `containerd` is /run/containerd, and the units of `systemd/` run the
+commands of this checkout, unchanged but for a drop-in where they would hide the Python that runs them. /run, /opt, /var/lib,
+/etc and the unit folders of the machine are covered, so that nothing of the host's is seen or changed. It returns a booted
+system; the end of the `with` block kills all of it. Source: systemd(1); the container interface of systemd.io.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A gRPC server of unary calls in raw bytes, in threads: what a test scripts a runtime or a hook server with.
 
-Enters: a socket's path and what answers a call. Leaves: the answer, or the status of the `Fail` that was raised. A call may be
-held up in its handler for as long as a test likes; others go on meanwhile.
+It takes a socket's path and the function that answers a call. It sends that answer, or the status of the `Fail` that the
+function raised. The function may hold a call for as long as a test needs; other calls go on meanwhile.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The other side of a connection whose one end is fuzzed: choices become frames, mostly well formed, cut and damaged at will.
+"""The other side of a connection whose one end is fuzzed: choices become frames, mostly well formed, some cut or damaged.
 
-Enters: a tape. Leaves: bytes as they arrive at the end under test, and what room it has to send, by all that was said.
+It takes a tape. It returns the bytes that arrive at the end under test, and the flow-control window that this end has then.
 """
 
 from collections import defaultdict

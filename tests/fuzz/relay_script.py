@@ -1,8 +1,8 @@
-"""A fuzz input as a play of the relay: steps of both sides and of whoever decides, so that a mutated input is still a play.
+"""A fuzz input as steps of both sides of the relay and of the gate that decides: a mutated input is still a list of steps.
 
-Enters: any bytes; there is no invalid script. Leaves: what each step puts on a side's wire, and decisions. Frames are well
-formed unless a step says otherwise (`mangle`, raw frames, raw bytes, broken blocks), and each side's header blocks come from an
-encoder of its own, so that plays get past the first frame.
+It takes any bytes; there is no invalid script. It returns what each step puts on a side's wire, and the decisions. Frames are
+well formed unless a step says otherwise (`mangle`, raw frames, raw bytes, broken blocks), and each side's header blocks come
+from an encoder of its own, so that most inputs get past the first frame.
 """
 
 from collections import deque

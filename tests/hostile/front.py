@@ -1,7 +1,7 @@
 """A node as an attacker meets it: both real daemons, pods through the proxy, and a runtime that keeps what reached it.
 
-Enters: annotations, environments, names, of whatever content. Leaves: what the runtime was asked, or the refusal, and whether
-the runtime and the ledger heard nothing of it. Also here: assignments as central writes and signs them.
+It takes annotations, environments and names of any content. It returns what the runtime was asked, or the refusal, and whether
+the call reached neither the runtime nor the ledger. Also here: assignments as central writes and signs them.
 """
 
 import contextlib

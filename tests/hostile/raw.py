@@ -1,7 +1,7 @@
 """One gRPC call over a socket without a gRPC library: any message bytes, any prefix, any header, in pieces of any size.
 
-Enters: a socket's path and what to send. Leaves: grpc-status and grpc-message of the answer, as they came, with its message.
-Refuses nothing: h2 checks only what the other side sends.
+It takes a socket's path and what to send. It returns grpc-status and grpc-message of the answer, as they came, with its
+message. It refuses nothing: h2 checks only what the other side sends.
 """
 
 import contextlib

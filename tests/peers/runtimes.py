@@ -1,8 +1,8 @@
 """Two gRPC servers as the runtime, C-core's with threads and grpc.aio: both services of CRI in both versions, by script.
 
-Enters: a socket's path. Leaves: what scripts say (script.py). Refuses, as gRPC itself does: methods and services that CRI does
-not have, except `Later`, which the proxy cannot know. Every handler is a stream of both directions, so that it begins with the
-call's headers; on the wire that is no different from a unary one.
+They take a socket's path, and answer what the scripts of calls say (script.py). As gRPC itself does, they refuse methods and
+services that CRI does not have, except `Later`, which the proxy cannot know. Every handler is a stream of both directions, so
+that it begins with the call's headers; on the wire that is the same as a unary one.
 """
 
 import asyncio

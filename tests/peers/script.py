@@ -1,7 +1,7 @@
-"""What a runtime is to say in one call, as values: a caller sends it along as metadata, so that both ways ask for the same.
+"""The answer of a runtime to one call, as values. The caller sends it as metadata, so that both ways ask for the same answer.
 
-Enters: a `Script`. Leaves: the metadata that carries it, and the metadata that the runtime answers with, which repeat all that
-the runtime itself was sent, in its order. A call without a script is the proxy's own question.
+It takes a `Script`. It returns the metadata that carry it, and the metadata of the runtime's answer, which repeat what the
+runtime was sent, in its order. A call without a script is the proxy's own question.
 """
 
 import json

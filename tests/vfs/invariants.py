@@ -1,8 +1,8 @@
-"""What has to hold of a node's VFs at every moment at which nobody is changing them: one checker, for model and real kernels.
+"""Check what must hold of a node's VFs whenever nothing changes them: one checker, for the model and for real kernels.
 
-Enter: the journal's rows, each VF as it was at first (`before`) and as it is shown now (`now`). Leave: what is wrong, in words;
-nothing where all is well. A VF whose row says so (a step of a release, one of an attach that was interrupted) may be half-way;
-one without a row is free, and has to be exactly as it was.
+It takes the journal's rows, each VF as it was at first (`before`) and as it is shown now (`now`). It returns what is wrong, in
+words. A VF may be half-way if its row says so (a step of a release, or of an attach that was interrupted). A VF without a row
+is free, and must be exactly as it was.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
