@@ -140,7 +140,7 @@ def _only_its_node(gpu: Gpu) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionSeen:
-    """How containers get their cards, and which parts of it are present."""
+    """The way in which containers get their cards, and which parts of it are present."""
 
     mode: GpuMode
     cards: CardsSeen

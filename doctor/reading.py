@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ElsewhereError(Exception):
-    """What a check needs could not be read; the named check reports why."""
+    """An input of a check could not be read; the named check reports why."""
 
 
 class Readings:

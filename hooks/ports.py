@@ -55,7 +55,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorInventory:
-    """What one vendor's driver shows of a node."""
+    """The inventory that one vendor's driver shows of a node."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: Driver | None = None

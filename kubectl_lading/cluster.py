@@ -117,7 +117,7 @@ def _readable(objects: Sequence[N | Unreadable]) -> list[N]:
 
 
 class _Problems:
-    """What the informers log, as lines for the user."""
+    """The log of the informers, as lines for the user."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

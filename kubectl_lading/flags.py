@@ -93,7 +93,7 @@ _OF_PODS: Final = {"namespace": "-n", "all_namespaces": "-A"}
 
 
 class Scope(StrEnum):
-    """What a command is about. This decides which of -n and -A it takes; it refuses the others."""
+    """The subject of a command. It decides which of -n and -A the command takes; the others are refused."""
 
     CLUSTER = "the whole cluster"
     POD = "one pod"

@@ -44,7 +44,7 @@ class Object(Wire, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """What could not be read: an object, or central's answer."""
+    """An object, or an answer of central, that could not be read."""
 
     why: str
 

@@ -33,7 +33,7 @@ REMOVES: Final = (Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """How the call ends, and what is logged of it."""
+    """The end of a call, and what is logged of it."""
 
     end: Forward | Refusal
     subject: Subject | None = None

@@ -46,7 +46,7 @@ def answers(path: Path) -> bool:
 
 
 class Block:
-    """What lives as long as a `with` block: `_begin` starts its parts, and pushes the end of each on `_ends`."""
+    """The base of what lives as long as a `with` block: `_begin` starts its parts, and pushes the end of each on `_ends`."""
 
     def __enter__(self) -> Self:
         self._ends = contextlib.ExitStack()

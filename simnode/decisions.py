@@ -90,7 +90,7 @@ def asks_in_words(limits: Mapping[str, Any]) -> str:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one pod has of one card."""
+    """The part of one card that one pod has."""
 
     pod: str
     memory_mib: int

@@ -33,7 +33,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlState:
-    """What NVML reports now: the profile's cards, and the changes since."""
+    """The state that NVML reports now: the profile's cards, and the changes since."""
 
     profile: Profile
     processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids

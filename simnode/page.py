@@ -254,7 +254,7 @@ def _past(device: str, grant: Grant, now: int) -> Past:
 
 
 class _Answers:
-    """What `kubectl lading` asks; no pod waits in kube-scheduler, which does not run here."""
+    """The answers to `kubectl lading`; no pod waits in kube-scheduler, which does not run here."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._scheduler = cluster.scheduler

@@ -16,7 +16,7 @@ class Baseline(StrEnum):
 
 
 class Prior(StrEnum):
-    """What the policy fragmentation knows of the pods that will come."""
+    """The knowledge that the policy fragmentation has of the pods that will come."""
 
     WORKLOAD = "workload"  # how often each kind comes, from the first pod on
     ONLINE = "online"  # what has come so far
@@ -27,7 +27,7 @@ AnyPolicy = Policy | Baseline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """In percent of the capacity."""
+    """A point of a run, in percent of the capacity."""
 
     asked: float  # by all pods that have arrived
     allocated: float

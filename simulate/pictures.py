@@ -87,7 +87,7 @@ def draw(picture: Picture) -> str:
 
 
 class _Frame:
-    """Where values lie on the paper."""
+    """The scale of a picture: the place of each value on the paper."""
 
     def __init__(self, across: Sequence[float], upward: Sequence[float], x_least: float, x_most: float) -> None:
         self.across = [tick for tick in across if x_least <= tick <= x_most]

@@ -34,7 +34,7 @@ class _Group(NamedTuple):
 
 
 class _Board(NamedTuple):
-    """Of nodes that are built alike."""
+    """The groups of devices of nodes that are built alike."""
 
     groups: Mapping[Scope, Sequence[_Group]]
     ports: Sequence[frozenset[PciAddress]]  # of each PF that has some: its VFs that may be given

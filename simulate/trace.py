@@ -64,7 +64,7 @@ def may_be_given(gpu: Gpu) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePod:
-    """What a pod asks for; equal ones are of one *kind*."""
+    """The request of a pod; equal ones are of one *kind*."""
 
     cpu_milli: int = 0
     memory_mib: int = 0

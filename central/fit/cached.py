@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Found(NamedTuple):
-    """What the search says of a room that fits."""
+    """The search's result for a node on which the pod fits."""
 
     score: Score
     left: tuple[int, ...] = ()  # milli of the cards, in any order, where a score depends on it

@@ -23,7 +23,7 @@ from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a cluster, from central's settings."""
+    """The bounds of a cluster, from central's settings."""
 
     # Over-commit by count, for asks under the policy spread: a container that asks for `lading.dev/gpu: n` gets a share of each
     # of n cards, 1/N of its memory and compute, so that N such containers share a card. 0 and 1: a whole card is whole.
@@ -47,7 +47,7 @@ def mib_of_share(usable_mib: Sizes, memory_mib: int | None, core_percent: int | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """By one container: `count` different cards, whole, or the same share of each; and VFs."""
+    """The devices that one container requests: `count` different cards, whole, or the same share of each; and VFs."""
 
     container: str
     phases: tuple[int, ...]

@@ -45,8 +45,8 @@ class Scoring(Protocol):
 
 
 class Fragmentation:
-    """For one workload. Of `columns` the kinds of nodes are read, how many cards of each there are, and what is free of them:
-    all when the tables are made, before the first score and when there is a new kind."""
+    """The fragmentation that one workload finds. The kinds of nodes, the number of cards of each kind, and what is free of them
+    are read from `columns`: all of them when the tables are made, before the first score and when there is a new kind."""
 
     def __init__(self, workload: Workload, columns: Columns) -> None:
         self._workload = workload

@@ -90,7 +90,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where one pod's devices would be on one node."""
+    """The devices that one pod would have on one node."""
 
     containers: Mapping[str, PlacedContainer]
     taken: Taken

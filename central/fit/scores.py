@@ -54,9 +54,9 @@ class _Scores:
 
 
 class ShapeScores:
-    """For one ask with a pod's other requests. By a new scoring all nodes are scored anew, a part of them with each question;
-    until it has all, the one before counts, and follows what changes as ever. Nodes of one class are scored once, where only
-    few are to be."""
+    """The scores of the nodes for one ask with a pod's other requests. A new scoring scores all nodes again, some of them with
+    each question. Until it has them all, the scoring before it counts, and still follows changes. Where only few nodes are to
+    be scored, those of one class are scored once."""
 
     def __init__(self, requests: Requests, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
         self._verdicts = verdicts

@@ -137,7 +137,7 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """Of one kind of node. Compared by identity: there is one for all nodes that are built alike (`lay_out`)."""
+    """The topology of one kind of node. Compared by identity: there is one for all nodes that are built alike (`lay_out`)."""
 
     links: tuple[tuple[int, ...], ...]  # card by card; on the diagonal 0
     distances: tuple[tuple[int, ...], ...]  # Distance, card by PF

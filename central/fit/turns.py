@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
 
 
 class Places(NamedTuple):
-    """By number, as far as it makes a difference to whether a pod can be placed: devices of one place are alike."""
+    """The places of cards and ports by number. Devices of one place do not differ for whether a pod can be placed."""
 
     cards: Sequence[int]
     ports: Sequence[int]
@@ -70,7 +70,7 @@ def _places_of(topology: Topology, scope: Scope, *, each: bool) -> Places:
 
 
 class Devices:
-    """Of one room, during one search: what others left, and what this pod has so far."""
+    """The devices of one node during one search: what others left, and what this pod has so far."""
 
     def __init__(self, topology: Topology, cards: Sequence[Card], untouched: int, vfs: FreeVfs, places: Places) -> None:
         self.topology = topology

@@ -21,8 +21,8 @@ from central.fit.workload import PodKind
 
 
 class Free(NamedTuple):
-    """What there is to give, at one moment: later changes of the columns are not in it. By row, and but for the first two by
-    slot."""
+    """The free capacity at one moment: later changes of the columns are not in it. It is by row, and except for the first two
+    by slot."""
 
     cpu_milli: Ints
     memory_mib: Ints

@@ -26,7 +26,7 @@ _NOT_SERVING: Final = np.array(
 
 
 class Wish(NamedTuple):
-    """What a simple ask wants: so many whole cards, or (0) one share, or no card at all."""
+    """The cards of a simple ask: so many whole cards, or (0) one share, or no card at all."""
 
     models: tuple[str, ...] = ()
     cards: int = 0
@@ -55,7 +55,7 @@ def wish_of(ask: Ask) -> Wish | None:
 
 
 class Fits(NamedTuple):
-    """Which of some rows fit."""
+    """The verdicts about some rows."""
 
     missing: Ints  # [rows], FITS or a number of REASONS
     cards: Bools  # [rows, slots], that would do, were the node to serve
@@ -109,7 +109,7 @@ _NO_SLOTS: Final[Ints] = np.zeros(0, np.int64)
 
 
 class Choices(NamedTuple):
-    """What is left by every choice of cards that makes a difference, of some rows."""
+    """The free capacity after each choice of cards that makes a difference, for some rows."""
 
     of: Ints  # [choices], which of the rows, in their order; each at least once
     free: Ints  # [choices, slots]: milli that would be left

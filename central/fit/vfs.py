@@ -47,7 +47,7 @@ class FreeVfs(NamedTuple):
 
 
 class Choice:
-    """For one container, within one site. `cards`: how many it has; `count`: VFs, as its policy counts them."""
+    """A choice of VFs for one container, in one site. `cards`: how many it has; `count`: VFs, as its policy counts them."""
 
     def __init__(self, topology: Topology, site: Site, policy: RdmaPolicy, cards: int, count: int, vfs: FreeVfs) -> None:
         self._site = site

@@ -44,7 +44,7 @@ _OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
 
 
 class Weights(NamedTuple):
-    """Of the terms. They are in the tables, so that they cost nothing where scores are made."""
+    """The weights of the terms. They are in the tables, so that they cost nothing where scores are made."""
 
     cut: int = 1
     usable: int = 1
@@ -172,7 +172,7 @@ def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], fa
 
 
 class Feeding:
-    """For how much of the free cards what is left of the cpu would last, and what is left of the memory."""
+    """The part of the free cards for which the remaining CPU is enough, and that for which the remaining memory is."""
 
     def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]) -> None:
         """Make the tables. `asked` and `masses`, by resource and kind of pod, are how much it asks for, and its mass. `needs`,

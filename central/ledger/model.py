@@ -175,7 +175,7 @@ class OwnClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What one pod holds of one node, and why."""
+    """The devices that one pod holds on one node, and why."""
 
     holder: Holder
     claims: Mapping[Claim, Taken]

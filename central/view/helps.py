@@ -42,7 +42,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeHelp(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What would help on one node. Without sets: the end of no pod would help there."""
+    """The pods whose end would help on one node. Without sets: the end of no pod would help there."""
 
     node: str
     together: int = 0  # how many have to end

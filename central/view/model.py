@@ -23,7 +23,7 @@ class Counts(NamedTuple):
 
 
 class State(StrEnum):
-    """Of one device."""
+    """The state of one device."""
 
     FREE = "free"  # no pod has anything of it, and it may be given
     SHARED = "shared"  # a GPU of which parts are held, and the rest may be given
@@ -40,11 +40,11 @@ class NodeState(StrEnum):
 
 
 class _View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What all parts have in common. No part has one in it that has it: they are none of the garbage collector's business."""
+    """The base of all parts. Parts form no cycles, so the garbage collector need not visit them."""
 
 
 class Holder(_View, frozen=True):
-    """Who holds a device, and how much of it. Of a VF only who."""
+    """A pod that holds a device, and how much of it. A VF has no amounts."""
 
     uid: str  # the pod's
     namespace: str = ""
@@ -59,7 +59,7 @@ class Holder(_View, frozen=True):
 
 
 class Past(_View, frozen=True):
-    """Who held a device before. Unix seconds."""
+    """A pod that held a device before. Times are in Unix seconds."""
 
     device: str
     namespace: str = ""
@@ -72,7 +72,7 @@ class Past(_View, frozen=True):
 
 
 class Use(_View, frozen=True):
-    """What the driver saw. What a card does not tell is absent."""
+    """The use that the driver measured. What a card does not report is absent."""
 
     memory_mib: int | None = None
     busy_percent: int | None = None  # of the driver's last sample period
@@ -158,7 +158,7 @@ class PendingView(_View, frozen=True):
 
 
 class Totals(_View, frozen=True):
-    """Of a node or of a cluster. A device is in one of `free`, `shared`, `held`, `withheld` and `unusable`."""
+    """The totals of a node or of a cluster. A device is in one of `free`, `shared`, `held`, `withheld` and `unusable`."""
 
     gpus: int = 0
     gpus_free: int = 0

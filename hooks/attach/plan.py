@@ -65,7 +65,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Where a row's devices are at this moment."""
+    """The places where a row's devices are at this moment."""
 
     netns: bool = False  # the namespace of the row is still there
     host: Link | None = None  # the VF's network device in the host's namespace

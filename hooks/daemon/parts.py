@@ -29,7 +29,7 @@ from lading.tracing import Tracing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What preparers and front ends are made from."""
+    """The parts from which preparers and front ends are made."""
 
     settings: Settings
     ledger: Ledger

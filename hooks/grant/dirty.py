@@ -15,7 +15,7 @@ from lading.vocabulary import GpuUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanness:
-    """How clean a card must be before it is granted whole."""
+    """The rule for how clean a card must be before it is granted whole."""
 
     tolerance_mib: int | None = None  # None: not checked
     processes: Mapping[GpuUuid, Sequence[str]] = field(default_factory=dict)  # of the host, in words

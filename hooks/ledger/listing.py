@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class State(StrEnum):
-    """In `lading-hooks ledger -o json`, and explained in docs/reference.md."""
+    """The state of a device in `lading-hooks ledger -o json`; docs/reference.md explains each."""
 
     FREE = "free"
     HELD = "held"

@@ -112,7 +112,7 @@ class GrantedVf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What one container holds, in the order asked."""
+    """The devices that one container holds, in the order of its request."""
 
     gpus: tuple[GrantedGpu, ...] = ()
     vfs: tuple[GrantedVf, ...] = ()

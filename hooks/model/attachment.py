@@ -34,7 +34,7 @@ class VfLinkState(StrEnum):
 
 
 class RdmaMode(StrEnum):
-    """How ibdevs and network namespaces go together (`rdma system`); NONE: no RDMA in this kernel."""
+    """The kernel's mode for ibdevs and network namespaces (`rdma system`); NONE: no RDMA in this kernel."""
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
@@ -43,7 +43,7 @@ class RdmaMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfConfig:
-    """What a PF keeps of one of its VFs."""
+    """The settings that a PF keeps for one of its VFs."""
 
     mac: str | None = None  # six octets, lower case: 02:00:5e:10:00:01
     vlan: int | None = None  # 0 to 4094; 0 is none
@@ -130,7 +130,7 @@ class RdmaDevice(NamedTuple):
 
 
 class NetnsId(NamedTuple):
-    """Which namespace a path leads to, while it exists (stat(2) of an nsfs file). Numbers are used again after it is gone."""
+    """The identity of a namespace while it exists (stat(2) of an nsfs file). Numbers are used again after it is gone."""
 
     device: int
     inode: int

@@ -60,7 +60,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjustment:
-    """What is added to a container."""
+    """The changes of a container."""
 
     env: tuple[EnvVar, ...] = ()  # set or replaced, in this order
     devices: tuple[Device, ...] = ()

@@ -45,7 +45,7 @@ BACKOFF_LIMIT_S: Final = 30.0
 
 
 class Api(Protocol):
-    """What is asked of the API server (lading.kube.client.KubeClient)."""
+    """The calls of the API server that are used here (lading.kube.client.KubeClient)."""
 
     async def get(self, path: str) -> bytes: ...
 

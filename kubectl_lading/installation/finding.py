@@ -31,7 +31,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the pods of the cluster show about the installation. Names are namespace/name."""
+    """The facts about the installation that the pods of the cluster show. Names are namespace/name."""
 
     bound: int = 0  # with an assignment, and not ended
     pending: Mapping[str, int] = field(default_factory=dict)  # by the reason of most nodes; "fits" if one node fits
@@ -49,7 +49,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What one replica of central reports."""
+    """The report of one replica of central."""
 
     version: str = ""
     leads: bool = False

@@ -30,7 +30,7 @@ _PREFIX: Final = "simulated-"  # of uids
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is true of each of these nodes."""
+    """The verdict about each of these nodes."""
 
     reason: str
     text: str  # the reason's sentence

@@ -27,7 +27,7 @@ from lading.vocabulary import PodUid
 
 
 class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What central would evict for the pod. Without victims: why it evicts none."""
+    """The pods that central would evict for the pod. Without victims: why it evicts none."""
 
     said: str
     node: str = ""

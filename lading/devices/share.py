@@ -15,7 +15,7 @@ class Amounts(NamedTuple):
 
 
 class Share(Protocol):
-    """What one container has of a card."""
+    """The part of a card that one container has."""
 
     @property
     def memory_mib(self) -> int | None: ...

@@ -36,7 +36,7 @@ EnvValue = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
 
 
 class Supplied(_Table, frozen=True):
-    """How to recognise what a vendor's device plugin supplied by way of kubelet. Texts only: a pattern could take long."""
+    """The marks of what a vendor's device plugin supplied by way of kubelet. Texts only: a pattern could take long."""
 
     device_prefixes: Texts = ()  # of a device's path
     cdi_prefixes: Texts = ()  # of a CDI device's name

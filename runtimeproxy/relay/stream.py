@@ -23,7 +23,7 @@ class Hold(Enum):
 
 
 class Step(Enum):
-    """What changes the state of a call."""
+    """An event that changes the state of a call."""
 
     COMPLETE = "complete"  # the last byte of its message came
     CUT_SHORT = "cut short"  # its client ended it before that: the runtime refuses it

@@ -30,7 +30,7 @@ NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Who asks, and the objects that they ask about: `plain` and `asking` wait, `assigned` is bound and has an assignment."""
+    """Clients of the API server, and pods: `plain` and `asking` wait, `assigned` is bound and has an assignment."""
 
     admin: KubeApi
     central: KubeApi

@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """For one request: an answer (`status`), or none because the connection breaks or hangs; before or after it was done."""
+    """A fault of one request: an answer (`status`), or none as the connection breaks or hangs; before or after it was done."""
 
     status: int = 0
     reason: str = ""

@@ -30,7 +30,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass
 class Seen:
-    """What one side received on one stream."""
+    """The frames that one side received on one stream."""
 
     headers: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
     data: bytes = b""

@@ -21,7 +21,7 @@ from tests.hostile.runtime import KeepingRuntime
 
 
 class InMemoryRuntime(KeepingRuntime):
-    """Where speed or numbers matter more than a real runtime; what `LadingNode` stands in front of."""
+    """A runtime for tests where speed or numbers matter more than a real one; `LadingNode` stands in front of it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -46,7 +46,7 @@ class Victim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a call stands when the daemon dies."""
+    """The step of a call at which the daemon dies."""
 
     way: Way
     method: str  # of the hook API, or of CRI

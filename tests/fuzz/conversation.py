@@ -39,7 +39,7 @@ METHODS: Mapping[bytes, Method] = {ECHO: lambda message: message, FAIL: fail, BR
 
 @dataclass(slots=True)
 class Call:
-    """As the client sees it."""
+    """A call as the client sees it."""
 
     content: bytes = b""
     whole: bool = False

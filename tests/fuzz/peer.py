@@ -27,7 +27,7 @@ EXTRAS: Final = ((), ((b"x-a", b"1"),), ((b"x-b", b"v" * 60), (b"x-a", b"1")), (
 
 
 class Room:
-    """What the end under test may send, never less than it knows: a window that shrinks counts from the next bytes on."""
+    """The window of the end under test, never smaller than it knows: a window that shrinks counts from the next bytes on."""
 
     def __init__(self) -> None:
         self.max_frame = frames.DEFAULT_MAX_FRAME_SIZE

@@ -40,7 +40,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What arrives from one side, at once."""
+    """The bytes that arrive from one side at once."""
 
     side: Side
     data: bytes

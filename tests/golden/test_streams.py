@@ -82,7 +82,7 @@ def cut(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[Piece]:
 
 @dataclass
 class Heard:
-    """What a strict reader makes of a stream's bytes."""
+    """The content of a stream, as a strict reader parses it."""
 
     blocks: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
     data: bytes = b""

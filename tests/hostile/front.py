@@ -37,7 +37,7 @@ PUBLIC_KEY: Final = PRIVATE_KEY.public_key().public_bytes(Encoding.PEM, PublicFo
 
 @dataclass(frozen=True)
 class RuntimeAt:
-    """What `LadingNode` needs of a runtime: where it is."""
+    """A runtime as `LadingNode` needs it: where it is."""
 
     socket: Path
 

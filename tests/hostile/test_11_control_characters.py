@@ -59,7 +59,7 @@ def harmless(text: str) -> bool:
 
 
 class Tail:
-    """What came to the logs of both daemons since."""
+    """The lines that both daemons logged since this was made."""
 
     def __init__(self, front: Front) -> None:
         self._logs = front.lading.logs

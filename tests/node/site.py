@@ -44,7 +44,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a container really sees."""
+    """The devices that a container really sees."""
 
     env: Mapping[str, str]
     nodes: frozenset[str]  # its device nodes, beside those of every container; it can open these, and no other of the node

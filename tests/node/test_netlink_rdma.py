@@ -40,7 +40,7 @@ def pod(host: Netns) -> Iterator[Netns]:
 
 
 class Nldev:
-    """Where each ibdev is, by its number, and what it is called; a socket sees those of the namespace that it was made in."""
+    """The namespace and the name of each ibdev, by its number. A socket sees those of the namespace in which it was made."""
 
     def __init__(self, *devices: tuple[str, NetnsId]) -> None:
         self.names = {number: name for number, (name, _) in enumerate(devices)}

@@ -46,7 +46,7 @@ def start_chromium(profile: Path, *, binary: str, driver: str) -> webdriver.Chro
 
 
 class Loop:
-    """In a thread of its own."""
+    """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -226,7 +226,7 @@ def card_room(gpu: Gpu, held: bool, unusable: bool) -> CardRoom:
 
 @dataclass(frozen=True)
 class Plan:
-    """How random nodes are made."""
+    """The rule by which random nodes are made."""
 
     cards: int
     ports: int

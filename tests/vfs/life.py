@@ -60,7 +60,7 @@ def reason(outcome: object) -> Reason | None:
 
 
 class Node:
-    """What outlives a daemon, and the newest daemon."""
+    """A node: what outlives a daemon, and the newest daemon."""
 
     def __init__(self, vfs: int = 2, *, mode: RdmaMode = RdmaMode.SHARED, parents: bool = True, ethernet: bool = True) -> None:
         self.vfs: list[Vf] = [vf(number, ethernet=ethernet) for number in range(vfs)]

@@ -24,7 +24,7 @@ LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a pod has of one card. A whole card is 100 % of it and no number of MiB."""
+    """The part of one card that a pod has. A whole card is 100 % of it and no number of MiB."""
 
     whole: bool
     memory_mib: int = 0

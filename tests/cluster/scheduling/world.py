@@ -21,7 +21,7 @@ LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a container has, whether by its assignment or by a look from inside: UUIDs and PCI addresses, sorted."""
+    """The devices of a container, by its assignment or as seen from inside: UUIDs and PCI addresses, sorted."""
 
     gpus: tuple[str, ...] = ()
     vfs: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from tests.fakes.simulated_time import run_simulated
 
 @dataclass
 class Daemon:
-    """What is told about."""
+    """The daemon whose health is served."""
 
     silence: str = ""
     conditions: tuple[Condition, ...] = ()

@@ -55,7 +55,7 @@ def described(folder: Path, *entries: Mapping[str, Any], partition: str = "prefe
 
 
 class Judge:
-    """Of one node, by the profile's file and the words of docs/reference.md; none of central's code. Raises AssertionError."""
+    """A judge of one node, by its profile's file and the words of docs/reference.md, without central's code."""
 
     def __init__(self, profile: str, partition: PartitionPolicy) -> None:
         self.report: dict[str, Any] = json.loads((FILES / f"{profile}.json").read_text())

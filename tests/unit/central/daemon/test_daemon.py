@@ -12,7 +12,7 @@ from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
 
 
 class Lease:
-    """In the place of an election."""
+    """A lease that a test gives and takes, instead of an election."""
 
     def __init__(self) -> None:
         self.held = True

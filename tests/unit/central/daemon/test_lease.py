@@ -84,7 +84,7 @@ class SlowStore:
 
 
 class Candidate:
-    """With a clock of its own, which began some other time and runs a little faster or slower."""
+    """A candidate with a clock of its own, which began at another time and runs a little faster or slower."""
 
     def __init__(self, store: SlowStore, *, name: str, offset: float = 0.0, rate: float = 1.0, pauses: Iterator[float]) -> None:
         self.calls: list[str] = []

@@ -63,7 +63,7 @@ LIMITS = Limits()
 
 
 class Rooms:
-    """In the ledger's place."""
+    """The rooms of a cluster, as the ledger shows them."""
 
     def __init__(self) -> None:
         self.now: dict[str, NodeRoom] = {}

@@ -41,7 +41,7 @@ def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
 
 
 class Rooms:
-    """In the ledger's place."""
+    """The rooms of a cluster, as the ledger shows them."""
 
     def __init__(self) -> None:
         self.rooms: dict[str, NodeRoom] = {}

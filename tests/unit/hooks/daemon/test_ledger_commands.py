@@ -320,7 +320,7 @@ def test_a_card_by_its_address(desk: Desk) -> None:
 
 @dataclass(slots=True)
 class Node:
-    """Of hooks.node.node, what the service asks."""
+    """The part of hooks.node.node that the service uses."""
 
     ledger: Ledger
     inventory: Inventory | None
@@ -330,7 +330,7 @@ class Node:
 
 
 class Stuck:
-    """Of hooks.attach.attacher, what the service asks."""
+    """The part of hooks.attach.attacher that the service uses; it releases nothing."""
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
         raise KernelError(f"no answer about {vf}, {generation}")

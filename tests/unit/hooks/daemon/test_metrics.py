@@ -118,7 +118,7 @@ def test_devices_are_those_of_the_inventory(play: Play) -> None:
 
 
 class Watch(InventoryWatch):
-    """At a moment that the test chose."""
+    """A watch at a moment that the test chose."""
 
     def __init__(self, current: Inventory) -> None:
         self._now = current

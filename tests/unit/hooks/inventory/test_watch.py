@@ -26,7 +26,7 @@ def named(name: str) -> Inventory:
 
 
 class Seen:
-    """What a watch told, and a way to wait for it."""
+    """The changes and failures that a watch reported, and a way to wait for them."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[Inventory, Inventory]] = []

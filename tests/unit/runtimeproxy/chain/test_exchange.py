@@ -21,7 +21,7 @@ OK = [("grpc-status", "0")]
 
 
 class Server:
-    """What it heard, and what it says, through h2."""
+    """A server on h2: what it received, and what it sends."""
 
     def __init__(self, settings: dict[int, int] | None = None) -> None:
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
