@@ -46,15 +46,15 @@ def test_numbers() -> None:
     seconds = {terms.retry_s, terms.renew_deadline_s, terms.duration_s, terms.request_timeout_s}
     assert {float(number) for number in re.findall(r"([\d.]+) s\b", section(PAGE, "## Replicas").split("\n\n- ")[0])} == seconds
     assert f"{PREDICTION_S:g} s" in section(PAGE, "## What it decides")
-    assert f"every {WAKE_LOOK_S:g} s" in section(PAGE, "## Wake")
+    assert f"every {WAKE_LOOK_S:g} s" in section(PAGE, "## Requeue")
     assert {f"every {QUIET_S:g} s", f"{AT_ONCE / LOOK_S:g} pods a second"} <= set(
-        re.findall(r"every \d+ s|\d+ pods a second", section(PAGE, "## Devices that fall ill"))
+        re.findall(r"every \d+ s|\d+ pods a second", section(PAGE, "## Unhealthy devices"))
     )
     assert {f"{SPARED_S:g} s", f"{NOMINATION_S:g} s"} <= set(re.findall(r"\d+ s\b", section(PAGE, "## Preemption")))
 
 
 def test_metrics() -> None:
-    """The names by the source: most have samples only while somebody leads."""
+    """The names by the source: most have samples only on a replica that leads."""
     made = r'\b(Counter|Gauge|Histogram|_by_state)(?:MetricFamily)?\(\s*"(lading_\w+)"'
     source = (ROOT / "central/daemon/metrics.py").read_text()
     expected = {name + ("_total" if kind == "Counter" else "") for kind, name in re.findall(made, source)}
