@@ -1,7 +1,7 @@
 """Build the wheel: `python deploy/wheel.py [--source DIR] [--out DIR]` prints its path. The same files give the same bytes.
 
-Input: a checkout, with or without git. Output: one wheel: packages, units, installer, manifests, pinned requirements. It is
-built in a copy, with fixed modes and dates, so that neither the umask nor files of an earlier build in the checkout change it.
+It takes a checkout, with or without git. It writes one wheel: packages, units, installer, manifests, pinned requirements. It
+builds in a copy, with fixed modes and dates, so that neither the umask nor files of an earlier build in the checkout change it.
 Source: reproducible-builds.org (SOURCE_DATE_EPOCH).
 """
 

@@ -1,9 +1,9 @@
 """Build central's image without a registry and without a daemon: `python deploy/image/build.py --wheel FILE` prints its path.
 
-Input: a Debian machine's apt, the wheel, a package index (or --packages DIR). Output: a tar that is an OCI layout and that
-`docker load` reads, in three layers: Debian's Python, the pinned packages, Lading, so that another version of Lading is a small
-layer. It has no shell, its user is not root, and it runs with a read-only root. The same inputs give the same bytes: sorted
-paths, one date, fixed modes. Exits with an error on a machine without apt-get and dpkg-deb. Root is not needed.
+It takes a Debian machine's apt, the wheel, and a package index (or --packages DIR). It writes a tar that is an OCI layout and
+that `docker load` reads, in three layers: Debian's Python, the pinned packages, Lading, so that another version of Lading is a
+small layer. The image has no shell, its user is not root, and it runs with a read-only root. The same inputs give the same
+bytes: sorted paths, one date, fixed modes. It needs apt-get and dpkg-deb, and does not need root.
 Source: OCI image-spec 1.0 (image-layout.md, manifest.md, layer.md); what `docker save` writes since 25; /var/lib/dpkg/status.d
 as in distroless images, where scanners look.
 """
