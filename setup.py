@@ -1,4 +1,4 @@
-"""What the wheel carries beside its packages: everything that a node or a cluster is set up with, in share/lading.
+"""List what the wheel has beside its packages, in share/lading: everything that a node or a cluster is set up with.
 
 A wheel alone is then enough to install from: units, the installer, pinned requirements, manifests. setuptools takes a list of
 files for each folder, so the folders are walked here; all else is in pyproject.toml.

@@ -1,4 +1,4 @@
-"""How much of the GPUs any scheduler could give out: a linear relaxation, for scale.
+"""Bound how much of the GPUs any scheduler could give out, by a linear relaxation.
 
 Pods are a fluid. Of each kind of node (cpu, memory, cards, model) all nodes together are one, with that much cpu, memory and
 cards; a fluid of pods of each kind flows onto the kinds of nodes on one of which such a pod would fit. Not relaxed is how

@@ -1,4 +1,4 @@
-"""How long a replay takes, one decision, and one node's joint search for cards and VFs.
+"""Measure how long a replay takes, one decision, and one node's joint search for cards and VFs.
 
 * `replay_s`: one seed under the policy fragmentation, in processor time, on one core; `replay_s_by_workload` is that of every
   workload, `replay_max_s` the longest.

@@ -1,4 +1,4 @@
-"""How long a first filter takes, and how long it blocks central's event loop, where every node is in another state.
+"""Measure how long a first filter takes and blocks central's event loop, where every node is in another state.
 
 The nodes of `bench.central` have 8 GPUs and 16 VFs. Here each GPU is taken whole, free, or shared by an amount of its own, and
 VFs are taken at random (seeded), so that few verdicts can be shared between nodes. For each pod and policy, in this process and

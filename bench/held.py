@@ -1,4 +1,4 @@
-"""What held calls cost the others: while a hook never answers, and while a message of 15 MB goes through.
+"""Measure what held calls cost other calls: while a hook never answers, and while a message of 15 MB goes through.
 
 *Stuck hook.* Eight guarded CreateContainer calls wait for a hook that answers nothing, while one caller makes Version calls; a
 round is measured idle, then stuck. `p99_us` is the median of the rounds' 99th percentiles.

@@ -1,4 +1,4 @@
-"""How long the joint search for cards and VFs takes in its worst cases; the shipped nodes are in bench/deciding.py.
+"""Measure how long the joint search for cards and VFs takes in its worst cases; the shipped nodes are in bench/deciding.py.
 
 * `joint_cold_8x8_ms`, `joint_cold_16x16_ms`: the longest first search on a node of so many GPUs and PFs, in processor time.
   Each GPU has a PF of its own on a switch of its own, so that no two are alike. With NVLink between all, with PCIe alone,

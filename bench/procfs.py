@@ -1,4 +1,4 @@
-"""What a process has used, as the kernel counts it.
+"""Read what a process has used, as the kernel counts it.
 
 Source: Documentation/scheduler/sched-stats.rst (schedstat: nanoseconds on a CPU, unlike /proc/<pid>/stat, which counts ticks of
 10 ms), proc(5).

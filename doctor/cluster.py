@@ -1,4 +1,4 @@
-"""What is wrong between a node and its cluster: its name, other device plugins, the rights of its reporter.
+"""Find what is wrong between a node and its cluster: its name, other device plugins, the rights of its reporter.
 
 It takes kubelet's sockets, names, and answers of the API server. It returns verdicts.
 

@@ -1,4 +1,4 @@
-"""What a private containerd can leave behind on its machine: find and remove shims, mounts, sockets, cgroups.
+"""Find and remove what a private containerd can leave behind on its machine: shims, mounts, sockets, cgroups.
 
 Everything is found by the rig's own folder, socket or cgroup name, so that nothing of the host's containerd is ever touched.
 Source: proc(5) (mountinfo, net/unix, PID/stat), containerd's runtime v2 README (a shim's command line carries `-address`).

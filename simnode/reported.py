@@ -1,4 +1,4 @@
-"""What the simulated nodes report: the status of their NodeDevices, in files, so that it needs neither root nor a compiler.
+"""The reports of the simulated nodes: the status of their NodeDevices, in files, so that it needs neither root nor a compiler.
 
 Written by the node's own code from the profiles (`simnode/profiles`), of nodes where no device is held yet; a test compares
 the two. `python -m simnode.reported` writes the files anew; that needs root and a C compiler.

@@ -1,4 +1,4 @@
-"""How much of what is free on a node pods of the workload could not use: the F of *Beware of Fragmentation*, by tables.
+"""Compute how much of what is free on a node pods of the workload could not use: the F of *Beware of Fragmentation*, by tables.
 
 For one type of pod, a card's free part is a fragment if the pod could not take it there: the node lacks cpu for it, is of
 another model, has no card or not enough free cards for it, or this card has less left than the pod asks. F of a node is the

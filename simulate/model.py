@@ -1,4 +1,4 @@
-"""What a replay is asked for and what it answers."""
+"""The requests and the answers of a replay, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a pod fits whose devices have to be somewhere, by counting: the referee of VFs, topologies and NVSwitch partitions.
+"""Find by counting where a pod with rules for the places of its devices fits: the referee of VFs, topologies and partitions.
 
 The fit of the product searches for the best devices. Whether there are any at all is a matter of counting for a pod of one
 container: enough free cards and VFs in one of the groups that its topology means, and what its `rdma-policy` or the cluster's

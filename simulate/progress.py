@@ -1,4 +1,4 @@
-"""How far a long command is, on stderr: a bar on a terminal, else a line every few seconds."""
+"""Show on stderr how far a long command is: a bar on a terminal, else a line every few seconds."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What the runs of one or several policies come to: means over seeds, differences paired by seed, failures by class of pod.
+"""Sum up the runs of one or several policies: means over seeds, differences paired by seed, failures by class of pod.
 
 It takes runs of several policies on the same seeds, hence on the same arrivals. It returns a Report for each policy, all of
 them as JSON, and which pods no policy could have placed. A difference to FGD is the mean over seeds of this policy's figure

@@ -1,4 +1,4 @@
-"""What the rest of a card is worth to shares: cards are stock, shares are cut from it.
+"""Compute what the rest of a card is worth to shares: cards are stock, shares are cut from it.
 
 It takes how often shares of each size come, in percent of a card. It returns, for each rest, in percent, what part of a whole
 card the shares are worth that fit into it, if every share is worth what it costs in cards where cards are cut with the least

@@ -1,4 +1,4 @@
-"""Which cards and which VFs, chosen together for one container: by search, for one stated objective, exactly.
+"""Choose cards and VFs together for one container, by an exact search for one stated objective.
 
 It takes the topology of a node, what the container wants, and what is free. It returns a `Found`, or says that there is no
 choice. The objective, of which what comes first counts first and less is better:

@@ -1,4 +1,4 @@
-"""Which cards are preferred for a share, of those that all would do: an order, never a refusal.
+"""Order the cards that would all do for a share by preference; never refuse one.
 
 What the pod takes anyway at another time comes first, under any policy. Then:
 

@@ -1,4 +1,4 @@
-"""Which nodes fit an ask, and which of them is the best for a pod's shape, under the policy fragmentation: by columns.
+"""Find which nodes fit an ask, and the best one for a pod's shape, under the policy fragmentation: by columns.
 
 It takes what changed in the ledger (columns.Followed), and a Scoring. It returns, for an Ask, which nodes fit (counted.py);
 with a pod's requests, the node with the highest score; and on a node, the card that has it. What did not change since such a

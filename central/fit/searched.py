@@ -1,5 +1,4 @@
-"""Which nodes fit an ask, and which of them is the best by its score: by the exact search alone, for the policies binpack and
-spread.
+"""Find which nodes fit an ask, and the best one by its score: by the exact search alone, for the policies binpack and spread.
 
 It takes an Ask and the rooms that changed in the ledger. It returns cached verdicts (cached.py), and the best node among some.
 """

@@ -1,4 +1,4 @@
-"""Which cards of a node a pod's labels, and those of the pods that have shares there, leave to it.
+"""Find the cards of a node that a pod's labels, and those of the pods that have shares there, leave to it.
 
 It takes a room, the labels of an ask, and a fit that knows nothing of labels. It returns a Placement that breaks none of the
 rules of assignment/sharing.py; or what is missing, which is a matter of labels only where the pod would fit without them.

@@ -1,4 +1,4 @@
-"""What a node clearly lacks for a demand, by counting: no search, no text. What is left over here may fit.
+"""Find what a node clearly lacks for a demand, by counting: no search, no text. A node that lacks nothing here may fit.
 
 It takes a room and a demand. It returns a Missing (what can never fit comes before what does not fit now), or None. Exact for a
 pod of one container that asks for cards, and for VFs of any number of containers.

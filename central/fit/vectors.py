@@ -1,4 +1,4 @@
-"""Whether an ask fits, and what it would leave, for many nodes in one step: of asks that are simple.
+"""Find whether a simple ask fits, and what it would leave, for many nodes in one step.
 
 *Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
 be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). It takes columns, the rows to look

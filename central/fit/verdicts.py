@@ -1,4 +1,4 @@
-"""Which nodes fit an ask, which of them is the best, and with which devices: the one way to ask.
+"""Find which nodes fit an ask, which of them is the best, and with which devices: the one way to ask.
 
 It takes the ledger, the cluster's policy and limits, and the pods to expect. It returns the cached verdicts of an ask, the best
 node for a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count those

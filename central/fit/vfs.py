@@ -1,4 +1,4 @@
-"""Which VFs go with given cards: the best for the worst distance, then for the sum of distances, then for the load of PFs.
+"""Choose VFs for given cards: the best for the worst distance, then for the sum of distances, then for the load of PFs.
 
 It takes how many cards and VFs a container has, and which VFs are free; then it is asked about one set of cards after another.
 It returns a cost, which can be compared, and which says which VFs they are. It is exact.

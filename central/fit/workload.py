@@ -1,4 +1,4 @@
-"""What the cluster is likely to be asked for: kinds of pods, and how often they come.
+"""The expected workload of a cluster: kinds of pods, and how often they come.
 
 It takes a workload file, or shapes of pods that came (forecast.py). It returns a Workload, whose masses are whole numbers that
 add up to MASS at most.

@@ -1,1 +1,1 @@
-"""Which pods hold what, on every node: rebuilt from the API server's objects, changed by one writer."""
+"""The ledger of which pod holds what on every node: rebuilt from the API server's objects, changed by one writer."""

@@ -1,4 +1,4 @@
-"""What the ledger knows, and what it adds up to: pods, nodes and central's own claims in, one hold for each pod and node out.
+"""Keep what the ledger knows, and add it up: from pods, nodes and central's own claims to one hold for each pod and node.
 
 A claim is a reason to hold. All claims of one pod on one node are words about one fact, so that of each device the largest
 counts, once; what pods hold adds up. `settle` is the only way by which a hold changes, and costs what the pod is large.

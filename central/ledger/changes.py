@@ -1,4 +1,4 @@
-"""Which nodes changed since when, and which of them got room: how others keep up with the ledger without looking at all of it.
+"""Number the changes of nodes, and say which got room: others keep up with the ledger without looking at all of it.
 
 Every change of a node's room gets the next number. Any number of readers each remember the last number they saw and pay for the
 nodes that changed since, once each, however often they changed.

@@ -1,4 +1,4 @@
-"""What the API server says, brought into the books: pods, NodeDevices, and whether Nodes are Ready; as events and as lists.
+"""Bring what the API server says into the books: pods, NodeDevices, and whether Nodes are Ready; as events and as lists.
 
 Every event may come again, late, and in any order among different objects. An older version of an object than the one known
 does nothing, nor does a pod that was removed before. A list takes away what is not in it and was known when it was made.

@@ -1,4 +1,4 @@
-"""Where the affinity groups are: on which cards of the cluster pods with one share-affinity label hold something.
+"""Keep where the affinity groups are: on which cards of the cluster pods with one share-affinity label hold something.
 
 It takes every change of a pod's hold on a node. It returns the cards of a group, and which groups lost one, so that pods that
 were refused because of it are asked again. Holds of any kind count, a prediction too: of two pods that are filtered at the same

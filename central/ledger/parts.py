@@ -1,4 +1,4 @@
-"""What claims add up to. Claims of *one* pod on a device are several words about one fact, so of them the largest counts;
+"""Add up claims. Claims of *one* pod on a device are several words about one fact, so of them the largest counts;
 claims of different pods are different uses, so they add up (usage.py).
 
 Grants come per container. They are counted as the node counts them when it refuses (`lading.devices.share`); init containers

@@ -1,4 +1,4 @@
-"""From what a node has and how much of it is in use to its NodeRoom, and what a NodeRoom says to a wish.
+"""Make the NodeRoom of a node from what it has and how much of that is in use, and check a wish against it.
 
 The one definition of *free*: a fit looks at the room, and a reservation is checked against the same room.
 """

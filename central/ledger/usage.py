@@ -1,4 +1,4 @@
-"""How much of each device of one node is in use, kept as a sum that changes with each hold: O(size of the pod), whatever else
+"""Keep how much of each device of one node is in use, as a sum that changes with each hold: O(size of the pod), whatever else
 is on the node. A hold is what one pod has there by all of its claims together.
 """
 

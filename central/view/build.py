@@ -1,4 +1,4 @@
-"""From what the ledger holds and what a node reports to its `NodeView`, and from many of these to totals.
+"""Make the `NodeView` of a node from what the ledger holds and the node reports, and totals from many of these.
 
 It takes the ledger, and the report of one node; both of one moment, or nearly so. It returns values of `central.view.model`.
 What is *free* is the ledger's word (central.ledger.room): here it is only named. Who opens the page has all nodes looked at

@@ -1,4 +1,4 @@
-"""What is where, for people and for the page: one `NodeView` a node, as JSON with these names.
+"""The values for people and for the page: one `NodeView` a node, as JSON with these names.
 
 *Held* is what the ledger has given away, *used* is what the node's driver saw in use when it last looked. A card that is held
 may idle: the two are never added, nor shown under one name. Amounts are MiB of memory and percent of one card's compute.

@@ -1,4 +1,4 @@
-"""What pods, namespaces and nodes hold and use, summed up from `NodeView`s for `kubectl lading pods` and `top`. Pure.
+"""Sum up from `NodeView`s what pods, namespaces and nodes hold and use, for `kubectl lading pods` and `top`. Pure.
 
 It takes views of all nodes. It returns a `PodView` for each pod that holds something, and a `Share` of any group of holders.
 The driver reports use by card, not by pod: the use of a card counts for a group only where all of its holders are in the group.

@@ -1,4 +1,4 @@
-"""What refusals of several dialects say."""
+"""Render the messages of refusals that several dialects have."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What a node has: GPUs, RDMA PFs and VFs, as values. Read by `inventory`, asked by `grant`.
+"""The inventory of a node: GPUs, RDMA PFs and VFs, as values. Read by `inventory`, asked by `grant`.
 
 Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
 or a driver reload, so they are looked up here at the moment of use and never stored.

@@ -1,4 +1,4 @@
-"""What a node accepts: whose assignments, signed with which keys."""
+"""The assignments that a node accepts: whose, and signed with which keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the node reports: its inventory and its ledger, as the status of its NodeDevices object.
+"""Build the node report: inventory and ledger, as the status of the NodeDevices object.
 
 It takes an inventory, the ledger's grants, the former holders of devices, the processes that use cards without a grant, and
 whether ledger and runtime were compared. It returns the status, the same for the same node whatever the order in which grants

@@ -1,1 +1,1 @@
-"""What a maintainer needs to know about a cluster, without its secrets."""
+"""The sysdump: what a maintainer needs to know about a cluster, without its secrets."""

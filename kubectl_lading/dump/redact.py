@@ -1,4 +1,4 @@
-"""What of a cluster may leave it in a sysdump: a field that a shape names, a text without what looks like a secret. Pure.
+"""Keep of an object what a sysdump may have: fields that a shape names, texts without what looks like a secret. Pure.
 
 A *shape* (`kubectl_lading.dump.shapes`) lists what stays of an object, field by field; what it does not name is gone, so that a
 field that Kubernetes adds tomorrow does not leave either. Every text that stays is *scrubbed* besides: of credentials in URLs,

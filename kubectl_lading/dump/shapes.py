@@ -1,4 +1,4 @@
-"""What is in a sysdump, as tables: which objects, and which of their fields. What is not named here does not leave the cluster.
+"""The content of a sysdump, as tables: objects, and their fields. What is not named here does not leave the cluster.
 
 Pure. Environment values, command lines, volume sources and other people's annotations are in no table. Assignments and their
 signatures stay to the byte: a signature shows that central wrote it, and opens nothing. Secrets are not read at all: that one

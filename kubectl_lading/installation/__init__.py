@@ -1,1 +1,1 @@
-"""Whether the installation is healthy, and whether it may be upgraded."""
+"""Check whether the installation is healthy, and whether it may be upgraded."""

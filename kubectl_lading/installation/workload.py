@@ -1,4 +1,4 @@
-"""What the pods of a cluster show about the installation: which wait and why, which run without their devices. Pure.
+"""Find what the pods of a cluster show about the installation: which wait and why, which run without their devices. Pure.
 
 It takes a `Cluster` and the time, and returns a `Workload`.
 """

@@ -1,4 +1,4 @@
-"""Where pods would go now, one after another, as central would decide it. Pure, but for the cluster's own ledger.
+"""Find where pods would go now, one after another, as central would decide it. Pure, but for the cluster's own ledger.
 
 It takes a cluster that was read, and pods that do not exist. It returns a `Trial` for each: its node and devices, or why there
 is none. Each is placed beside those before it: their room is held in the cluster's ledger, which only this reads. The highest

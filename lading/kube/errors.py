@@ -1,4 +1,4 @@
-"""How a call to the API server failed: refused, never sent, or unknown.
+"""The ways in which a call to the API server fails: refused, never sent, or unknown.
 
 The caller of a write needs the difference. A *refusal* is an answer: nothing was changed. *Unreachable*: the request never left
 this machine. *Unclear*: it may have been carried out: a timeout, a connection that broke, a 5xx. Only a read settles that.

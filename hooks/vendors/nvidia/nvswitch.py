@@ -1,4 +1,4 @@
-"""How a board's NVSwitches may be divided: which GPUs, by module id, can be a partition of their own.
+"""Read how a board's NVSwitches may be divided: which GPUs, by module id, can be a partition of their own.
 
 It takes the name of a shipped table, or the path of a file in the same form. It returns partitions in the order of the table.
 Refused, with the place: what is no such table, an id or a module that stands twice, a partition without modules. Fabric Manager

@@ -1,4 +1,4 @@
-"""What /proc says of the NVIDIA driver: majors, the cards that the kernel module has, the device minors of MIG capabilities.
+"""Read what /proc says of the NVIDIA driver: majors, the kernel module's cards, the device minors of MIG capabilities.
 
 It needs no NVML, so it still names a card that NVML cannot speak to any more.
 
