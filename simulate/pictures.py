@@ -1,7 +1,8 @@
 """Curves of replays as SVG: pure, lines of numbers in, text out. Readable on light and on dark paper, and without colours.
 
-One line a policy, its name at the line's end: names that would overlap are moved apart, in the order of the lines. Colours are
-those of Okabe and Ito, which people who see fewer colours can tell apart; dashes tell the lines apart without any.
+One line a policy, its name at the line's end: names that would overlap are moved apart, in the order of the lines. The first
+six colours are those of Okabe and Ito, which people who see fewer colours can tell apart; dashes tell all lines apart without
+any.
 """
 
 import math
@@ -22,8 +23,11 @@ _INKS: Final = (
     ("#a8578a", "#e59ac6"),
     ("#7a6a00", "#f0e442"),
     ("#000000", "#ffffff"),
+    ("#8f2d2d", "#e0736f"),
+    ("#5b3fa0", "#a98ff0"),
 )
-_DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4", "9 3 2 3 2 3")  # as many as there are policies, and inks
+# As many as there are policies, and inks.
+_DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4", "9 3 2 3 2 3", "4 2", "14 3 2 3")
 _LINE_HEIGHT: Final = 17.0
 _TICKS: Final = 6
 _DIFFERENT_FROM: Final = 70.0  # until then, every policy places nearly all

@@ -2,14 +2,15 @@
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from simulate.baselines import BestFit, Fgd, Player, RandomFit, whole_score
+from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit, whole_score
 from simulate.cluster import Cluster, Placed
 from simulate.fragments import typical_pods
-from simulate.trace import TraceNode
+from simulate.trace import TraceNode, TracePod
 from tests.unit.simulate.small import PODS, cluster, fragments, share, whole
 from tests.unit.simulate.test_fragments import naive
 
@@ -17,13 +18,13 @@ from tests.unit.simulate.test_fragments import naive
 def played(of: Cluster, player: Player, count: int, seed: int) -> list[tuple[int, int, tuple[int, ...]]]:
     """So many pods drawn at random: kind, node and cards of those that were placed."""
     chance, placed = random.Random(seed), []  # noqa: S311
-    for _ in range(count):
+    for pod in range(count):
         kind = chance.randrange(len(of.kinds.all))
-        where = player.place(kind)
+        where = player.place(kind, pod)
         assert (where is None) == (not of.fits[kind].any())
         if where is not None:
             of.take(where[0], kind, where[1])
-            player.took(where[0])
+            player.changed(where[0])
             placed.append((kind, where[0], tuple(where[1])))
     return placed
 
@@ -58,10 +59,10 @@ def test_fgd_as_published(seed: int) -> None:
     of = cluster(seed)
     player = Fgd(of, fragments(of))
     chance = random.Random(seed)  # noqa: S311
-    for _ in range(25):
+    for number in range(25):
         kind = chance.randrange(len(of.kinds.all))
         nodes = np.flatnonzero(of.fits[kind]).tolist()
-        where = player.place(kind)
+        where = player.place(kind, number)
         if not nodes:
             assert where is None
             continue
@@ -73,7 +74,7 @@ def test_fgd_as_published(seed: int) -> None:
         assert where[0] == node
         assert list(where[1]) == ([by_hand[node][1]] if pod.share else of.free_cards(node, kind)[: pod.whole])
         of.take(node, kind, where[1])
-        player.took(node)
+        player.changed(node)
 
 
 def test_best_fit_takes_the_fullest() -> None:
@@ -83,20 +84,42 @@ def test_best_fit_takes_the_fullest() -> None:
         of.take(node, kind, [card])
     of.take(2, 1, [0])
     player = BestFit(of)
-    assert player.place(1) == Placed(1, [1])  # the fullest node, and of its cards the one with less left
-    assert player.place(2) == Placed(2, [1])  # node 1 has no free card
+    assert player.place(1, 1) == Placed(1, [1])  # the fullest node, and of its cards the one with less left
+    assert player.place(2, 2) == Placed(2, [1])  # node 1 has no free card
 
 
-def test_best_fit_keeps_up() -> None:
+def test_first_fit_takes_the_first() -> None:
+    nodes = [TraceNode(name=name, cpu_milli=32_000, memory_mib=65_536, gpus=2, model="T4") for name in "ab"]
+    of = Cluster(nodes, [share(500), whole(1), whole(2)])
+    player = FirstFit(of)
+    assert player.place(1, 1) == Placed(0, [0])
+    of.take(0, 0, [0])
+    assert player.place(0, 2) == Placed(0, [0])
+    assert player.place(1, 3) == Placed(0, [1])
+    assert player.place(2, 4) == Placed(1, [0, 1])
+
+
+def test_dot_product_takes_the_node_with_the_least_of_what_is_asked_for() -> None:
+    """A pod without cards goes where cpu is short, one of cards where these are."""
+    small = TraceNode(name="few cards", cpu_milli=64_000, memory_mib=65_536, gpus=2, model="T4")
+    nodes = [replace(small, name="many cards", gpus=8, cpu_milli=16_000), small]
+    of = Cluster(nodes, [TracePod(cpu_milli=16_000), whole(2, 0)])
+    player = DotProduct(of)
+    assert player.place(0, 1) == Placed(0, [])
+    assert player.place(1, 2) == Placed(1, [0, 1])
+
+
+@pytest.mark.parametrize("policy", [FirstFit, BestFit, DotProduct])
+def test_they_keep_up(policy: type[FirstFit] | type[BestFit] | type[DotProduct]) -> None:
     of = cluster()
-    assert len(played(of, BestFit(of), 60, 1)) > 10
+    assert len(played(of, policy(of), 60, 1)) > 10
 
 
 def test_random_takes_any() -> None:
     of = cluster()
     player = RandomFit(of, 1)
     kind = of.kinds.all.index(share(300, 2_000))
-    places = [player.place(kind) for _ in range(200)]
+    places = [player.place(kind, pod) for pod in range(200)]
     assert {where[0] for where in places if where} == set(np.flatnonzero(of.fits[kind]).tolist())
     assert len({tuple(where[1]) for where in places if where}) == of.free.shape[1]
 

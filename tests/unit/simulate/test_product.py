@@ -73,8 +73,8 @@ def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...],
 
 def by_the_product(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> list[Placed | None]:
     player, placed = Product(of, policy, expected), []
-    for kind in kinds:
-        where = player.place(kind)
+    for number, kind in enumerate(kinds):
+        where = player.place(kind, number)
         assert (where is None) == (not of.fits[kind].any())
         if where is not None:
             of.take(where.node, kind, where.cards, where.vfs)

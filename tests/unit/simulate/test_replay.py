@@ -82,10 +82,13 @@ class _Stubborn:
     def __init__(self, answer: Placed | None) -> None:
         self.answer = answer
 
-    def place(self, kind: int) -> Placed | None:
+    def place(self, kind: int, pod: int) -> Placed | None:
         return self.answer
 
-    def took(self, node: int) -> None:
+    def ended(self, pod: int) -> None:
+        pass
+
+    def changed(self, node: int) -> None:
         pass
 
 
@@ -96,7 +99,7 @@ def test_a_policy_that_cheats_ends_the_replay(
     def stubborn(cluster: Cluster, *rest: object) -> _Stubborn:
         return _Stubborn(answer)
 
-    monkeypatch.setattr(replay_module, "_player", stubborn)
+    monkeypatch.setattr(replay_module, "make_player", stubborn)
     with pytest.raises(error):
         played(Baseline.FGD)
 
