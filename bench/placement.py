@@ -126,7 +126,7 @@ def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Pat
 
 def figures(report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "100": report.at_capacity,
+        "100": report.at(100),
         "130": report.at_end,
         "failures_by_class": dict(report.failures),
         "decision_ms": report.decision_ms,

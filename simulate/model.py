@@ -38,13 +38,16 @@ class Point:
 class Run:
     policy: AnyPolicy
     seed: int
-    at_capacity: float  # percent allocated when arrivals had asked for 100 %; at the end where they never do
-    at_end: float
+    at_end: float  # percent allocated
     arrived: Mapping[str, int]  # by class of pod
     failed: Mapping[str, int]
-    curve: tuple[Point, ...]
+    curve: tuple[Point, ...]  # one for each percent that was asked for
     decision_s: float  # of one pod, on average
     vf_allocation: float | None = None  # percent of the VFs, at the end; None if no pod requests one
+
+    def at(self, asked: int) -> float:
+        """Return the percentage allocated when arrivals had asked for so many percent; at the end where they never do."""
+        return self.curve[asked].allocated if asked < len(self.curve) else self.at_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,6 @@ class _Record:
         self._arrived: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._asked = 0
-        self._at_capacity: float | None = None
         self._curve: list[Point] = []
 
     def count(self, pod: TracePod, *, placed: bool) -> None:
@@ -88,19 +87,14 @@ class _Record:
             self._failed[pod.label] += 1
         self._arrived[pod.label] += 1
         self._asked += pod.milli
-        capacity = self._cluster.capacity
-        if self._at_capacity is None and self._asked >= capacity:
-            self._at_capacity = self._percent(self._cluster.allocated)
-        self._draw_to(self._asked / capacity)
+        self._draw_to(self._asked / self._cluster.capacity)
 
     def run(self, policy: AnyPolicy, seed: int, ratio: float, decision_s: float) -> Run:
         self._draw_to(ratio)  # which the last pod, or the next one, would have passed
-        at_end = self._percent(self._cluster.allocated)
         return Run(
             policy=policy,
             seed=seed,
-            at_capacity=at_end if self._at_capacity is None else self._at_capacity,
-            at_end=at_end,
+            at_end=self._percent(self._cluster.allocated),
             vf_allocation=self._cluster.vf_allocation,
             arrived=dict(self._arrived),
             failed=dict(self._failed),

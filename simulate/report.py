@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from central.ask.model import Policy
 from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
 from simulate.trace import Trace
+
+
+ASKED: Final = (80, 90, 100)  # percent of the GPUs, of which the JSON has figures beside those at the end
 
 
 class Difference(NamedTuple):
@@ -31,7 +34,6 @@ class Report:
     policy: AnyPolicy
     prior: Prior | None  # None: no policy that expects any pods
     runs: tuple[Run, ...]
-    at_capacity: float
     at_end: float
     vf_allocation: float | None  # at the end; None if no pod requests one
     placed: float  # of all pods
@@ -39,6 +41,10 @@ class Report:
     failures: Mapping[str, float]  # of the class
     to_fgd: tuple[Difference, Difference] | None  # at capacity and at the end; None for FGD itself, and without it
     decision_ms: float
+
+    def at(self, asked: int) -> float:
+        """Return the percentage allocated when arrivals had asked for so many percent."""
+        return fmean(run.at(asked) for run in self.runs)
 
 
 def make_reports(runs: Sequence[Run], prior: Prior) -> list[Report]:
@@ -57,7 +63,6 @@ def _report(policy: AnyPolicy, runs: Sequence[Run], prior: Prior, fgd: Sequence[
         policy=policy,
         prior=prior if policy is Policy.FRAGMENTATION else None,
         runs=tuple(runs),
-        at_capacity=fmean(run.at_capacity for run in runs),
         at_end=fmean(run.at_end for run in runs),
         vf_allocation=fmean(vfs) if vfs else None,
         placed=100 - 100 * failed.total() / max(1, arrived.total()),
@@ -78,7 +83,7 @@ def _add_up(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 def _differences(runs: Sequence[Run], fgd: Sequence[Run]) -> tuple[Difference, Difference]:
     pairs = list(zip(runs, fgd, strict=True))
     return (
-        difference_of([one.at_capacity - other.at_capacity for one, other in pairs]),
+        difference_of([one.at(100) - other.at(100) for one, other in pairs]),
         difference_of([one.at_end - other.at_end for one, other in pairs]),
     )
 
@@ -128,6 +133,11 @@ def nodeless_models(trace: Trace) -> Counter[str]:
     return Counter("|".join(pod.models) for pod in trace.pods if pod.models and there.isdisjoint(pod.models))
 
 
+def render_allocation(of: Report | Run, at_end: str) -> dict[str, float]:
+    """Return the percentage allocated, by what arrivals had asked for, in percent."""
+    return {str(asked): of.at(asked) for asked in ASKED} | {at_end: of.at_end}
+
+
 def percent_of(ratio: float) -> str:
     return f"{100 * ratio:g}"
 
@@ -137,11 +147,11 @@ def _render(report: Report, at_end: str) -> dict[str, Any]:
         "policy": report.policy.value,
         **({"prior": report.prior.value} if report.prior is not None else {}),
         "seeds": [run.seed for run in report.runs],
-        "allocation": {"100": report.at_capacity, at_end: report.at_end},
+        "allocation": render_allocation(report, at_end),
         "per_seed": [
             {
                 "seed": run.seed,
-                "allocation": {"100": run.at_capacity, at_end: run.at_end},
+                "allocation": render_allocation(run, at_end),
                 "arrived": sum(run.arrived.values()),
                 "failed": sum(run.failed.values()),
             }

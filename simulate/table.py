@@ -32,7 +32,7 @@ def _policies(reports: Sequence[Report], end: str) -> Iterator[Sequence[str]]:
     for report in reports:
         yield (
             report.policy.value,
-            f"{report.at_capacity:.2f}",
+            f"{report.at(100):.2f}",
             f"{report.at_end:.2f}",
             *map(_signed, report.to_fgd or (None, None)),
             *(f"{report.vf_allocation or 0.0:.2f}" for _ in vfs),

@@ -24,7 +24,7 @@ RATIO = 3.0
 
 def figures(run: Run) -> tuple[object, ...]:
     """All but how long it took."""
-    return run.policy, run.seed, run.at_capacity, run.at_end, run.arrived, run.failed, run.curve
+    return run.policy, run.seed, run.at_end, run.arrived, run.failed, run.curve
 
 
 def played(policy: AnyPolicy, seed: int = 42, prior: Prior = Prior.WORKLOAD) -> Run:
@@ -49,9 +49,10 @@ def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed
     assert run.arrived == {label: [pod.label for pod in arriving].count(label) for label in run.arrived}
     assert sum(run.arrived.values()) == len(arriving)
     assert all(0 < count <= run.arrived[label] for label, count in run.failed.items())
-    assert 0 < run.at_capacity <= run.at_end <= 100
+    assert 0 < run.at(80) <= run.at(100) <= run.at_end <= 100
     assert len(run.curve) == round(100 * RATIO) + 1
-    assert run.curve[100].allocated == run.at_capacity <= run.at_end == run.curve[-1].allocated
+    assert run.curve[100].allocated == run.at(100)
+    assert run.at(len(run.curve)) == run.at_end == run.curve[-1].allocated
     assert all(a.allocated <= b.allocated for a, b in pairwise(run.curve))
     assert all(0 <= point.fragments <= 100 - point.allocated + 1e-9 for point in run.curve)
 

@@ -18,11 +18,10 @@ def run(policy: AnyPolicy, seed: int, at_end: float, **failed: int) -> Run:
     return Run(
         policy=policy,
         seed=seed,
-        at_capacity=at_end - 1,
         at_end=at_end,
         arrived={"8 GPUs": 10, "cpu only": 40, "share < 50 %": 50},
         failed={"8 GPUs": failed.get("eights", 0), "share < 50 %": failed.get("shares", 0)},
-        curve=(Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=at_end, fragments=2)),
+        curve=tuple(Point(asked=asked, allocated=min(asked, at_end - 1), fragments=4) for asked in range(131)),
         decision_s=0.001,
     )
 
@@ -40,7 +39,7 @@ def reports(runs: list[Run]) -> list[Report]:
 def test_means_and_paired_differences() -> None:
     binpack, fgd = reports(RUNS)
     assert (binpack.policy, fgd.policy) == (Policy.BINPACK, Baseline.FGD)
-    assert (binpack.at_capacity, binpack.at_end) == pytest.approx((92, 93))
+    assert (binpack.at(80), binpack.at(100), binpack.at_end) == pytest.approx((80, 92, 93))
     assert binpack.placed == pytest.approx(98)
     assert fgd.to_fgd is None
     assert binpack.to_fgd is not None
@@ -86,13 +85,14 @@ def test_order_of_classes() -> None:
 
 def test_json() -> None:
     whole = as_json(reports(RUNS), TRACE, ratio=1.3)
-    assert (whole["policy"], whole["seeds"], whole["allocation"]) == ("binpack", [1, 2, 3], {"100": 92.0, "130": 93.0})
+    assert (whole["policy"], whole["seeds"]) == ("binpack", [1, 2, 3])
+    assert whole["allocation"] == {"80": 80.0, "90": 90.0, "100": 92.0, "130": 93.0}
     assert [one["allocation"]["130"] for one in whole["per_seed"]] == [92.0, 94.0, 93.0]
     assert whole["failures_by_class"]["8 GPUs"] == 20
     assert whole["to_fgd"]["130"]["mean"] == pytest.approx(1.0)
     assert [other["policy"] for other in whole["others"]] == ["fgd"]
     assert "others" not in as_json(reports(RUNS[:3]), TRACE, ratio=1.3)
-    assert as_json(reports(RUNS), TRACE, ratio=1.05)["allocation"].keys() == {"100", "105"}
+    assert as_json(reports(RUNS), TRACE, ratio=1.05)["allocation"].keys() == {"80", "90", "100", "105"}
 
 
 def test_table_marks_a_class_that_is_starved() -> None:
@@ -103,7 +103,9 @@ def test_table_marks_a_class_that_is_starved() -> None:
 
 
 def test_mean_curve() -> None:
-    assert mean_curve(RUNS[:2]) == [Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=93, fragments=2)]
+    curve = mean_curve(RUNS[:2])
+    assert curve[:2] == [Point(asked=0, allocated=0, fragments=4), Point(asked=1, allocated=1, fragments=4)]
+    assert curve[-1] == Point(asked=130, allocated=92, fragments=4)
 
 
 def test_the_prior_stands_where_the_policy_has_one() -> None:
