@@ -24,6 +24,7 @@ from central.ask.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.command import replay_all, write_pictures
 from simulate.model import AnyPolicy, Baseline, Prior
+from simulate.pictures import draw_arrivals
 from simulate.report import Report, make_reports
 from simulate.trace import Trace, TraceNode, read_nodes, read_pods
 
@@ -115,7 +116,7 @@ def measure_replays(nodes: tuple[TraceNode, ...], workloads: Mapping[str, Path],
 def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Path) -> dict[str, Any]:
     jobs = os.cpu_count() or 1
     reports = replay_all(trace, list(KEYS), seeds, ratio=RATIO, prior=Prior.WORKLOAD, jobs=jobs, what=name)
-    write_pictures(pictures, reports, what=name)
+    write_pictures(pictures, draw_arrivals(name, reports))
     (online,) = replay_all(
         trace, [Policy.FRAGMENTATION], seeds, ratio=RATIO, prior=Prior.ONLINE, jobs=jobs, what=f"{name}, online"
     )

@@ -1,32 +1,26 @@
 """`lading-central simulate`: reads nodes and pods, replays them, prints what came of it."""
 
-import argparse
 import json
-import math
-import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from central.ask.model import PartitionPolicy, Policy, Scope
 from lading.errors import ConfigError, HostError
 from simulate.cluster_file import read_cluster
+from simulate.flags import Options, parse_flags
 from simulate.model import AnyPolicy, Baseline, Prior
-from simulate.pictures import draw_allocation, draw_fragments
-from simulate.progress import Progress
+from simulate.pictures import draw_arrivals, draw_departures
 from simulate.report import Report, as_json, make_reports, nodeless_models
-from simulate.runs import Task, count_arrivals, run_tasks
-from simulate.table import render_table
-from simulate.trace import Trace, read_nodes, read_pods
+from simulate.runs import ArrivalsTask, DeparturesTask, run_all
+from simulate.stays import StayReport, make_stay_reports, stays_as_json
+from simulate.stream import Departures, Durations
+from simulate.table import render_stays, render_table
+from simulate.trace import Trace, read_lifetimes, read_nodes, read_pods
 
-POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Policy, *Baseline)}
-_ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # as bench.placement's JSON has it
-_MOST_SEEDS: Final = 1000
-_MOST_RATIO: Final = 10.0
-_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
-_NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+_PREFIX: Final = "openb_pod_list_"  # of the published files of pods
 _SHOWN: Final = 80
 _LISTED: Final = 3
 _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
@@ -34,29 +28,49 @@ _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
 
 def simulate(argv: Sequence[str]) -> None:
     """Run the command. Raise ConfigError."""
-    args = _parser().parse_args(argv)
-    ratio = _ratio(args.arrival_ratio)
-    policies = _policies(args.policy or [Policy.FRAGMENTATION.value])
-    if not 1 <= args.seeds <= _MOST_SEEDS:
-        raise ConfigError(f"--seeds {args.seeds}: from 1 to {_MOST_SEEDS} are possible")
-    if args.seed < 0:  # Python's random numbers are of its absolute value
-        raise ConfigError(f"--seed {args.seed}: 0 or more is possible")
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError(f"--jobs {args.jobs}: 1 or more is possible", hint="without --jobs there are as many as CPUs")
-    trace = read_trace(args.nodes, args.pods)
-    check_knows(policies, trace)
+    options = parse_flags(argv)
+    trace = _read(options)
+    check_knows(options.policies, trace)
     warn_of_models(trace)
-    seeds, jobs = range(args.seed, args.seed + args.seeds), args.jobs or os.cpu_count() or 1
     try:
-        reports = replay_all(trace, policies, seeds, ratio=ratio, prior=Prior(args.prior), jobs=jobs, what=args.pods.stem)
+        shown = _show(options, trace)
     except KeyboardInterrupt as e:
         raise SystemExit(_INTERRUPTED) from e
-    if args.pictures:
-        write_pictures(args.pictures, reports, what=args.pods.stem)
-    if args.output == "json":
-        print(json.dumps(as_json(reports, trace, ratio=ratio), indent=2))
-    else:
-        print(render_table(reports, trace, ratio=ratio))
+    if options.pictures is not None:
+        write_pictures(options.pictures, shown.pictures)
+    print(json.dumps(shown.as_json, indent=2) if options.as_json else shown.table)
+
+
+class _Shown(NamedTuple):
+    as_json: Mapping[str, Any]
+    table: str
+    pictures: Mapping[str, str]
+
+
+def _show(options: Options, trace: Trace) -> _Shown:
+    what, game, ratio = options.pods.stem, options.departures, options.ratio
+    policies, seeds, prior, jobs = options.policies, options.seeds, options.prior, options.jobs
+    if game is None:
+        reports = replay_all(trace, policies, seeds, ratio=ratio, prior=prior, jobs=jobs, what=what)
+        table = render_table(reports, trace, ratio=ratio)
+        return _Shown(as_json(reports, trace, ratio=ratio), table, draw_arrivals(what, reports))
+    stays = replay_all_departures(trace, policies, seeds, game=game, prior=prior, jobs=jobs, what=what)
+    found = stays_as_json(stays, trace, what.removeprefix(_PREFIX), game)
+    return _Shown(found, render_stays(stays, trace, game), draw_departures(what, stays, game))
+
+
+def _read(options: Options) -> Trace:
+    trace = read_trace(options.nodes, options.pods)
+    trace = replace(trace, nodes=trace.nodes[:: options.every])
+    if not trace.capacity:
+        raise ConfigError(f"--every {options.every}: none of the {len(trace.nodes)} nodes that it takes has a GPU")
+    if options.departures is None or options.departures.durations is not Durations.TRACE:
+        return trace
+    try:
+        return replace(trace, lifetimes=read_lifetimes(options.pods, trace.pods, options.durations_from))
+    except ConfigError as e:
+        hint = e.hint if options.durations_from else "--durations-from takes the times of pods from another file, by name"
+        raise ConfigError(e.message, hint=hint) from e
 
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
@@ -98,8 +112,8 @@ def warn_of_models(trace: Trace) -> None:
         listed = ", ".join(f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common(_LISTED))
         more = f" and {len(nowhere) - _LISTED} more" if len(nowhere) > _LISTED else ""
         print(
-            f"warning: {nowhere.total()} of {len(trace.pods)} pods ask in gpu_spec for models that no node has, and count as "
-            f"failed: {listed}{more}",
+            f"warning: {nowhere.total()} of {len(trace.pods)} pods ask in gpu_spec for models that no node has, and fit "
+            f"nowhere: {listed}{more}",
             file=sys.stderr,
         )
 
@@ -115,86 +129,30 @@ def replay_all(
     what: str,
 ) -> list[Report]:
     """Replay every policy on the same arrivals, with progress on stderr."""
-    tasks = [Task(policy, seed, ratio, prior) for policy in policies for seed in seeds]
-    progress = Progress(what, count_arrivals(trace, tasks))
-    try:
-        return make_reports(run_tasks(trace, tasks, jobs=jobs, tell=progress.advance), prior)
-    finally:
-        progress.end()
+    tasks = [ArrivalsTask(policy, seed, ratio, prior) for policy in policies for seed in seeds]
+    return make_reports(run_all(trace, tasks, jobs=jobs, what=what), prior)
 
 
-def write_pictures(folder: Path, reports: Sequence[Report], *, what: str) -> None:
-    """Write the pictures. `what` begins the names of the files. Raise HostError."""
+def replay_all_departures(
+    trace: Trace,
+    policies: Sequence[AnyPolicy],
+    seeds: Sequence[int],
+    *,
+    game: Departures,
+    prior: Prior,
+    jobs: int,
+    what: str,
+) -> list[StayReport]:
+    """Replay every policy on the same stream of pods, which end, with progress on stderr."""
+    tasks = [DeparturesTask(policy, seed, game, prior) for policy in policies for seed in seeds]
+    return make_stay_reports(run_all(trace, tasks, jobs=jobs, what=what), prior)
+
+
+def write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:
+    """Write the pictures, by the names of their files. Raise HostError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{what}-allocation.svg").write_text(draw_allocation(what, reports))
-        (folder / f"{what}-fragments.svg").write_text(draw_fragments(what, reports))
+        for name, picture in pictures.items():
+            (folder / name).write_text(picture)
     except OSError as e:
         raise HostError(f"cannot write pictures into {folder}: {e.strerror}") from e
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="lading-central simulate",
-        description="Replays a recorded cluster and its pods through the code that answers kube-scheduler: pods arrive in "
-        "random order, are placed one by one, and none leaves. Says how much of the GPUs each policy gives out.",
-        epilog="random, best-fit and fgd are baselines to compare with; only the others can be a cluster's policy.",
-    )
-    parser.add_argument(
-        "--nodes",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="CSV: sn,cpu_milli,memory_mib,gpu,model; or .json: nodes by the NodeDevices that they report (docs/simulate.md)",
-    )
-    parser.add_argument(
-        "--pods",
-        type=Path,
-        required=True,
-        metavar="CSV",
-        help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology]",
-    )
-    parser.add_argument(
-        "--policy",
-        action="append",
-        metavar="NAME",
-        help=f"one of {', '.join(POLICIES)}; bestfit is best-fit; several with commas, on the same arrivals [fragmentation]",
-    )
-    parser.add_argument(
-        "--arrival-ratio", default="1.3", metavar="R", help="pods arrive until they have asked for R times the GPUs [1.3]"
-    )
-    parser.add_argument("--seed", type=_whole, default=42, metavar="N", help="of the order of arrivals; the first of them [42]")
-    parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="how many, one after the other [1]")
-    parser.add_argument(
-        "--prior",
-        choices=[prior.value for prior in Prior],
-        default=Prior.WORKLOAD.value,
-        help="what fragmentation knows: how often each kind of pod comes, or only what has come so far [workload]",
-    )
-    parser.add_argument("--pictures", type=Path, metavar="DIR", help="write curves of allocation and fragments as SVG")
-    parser.add_argument("--jobs", type=_whole, metavar="N", help="processes [as many as CPUs]")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    return parser
-
-
-def _whole(text: str) -> int:
-    """Parse a whole number. For an invalid one argparse names the flag and the text."""
-    if not _WHOLE.fullmatch(text):  # int() would read 1_0 as 10
-        raise argparse.ArgumentTypeError(f"a whole number is needed, and this is {text!r:.{_SHOWN}}")
-    return int(text)
-
-
-def _ratio(text: str) -> float:
-    ratio = float(text) if _NUMBER.fullmatch(text) else math.nan
-    if not 0 < ratio <= _MOST_RATIO:
-        raise ConfigError(f"--arrival-ratio {text!r:.{_SHOWN}}: a number above 0 and up to {_MOST_RATIO:g} is needed")
-    return ratio
-
-
-def _policies(given: Sequence[str]) -> list[AnyPolicy]:
-    by_name = POLICIES | _ALIASES
-    names = [name.strip() for text in given for name in text.split(",")]
-    for name in names:
-        if name not in by_name:
-            raise ConfigError(f"--policy {name!r:.{_SHOWN}}: there is no such policy", hint=f"one of: {', '.join(POLICIES)}")
-    return list(dict.fromkeys(by_name[name] for name in names))

@@ -12,6 +12,8 @@ from html import escape
 from typing import Final
 
 from simulate.report import Report, mean_curve, named_prior
+from simulate.stays import StayReport, load_key, mean_moments
+from simulate.stream import Departures
 
 WIDTH: Final = 800
 HEIGHT: Final = 440
@@ -44,31 +46,48 @@ class Picture:
     x_from: float = 0.0  # what lies before is cut off
 
 
-def draw_allocation(what: str, reports: Sequence[Report]) -> str:
-    """Return a picture of the GPUs that are allocated, from where the policies begin to differ."""
+def draw_arrivals(what: str, reports: Sequence[Report]) -> dict[str, str]:
+    """Return pictures by the names of their files: fragments, and what is allocated from where the policies begin to differ."""
     curves = {report.policy.value: mean_curve(report.runs) for report in reports}
-    lines = {name: [(point.asked, point.allocated) for point in curve] for name, curve in curves.items()}
-    return draw(
-        Picture(
-            title=f"GPUs allocated: {what}{named_prior(reports)}",
-            across="GPUs asked for by all pods that have arrived, percent of the cluster",
-            upward="allocated, percent of the cluster",
-            lines=lines,
-            x_from=_DIFFERENT_FROM if any(line[-1][0] > _DIFFERENT_FROM for line in lines.values()) else 0.0,
-        )
+    prior = named_prior(report.prior for report in reports)
+    across = "GPUs asked for by all pods that have arrived, percent of the cluster"
+    differ = any(curve[-1].asked > _DIFFERENT_FROM for curve in curves.values())
+    allocation = Picture(
+        title=f"GPUs allocated: {what}{prior}",
+        across=across,
+        upward="allocated, percent of the cluster",
+        lines={name: [(point.asked, point.allocated) for point in curve] for name, curve in curves.items()},
+        x_from=_DIFFERENT_FROM if differ else 0.0,
     )
+    fragments = Picture(
+        title=f"Fragments: {what}{prior}",
+        across=across,
+        upward="free and of no use to a typical pod, percent of the cluster",
+        lines={name: [(point.asked, point.fragments) for point in curve] for name, curve in curves.items()},
+    )
+    return {f"{what}-allocation.svg": draw(allocation), f"{what}-fragments.svg": draw(fragments)}
 
 
-def draw_fragments(what: str, reports: Sequence[Report]) -> str:
-    curves = {report.policy.value: mean_curve(report.runs) for report in reports}
-    return draw(
-        Picture(
-            title=f"Fragments: {what}{named_prior(reports)}",
-            across="GPUs asked for by all pods that have arrived, percent of the cluster",
-            upward="free and of no use to a typical pod, percent of the cluster",
-            lines={name: [(point.asked, point.fragments) for point in curve] for name, curve in curves.items()},
-        )
+def draw_departures(what: str, reports: Sequence[StayReport], game: Departures) -> dict[str, str]:
+    """Return pictures by the names of their files: what is allocated and what is waited for, over time."""
+    curves = {report.policy.value: mean_moments(report.stays) for report in reports}
+    of = (
+        f"{what}, load {load_key(game.load)}, durations {game.durations.value}{named_prior(report.prior for report in reports)}"
     )
+    across = "time in units"
+    allocated = Picture(
+        title=f"GPUs allocated: {of}",
+        across=across,
+        upward="allocated, percent of the cluster",
+        lines={name: [(moment.at, moment.allocated) for moment in curve] for name, curve in curves.items()},
+    )
+    queued = Picture(
+        title=f"GPUs waited for: {of}",
+        across=across,
+        upward="asked for by pods that wait, percent of the cluster",
+        lines={name: [(moment.at, moment.queued) for moment in curve] for name, curve in curves.items()},
+    )
+    return {f"{what}-departures-allocated.svg": draw(allocated), f"{what}-departures-queued.svg": draw(queued)}
 
 
 def draw(picture: Picture) -> str:

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from central.ask.model import Policy
-from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
+from simulate.model import AnyPolicy, Baseline, Point, Prior, Run, Stay
 from simulate.trace import Trace
 
-
+Result = TypeVar("Result", Run, Stay)
 ASKED: Final = (80, 90, 100)  # percent of the GPUs, of which the JSON has figures beside those at the end
 
 
@@ -49,10 +49,20 @@ class Report:
 
 def make_reports(runs: Sequence[Run], prior: Prior) -> list[Report]:
     """Return one report for each policy, in the order in which the policies first appear. `prior` is the one of all runs."""
-    by_policy: dict[AnyPolicy, list[Run]] = {}
+    by_policy = group_by_policy(runs)
+    return [_report(policy, its, prior, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
+
+
+def group_by_policy(runs: Sequence[Result]) -> dict[AnyPolicy, list[Result]]:
+    by_policy: dict[AnyPolicy, list[Result]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
-    return [_report(policy, its, prior, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
+    return by_policy
+
+
+def prior_of(policy: AnyPolicy, prior: Prior) -> Prior | None:
+    """Return the prior of the policy that has one."""
+    return prior if policy is Policy.FRAGMENTATION else None
 
 
 def _report(policy: AnyPolicy, runs: Sequence[Run], prior: Prior, fgd: Sequence[Run] | None) -> Report:
@@ -61,7 +71,7 @@ def _report(policy: AnyPolicy, runs: Sequence[Run], prior: Prior, fgd: Sequence[
     vfs = [run.vf_allocation for run in runs if run.vf_allocation is not None]
     return Report(
         policy=policy,
-        prior=prior if policy is Policy.FRAGMENTATION else None,
+        prior=prior_of(policy, prior),
         runs=tuple(runs),
         at_end=fmean(run.at_end for run in runs),
         vf_allocation=fmean(vfs) if vfs else None,
@@ -111,9 +121,9 @@ def mean_curve(runs: Sequence[Run]) -> list[Point]:
     ]
 
 
-def named_prior(reports: Sequence[Report]) -> str:
-    """Return the prior as words to add at the end of a title; empty if none of the reports has one."""
-    return next((f"; prior {report.prior.value}" for report in reports if report.prior is not None), "")
+def named_prior(priors: Iterable[Prior | None]) -> str:
+    """Return the prior as words to add at the end of a title; empty if there is none."""
+    return next((f"; prior {prior.value}" for prior in priors if prior is not None), "")
 
 
 def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[str, Any]:
@@ -121,10 +131,14 @@ def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[st
     the ratio in percent as their key, like "130"."""
     at_end = percent_of(ratio)
     first, *others = [_render(report, at_end) for report in reports]
-    whole = {**first, "arrival_ratio": ratio}
-    if nowhere := nodeless_models(trace):
-        whole["models_without_nodes"] = dict(nowhere)
+    whole = {**first, "arrival_ratio": ratio, **name_nodeless(trace)}
     return whole | ({"others": others} if others else {})
+
+
+def name_nodeless(trace: Trace) -> dict[str, Any]:
+    """Return what the JSON says of pods whose models no node has; nothing if there are none."""
+    nowhere = nodeless_models(trace)
+    return {"models_without_nodes": dict(nowhere)} if nowhere else {}
 
 
 def nodeless_models(trace: Trace) -> Counter[str]:

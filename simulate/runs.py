@@ -1,42 +1,78 @@
-"""All replays that were asked for, on as many processes as there are to be, and how far they are."""
+"""Run all replays that were asked for, on several processes, and say how far they are."""
 
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from multiprocessing.sharedctypes import Synchronized
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from simulate.arrivals import draw_arrivals
-from simulate.model import AnyPolicy, Prior, Run
+from simulate.departures import replay_departures
+from simulate.model import AnyPolicy, Prior, Run, Stay
+from simulate.progress import Progress
 from simulate.replay import replay
+from simulate.stream import SPANS, Departures
 from simulate.trace import Trace
 
 _LOOK_S: Final = 0.2
 
+Result_co = TypeVar("Result_co", covariant=True)
+Found = TypeVar("Found")
 
-class Task(NamedTuple):
+
+class Task(Protocol[Result_co]):
+    """One replay."""
+
+    def expect_pods(self, trace: Trace) -> float:
+        """Return about how many pods arrive, for the progress."""
+
+    def run(self, trace: Trace, tell: Callable[[int], None]) -> Result_co:
+        """Run the replay. Call `tell` with the number of arrivals that were replayed since the last call."""
+
+
+class ArrivalsTask(NamedTuple):
     policy: AnyPolicy
     seed: int
     ratio: float
     prior: Prior
 
+    def expect_pods(self, trace: Trace) -> float:
+        return trace.pods_for(self.ratio)
 
-def count_arrivals(trace: Trace, tasks: Sequence[Task]) -> int:
-    """Return the number of arrivals of all tasks together, for the progress."""
-    by_seed = {(task.seed, task.ratio) for task in tasks}
-    counts = {key: len(draw_arrivals(trace.pods, trace.capacity, key[1], key[0])) for key in by_seed}
-    return sum(counts[task.seed, task.ratio] for task in tasks)
+    def run(self, trace: Trace, tell: Callable[[int], None]) -> Run:
+        return replay(trace, self.policy, self.seed, ratio=self.ratio, prior=self.prior, tell=tell)
 
 
-def run_tasks(trace: Trace, tasks: Sequence[Task], *, jobs: int, tell: Callable[[int], None]) -> list[Run]:
-    """Run the tasks on `jobs` processes, and return the runs in the order of the tasks. Call `tell` with the number of arrivals
-    that were replayed since the last call."""
+class DeparturesTask(NamedTuple):
+    policy: AnyPolicy
+    seed: int
+    game: Departures
+    prior: Prior
+
+    def expect_pods(self, trace: Trace) -> float:
+        return trace.pods_for(self.game.load) * SPANS[self.game.durations].end
+
+    def run(self, trace: Trace, tell: Callable[[int], None]) -> Stay:
+        return replay_departures(trace, self.policy, self.seed, self.game, prior=self.prior, tell=tell)
+
+
+def run_all(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, what: str) -> list[Found]:
+    """Run the tasks on `jobs` processes, with progress on stderr. Return the results in the order of the tasks."""
+    progress = Progress(what, round(sum(task.expect_pods(trace) for task in tasks)))
+    try:
+        return run_tasks(trace, tasks, jobs=jobs, tell=progress.advance)
+    finally:
+        progress.end()
+
+
+def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Callable[[int], None]) -> list[Found]:
+    """Run the tasks on `jobs` processes, and return the results in the order of the tasks. Call `tell` with the number of
+    arrivals that were replayed since the last call."""
     if jobs <= 1 or len(tasks) <= 1:
-        return [_replay(trace, task, tell) for task in tasks]
+        return [task.run(trace, tell) for task in tasks]
     arrived = multiprocessing.Value("q", 0)
     with ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_start, initargs=(trace, arrived)) as pool:
-        futures = [pool.submit(_replay_here, task) for task in tasks]
+        futures = [pool.submit(_run_here, task) for task in tasks]
         left, told = set(futures), 0
         try:
             while left:
@@ -52,10 +88,6 @@ def run_tasks(trace: Trace, tasks: Sequence[Task], *, jobs: int, tell: Callable[
     return [future.result() for future in futures]
 
 
-def _replay(trace: Trace, task: Task, tell: Callable[[int], None]) -> Run:
-    return replay(trace, task.policy, task.seed, ratio=task.ratio, prior=task.prior, tell=tell)
-
-
 # ---- in a process of the pool
 
 _trace: Trace
@@ -68,8 +100,8 @@ def _start(trace: Trace, arrived: "Synchronized[int]") -> None:
     _trace, _arrived = trace, arrived
 
 
-def _replay_here(task: Task) -> Run:
-    return _replay(_trace, task, _count)
+def _run_here(task: Task[Found]) -> Found:
+    return task.run(_trace, _count)
 
 
 def _count(arrived: int) -> None:

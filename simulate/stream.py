@@ -52,7 +52,7 @@ def draw_stream(trace: Trace, game: Departures, seed: int) -> Iterator[Arrival]:
     """Yield the pods that arrive, in the order of time. For durations of the trace, it must have lifetimes."""
     chance = random.Random(f"stream {seed}")  # noqa: S311  (a replay, nothing secret)
     pods, held = trace.pods, sum(pod.milli for pod in trace.pods)
-    rate = game.load * trace.capacity * len(pods) / held  # pods in a unit
+    rate = trace.pods_for(game.load)  # in a unit
     runs = [min(MOST_S, max(LEAST_S, seconds)) for seconds in trace.lifetimes]
     unit_s = sum(pod.milli * seconds for pod, seconds in zip(pods, runs, strict=True)) / held if runs else 1.0
     at = chance.expovariate(rate)

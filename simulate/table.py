@@ -1,4 +1,4 @@
-"""Reports as text: a table of policies, and one of the classes of pods that did not fit.
+"""Reports as text: a table of policies, and one of the classes of pods: which did not fit, or how long they waited.
 
 POLICY          100 %   130 %   TO FGD, 100 %    130 %           PLACED   A DECISION
 fragmentation   95.74   95.93   +0.51 ± 0.03     +0.54 ± 0.02    88.2 %   0.21 ms
@@ -10,6 +10,8 @@ from typing import Final
 
 from simulate.model import Baseline
 from simulate.report import Difference, Report, named_prior, percent_of
+from simulate.stays import StayReport
+from simulate.stream import SPANS, Departures
 from simulate.trace import FULL, Trace
 
 FAR: Final = 5.0  # points beyond FGD's: marked, for these pods may have been starved for the sake of others
@@ -19,7 +21,7 @@ def render_table(reports: Sequence[Report], trace: Trace, *, ratio: float) -> st
     seeds = [run.seed for run in reports[0].runs]
     head = (
         f"{len(trace.pods)} pods, copied or left out at random until they ask for {percent_of(ratio)} % of "
-        f"{trace.capacity // FULL} GPUs on {len(trace.nodes)} nodes; {_seeds(seeds)}{named_prior(reports)}"
+        f"{trace.capacity // FULL} GPUs on {len(trace.nodes)} nodes; {_seeds(seeds)}{_prior(reports)}"
     )
     policies = _align(_policies(reports, percent_of(ratio)))
     classes = _align(_classes(reports))
@@ -52,6 +54,36 @@ def _classes(reports: Sequence[Report]) -> Iterator[Sequence[str]]:
         yield label, f"{count:.0f}", *cells
 
 
+def render_stays(reports: Sequence[StayReport], trace: Trace, game: Departures) -> str:
+    span, seeds = SPANS[game.durations], [stay.seed for stay in reports[0].stays]
+    head = (
+        f"{len(trace.pods)} pods, drawn at random, would hold {percent_of(game.load)} % of {trace.capacity // FULL} GPUs on "
+        f"{len(trace.nodes)} nodes; {game.durations.value} durations; figures of units {span.warm_up:g} to {span.end:g}; "
+        f"{_seeds(seeds)}{named_prior(report.prior for report in reports)}"
+    )
+    policies, classes = _align(_stays(reports)), _align(_delays(reports))
+    waited = "Units waited, mean / 99th percentile of the class"
+    return "\n".join([head, "", "GPUs, percent, mean over time", *policies, "", waited, *classes])
+
+
+def _stays(reports: Sequence[StayReport]) -> Iterator[Sequence[str]]:
+    yield "POLICY", "ALLOCATED", "QUEUED", "TO FGD, ALLOCATED", "QUEUED"
+    for report in reports:
+        yield (
+            report.policy.value,
+            f"{report.allocated:.2f}",
+            f"{report.queued:.2f}",
+            *map(_signed, report.to_fgd or (None, None)),
+        )
+
+
+def _delays(reports: Sequence[StayReport]) -> Iterator[Sequence[str]]:
+    yield "CLASS", "PODS", *(report.policy.value.upper() for report in reports)
+    for label, delay in reports[0].delays.items():  # the same pods arrive under each policy
+        delays = [report.delays[label] for report in reports]
+        yield label, f"{delay.pods / len(reports[0].stays):.0f}", *(f"{one.mean:.3f} / {one.p99:.3f}" for one in delays)
+
+
 def _align(rows: Iterator[Sequence[str]]) -> list[str]:
     """Return the rows as lines, with columns as wide as they need to be; the first is text, the others are numbers."""
     table = list(rows)
@@ -69,6 +101,10 @@ def _signed(difference: Difference | None) -> str:
     if difference is None:
         return ""
     return f"{difference.mean:+.2f}" + ("" if difference.error is None else f" ± {difference.error:.2f}")
+
+
+def _prior(reports: Sequence[Report | StayReport]) -> str:
+    return named_prior(report.prior for report in reports)
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -123,6 +123,10 @@ class Trace:
         """Return the milli of all cards."""
         return sum(node.gpus for node in self.nodes) * FULL
 
+    def pods_for(self, load: float) -> float:
+        """Return how many of the pods, on average, ask together for so many times the capacity."""
+        return load * self.capacity * len(self.pods) / sum(pod.milli for pod in self.pods)
+
 
 def read_nodes(path: Path) -> tuple[TraceNode, ...]:
     """Read the nodes. Raise ConfigError."""

@@ -19,7 +19,16 @@ def files(tmp_path: Path) -> list[str]:
     pods = [f"p,{one.cpu_milli},{one.memory_mib},{one.gpus},{one.gpu_milli},{'|'.join(one.models)}" for one in PODS]
     (tmp_path / "nodes.csv").write_text("\n".join(["sn,cpu_milli,memory_mib,gpu,model", *nodes]))
     (tmp_path / "tiny.csv").write_text("\n".join(["name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec", *pods]))
-    return ["--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "tiny.csv"), "--arrival-ratio", "1.3"]
+    return ["--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "tiny.csv")]
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Path:
+    """Return the file of another workload, whose pods have times."""
+    pods = [f"p,{one.cpu_milli},{one.memory_mib},{one.gpus},{one.gpu_milli},{n},{200 + 90 * n}" for n, one in enumerate(PODS)]
+    path = tmp_path / "openb_pod_list_timed.csv"
+    path.write_text("\n".join(["name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time", *pods]))
+    return path
 
 
 def test_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +56,68 @@ def test_table_and_pictures(files: list[str], tmp_path: Path, capsys: pytest.Cap
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"tiny-allocation.svg", "tiny-fragments.svg"}
 
 
+DELAYS = {"delay_8gpu", "delay_4gpu", "delay_1gpu", "delay_share"}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_json_with_departures(files: list[str], timed: Path, capsys: pytest.CaptureFixture[str], jobs: str) -> None:
+    arguments = ["--departures", "trace", "--load", ".9", "--seeds", "2", "--policy", "fragmentation,fgd", "-o", "json"]
+    simulate([*files[:2], "--pods", str(timed), *arguments, "--jobs", jobs])
+    found = json.loads(capsys.readouterr().out)
+    assert (found.keys(), found["departures"].keys()) == ({"departures"}, {"timed"})
+    policies = found["departures"]["timed"]["0.90"]["trace"]
+    assert list(policies) == ["fragmentation", "fgd"]
+    ours, fgd = policies.values()
+    for one in (ours, fgd):
+        assert one.keys() >= {"allocated", "queued", "seeds", "per_seed", "delays", *DELAYS}
+        assert one["seeds"] == [seed["seed"] for seed in one["per_seed"]] == [42, 43]
+        assert one["allocated"] == pytest.approx(sum(seed["allocated"] for seed in one["per_seed"]) / 2)
+        assert one["delays"]["1 GPU"].keys() == {"mean", "p50", "p99", "pods"}
+        assert one["delay_1gpu"] == pytest.approx(one["delays"]["1 GPU"]["mean"])
+        assert one["delay_8gpu"] is None  # none of these pods asks for as many
+    assert ours["prior"] == "workload"
+    assert ours["to_fgd"]["queued"]["mean"] == pytest.approx(ours["queued"] - fgd["queued"])
+    assert not {"to_fgd", "prior"} & fgd.keys()
+
+
+@pytest.mark.parametrize(("load", "key"), [("1.05", "1.05"), ("1", "1.00"), ("0.875", "0.875"), (None, "0.95")])
+def test_the_load_is_a_key(files: list[str], capsys: pytest.CaptureFixture[str], load: str | None, key: str) -> None:
+    flags = ["--departures", "exponential", *(["--load", load] if load else [])]
+    simulate([*files, *flags, "--policy", "first-fit", "-o", "json"])
+    assert list(json.loads(capsys.readouterr().out)["departures"]["tiny"]) == [key]
+
+
+def test_durations_of_another_file(files: list[str], timed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*files, "--departures", "trace", "--durations-from", str(timed), "--policy", "dot-product", "-o", "json"])
+    assert list(json.loads(capsys.readouterr().out)["departures"]["tiny"]["0.95"]) == ["trace"]
+
+
+def test_table_and_pictures_with_departures(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--departures", "exponential", "--seeds", "2", "--policy", "fgd,random"]
+    simulate([*files, *flags, "--pictures", str(tmp_path / "out"), "--jobs", "1"])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert all(part in head for part in ("95 %", "exponential", "seeds 42 to 43"))
+    assert {"fgd", "random", "CLASS", "cpu", "4"} <= {line.split()[0] for line in lines if line}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "tiny-departures-allocated.svg",
+        "tiny-departures-queued.svg",
+    }
+
+
+def test_every_second_node(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*files, "--every", "2", "--policy", "fgd"])
+    assert "6 GPUs on 3 nodes" in capsys.readouterr().out.splitlines()[0]
+
+
 MIXED = ["--nodes", str(CLUSTERS / "mixed.json"), "--pods", str(CLUSTERS / "mixed-pods.csv"), "--jobs", "1"]
+
+
+def test_the_shipped_cluster_with_departures(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*MIXED, "--departures", "exponential", "--policy", "fragmentation", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)["departures"]["mixed-pods"]["0.95"]["exponential"]["fragmentation"]
+    assert 50 < found["allocated"] <= 100
+    assert {"8 GPUs + VFs", "VFs only"} <= found["delays"].keys()
+    assert found["delay_8gpu"] is not None
 
 
 def test_the_shipped_cluster(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,15 +169,40 @@ def test_a_csv_of_nodes_says_nothing_of_places(files: list[str]) -> None:
         (["--jobs", "0"], "--jobs 0"),
         (["--jobs", "-1"], "--jobs -1"),
         (["--pods", "/nonexistent/pods.csv"], "pods.csv"),
+        (["--every", "0"], "--every 0"),
+        (["--every", "9", "--nodes", "bare-first.csv"], "--every 9"),
+        (["--load", "0.95"], "--load '0.95'"),
+        (["--departures", "exponential", "--load", "0"], "--load '0'"),
+        (["--departures", "exponential", "--load", "2.01"], "--load '2.01'"),
+        (["--departures", "exponential", "--load", "-1"], "--load '-1'"),
+        (["--departures", "exponential", "--load", "high"], "--load 'high'"),
+        (["--departures", "exponential", "--load", ""], "--load ''"),
+        (["--departures", "exponential", "--arrival-ratio", "1.3"], "--arrival-ratio '1.3'"),
+        (["--departures", "exponential", "--durations-from", "times.csv"], "--durations-from times.csv"),
+        (["--durations-from", "times.csv"], "--durations-from times.csv"),
+        (["--departures", "trace"], "--durations-from"),  # these pods have no times
+        (["--departures", "trace", "--durations-from", "/nonexistent/times.csv"], "times.csv"),
     ],
 )
-def test_arguments_that_mean_nothing(files: list[str], arguments: list[str], named: str) -> None:
+def test_arguments_that_mean_nothing(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+) -> None:
+    monkeypatch.chdir(Path(files[1]).parent)
+    Path("bare-first.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nbare,1,1,0,\nb,1,1,1,T4\n")
     with pytest.raises(ConfigError) as refused:
         simulate([*files, *arguments])
     assert named in str(refused.value)
 
 
-@pytest.mark.parametrize("flag", ["--seed", "--seeds", "--jobs"])
+def test_durations_that_there_are_not(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        simulate([*files, "--departures", "weibull"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert all(word in printed for word in ("--departures", "'weibull'", "'exponential'", "'trace'"))
+
+
+@pytest.mark.parametrize("flag", ["--seed", "--seeds", "--jobs", "--every"])
 @pytest.mark.parametrize("text", ["1_0", "1.0", "", "\u0661", "9" * 30])
 def test_what_is_no_whole_number(files: list[str], capsys: pytest.CaptureFixture[str], flag: str, text: str) -> None:
     with pytest.raises(SystemExit) as ended:

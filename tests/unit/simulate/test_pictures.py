@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulate.command import POLICIES
+from simulate.flags import POLICIES
 from simulate.pictures import HEIGHT, WIDTH, Picture, draw
 
 SVG = "{http://www.w3.org/2000/svg}"

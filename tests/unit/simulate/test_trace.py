@@ -6,7 +6,7 @@ import pytest
 
 from central.ask.model import RdmaPolicy, Scope
 from lading.errors import ConfigError
-from simulate.trace import TraceNode, TracePod, read_nodes, read_pods
+from simulate.trace import TraceNode, TracePod, read_lifetimes, read_nodes, read_pods
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\n"
@@ -189,3 +189,48 @@ def test_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes((NODES + "k\xfcche,64000,262144,2,P100\n").encode("utf-8-sig"))
     assert [node.name for node in read_nodes(path)] == ["k\xfcche"]
+
+
+TIMED = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+TIMES = TIMED + "a,1,1,1,1000,100,400,150\nb,1,1,1,1000,100,400,\nc,1,1,8,1000,0,70.0,0\nd,1,1,1,1000,400,100,\n"
+
+
+def test_lifetimes_begin_when_a_pod_was_scheduled(tmp_path: Path) -> None:
+    path = written(tmp_path, TIMES)
+    assert read_lifetimes(path, read_pods(path)) == (250, 300, 70, 0)
+    without = written(tmp_path, "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n1,1,1,1000,5,25\n")
+    assert read_lifetimes(without, read_pods(without)) == (20,)
+
+
+def test_lifetimes_by_name_from_another_file(tmp_path: Path) -> None:
+    """A pod that is not there has those of pods with as many GPUs in turn; of all pods, where none has as many."""
+    (tmp_path / "named.csv").write_text(TIMES)
+    rows = ["c,1,1,8,1000", "x,1,1,1,1000", "a,1,1,1,1000", "y,1,1,1,300", "z,1,1,1,1000", "u,1,1,1,1000", "v,1,1,4,1000"]
+    path = written(tmp_path, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "\n".join(rows))
+    assert read_lifetimes(path, read_pods(path), tmp_path / "named.csv") == (70, 250, 250, 300, 0, 250, 250)
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("a,1,1,1,1000,100,,100", ("line 2", "deletion_time", "''")),
+        ("a,1,1,1,1000,,100,", ("line 2", "creation_time", "''")),
+        ("a,1,1,1,1000,1,2,-3", ("line 2", "scheduled_time", "'-3'")),
+        ("a,1,1,1,1000,1,9999999999999,", ("line 2", "deletion_time", "9999999999999")),
+    ],
+)
+def test_times_that_mean_nothing(tmp_path: Path, row: str, named: tuple[str, ...]) -> None:
+    path = written(tmp_path, TIMED + row + "\n")
+    pods = read_pods(path)
+    with pytest.raises(ConfigError) as refused:
+        read_lifetimes(path, pods)
+    assert all(part in str(refused.value) for part in (str(path), *named))
+
+
+def test_columns_of_times_are_needed(tmp_path: Path) -> None:
+    path = written(tmp_path, PODS + "p,1,1,1,1000,,\n")
+    pods = read_pods(path)
+    with pytest.raises(ConfigError, match="creation_time"):
+        read_lifetimes(path, pods)
+    with pytest.raises(ConfigError, match="creation_time"):
+        read_lifetimes(path, pods, path)
