@@ -3,9 +3,11 @@
 FOLDER, or LADING_TRACES in the environment, has one `*node_list*.csv` and a `*pod_list_NAME.csv` for each workload, as in
 Alibaba's cluster-trace-gpu-v2023. The trace is not part of this repository. Ten seeds, the paper's; policies are compared on
 the same arrivals. Beside the figures of each policy stand the upper bound (bench/bound.py), and how long a replay, a decision
-and a joint search take (bench/deciding.py, bench/joint.py), measured one after the other when all else is done.
+and a joint search take (bench/deciding.py, bench/joint.py), measured one after the other. At last every workload is replayed
+with departures (bench/departures.py), by three seeds.
 
-`--docs` writes the table into docs/performance.md, from the JSON of this run or, without a FOLDER, of the last one.
+`--departures-only` replays that alone, and keeps the other figures of the last JSON. `--docs` writes the tables into
+docs/performance.md, from the JSON of this run or, without a FOLDER, of the last one.
 """
 
 import argparse
@@ -18,14 +20,16 @@ from typing import Any, Final
 
 from bench.bound import compute_bound
 from bench.deciding import measure_decisions, measure_replay, measure_searches
+from bench.departures import replay_cells
+from bench.departures_table import render_departures
 from bench.joint import measure_joint
-from bench.placement_table import render, write_docs
+from bench.placement_table import render, render_markdown, workloads_of, write_docs
 from central.ask.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.command import replay_all, write_pictures
 from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.pictures import draw_arrivals
-from simulate.report import Report, make_reports
+from simulate.report import Report, make_reports, percent_of, render_allocation
 from simulate.trace import Trace, TraceNode, read_nodes, read_pods
 
 OUT: Final = Path("bench/out/placement.json")
@@ -33,14 +37,17 @@ DOCS: Final = Path("docs/performance.md")
 RATIO: Final = 1.3
 SEEDS: Final = range(42, 52)
 QUICK: Final = range(42, 44)
+DEPARTURE_SEEDS: Final = 3
 KEYS: Final[Mapping[AnyPolicy, str]] = {
     Policy.FRAGMENTATION: "fragmentation",
     Baseline.FGD: "fgd",
     Baseline.BEST_FIT: "bestfit",
+    Baseline.FIRST_FIT: "first-fit",
+    Baseline.DOT_PRODUCT: "dot-product",
     Baseline.RANDOM: "random",
 }
 ONLINE: Final = "fragmentation_online"
-TIMED: Final = "default"  # the workload in which decisions are timed, where it is there
+TIMED: Final = "default"  # the workload in which decisions are timed, where it is there; its pods have times
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,24 +55,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("LADING_TRACES"), help="[$LADING_TRACES]")
     parser.add_argument("--quick", action="store_true", help="two seeds: to see that it works, not to be quoted")
     parser.add_argument("--only", metavar="NAMES", help="workloads, with commas between")
-    parser.add_argument("--docs", action="store_true", help=f"write the table into {DOCS}")
+    parser.add_argument("--departures-only", action="store_true", help="replay with departures only, keep the other figures")
+    parser.add_argument(
+        "--departure-seeds",
+        type=int,
+        choices=range(1, len(SEEDS) + 1),
+        default=DEPARTURE_SEEDS,
+        metavar="N",
+        help=f"of replays with departures, up to {len(SEEDS)} [{DEPARTURE_SEEDS}]",
+    )
+    parser.add_argument("--docs", action="store_true", help=f"write the tables into {DOCS}")
     parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
     args = parser.parse_args(argv)
     try:
         if args.folder is not None:
-            only = args.only.split(",") if args.only else []
-            results = run(Path(args.folder), QUICK if args.quick else SEEDS, only, args.output.parent / args.output.stem)
+            folder, only = Path(args.folder), args.only.split(",") if args.only else []
+            if not args.departures_only:
+                results = run(folder, QUICK if args.quick else SEEDS, only, args.output.parent / args.output.stem)
+            else:
+                results = read_results(args.output) if args.output.exists() else {}
+            departures = run_departures(folder, QUICK if args.quick else SEEDS[: args.departure_seeds], only)
+            results["departures"] = results.get("departures", {}) | departures
             args.output.parent.mkdir(parents=True, exist_ok=True)
             args.output.write_text(json.dumps(results, indent=1) + "\n")
         elif args.docs:
             results = read_results(args.output)
         else:
             raise ConfigError("there is no folder with traces", hint="python -m bench.placement FOLDER, or set LADING_TRACES")
+        tables = render_tables(results)
         if args.docs:
-            write_docs(DOCS, results)
+            write_docs(DOCS, tables)
     except LadingError as e:
         die(e)
-    print(render(results))
+    print("\n".join(filter(None, (render(results), tables.get("departures")))))
     print(f"written to {args.output}")
 
 
@@ -74,7 +96,7 @@ def read_results(path: Path) -> dict[str, Any]:
         results: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as e:
         raise ConfigError(f"cannot read {path}: {e}", hint="run make bench-placement first") from e
-    if "replay_s_by_workload" not in results:
+    if workloads_of(results) and "replay_s_by_workload" not in results:
         raise ConfigError(
             f"cannot use {path}: it was written by an older bench.placement", hint="run make bench-placement first"
         )
@@ -83,11 +105,15 @@ def read_results(path: Path) -> dict[str, Any]:
 
 def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path) -> dict[str, Any]:
     nodes, workloads = find_workloads(folder, only)
-    results: dict[str, Any] = {"seeds": list(seeds)}
+    results: dict[str, Any] = {"seeds": list(seeds), "arrivals": {}}
     bounds: dict[str, Any] = {}
     for name, path in workloads.items():
         trace = Trace(nodes=nodes, pods=read_pods(path))
         results[name] = replay_workload(trace, name, seeds, pictures)
+        results["arrivals"][name] = {
+            policy.value: {asked: results[name][key][asked] for asked in ("80", "90", "100", "130")}
+            for policy, key in KEYS.items()
+        }
         print(f"{name}  upper bound", file=sys.stderr)
         bound = compute_bound(trace, [1.0, RATIO])
         bounds[name] = {"100": bound.at_load[1.0], "130": bound.at_load[RATIO], "saturation": bound.saturation}
@@ -96,6 +122,17 @@ def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path)
     print("decisions, joint searches", file=sys.stderr)
     trace = Trace(nodes=nodes, pods=read_pods(workloads[timed]))
     return {**results, "upper_bound": bounds, **times, **measure_decisions(trace), **measure_searches(), **measure_joint()}
+
+
+def run_departures(folder: Path, seeds: Sequence[int], only: Sequence[str]) -> dict[str, Any]:
+    nodes, workloads = find_workloads(folder, only)
+    return replay_cells(nodes, workloads, find_workloads(folder)[1].get(TIMED), seeds)
+
+
+def render_tables(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables of the docs by the names of their marks, as far as there are figures."""
+    tables = {"placement": render_markdown(results)} if workloads_of(results) else {}
+    return tables | ({"departures": render_departures(results["departures"])} if "departures" in results else {})
 
 
 def measure_replays(nodes: tuple[TraceNode, ...], workloads: Mapping[str, Path], timed: str) -> dict[str, Any]:
@@ -127,8 +164,7 @@ def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Pat
 
 def figures(report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "100": report.at(100),
-        "130": report.at_end,
+        **render_allocation(report, percent_of(RATIO)),
         "failures_by_class": dict(report.failures),
         "decision_ms": report.decision_ms,
     }

@@ -1,6 +1,6 @@
 """The figures of bench.placement as text for a terminal, and as the table of docs/performance.md.
 
-The table stands there between two marks, and only what is between them is replaced.
+Each table stands there between two marks, and only what is between them is replaced.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from lading.errors import ConfigError
 
-BEGIN: Final = "<!-- placement: written by bench.placement --docs -->"
-END: Final = "<!-- placement: end -->"
+BEGIN: Final = "<!-- {}: written by bench.placement --docs -->"
+END: Final = "<!-- {}: end -->"
 # Against FGD at the end of arrivals, mean of ten seeds.
 TO_REACH: Final = {"default": 0.3, "gpushare80": 0.8, "cpu250": 0.5, "gpuspec25": 0.7}
 NOWHERE_BELOW: Final = -0.05
@@ -35,6 +35,8 @@ def workloads_of(results: Results) -> list[str]:
 
 
 def render(results: Results) -> str:
+    if not workloads_of(results):
+        return ""
     lines = [
         f"{'allocated, percent':16}" + "".join(f"{name:>23}" for name in _POLICIES) + f"{'bound':>9}   fragmentation to fgd"
     ]
@@ -70,14 +72,17 @@ def render_markdown(results: Results) -> str:
     return "\n".join(rows)
 
 
-def write_docs(path: Path, results: Results) -> None:
-    """Write the table into the docs. Raises ConfigError where the marks are missing."""
+def write_docs(path: Path, tables: Mapping[str, str]) -> None:
+    """Write the tables into the docs, by the names of their marks. Raises ConfigError where these are missing."""
     text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ConfigError(f"cannot write the table into {path}: {BEGIN} or {END} is missing")
-    path.write_text(f"{before}{BEGIN}\n{render_markdown(results)}\n{END}{after}")
+    for name, table in tables.items():
+        first, last = BEGIN.format(name), END.format(name)
+        before, begin, rest = text.partition(first)
+        _, end, after = rest.partition(last)
+        if not begin or not end:
+            raise ConfigError(f"cannot write the table into {path}: {first} or {last} is missing")
+        text = f"{before}{begin}\n{table}\n{end}{after}"
+    path.write_text(text)
 
 
 def signed(difference: Mapping[str, float | None]) -> str:

@@ -17,7 +17,10 @@ from simulate.product import read_pod, shape_of
 from tests.unit.simulate.small import PODS as TRACED
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,4,T4\nb,64000,262144,2,A10\n"
-PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "p,4000,4096,1,1000\nq,2000,2048,1,300\nr,1000,1024,0,0\n" * 3
+PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n"
+    + "p,4000,4096,1,1000,0,900\nq,2000,2048,1,300,0,600\nr,1000,1024,0,0,0,90\n" * 3
+)
 
 
 def policy(at_end: float, to_fgd: float, eights: float = 0.0) -> dict[str, Any]:
@@ -52,6 +55,9 @@ def results(
     }
 
 
+POLICIES = {"fragmentation", "fgd", "best-fit", "first-fit", "dot-product", "random"}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "my_node_list.csv").write_text(NODES)
@@ -81,8 +87,13 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     output = tmp_path / "out/placement.json"
     placement.main([str(folder), "--quick", "--only", "default", "-o", str(output)])
     found = json.loads(output.read_text())
-    for key in ("fragmentation", "fgd", "bestfit", "random", "fragmentation_online"):
-        assert {"100", "130"} <= found["default"][key].keys()
+    for key in ("fragmentation", "fgd", "bestfit", "random", "first-fit", "dot-product", "fragmentation_online"):
+        assert {"80", "90", "100", "130"} <= found["default"][key].keys()
+    assert found["arrivals"]["default"].keys() == POLICIES
+    assert found["arrivals"]["default"]["best-fit"] == {
+        asked: found["default"]["bestfit"][asked] for asked in ("80", "90", "100", "130")
+    }
+    assert found["departures"]["default"]["0.90"]["trace"].keys() == POLICIES
     assert found["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
     assert {"replay_s", "replay_max_s", "decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
     assert found["replay_s_by_workload"] == {"default": found["replay_s"]}
@@ -108,15 +119,16 @@ def test_what_was_missed_is_said(missed: dict[str, Any], word: str) -> None:
 
 def test_the_table_in_the_docs(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_docs(page, results())
-    assert page.read_text() == f"before\n{BEGIN}\n{render_markdown(results())}\n{END}\nafter\n"
+    begin, end = BEGIN.format("placement"), END.format("placement")
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    write_docs(page, {"placement": render_markdown(results())})
+    assert page.read_text() == f"before\n{begin}\n{render_markdown(results())}\n{end}\nafter\n"
     (row,) = [line for line in page.read_text().splitlines() if line.startswith("| default |")]
     assert row.startswith("| default | 87.40 | 93.10 | 95.40 | **96.30** |")
     assert row.endswith("| 96.3 | 3.9 s |")
-    page.write_text("no marks")
-    with pytest.raises(ConfigError):
-        write_docs(page, results())
+    with pytest.raises(ConfigError, match="departures"):
+        write_docs(page, {"placement": "new", "departures": "a table without marks"})
+    assert "| default |" in page.read_text()
 
 
 def test_each_workload_is_replayed_alone_for_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
