@@ -95,8 +95,8 @@ bench-central: setup
 bench-diverse: setup
 	$(PY) -m bench.diverse
 
-# Every workload of a recorded cluster under every policy, ten seeds: bench/out/placement.json and pictures beside it. About
-# 10 minutes. LADING_TRACES names a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023.
+# Every workload of a recorded cluster under every policy, ten seeds, and three with departures: bench/out/placement.json and
+# pictures beside it. About an hour. LADING_TRACES names a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023.
 bench-placement: setup
 	$(PY) -m bench.placement
 
