@@ -134,6 +134,14 @@ def test_pods_that_fit_pass_others_but_none_of_their_kind(spies: list[Spy], poli
     assert [pod for _, pod in order] != sorted(pod for _, pod in order)
 
 
+def test_pods_that_wait_are_tried_in_the_order_of_arrival(spies: list[Spy]) -> None:
+    trace = Trace(nodes=(replace(NODE, gpus=1),), pods=(whole(1, 1_000), whole(1, 2_000)))
+    replay_departures(trace, Baseline.FIRST_FIT, 42, Departures(durations=Durations.EXPONENTIAL, load=1.3))
+    (spy,) = spies
+    assert list(spy.placed) == sorted(spy.placed)
+    assert {kind for kind, _ in spy.placed.values()} == {0, 1}
+
+
 def test_pods_that_fit_nowhere_wait_until_the_end() -> None:
     trace = Trace(nodes=(NODE,), pods=(whole(3), whole(1)))
     game = Departures(durations=Durations.EXPONENTIAL, load=0.5)
