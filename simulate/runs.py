@@ -3,8 +3,9 @@
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ProcessPoolExecutor, wait
 from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from simulate.departures import replay_departures
@@ -70,8 +71,8 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
     arrivals that were replayed since the last call."""
     if jobs <= 1 or len(tasks) <= 1:
         return [task.run(trace, tell) for task in tasks]
-    arrived = multiprocessing.Value("q", 0)
-    with ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_start, initargs=(trace, arrived)) as pool:
+    arrived, stopped = multiprocessing.Value("q", 0), multiprocessing.Event()
+    with ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_start, initargs=(trace, arrived, stopped)) as pool:
         futures = [pool.submit(_run_here, task) for task in tasks]
         left, told = set(futures), 0
         try:
@@ -82,7 +83,8 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
                 now = arrived.value
                 tell(now - told)
                 told = now
-        except BaseException:  # one failed, or Ctrl-C was pressed: those that have not begun are cancelled
+        except BaseException:  # one failed, or Ctrl-C was pressed: none of the others has to come to its end
+            stopped.set()
             pool.shutdown(cancel_futures=True)
             raise
     return [future.result() for future in futures]
@@ -92,12 +94,13 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
 
 _trace: Trace
 _arrived: "Synchronized[int]"
+_stopped: Event
 
 
-def _start(trace: Trace, arrived: "Synchronized[int]") -> None:
-    global _trace, _arrived
+def _start(trace: Trace, arrived: "Synchronized[int]", stopped: Event) -> None:
+    global _trace, _arrived, _stopped
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
-    _trace, _arrived = trace, arrived
+    _trace, _arrived, _stopped = trace, arrived, stopped
 
 
 def _run_here(task: Task[Found]) -> Found:
@@ -105,5 +108,7 @@ def _run_here(task: Task[Found]) -> Found:
 
 
 def _count(arrived: int) -> None:
+    if _stopped.is_set():
+        raise CancelledError
     with _arrived.get_lock():
         _arrived.value += arrived

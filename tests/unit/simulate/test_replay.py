@@ -1,8 +1,10 @@
 """Whole replays of the small cluster: the same for a seed, honest for every policy, and counted right."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -111,6 +113,28 @@ def test_several_processes_find_the_same() -> None:
     runs = run_tasks(TRACE, tasks, jobs=2, tell=told.append)
     assert [figures(run) for run in runs] == [figures(run) for run in run_tasks(TRACE, tasks, jobs=1, tell=told.append)]
     assert sum(told) == pytest.approx(2 * sum(task.expect_pods(TRACE) for task in tasks), rel=0.2)
+
+
+class Long(NamedTuple):
+    end: Path
+
+    def expect_pods(self, trace: Trace) -> float:
+        return 1.0
+
+    def run(self, trace: Trace, tell: Callable[[int], None]) -> None:
+        for _ in range(10**6):
+            tell(1)
+        self.end.touch()
+
+
+def test_an_interrupt_ends_replays_that_have_begun(tmp_path: Path) -> None:
+    def interrupt(arrived: int) -> None:
+        if arrived:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(TRACE, [Long(tmp_path / "end")] * 2, jobs=2, tell=interrupt)
+    assert not (tmp_path / "end").exists()
 
 
 def test_a_failure_in_a_process_ends_all() -> None:
