@@ -62,7 +62,7 @@ def parse_flags(argv: Sequence[str]) -> Options:
         policies=policies,
         prior=Prior(args.prior),
         seeds=range(args.seed, args.seed + args.seeds),
-        ratio=_number("--arrival-ratio", args.arrival_ratio or _RATIO, _MOST_RATIO),
+        ratio=_number("--arrival-ratio", args.arrival_ratio, _RATIO, _MOST_RATIO),
         departures=_departures(args),
         jobs=args.jobs or os.cpu_count() or 1,
         pictures=args.pictures,
@@ -88,8 +88,7 @@ def _departures(args: argparse.Namespace) -> Departures | None:
             f"--arrival-ratio {args.arrival_ratio!r:.{_SHOWN}}: it does not apply with --departures",
             hint="--load says how much of the GPUs pods ask for at a time",
         )
-    load = _number("--load", _LOAD if args.load is None else args.load, _MOST_LOAD)
-    return Departures(durations=Durations(args.departures), load=load)
+    return Departures(durations=Durations(args.departures), load=_number("--load", args.load, _LOAD, _MOST_LOAD))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -165,7 +164,8 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _number(flag: str, text: str, most: float) -> float:
+def _number(flag: str, given: str | None, default: str, most: float) -> float:
+    text = default if given is None else given
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not 0 < number <= most:
         raise ConfigError(f"{flag} {text!r:.{_SHOWN}}: a number above 0 and up to {most:g} is needed")

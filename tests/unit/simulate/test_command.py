@@ -87,6 +87,14 @@ def test_the_load_is_a_key(files: list[str], capsys: pytest.CaptureFixture[str],
     assert list(json.loads(capsys.readouterr().out)["departures"]["tiny"]) == [key]
 
 
+@pytest.mark.parametrize("load", ["0.00001", "2"])
+def test_loads_at_the_bounds(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], load: str) -> None:
+    """Nearly none arrives, or nearly all wait."""
+    flags = ["--departures", "exponential", "--load", load, "--policy", "fgd,random", "--jobs", "1"]
+    simulate([*files, *flags, "--pictures", str(tmp_path / "out")])
+    assert "CLASS" in capsys.readouterr().out
+
+
 def test_durations_of_another_file(files: list[str], timed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulate([*files, "--departures", "trace", "--durations-from", str(timed), "--policy", "dot-product", "-o", "json"])
     assert list(json.loads(capsys.readouterr().out)["departures"]["tiny"]["0.95"]) == ["trace"]
@@ -159,6 +167,7 @@ def test_a_csv_of_nodes_says_nothing_of_places(files: list[str]) -> None:
         (["--policy", "fgd,best"], "best"),
         (["--arrival-ratio", "0"], "0"),
         (["--arrival-ratio", "nan"], "nan"),
+        (["--arrival-ratio", ""], "--arrival-ratio ''"),
         (["--arrival-ratio", "much"], "much"),
         (["--arrival-ratio", "1_0"], "'1_0'"),
         (["--arrival-ratio", "\u0661"], "\u0661"),
