@@ -26,7 +26,7 @@ _DELAYS: Final[Mapping[str, Collection[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """How long pods of one class waited."""
+    """The waits of the pods of one class, in units."""
 
     mean: float
     p50: float

@@ -24,7 +24,7 @@ NODE = TraceNode(name="n", cpu_milli=64_000, memory_mib=262_144, gpus=2, model="
 
 @dataclass
 class Spy:
-    """Keeps what a policy placed, and which pods ended."""
+    """A policy with a record of what it placed, and of which pods ended."""
 
     cluster: Cluster
     player: Player
@@ -153,7 +153,7 @@ def test_pods_that_fit_nowhere_wait_until_the_end() -> None:
 
 
 class Stubborn:
-    """Answers the same whatever is asked."""
+    """A policy with one answer to all questions."""
 
     def __init__(self, answer: Placed | None) -> None:
         self.answer = answer
