@@ -1,9 +1,10 @@
 """`python -m bench.weights FOLDER`: compare the shipped weights of the policy fragmentation with others.
 
-FOLDER, or LADING_TRACES in the environment, is as for bench.placement. Every workload is replayed with the weights of
-central/fit/fragmentation.py, and with one of them at a time scaled, or with another step of the score; on the same arrivals,
-those of seeds of which no figure in the docs comes: the ten of bench.placement are refused. A difference is the mean over seeds
-of how much more of the GPUs is allocated at the end of arrivals, in points of percent, with the standard error of that mean.
+FOLDER, or LADING_TRACES in the environment, is as for bench.placement. Every workload is replayed without departures, with
+the weights of central/fit/fragmentation.py for a cluster that is filled, with one of them scaled, or with another step
+of the score; on the same arrivals, those of seeds of which no figure in the docs comes: the ten of bench.placement are refused.
+A difference is the mean over seeds of how much more of the GPUs is allocated at the end of arrivals, in points of percent, with
+the standard error of that mean.
 
 The weights are constants where scores are made, and are exchanged in the processes of this command only.
 """
@@ -27,6 +28,7 @@ from bench.placement import RATIO, SEEDS, find_workloads
 from bench.placement_table import signed
 from central.ask.model import Policy
 from central.fit import fragmentation
+from central.fit.turnover import STEPS
 from central.fit.workload import MASS
 from central.fit.worth import Weights
 from lading.errors import ConfigError, LadingError, die
@@ -38,7 +40,7 @@ from simulate.trace import Trace, read_pods
 OUT: Final = Path("bench/out/weights.json")
 SHIPPED: Final = "shipped"
 ALL: Final = "all"
-_WEIGHTS: Final[Weights] = fragmentation._WEIGHTS
+_WEIGHTS: Final[Weights] = fragmentation._FILLING
 _UNIT: Final[int] = fragmentation._UNIT
 _STEP_MILLI: Final[int] = fragmentation.STEP_MILLI
 _HALF, _TWICE = Fraction(1, 2), Fraction(2)
@@ -56,8 +58,8 @@ class Variant:
 
     def weights(self) -> tuple[Weights, int]:
         """Return the weights as whole numbers, and the factor that made them whole."""
-        cut, usable, by_cpu, by_memory = _WEIGHTS
-        exact = [cut * self.cut, usable * self.usable, by_cpu * self.fed, by_memory * self.fed]
+        cut, usable, by_cpu, by_memory, together = _WEIGHTS
+        exact = [cut * self.cut, usable * self.usable, by_cpu * self.fed, by_memory * self.fed, Fraction(together)]
         scale = math.lcm(*(weight.denominator for weight in exact))
         return Weights(*(int(scale * weight) for weight in exact)), scale
 
@@ -170,14 +172,14 @@ def played_with(variant: Variant) -> Iterator[None]:
 
 
 def _exchange(weights: Weights, unit: int, step_milli: int) -> None:
-    for name, value in (("_WEIGHTS", weights), ("_UNIT", unit), ("STEP_MILLI", step_milli)):
+    for name, value in (("_FILLING", weights), ("_UNIT", unit), ("STEP_MILLI", step_milli)):
         setattr(fragmentation, name, value)
 
 
 def _described(variant: Variant) -> dict[str, Any]:
     """Return the weights in milli of worth for one milli of each term."""
     weights, scale = variant.weights()
-    by_name = {name: value * MASS / (scale * _UNIT) for name, value in weights._asdict().items()}
+    by_name = {name: value * STEPS * MASS / (scale * _UNIT) for name, value in weights._asdict().items()}
     return {**by_name, "step_milli": variant.step_milli or _STEP_MILLI}
 
 

@@ -144,7 +144,8 @@ def _parser() -> argparse.ArgumentParser:
         "--prior",
         choices=[prior.value for prior in Prior],
         default=Prior.WORKLOAD.value,
-        help="what fragmentation knows: how often each kind of pod comes, or only what has come so far [workload]",
+        help="what fragmentation knows: how often each kind of pod comes and whether pods end, or only what happened so far "
+        "[workload]",
     )
     parser.add_argument(
         "--pictures",

@@ -18,8 +18,8 @@ class Baseline(StrEnum):
 class Prior(StrEnum):
     """The knowledge that the policy fragmentation has of the pods that will come."""
 
-    WORKLOAD = "workload"  # how often each kind comes, from the first pod on
-    ONLINE = "online"  # what has come so far
+    WORKLOAD = "workload"  # how often each kind comes, and whether pods end, from the first pod on
+    ONLINE = "online"  # what has come and ended so far
 
 
 AnyPolicy = Policy | Baseline

@@ -12,7 +12,14 @@ from simulate.trace import TracePod
 
 
 def make_player(
-    cluster: Cluster, policy: AnyPolicy, seed: int, fragments: Fragments, pods: Sequence[TracePod], prior: Prior
+    cluster: Cluster,
+    policy: AnyPolicy,
+    seed: int,
+    fragments: Fragments,
+    pods: Sequence[TracePod],
+    prior: Prior,
+    *,
+    pods_end: bool = False,
 ) -> Player:
     match policy:
         case Baseline.RANDOM:
@@ -26,4 +33,4 @@ def make_player(
         case Baseline.FGD:
             return Fgd(cluster, fragments)
         case Policy():
-            return Product(cluster, policy, pods if prior is Prior.WORKLOAD else ())
+            return Product(cluster, policy, pods if prior is Prior.WORKLOAD else (), pods_end=pods_end)

@@ -25,7 +25,8 @@ from central.controllers.informer import DevicesFeed, NodeFeed
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.fit.model import NoFit
-from central.fit.workload import PodKind, kind_of
+from central.fit.turnover import STEPS
+from central.fit.workload import PodKind, kind_of, workload_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodLoad, PodRecord
 from central.scheduling.scheduler import Scheduler
@@ -40,9 +41,9 @@ VERSION: Final = "1"  # of the lists that a cluster begins with
 
 
 class Product:
-    def __init__(self, cluster: Cluster, policy: Policy, expected: Sequence[TracePod]) -> None:
-        """Create the policy. `expected`: pods by which the policy fragmentation knows how often which kind comes; without any
-        it learns that."""
+    def __init__(self, cluster: Cluster, policy: Policy, expected: Sequence[TracePod], *, pods_end: bool = False) -> None:
+        """Create the policy. `expected`, `pods_end`: what the policy fragmentation knows, how often which kind of pods comes,
+        and whether pods end; without any pods it learns both."""
         self._cluster = cluster
         self._names = np.array([node.name for node in cluster.nodes], dtype=object)
         self._row_of = {name: row for row, name in enumerate(self._names)}
@@ -57,7 +58,7 @@ class Product:
             clock=lambda: float(self._decided),
             policy=policy,
             limits=Limits(partition=cluster.partition),
-            forecast=forecast_of(expected),
+            forecast=forecast_of(expected, pods_end=pods_end),
         )
 
     def place(self, kind: int, pod: int) -> Placed | None:
@@ -169,10 +170,10 @@ def start_ledger(cluster: Cluster) -> Ledger:
     return ledger
 
 
-def forecast_of(expected: Sequence[TracePod]) -> Forecast:
+def forecast_of(expected: Sequence[TracePod], *, pods_end: bool = False) -> Forecast:
     if not expected:
         return Forecast()
     counts: Counter[PodKind] = Counter()
     for pod, count in Counter(expected).items():
         counts[kind_of(shape_of(read_pod(pod)))] += count
-    return Forecast(counts, learns=False)
+    return Forecast.settled(workload_of(counts), STEPS if pods_end else 0)

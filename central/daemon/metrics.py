@@ -205,4 +205,9 @@ def _of_workload(forecast: Forecast) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "lading_central_workload_learned_pods", "Incoming pods that were learned from.", value=forecast.learned
     )
+    yield GaugeMetricFamily(
+        "lading_central_workload_turnover",
+        "Estimated part of the pods placed now that makes up for pods that end: 0 to 1.",
+        value=forecast.turnover.share,
+    )
     yield GaugeMetricFamily("lading_central_workload_kinds", "Kinds of expected pods.", value=len(forecast.workload.kinds))

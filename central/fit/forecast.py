@@ -1,4 +1,5 @@
-"""Forecast the workload that the policy fragmentation expects: from a prior, from what was learned online, or from both.
+"""Forecast the workload that the policy fragmentation expects: from a prior, from what was learned online, or from both; and
+the turnover (turnover.py), which is always learned.
 
 Online, each pod counts once, when it is first asked about, and older pods count less: after HALF_LIFE more pods a pod weighs
 half. A prior counts as if a fixed number of its pods had come before the first, and fades like them. Without a file a small
@@ -13,6 +14,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from central.ask.model import Shape
+from central.fit.turnover import TurnoverShare
 from central.fit.workload import MASS, MOST_KINDS, PodKind, Workload, kind_of, workload_of
 from lading.vocabulary import PodUid
 
@@ -55,12 +57,15 @@ class Forecast:
         self._weights: dict[PodKind, float] = {}
         self._look_at = LOOK_FIRST
         self.workload = workload_of(self._prior)
+        self.turnover = TurnoverShare()
 
     @classmethod
-    def settled(cls, workload: Workload) -> Self:
-        """Return a forecast with a workload that another forecast has found. It learns nothing."""
+    def settled(cls, workload: Workload | None, turnover: int) -> Self:
+        """Return a forecast with what another forecast has found. It learns nothing. No workload: the built-in one. `turnover`:
+        in steps of TurnoverShare."""
         forecast = cls(learns=False)
-        forecast.workload = workload
+        forecast.workload = workload or forecast.workload
+        forecast.turnover = TurnoverShare(turnover, learns=False)
         return forecast
 
     def arrived(self, uid: PodUid, shape: Shape) -> bool:

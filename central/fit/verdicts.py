@@ -5,7 +5,7 @@ node for a pod's shape, and its placement there. Whether the exact search judges
 that need no search (scores.py, counted.py), is decided here, by the policy that applies to the ask.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from central.ask.model import Ask, Policy, Shape
@@ -18,6 +18,7 @@ from central.fit.fragmentation import Fragmentation
 from central.fit.model import NoFit, Placement
 from central.fit.scores import Counting, ScoredVerdicts
 from central.fit.searched import SearchedVerdicts
+from central.ledger.load import Turnover
 from central.ledger.model import NodeRoom
 from central.loop.steps import Steps
 from lading.vocabulary import PodUid
@@ -27,15 +28,24 @@ REMEMBERED: Final = 256  # asks; a cluster has some dozen templates at a time, a
 
 class Verdicts:
     def __init__(
-        self, rooms: Rooms, loads: Loads, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, forecast: Forecast | None = None
+        self,
+        rooms: Rooms,
+        loads: Loads,
+        *,
+        policy: Policy,
+        limits: Limits = DEFAULT_LIMITS,
+        forecast: Forecast | None = None,
+        turnover: Callable[[], Turnover] = Turnover,
     ) -> None:
         """Create the verdicts. `policy`: for asks that name none."""
         self.policy = policy
         self.limits = limits
         self.forecast = forecast or Forecast()
         self._rooms = rooms
+        self._turnover = turnover
         self._counting = Counting(
-            Followed(Columns(), rooms, loads), lambda columns: Fragmentation(self.forecast.workload, columns)
+            Followed(Columns(), rooms, loads),
+            lambda columns: Fragmentation(self.forecast.workload, columns, self.forecast.turnover.steps),
         )
         self._asks: Recent[Ask, CachedVerdicts] = Recent(REMEMBERED)
 
@@ -83,6 +93,7 @@ class Verdicts:
         return all(map(self._counting.followed.catch_up().row_of.__contains__, names))
 
     def learn(self, uid: PodUid, shape: Shape) -> None:
-        """Learn that such a pod came: the more often, the more of its kind the policy fragmentation expects."""
-        if self.forecast.arrived(uid, shape):
+        """Learn that such a pod came, and how many ended: the policy fragmentation expects more of the same."""
+        arrived, turned = self.forecast.arrived(uid, shape), self.forecast.turnover.look(self._turnover())
+        if arrived or turned:
             self._counting.renew()

@@ -1,4 +1,4 @@
-"""Weigh what is left on a node by what pods could do with it: the sum of three terms, each a lookup in tables.
+"""Weigh what is left on a node by what pods could do with it: the sum of four terms, nearly all lookups in tables.
 
 It takes a workload, the kinds of nodes, and the weights of the terms; then what nodes have left. It returns milli of cards,
 times MASS, weighted. The time for a term grows with the number of a node's cards, not with that of the kinds of pods: the sums
@@ -17,17 +17,17 @@ or fewer whole cards,
 min(free, cpu left * milli per cpu of the pod). Cpu that goes to a node without free cards costs nothing here, and cards
 that no pod can use for lack of cpu are worth nothing.
 
+*Together* is the square of the milli that are free: a card is worth the more, the more are free beside it.
+
 Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4, for the first.
 """
 
-import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from central.fit.columns import FULL, Ints, Kind, States, milli_asked
 from central.fit.cutting import WHOLE, worth_of_rests
@@ -50,6 +50,7 @@ class Weights(NamedTuple):
     usable: int = 1
     fed_by_cpu: int = 1
     fed_by_memory: int = 1
+    together: int = 0
 
 
 _ONE_EACH: Final = Weights()
@@ -63,21 +64,25 @@ class Tables:
         cards: Sequence[int],
         factors: Factors,
         *,
+        turnover: float = 0.0,
         most_cards: int,
         weigh: Weights = _ONE_EACH,
     ) -> None:
         """Make the tables. `cards` is the number of cards in the cluster, by kind of node; `most_cards` is the largest number
-        of cards on any node. `factors` are those of the pods that ask for several cards at once."""
+        of cards on any node. `factors` are those of the pods that ask for several cards at once; the higher the turnover,
+        from 0 to 1, the less they count, and the less of the pods' memory counts for what is usable."""
         self.kinds = tuple(kinds)
         self.most_cards = most_cards
         self._pods = [one for one, _ in workload.kinds]
         self._masses = [mass for _, mass in workload.kinds]
         self._needs = [[_need(one, kind) for one in self._pods] for kind in self.kinds]
         self._cpu = _amounts([one.requests.cpu_milli for one in self._pods])
-        self._memory = _amounts([one.requests.memory_mib for one in self._pods])
-        self._weights = [weigh.usable * weight for weight in _weights(workload, self.kinds, cards, factors)]
+        memory = [round((1 - turnover) * one.requests.memory_mib) for one in self._pods]
+        self._memory = _amounts(memory)
+        self._weights = [weigh.usable * weight for weight in _weights(workload, self.kinds, cards, factors, turnover)]
         self._often = weigh.usable * OFTEN
-        self._shares, self._wholes, self._rank_of_milli = self._make_usable()
+        self._together = weigh.together
+        self._shares, self._wholes, self._rank_of_milli = self._make_usable(memory)
         self._rests = weigh.cut * np.array([self._make_rests(needs) for needs in self._needs], np.int64)
         self._feeding = Feeding(
             [[one.requests[resource] for one in self._pods] for resource in _RESOURCES],
@@ -86,8 +91,10 @@ class Tables:
         )
 
     def worth(self, states: States) -> Ints:
-        """Return the sum of the three terms."""
+        """Return the sum of the four terms."""
         worth: Ints = self.cut(states) + self.usable(states) + self.fed(states).sum(0)
+        if self._together:
+            worth += self._together * states.free.sum(1) ** 2
         return worth
 
     def usable(self, states: States) -> Ints:
@@ -110,16 +117,16 @@ class Tables:
         weighted."""
         return self._feeding.fed(states.kind, states.free.sum(1), states.left)
 
-    def _make_usable(self) -> tuple[NDArray[np.int32], Ints, Ints]:
+    def _make_usable(self, memory_mib: Sequence[int]) -> tuple[Ints, Ints, Ints]:
         """Return two tables of weights, and the ranks of milli. The tables have the kind of node and the ranks of its cpu and
         memory as indices; the first one, of shares, then the rank of what is free of a card, the second one the number of full
         cards."""
         cpu = np.searchsorted(self._cpu, [one.requests.cpu_milli for one in self._pods]) + 1
-        memory = np.searchsorted(self._memory, [one.requests.memory_mib for one in self._pods]) + 1
+        memory = np.searchsorted(self._memory, memory_mib) + 1
         gpus, weights = np.array([one.gpus for one in self._pods], np.int64), np.array(self._weights, np.int64)
         steps = [_amounts([need for need in needs if 0 < need <= FULL]) for needs in self._needs]
         size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
-        shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int32)
+        shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int64)
         told_apart = min(self.most_cards, MOST_CARDS)
         wholes = np.zeros((*size, told_apart + 1), np.int64)  # whatever models are named together
         ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
@@ -151,9 +158,10 @@ class Tables:
         return np.rint(worth * FULL * MASS).astype(np.int64)
 
 
-def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors) -> list[int]:
-    """Return the masses of pods by which cards are usable: for pods that ask for several cards at once with the factors of
-    reserve.py; pods of scarce models weigh more, by the root."""
+def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors, turnover: float) -> list[int]:
+    """Return the masses of pods by which cards are usable. Every number of cards above one counts as if it came OFTEN at least.
+    Pods that ask for several cards have the factors of reserve.py, and pods of scarce models weigh more, by the root: with a
+    turnover the factors go to the power of the rest to 1, and the root becomes the ratio itself."""
     of_number: Counter[int] = Counter()
     of_group: Counter[Group] = Counter()
     for one, mass in workload.kinds:
@@ -163,10 +171,11 @@ def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], fa
     for one, mass in workload.kinds:
         weight, group = float(mass), Group(one.gpus, one.models)
         if one.gpus > 1:
-            weight *= max(OFTEN, of_number[one.gpus]) / of_group[group] * factors[group]
+            number, part = of_number[one.gpus], of_group[group]
+            weight *= max(OFTEN, number) / number * (factors[group] * number / part) ** (1 - turnover)
         if one.models:
             suitable = sum(count for kind, count in zip(kinds, cards, strict=True) if kind.model in one.models)
-            weight *= math.sqrt(sum(cards) / suitable) if suitable else 0.0
+            weight *= (sum(cards) / suitable) ** ((1 + turnover) / 2) if suitable else 0.0
         weights.append(round(weight))
     return weights
 

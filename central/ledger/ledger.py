@@ -29,6 +29,7 @@ from central.assignment.model import Taken
 from central.assignment.sharing import Group
 from central.ledger.facts import Facts
 from central.ledger.groups import CardOf, cards_in_groups
+from central.ledger.load import Turnover
 from central.ledger.model import Claim, Clash, Conflict, Held, Holder, NodeRoom, Obstacle, OwnClaim, PodLoad, PodRecord
 from central.ledger.overlay import Overlay
 from central.ledger.room import lacking
@@ -255,6 +256,10 @@ class Ledger(Facts):
         changes = self._loads.changes
         names = (name for name in changes.since(version) if name in self._nodes)
         return [(name, *self._loads.left(name)) for name in names], changes.version
+
+    @property
+    def turnover(self) -> Turnover:
+        return self._loads.turnover
 
     @property
     def loads_version(self) -> int:

@@ -25,6 +25,13 @@ class Left(NamedTuple):
     known: bool = False  # False: the Node does not say what there is
 
 
+class Turnover(NamedTuple):
+    """How many pods of a cluster were bound since central started, and how many bound ones ended."""
+
+    bound: int = 0
+    ended: int = 0
+
+
 class LoadsSnapshot(NamedTuple):
     allocatable: Mapping[str, Requests]
     requested: Mapping[str, Requests]
@@ -36,6 +43,7 @@ UNKNOWN: Final = Left()
 class Loads:
     def __init__(self) -> None:
         self.changes = Changes()
+        self.turnover = Turnover()
         self._allocatable: dict[str, tuple[Requests, int]] = {}  # with the Node's version
         self._requested: dict[str, Requests] = {}
         self._bound: dict[PodUid, tuple[str, Requests]] = {}
@@ -75,6 +83,8 @@ class Loads:
             return
         names = {name for name in (node, former[0] if former else "") if name}
         before = {name: self.of(uid, name) for name in names}
+        bound, ended = self.turnover
+        self.turnover = Turnover(bound + (former is None), ended + (not node))
         if node:
             self._bound[uid] = node, requests
         else:

@@ -4,12 +4,14 @@ With these and the ledger's facts from the API server, `kubectl lading simulate`
 """
 
 from collections.abc import Callable, Iterable
+from typing import Annotated
 
 import msgspec
 
 from central.ask.model import PartitionPolicy, Policy
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
+from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, Workload, WrittenPod, kinds_written
 from central.ledger.ledger import Ledger
 from central.scheduling.scheduler import Scheduler
@@ -22,6 +24,7 @@ class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nvswitch_partition: PartitionPolicy = DEFAULT_LIMITS.partition
     foreign_annotations: tuple[str, ...] = ()  # that central does not read
     workload: tuple[WrittenPod, ...] = ()  # each with its mass; none: as with no file, and nothing learned
+    turnover: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # part of the pods placed now that makes up for pods that end
 
     def scheduler(self, ledger: Ledger, pending: PendingPods, *, clock: Callable[[], float]) -> Scheduler:
         return Scheduler(
@@ -30,7 +33,7 @@ class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             clock=clock,
             policy=self.policy,
             limits=Limits(spread_containers_per_card=self.spread_containers_per_card, partition=self.nvswitch_partition),
-            forecast=Forecast.settled(_read(self.workload)) if self.workload else None,
+            forecast=Forecast.settled(_read(self.workload) if self.workload else None, round(STEPS * self.turnover)),
         )
 
 
@@ -41,6 +44,7 @@ def reckoning_of(scheduler: Scheduler, foreign: Iterable[str] = ()) -> Reckoning
         spread_containers_per_card=scheduler.limits.spread_containers_per_card,
         nvswitch_partition=scheduler.limits.partition,
         workload=_written(scheduler.forecast.workload),
+        turnover=scheduler.forecast.turnover.share,
     )
 
 

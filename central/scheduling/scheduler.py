@@ -110,7 +110,9 @@ class Scheduler:
         self.counts = counts or Counts()
         self._failed_trials: set[tuple[str, ...]] = set()  # gangs of which a member was refused
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
-        self.verdicts = Verdicts(rooms, loads, policy=policy, limits=limits, forecast=forecast)
+        self.verdicts = Verdicts(
+            rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
+        )
 
     @property
     def forecast(self) -> Forecast:

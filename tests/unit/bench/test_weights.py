@@ -38,7 +38,7 @@ def test_each_variant_scores_in_its_own_way() -> None:
 
 
 def test_half_of_every_weight_is_a_whole_number() -> None:
-    shipped = fragmentation._WEIGHTS
+    shipped = fragmentation._FILLING
     halved, scale = VARIANTS["fed x 1/2"].weights()
     assert (halved.fed_by_memory / scale, halved.cut / scale) == (shipped.fed_by_memory / 2, shipped.cut)
     unit = fragmentation._UNIT
@@ -60,7 +60,7 @@ def _fail_with(variant: Variant) -> None:
 
 
 def _constants() -> tuple[object, ...]:
-    return fragmentation._WEIGHTS, fragmentation._UNIT, fragmentation.STEP_MILLI
+    return fragmentation._FILLING, fragmentation._UNIT, fragmentation.STEP_MILLI
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -82,6 +82,7 @@ def test_differences_are_paired_by_seed() -> None:
         "usable": 1,
         "fed_by_cpu": 0.5,
         "fed_by_memory": 0.25,
+        "together": 0,
         "step_milli": 30,
     }
 

@@ -1,6 +1,7 @@
 """Whole replays with departures: the same for a seed, honest for every policy, and waits against a queue by hand."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -50,8 +51,8 @@ class Spy:
 def spies(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
     made: list[Spy] = []
 
-    def spied(cluster: Cluster, *rest: object) -> Spy:
-        made.append(Spy(cluster, make_player(cluster, *rest)))  # type: ignore[arg-type]
+    def spied(cluster: Cluster, *rest: Any, **options: Any) -> Spy:
+        made.append(Spy(cluster, make_player(cluster, *rest, **options)))
         return made[-1]
 
     monkeypatch.setattr(departures, "make_player", spied)
@@ -172,7 +173,7 @@ class Stubborn:
 def test_a_policy_that_cheats_ends_the_replay(
     monkeypatch: pytest.MonkeyPatch, answer: Placed | None, error: type[Exception]
 ) -> None:
-    def stubborn(*rest: object) -> Stubborn:
+    def stubborn(*rest: object, **options: object) -> Stubborn:
         return Stubborn(answer)
 
     monkeypatch.setattr(departures, "make_player", stubborn)

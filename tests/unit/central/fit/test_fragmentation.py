@@ -1,5 +1,7 @@
 """Which of two placements leaves more that others can use."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from central.ask.model import Requests
 from central.fit.columns import FULL, Columns, States
 from central.fit.fragmentation import STEP_MILLI, Fragmentation
+from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, workload_of
 from tests.fakes.rooms import card, room
 
@@ -14,10 +17,10 @@ CORES = Requests(4000, 8192)
 MANY = 64_000, 262_144  # of cpu and memory
 
 
-def scoring(weights: dict[PodKind, float]) -> Fragmentation:
+def scoring(weights: dict[PodKind, float], turnover: int = 0) -> Fragmentation:
     columns = Columns()
     columns.put(room(*(card(number) for number in range(8))))
-    return Fragmentation(workload_of(weights), columns)
+    return Fragmentation(workload_of(weights), columns, turnover)
 
 
 def states(*nodes: tuple[int, int, list[int]]) -> States:
@@ -25,10 +28,12 @@ def states(*nodes: tuple[int, int, list[int]]) -> States:
     return States(left, np.ones(len(nodes), np.int64), np.array([node[2] for node in nodes], np.int64))
 
 
-def score(weights: dict[PodKind, float], before: list[int], after: list[int], cpu_milli: int = 4000) -> int:
+def score(
+    weights: dict[PodKind, float], before: list[int], after: list[int], cpu_milli: int = 4000, *, turnover: int = 0
+) -> int:
     cpu, memory = MANY
     left = states((cpu - cpu_milli, memory - 8192, after))
-    return int(scoring(weights).scores(states((cpu, memory, before)), left, np.zeros(1, np.int64))[0])
+    return int(scoring(weights, turnover).scores(states((cpu, memory, before)), left, np.zeros(1, np.int64))[0])
 
 
 HALVES = {PodKind(requests=CORES, core_percent=50): 3.0, PodKind(requests=CORES, gpus=1): 1.0}
@@ -94,3 +99,20 @@ def test_it_is_current_until_places_for_several_cards_get_scarce() -> None:
     before, after = one.worth(columns.states(np.array([19]))), again.worth(columns.states(np.array([19])))
     assert after[0] > before[0]  # the last place for eight cards is worth more
     assert again.is_current()
+
+
+ONES = {PodKind(requests=CORES, gpus=1): 1.0}
+
+
+def test_the_more_pods_end_the_more_a_pod_goes_where_few_cards_are_free() -> None:
+    few, many = ([FULL] * 4 + [0] * 4, [FULL] * 3 + [0] * 5), ([FULL] * 8, [FULL] * 7 + [0])
+    gaps = [score(ONES, *few, turnover=turnover) - score(ONES, *many, turnover=turnover) for turnover in range(1, STEPS + 1)]
+    assert gaps[0] > 0
+    assert all(one < other for one, other in pairwise(gaps))
+
+
+def test_where_pods_end_the_node_with_less_cpu_comes_first_among_equals() -> None:
+    full = [0] * 8
+    much, little = (score(ONES, full, full, cpu, turnover=STEPS) for cpu in (4_000, 40_000))
+    assert little > much
+    assert score(ONES, full, full, 4_000) == score(ONES, full, full, 40_000)

@@ -69,6 +69,7 @@ class Rooms:
         self.now: dict[str, NodeRoom] = {}
         self.changes: list[str] = []
         self.loads: list[str] = []
+        self.turnover = 0
 
     def put(self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int, *, parted: bool = False) -> None:
         self.changes.append(name)
@@ -101,7 +102,11 @@ class Rooms:
 
     def verdicts(self) -> Verdicts:
         return Verdicts(
-            self._since, self._loads_since, policy=Policy.FRAGMENTATION, limits=LIMITS, forecast=Forecast.settled(WORKLOAD)
+            self._since,
+            self._loads_since,
+            policy=Policy.FRAGMENTATION,
+            limits=LIMITS,
+            forecast=Forecast.settled(WORKLOAD, self.turnover),
         )
 
     def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
