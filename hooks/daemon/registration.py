@@ -11,8 +11,6 @@ from lading.sockets import parse_endpoint
 
 _HOOKS: Final = (
     "PreCreateContainer",
-    "PostCreateContainer",
-    "PostRemoveContainer",
     "PreStopPodSandbox",
     "PostStopPodSandbox",
     "PostRemovePodSandbox",

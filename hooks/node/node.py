@@ -37,7 +37,7 @@ from hooks.ports import Preparer, Seen
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
-from lading.vocabulary import ContainerId, PodUid, SandboxId
+from lading.vocabulary import PodUid, SandboxId
 
 # While the runtime does not answer, and before the first comparison with it.
 RETRY_S: Final = 1.0
@@ -210,14 +210,6 @@ class Node:
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
         self.stopped(sandbox)
-
-    def container_created(self, sandbox: Sandbox, container: Container) -> None:
-        with self._ledger_failure():
-            self.ledger.add_container(PodUid(sandbox.uid), container.name, ContainerId(container.id), SandboxId(sandbox.id))
-
-    def container_removed(self, container: Container) -> None:
-        with self._ledger_failure():
-            self.ledger.forget_containers([ContainerId(container.id)])
 
     # ---- the view of a decision
 

@@ -45,6 +45,9 @@ class FakeRuntime:
     def exit(self, container: str) -> None:
         self._containers[container] = replace(self._containers[container], state=ContainerState.EXITED)
 
+    def remove_container(self, container: str) -> None:
+        del self._containers[container]
+
     def stop(self, sandbox: str, *, but: str = "") -> None:
         """StopPodSandbox kills what runs in it, but for a container that cannot be killed."""
         self._sandboxes[sandbox] = replace(self._sandboxes[sandbox], ready=False)

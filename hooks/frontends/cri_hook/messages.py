@@ -34,12 +34,6 @@ def read_container(container: hook_pb2.Container) -> Container:
     )
 
 
-def identify(request: hook_pb2.ObserveRequest) -> tuple[Sandbox, Container]:
-    """Return which sandbox and container an observation is about, and nothing else of them."""
-    sandbox, container = request.sandbox, request.container
-    return Sandbox(id=sandbox.id, uid=sandbox.uid), Container(id=container.id, name=container.name)
-
-
 def render_result(result: Result) -> hook_pb2.AdjustResponse:
     match result:
         case Refusal():

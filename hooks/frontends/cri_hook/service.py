@@ -12,9 +12,10 @@ from typing import Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
-from hooks.frontends.cri_hook.messages import Result, identify, read_container, read_sandbox, render_result
+from hooks.frontends.cri_hook.messages import Result, read_container, read_sandbox, render_result
 from hooks.frontends.cri_hook.wire import CallError, Conversation, Later, Method
 from hooks.model.assignment import Refusal
+from hooks.model.container import Sandbox
 from hooks.ports import NodePort
 from lading.http2.frames import MalformedError
 from lading.http2.messages import Status
@@ -79,12 +80,8 @@ class HookService:
         return b""
 
     def _observed(self, request: hook_pb2.ObserveRequest) -> None:
-        sandbox, container = identify(request)
+        sandbox = Sandbox(id=request.sandbox.id, uid=request.sandbox.uid)
         match request.stage:
-            case hook_pb2.CREATE_CONTAINER:
-                self._node.container_created(sandbox, container)
-            case hook_pb2.REMOVE_CONTAINER:
-                self._node.container_removed(container)
             case hook_pb2.STOP_POD_SANDBOX:
                 self._node.stopped(sandbox)
             case hook_pb2.REMOVE_POD_SANDBOX:

@@ -28,7 +28,7 @@ def test_the_proxy_reads_what_is_written(listen: str) -> None:
     assert made.adjusts(Stage.CREATE_CONTAINER)
     assert made.adjusts(Stage.STOP_POD_SANDBOX)
     observed = {stage for stage in Stage if made.observes(stage)}
-    assert observed == {Stage.CREATE_CONTAINER, Stage.REMOVE_CONTAINER, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX}
+    assert observed == {Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX}
 
 
 def test_the_command_writes_a_file_that_the_proxy_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

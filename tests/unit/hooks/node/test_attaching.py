@@ -119,7 +119,6 @@ async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "trai
     assert isinstance(answer, Answer), answer
     said = answer.adjustment.annotations
     container = rig.runtime.create(sandbox, name, wears=said[GRANT], attached=said[ATTACHMENTS])
-    node.container_created(sandbox_of(pod, sandbox), Container(name=name, id=container))
     return container
 
 

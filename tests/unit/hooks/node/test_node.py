@@ -35,7 +35,7 @@ from hooks.vendors.nvidia.vendor import Nvidia
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
 from lading.signature import sign
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid, SandboxId
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, SandboxId
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
@@ -97,12 +97,10 @@ class Rig:
         return answer
 
     def create(self, node: Node, pod: str, sandbox: str, annotations: dict[str, str] = GPU_0, name: str = "train") -> str:
-        """A whole CreateContainer: asked, made with what was answered, told. The container's id."""
+        """Ask for a container, create it with the answer, and return its id."""
         answer = self.ask(node, pod, sandbox, annotations, name)
         assert isinstance(answer, Answer), answer
-        container = self.runtime.create(sandbox, name, wears=answer.adjustment.annotations.get("lading.dev/grant"))
-        node.container_created(_sandbox(pod, sandbox), Container(name=name, id=container))
-        return container
+        return self.runtime.create(sandbox, name, wears=answer.adjustment.annotations.get("lading.dev/grant"))
 
     def stop(self, node: Node, pod: str, sandbox: str, *, but: str = "") -> None:
         node.stopping(_sandbox(pod, sandbox))
@@ -563,7 +561,6 @@ def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Recor
             node.ledger._db.execute("PRAGMA query_only = ON")
             assert reason(rig.ask(node, "pod-1", "s0")) is Reason.LEDGER_UNAVAILABLE
             node.stopping(_sandbox("pod-1", "s0"))  # a stop is never in the way of anything
-            node.container_removed(Container(id="c0"))
             assert node.ledger.grants() == ()
             node.ledger._db.execute("PRAGMA query_only = OFF")
             assert isinstance(rig.ask(node, "pod-2", "s1"), Answer)
@@ -645,15 +642,15 @@ def test_it_can_be_ended_at_any_moment(play: Play, turns: int) -> None:
     play(scenario)
 
 
-def test_containers_of_a_grant_are_kept_and_forgotten(play: Play) -> None:
+def test_containers_of_a_grant_are_learned_from_the_lists_and_forgotten(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node.reconcile()
             container = rig.create(node, "pod-1", rig.runtime.run("pod-1"))
-            found = node.ledger.find(PodUid("pod-1"), "train")
-            assert found is not None
-            assert [c.id for c in found.containers] == [container]
-            node.container_removed(Container(id=container))
+            await node.reconcile()
+            assert [c.id for g in node.ledger.grants() for c in g.containers] == [container]
+            rig.runtime.remove_container(container)
+            await node.reconcile()
             assert [g.containers for g in node.ledger.grants()] == [()]
 
     play(scenario)
