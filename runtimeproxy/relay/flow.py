@@ -15,6 +15,8 @@ from runtimeproxy.relay.windows import Window
 
 # Bytes of waiting DATA that go to the runtime at a time: other connections have their turn before the next.
 MAX_BURST: Final = 256 << 10
+# Bytes of credit that may wait for the end of a call: the client has three quarters of its window meanwhile.
+MAX_LATER: Final = frames.DEFAULT_WINDOW // 4
 
 
 class Flow:
@@ -29,6 +31,7 @@ class Flow:
         self._burst = MAX_BURST  # what is left of it
         self._connection = Window(frames.DEFAULT_WINDOW)
         self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
+        self._later = 0  # credit for it that is sent when a call ends
         self._unsaid_room: int | None = 0  # credit for it that could not be sent yet; None once it can
         self._acknowledged_window = frames.DEFAULT_WINDOW
         self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
@@ -62,13 +65,21 @@ class Flow:
             window.room -= length
         return True
 
-    def credit_client(self, stream_id: int, size: int) -> None:
+    def credit_client(self, stream_id: int, size: int = 0) -> None:
+        if stream_id == 0:
+            size, self._later = size + self._later, 0
         if size:
             self._replies.inject(frames.window_update(stream_id, size))
             if stream_id == 0 and self._unsaid_room is None:
                 self._client_room += size
             elif stream_id == 0:
                 self._unsaid_room = (self._unsaid_room or 0) + size
+
+    def credit_later(self, size: int) -> None:
+        """Give the connection's credit with the next one, or when a call ends: the client is then sent something anyway."""
+        self._later += size
+        if self._later > MAX_LATER:
+            self.credit_client(0)
 
     def credit_received(self, stream: Stream) -> None:
         """Give the stream's credit for what was taken of a message that is to be held."""

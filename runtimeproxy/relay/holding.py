@@ -1,7 +1,7 @@
 """Receive the message of a call until it is complete, keep it until the call is decided, then forward or drop it.
 
-The connection's credit is given back at once, so that no other call waits for this one; the stream's once memory for the
-message is reserved (budget.py).
+The connection's credit is given back at once, so that no other call waits for this one, but for that of a request's end, which
+may wait for the end of the call (flow.py). The stream's is given back once memory for the message is reserved (budget.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,10 @@ class Holding:
         stream.received.add(payload)
         stream.client_ended = stream.client_ended or end_stream
         stream.uncredited += length
-        self._flow.credit_client(0, length)
+        if end_stream:
+            self._flow.credit_later(length)
+        else:
+            self._flow.credit_client(0, length)
         known = stream.expected
         stream.read_prefix()
         if stream.expected - PREFIX_LENGTH > self._max_message:
@@ -60,7 +63,7 @@ class Holding:
             stream.early += length
             if not self._budget.came_early(length, stream.early):
                 return NO_ROOM
-        if stream.reserved or not stream.expected:  # a stream window may be smaller than the prefix
+        if not end_stream and (stream.reserved or not stream.expected):  # a stream window may be smaller than the prefix
             self._flow.credit_received(stream)
         return ""
 
@@ -99,6 +102,7 @@ class Holding:
         """Release what is held or reserved. May be called again."""
         self._let_go(stream)
         self._flow.keep_reserved(stream, 0)
+        self._flow.credit_client(0)
 
     def _let_go(self, stream: Stream) -> None:
         if stream.granted:

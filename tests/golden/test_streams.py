@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -109,6 +110,15 @@ def read(data: bytes) -> dict[int, Heard]:
     return calls
 
 
+def credit(data: bytes) -> Counter[int]:
+    """The bytes of all WINDOW_UPDATEs, by stream."""
+    given = Counter[int]()
+    for kind, _, stream, start, _ in FrameReader().frames(data):
+        if kind == frames.WINDOW_UPDATE:
+            given[stream] += frames.unsigned(data, start + frames.HEADER_LENGTH)
+    return given
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_held_is_byte_for_byte(name: str) -> None:
     out = relayed(RECORDS[name])
@@ -160,7 +170,9 @@ def test_one_byte_at_a_time() -> None:
 
 
 def same_calls(one: Outcome, other: Outcome) -> None:
-    """A held message goes on once it is decided, so how it lies among other calls' frames depends on how bytes arrive."""
+    """A held message goes on once it is decided, and its credit comes once the call ends, so how these lie among other calls'
+    frames depends on how bytes arrive."""
     assert one.held == other.held
     assert read(one.to_runtime) == read(other.to_runtime)
-    assert one.to_client == other.to_client
+    assert read(one.to_client) == read(other.to_client)
+    assert credit(one.to_client) == credit(other.to_client)

@@ -5,6 +5,7 @@ from h2.settings import SettingCodes
 from lading.http2 import frames
 from lading.http2.messages import prefixed
 from runtimeproxy.relay.connection import Relay
+from runtimeproxy.relay.flow import MAX_LATER
 from tests.fakes.wire import HELD, Wire
 
 SHORT = 200_000  # room for one message of those below
@@ -81,6 +82,27 @@ def test_what_comes_behind_a_whole_message_has_the_connections_credit_only() -> 
     assert wire.client.connection.local_flow_control_window(stream) == frames.DEFAULT_WINDOW - 4000
     wire.forward(stream)
     assert wire.runtime.streams[stream].data == message + b"more" * 1000
+
+
+def test_a_client_is_not_woken_for_the_credit_of_a_whole_message() -> None:
+    """It comes with the answer, or when the client gives up."""
+    wire = Wire()
+    answered, given_up = wire.call(HELD, b"create"), wire.call(HELD, b"create")
+    size = len(prefixed(b"create"))
+    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW - 2 * size
+    wire.client.connection.reset_stream(given_up)
+    wire.flow()
+    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
+    wire.forward(answered)
+    wire.answer(answered)
+    assert wire.connection_windows()[0] == frames.DEFAULT_WINDOW
+
+
+def test_credit_that_waits_leaves_the_client_most_of_its_window() -> None:
+    wire = Wire()
+    for _ in range(20):
+        wire.call(HELD, b"x" * 4000)
+        assert wire.connection_windows()[0] >= frames.DEFAULT_WINDOW - MAX_LATER
 
 
 def test_an_empty_end_of_a_call_needs_no_window() -> None:
