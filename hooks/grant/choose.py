@@ -162,11 +162,9 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
 
 def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: Cleanness) -> Refusal | None:
     """Refuse a whole card in use that no grant holds. A held card is this pod's own: another pod's was refused before."""
-    in_use = {gpu.uuid for holding in held for gpu in holding.devices.gpus}
     for one in wanted:
-        if one.mig or not one.request.whole or one.gpu.uuid in in_use:
-            continue
-        if dirt := find_dirt(one.gpu, cleanness):
+        dirt = "" if one.mig or not one.request.whole else find_dirt(one.gpu, cleanness)
+        if dirt and not any(one.gpu.uuid == gpu.uuid for holding in held for gpu in holding.devices.gpus):
             message = f"cannot give {_words(one.gpu, None)} as a whole: {dirt}"
             return Refusal(reason=Reason.DEVICE_DIRTY, message=message, transient=True)
     return None
