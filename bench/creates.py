@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Message)
 GUARDED: Final = {"lading.dev/gpus": "0,1"}
 ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 _SAY_EVERY: Final = 50
-_SETTLE_S: Final = 0.05  # hooks are notified after the caller has its answer
+_SETTLE_S: Final = 0.05  # what can wait is done after the caller has its answer
 
 
 class TimedCri(Cri):
