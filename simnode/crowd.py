@@ -32,7 +32,7 @@ FILLING: Final = (
     _pod("finetune", {"gpu": 2, "rdma": 2}, gpu_model=_H100),
     _pod("notebook", {"gpu_memory": "12Gi", "gpu_core": 25}, gpu_model=_ADA),
     _pod("serve-a", {"gpu_memory": "24Gi", "gpu_core": 40}),
-    _pod("serve-b", {"gpu_core": 30}),
+    _pod("serve-b", {"gpu_memory": "40Gi", "gpu_core": 30}),
     _pod("two-shares", {"gpu_memory": "6Gi"}, {"gpu_memory": "10Gi", "rdma": 1}, gpu_model=_A100),
     _pod("spread-out", {"gpu_memory": "4Gi"}, policy="spread", gpu_model=_H100),
 )

@@ -118,8 +118,7 @@ async def create(rig: Rig, node: Node, pod: str, sandbox: str, name: str = "trai
     answer = await ask(node, sandbox_of(pod, sandbox), name)
     assert isinstance(answer, Answer), answer
     said = answer.adjustment.annotations
-    container = rig.runtime.create(sandbox, name, wears=said[GRANT], attached=said[ATTACHMENTS])
-    return container
+    return rig.runtime.create(sandbox, name, wears=said[GRANT], attached=said[ATTACHMENTS])
 
 
 def reason(answer: Answer | Refusal) -> Reason:
