@@ -7,6 +7,7 @@ same name in another workload.
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from simulate.trace import Trace, TraceNode, read_lifetimes, read_pods
 
 LOADS: Final = (0.80, 0.90, 0.95, 1.05)
 EVERY: Final = 8
+ONLINE: Final = "fragmentation_online"
 POLICIES: Final[Sequence[AnyPolicy]] = (
     Policy.FRAGMENTATION,
     Baseline.FGD,
@@ -32,7 +34,8 @@ POLICIES: Final[Sequence[AnyPolicy]] = (
 def replay_cells(
     nodes: Sequence[TraceNode], workloads: Mapping[str, Path], times: Path | None, seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """Replay all cells. `times`: the file of pods whose times those of files without times have."""
+    """Replay all cells. `times`: the file of pods whose times those of files without times have. ONLINE is the product's policy
+    without any knowledge of the pods that come."""
     jobs = os.cpu_count() or 1
     found: dict[str, Any] = {}
     for name, path in workloads.items():
@@ -42,8 +45,10 @@ def replay_cells(
         for load in LOADS:
             for durations in Durations:
                 game, what = Departures(durations=durations, load=load), f"{name}, load {load}, {durations.value}"
-                reports = replay_all_departures(trace, POLICIES, seeds, game=game, prior=Prior.WORKLOAD, jobs=jobs, what=what)
-                found.setdefault(name, {}).setdefault(load_key(load), {})[durations.value] = render_policies(reports)
+                play = partial(replay_all_departures, trace, seeds=seeds, game=game, jobs=jobs, what=what)
+                known, online = play(POLICIES, prior=Prior.WORKLOAD), play([Policy.FRAGMENTATION], prior=Prior.ONLINE)
+                cell = render_policies(known) | {ONLINE: render_policies(online)[Policy.FRAGMENTATION]}
+                found.setdefault(name, {}).setdefault(load_key(load), {})[durations.value] = cell
     return found
 
 

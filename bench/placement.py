@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench.bound import compute_bound
 from bench.deciding import measure_decisions, measure_replay, measure_searches
-from bench.departures import replay_cells
+from bench.departures import ONLINE, replay_cells
 from bench.departures_table import render_departures
 from bench.joint import measure_joint
 from bench.placement_table import render, render_markdown, workloads_of, write_docs
@@ -46,7 +46,6 @@ KEYS: Final[Mapping[AnyPolicy, str]] = {
     Baseline.DOT_PRODUCT: "dot-product",
     Baseline.RANDOM: "random",
 }
-ONLINE: Final = "fragmentation_online"
 TIMED: Final = "default"  # the workload in which decisions are timed, where it is there; its pods have times
 
 
