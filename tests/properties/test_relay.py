@@ -443,11 +443,13 @@ class RelayMachine(RuleBasedStateMachine):
         return self.settings_sent[client] > sum(isinstance(e, h2.events.SettingsAcknowledged) for e in events)
 
     def refusal(self, call: Call) -> int | None:
-        if call.refused is None and call.held and len(call.body) - 5 > MAX_MESSAGE:
-            return Status.RESOURCE_EXHAUSTED if self.relay_said_too_large(call) else None
+        """Return the status of a refusal: the test's own, or the relay's, of a message that is too large or for which there is
+        no room beside the others."""
+        if call.refused is None and call.held and not call.was_held and self.relay_refused(call):
+            return Status.RESOURCE_EXHAUSTED
         return call.refused
 
-    def relay_said_too_large(self, call: Call) -> bool:
+    def relay_refused(self, call: Call) -> bool:
         return call.stream in self.wire.relay._refused.calls or self.seen_by_client(call).last(b"grpc-status") == b"8"
 
 
