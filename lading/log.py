@@ -99,6 +99,7 @@ class Event(StrEnum):
     WATCH_SYNCED = "watch.synced"
     WATCH_FAILED = "watch.failed"
     ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the previous leader
+    ROOM_KEPT = "room.kept"  # for a pod that waited for several GPUs for too long
     POD_WOKEN = "pod.woken"  # it is requeued, because capacity became free
     BIND_CONFIRMED = "bind.confirmed"
     BIND_REFUSED = "bind.refused"

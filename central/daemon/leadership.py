@@ -24,6 +24,7 @@ from central.controllers.device_health import Warner
 from central.controllers.events import Teller
 from central.controllers.evict import Evictor
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
+from central.controllers.patience import Patience
 from central.controllers.requeue import Waker
 from central.controllers.signer import Signer
 from central.controllers.statistics import Survey
@@ -74,6 +75,7 @@ class Leadership:
         foreign: frozenset[str] = frozenset(),
         page: bool = False,
         counts: Counts | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
         read."""
@@ -112,6 +114,7 @@ class Leadership:
             clock=clock,
             log=log,
         )
+        self._patience = Patience(self.scheduler, patience_s=patience_s, clock=clock, log=log)
         conditions = Conditions()
         self._warner = Warner(
             self.ledger,
@@ -197,7 +200,7 @@ class Leadership:
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            for run in (self._waker.run, self._evictor.run, self._warner.run, self._look_around):
+            for run in (self._waker.run, self._evictor.run, self._patience.run, self._warner.run, self._look_around):
                 group.create_task(run())
 
     async def _look_around(self) -> None:
@@ -211,7 +214,8 @@ class Leadership:
             await asyncio.sleep(EXPIRE_S)
 
     def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
-        self._evictor.refused(pod, names)  # which is made from the scheduler
+        self._evictor.refused(pod, names)  # which is made from the scheduler, as the other one
+        self._patience.refused(pod, names)
 
     def _unassigned(self, pod: Pod) -> None:
         """Report a pod that runs without the devices that it asks for, or is refused by its node."""

@@ -44,6 +44,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     workload: Annotated[str, Setting("policy fragmentation: JSON file of the expected pods; empty: none")] = ""
     learn_workload: Annotated[bool, Setting("policy fragmentation: learn from incoming pods, in addition to the file")] = True
+    patience: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=604_800),
+        Setting("seconds until the room of a node is kept together for a pod that waits for several whole GPUs; 0: never"),
+    ] = 600
     spread_containers_per_card: Annotated[
         int,
         msgspec.Meta(ge=0, le=100),

@@ -86,12 +86,14 @@ class Ledger(Facts):
         holder: Holder | None = None,
         *,
         victims: frozenset[PodUid] = frozenset(),
+        evicts: bool = True,
     ) -> None:
         """Hold what victims still have, beyond what there is. Replaces an earlier nomination for that pod. When the last victim
         holds nothing there any more, the nomination ends after NOMINATION_S; it ends at `until` in any case."""
         if self._obstacle(uid) is None:
             who = holder or Holder(pod=uid)
-            self._claim(Claim.NOMINATED, OwnClaim(holder=who, node=node, taken=taken, until=until, victims=victims))
+            claim = OwnClaim(holder=who, node=node, taken=taken, until=until, victims=victims, evicts=evicts)
+            self._claim(Claim.NOMINATED, claim)
 
     def reserve(
         self,

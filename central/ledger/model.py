@@ -170,6 +170,7 @@ class OwnClaim:
     gen: int = 0  # of the assignment that is being bound
     confirmed: bool = False  # the Binding is known to have succeeded
     victims: frozenset[PodUid] = frozenset()  # of a nomination: pods whose end it waits for
+    evicts: bool = True  # of a nomination: its victims are evicted; False: they end by themselves
     requests: Requests = NO_REQUESTS
 
 

@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
 
 
 def _timeless(view: PendingView) -> tuple[object, ...]:
-    return view.uid, view.asks, view.refused_s is None, view.reasons, view.making_room_on
+    return view.uid, view.asks, view.refused_s is None, view.reasons, view.making_room_on, view.keeping_room_on
 
 
 async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Waiting:
@@ -60,6 +60,7 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
 
 
 def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: float) -> PendingView:
+    making_room_on, keeping_room_on = scheduler.room_for(pod.uid)
     return PendingView(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -68,7 +69,8 @@ def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], no
         created=parse_seconds(pod.created),
         refused_s=None if pod.refused_at is None else round(max(0.0, now - pod.refused_at), 1),
         reasons=reasons,
-        making_room_on=scheduler.nominated_node(pod.uid),
+        making_room_on=making_room_on,
+        keeping_room_on=keeping_room_on,
     )
 
 

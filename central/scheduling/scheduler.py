@@ -288,9 +288,17 @@ class Scheduler:
         return self.judged(ask).reasons if ask in self.verdicts else None
 
     def nominated_node(self, uid: PodUid) -> str:
-        """Return the node where room is being made for the pod; empty: none."""
+        """Return the node where room is being made, or kept, for the pod; empty: none."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         return nominated.node if nominated else ""
+
+    def room_for(self, uid: PodUid) -> tuple[str, str]:
+        """Return the node where pods are evicted for the pod, and the one where room is kept for it until pods end. Empty:
+        none."""
+        nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
+        if nominated is None:
+            return "", ""
+        return (nominated.node, "") if nominated.evicts else ("", nominated.node)
 
     def _predict(self, pod: Pending, node: str) -> None:
         placement = self.placement(pod, node) if node else None

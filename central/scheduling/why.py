@@ -58,6 +58,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""  # where its devices are reserved
     refused_s: float | None = None  # for how long
     making_room_on: str = ""  # where preemption evicts for it
+    keeping_room_on: str = ""  # where what becomes free is kept for it
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -88,6 +89,7 @@ def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
 
 def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[NodeWhy]) -> Why:
     reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
+    making_room_on, keeping_room_on = scheduler.room_for(pod.uid)
     return Why(
         namespace=pod.namespace,
         name=pod.name,
@@ -96,7 +98,8 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         asks=ask_in_words(pod),
         node=reserved.node if reserved else "",
         refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
-        making_room_on=scheduler.nominated_node(pod.uid),
+        making_room_on=making_room_on,
+        keeping_room_on=keeping_room_on,
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )

@@ -155,6 +155,7 @@ class PendingView(_View, frozen=True):
     refused_s: float | None = None  # for how long; None: not refused since it was last seen to fit, or not known
     reasons: dict[str, int] = {}  # nodes by reason code
     making_room_on: str = ""
+    keeping_room_on: str = ""
 
 
 class Totals(_View, frozen=True):

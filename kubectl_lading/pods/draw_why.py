@@ -75,6 +75,9 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
         yield "now", text(f"its devices are reserved on node {wait.why.node}, and it is being bound", "good")
     if wait.why.making_room_on:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
+    if wait.why.keeping_room_on:
+        kept = f"central keeps for it what is free, and what becomes free, on node {wait.why.keeping_room_on}"
+        yield "now", text(f"it waited for long: {kept}", "good")
 
 
 # ---- refused by a node, or because of its request

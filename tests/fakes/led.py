@@ -36,6 +36,7 @@ class Led:
     records: Records = field(default_factory=Records)
     leads: bool = True
     foreign: frozenset[str] = frozenset()
+    patience_s: float = 0.0
 
     def make_term(self) -> Leadership:
         clock = asyncio.get_running_loop().time
@@ -47,6 +48,7 @@ class Led:
             clock=clock,
             log=self.records.log,
             foreign=self.foreign,
+            patience_s=self.patience_s,
         )
 
     async def begin(self) -> None:
@@ -143,12 +145,12 @@ Story = Callable[[Led], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
-async def led(folder: Path, signer: Signer | None = None) -> AsyncIterator[Led]:
+async def led(folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0) -> AsyncIterator[Led]:
     async with FakeKubeServer() as server:
         server.grace = True
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
-            one = Led(server, client, signer)
+            one = Led(server, client, signer, patience_s=patience_s)
             await one.put_node("n1")
             await one.begin()
             try:
@@ -157,9 +159,9 @@ async def led(folder: Path, signer: Signer | None = None) -> AsyncIterator[Led]:
                 await one.term.end()
 
 
-def play(story: Story, folder: Path, signer: Signer | None = None) -> None:
+def play(story: Story, folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0) -> None:
     async def whole() -> None:
-        async with led(folder, signer) as one:
+        async with led(folder, signer, patience_s=patience_s) as one:
             await story(one)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert left == set()

@@ -87,6 +87,7 @@ export class Panel {
       ["Asks for", clean(pod.asks)],
       ["Refused for", refused],
       ["Making room on", clean(pod.making_room_on)],
+      ["Keeping room on", clean(pod.keeping_room_on)],
       ["uid", clean(pod.uid)],
     ];
     const reasons = Object.entries(pod.reasons).map(([code, nodes]) =>

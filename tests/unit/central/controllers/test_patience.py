@@ -1,0 +1,196 @@
+"""Room that is kept together for pods that waited for long: when, where, how much, and what it does to others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from central.controllers.patience import LOOK_S
+from central.scheduling.why import why_pending
+from lading.log import Event
+from lading.vocabulary import RESOURCE_GPU
+from tests.fakes.kube_objects import pod_path
+from tests.fakes.led import REFUSED, Led, play
+
+PATIENCE_S = 60.0
+
+
+async def bound(one: Led, name: str, **words: Any) -> None:
+    await one.put_pod(name, **words)
+    assert await one.schedule(name) == ""
+    await one.pause()
+
+
+async def refused(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, **words)
+    assert await one.schedule(name) == REFUSED
+
+
+async def wait_in_vain(one: Led, name: str, *names: str) -> None:
+    """It is refused once more after its patience, as kube-scheduler asks about it again."""
+    await one.pause(PATIENCE_S)
+    assert one.filter(name, *names) == []
+    await one.pause(2 * LOOK_S)
+
+
+async def end(one: Led, name: str) -> None:
+    await one.remove_pod(name)
+    await one.pause(2 * LOOK_S)
+
+
+def kept_on(one: Led, name: str) -> str:
+    making, keeping = one.term.scheduler.room_for(one.uid(name))
+    assert making == ""
+    return keeping
+
+
+def woken(one: Led, name: str) -> bool:
+    return bool(one.sent(f"{pod_path(name)}/status"))
+
+
+@pytest.mark.parametrize("patience_s", [0.0, PATIENCE_S])
+def test_a_stream_of_small_pods_holds_a_large_one_up_no_longer_than_its_patience(tmp_path: Path, patience_s: float) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 8)
+        for number in range(8):
+            await bound(one, f"small-{number}")
+        await refused(one, "large", 8)
+        waited = 0
+        for number in range(40):  # one ends, and one more comes before the large one can start
+            await end(one, f"small-{number}")
+            await one.put_pod(f"small-{number + 8}")
+            await one.schedule(f"small-{number + 8}")
+            await one.pause(10)
+            waited += 1
+            if await one.schedule("large") == "":
+                break
+            if not one.bound_to(f"small-{number + 8}") and not patience_s:
+                pytest.fail("a small pod is refused")
+        assert (one.bound_to("large") == "n1") == bool(patience_s)
+        assert not patience_s or waited <= PATIENCE_S / 10 + 9  # the small ones that ran then
+
+    play(story, tmp_path, patience_s=patience_s)
+
+
+def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await bound(one, "small")
+        await refused(one, "large")
+        await wait_in_vain(one, "large")
+        assert kept_on(one, "large") == "n1"
+        assert one.records.count(Event.ROOM_KEPT) == 1
+        await one.put_pod("next")
+        assert await one.schedule("next") == REFUSED  # the free card is kept
+        assert not woken(one, "large")
+        await end(one, "small")
+        assert woken(one, "large")
+        assert await one.schedule("large") == ""
+        await one.pause(2 * LOOK_S)
+        assert one.term.ledger.nominations() == ()
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_nothing_is_kept_before_the_patience_is_over(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await bound(one, "small")
+        await refused(one, "large")
+        await one.pause(PATIENCE_S / 2)
+        assert one.filter("large") == []
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == ""
+        await bound(one, "next")
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_the_node_is_the_one_with_the_fewest_missing_cards_of_those_that_were_asked_about(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        for name, gpus in (("n1", 3), ("n2", 3), ("n3", 3)):
+            await one.put_node(name, gpus)
+        for number, name in enumerate(["n1", "n1", "n2", "n3"]):
+            await one.put_pod(f"small-{number}")
+            one.filter(f"small-{number}", name)
+            assert await one.bind(f"small-{number}", name) == ""
+            await one.pause()
+        await refused(one, "large", 3)
+        await wait_in_vain(one, "large", "n1", "n3")  # n2 has another taint
+        assert kept_on(one, "large") == "n3"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_only_as_many_pods_as_the_cluster_may_keep_room_for(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        for name in ("n1", "n2"):
+            await one.put_node(name, 2)
+        for number, name in enumerate(["n1", "n2"]):
+            await one.put_pod(f"small-{number}")
+            one.filter(f"small-{number}", name)
+            assert await one.bind(f"small-{number}", name) == ""
+            await one.pause()
+        for number, name in enumerate(("first", "second")):
+            await refused(one, name, created=f"2026-11-21T00:00:0{number}Z")
+        await wait_in_vain(one, "first")
+        await wait_in_vain(one, "second")
+        assert [bool(kept_on(one, name)) for name in ("first", "second")] == [True, False]
+        await one.remove_pod("first")
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "second") != ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_pod_of_higher_priority_gets_the_room(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await bound(one, "small", priority=5)
+        await refused(one, "large", priority=5)
+        await wait_in_vain(one, "large")
+        assert kept_on(one, "large") == "n1"
+        await one.put_pod("urgent", priority=9, never=True)
+        assert await one.schedule("urgent") == REFUSED
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == ""
+        assert woken(one, "urgent")
+        assert await one.schedule("urgent") == ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_pod_that_wants_one_card_gets_none_kept(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await bound(one, "small")
+        await refused(one, "other", 1)
+        await wait_in_vain(one, "other")
+        assert kept_on(one, "other") == ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_node_that_is_too_small_is_not_kept(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await bound(one, "small")
+        await refused(one, "large", 4)
+        await wait_in_vain(one, "large")
+        assert kept_on(one, "large") == ""
+        await bound(one, "next")
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_why_says_where(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await bound(one, "small")
+        await refused(one, "large")
+        await wait_in_vain(one, "large")
+        pod = one.term.pending.get(one.uid("large"))
+        assert pod is not None
+        why = why_pending(one.term.scheduler, pod, 0.0)
+        assert (why.making_room_on, why.keeping_room_on) == ("", "n1")
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
