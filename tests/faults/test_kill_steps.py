@@ -65,7 +65,6 @@ CREATE = {
     "in-the-ledger-not-answered": Step(Way.BACK, "Adjust", hook.CREATE_CONTAINER),
     "answered-not-forwarded": Step(Way.THERE, "CreateContainer"),
     "created-not-observed": Step(Way.BACK, "CreateContainer"),
-    "observation-on-its-way": Step(Way.THERE, "Observe", hook.CREATE_CONTAINER),
 }
 END = {
     "before-the-hook": Step(Way.THERE, "Adjust", hook.STOP_POD_SANDBOX),
