@@ -8,10 +8,11 @@ It takes refused pods, with the nodes where kube-scheduler says that everything 
 makes nominations in the ledger, new ones with every look. It keeps room on MOST_KEPT of the nodes at most, for the first pods
 in line, and for none while a pod of higher priority is refused, which could use the room. A pod that can preempt others is
 served by preemption instead. The node is the one where the fewest GPUs and VFs are missing; it stays the same as long as it can
-do.
+do. A pod that is not bound within NOMINATION_S after its room is complete has to wait for its patience once more.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Sequence
 from heapq import nsmallest
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Placement
 from central.fit.shortage import asked_cards
+from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Claim
 from central.loop.slices import Slices
 from central.scheduling.scheduler import Scheduler
@@ -42,6 +44,8 @@ class Patience:
         self._log = log
         self._nodes: dict[PodUid, Sequence[str]] = {}  # of pods that waited for long enough
         self._kept: dict[PodUid, str] = {}
+        self._complete: dict[PodUid, float] = {}  # since when
+        self._again: dict[PodUid, float] = {}  # pods that did not take their room: when they are due again
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
         """Remember the nodes where the pod could be, if it waited for long enough."""
@@ -67,14 +71,17 @@ class Patience:
             if len(kept) == most:
                 break
             name = await self._keep(pod, kept.values(), slices)
-            if name:
-                kept[pod.uid] = name
-            else:
+            if not name:
                 self._nodes.pop(pod.uid, None)
+            elif self._clock() - self._complete.get(pod.uid, math.inf) > NOMINATION_S:
+                self._again[pod.uid] = self._clock() + self._patience_s
+            else:
+                kept[pod.uid] = name
         for uid, name in self._kept.items():
             if kept.get(uid) != name and self._scheduler.nominated_node(uid) == name:
                 self._scheduler.ledger.forget_nomination(uid)
         self._kept = kept
+        self._complete = {uid: since for uid, since in self._complete.items() if uid in kept}
 
     async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> str:
         """Keep room for the pod, on the node where it is kept already if that can still do. Return the node; empty: none."""
@@ -96,12 +103,15 @@ class Patience:
         """Return the pods to keep room for, the first in line first. Forget pods that wait no more."""
         pending = self._scheduler.pending
         self._nodes = {uid: names for uid, names in self._nodes.items() if pending.get_refused(uid)}
+        self._again = {uid: due for uid, due in self._again.items() if due > self._clock()}
         highest = max((pod.priority for pod in pending if pod.refused_at is not None), default=0)
         pods = [pod for uid in self._nodes if (pod := pending.get_refused(uid)) and pod.priority == highest]
         return sorted((pod for pod in pods if self._is_due(pod) and not self._evicts_for(pod.uid)), key=in_line)
 
     def _is_due(self, pod: Pending) -> bool:
         if not self._patience_s or pod.refused_at is None or self._clock() - pod.refused_at < self._patience_s:
+            return False
+        if self._again.get(pod.uid, 0.0) > self._clock():
             return False
         lowest = self._scheduler.ledger.lowest_priority()
         preempts = pod.may_preempt and lowest is not None and lowest < pod.priority
@@ -133,6 +143,10 @@ class Patience:
             if isinstance(placement, Placement):
                 until = self._clock() + KEPT_S
                 scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, evicts=False)
+                if len(gone) == 1:
+                    self._complete.setdefault(uid, self._clock())
+                else:
+                    self._complete.pop(uid, None)
                 if self._kept.get(uid) != name:
                     fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": uid, "node": name}
                     self._log.info(Event.ROOM_KEPT, f"{len(gone) - 1} pods hold some of it", **fields)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from central.controllers.patience import LOOK_S
+from central.ledger.ledger import NOMINATION_S
 from central.scheduling.why import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -156,6 +157,28 @@ def test_a_pod_of_higher_priority_gets_the_room(tmp_path: Path) -> None:
         assert kept_on(one, "large") == ""
         assert woken(one, "urgent")
         assert await one.schedule("urgent") == ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_pod_that_does_not_take_its_room_loses_it(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await bound(one, "small")
+        await refused(one, "large")
+        await wait_in_vain(one, "large")
+        await end(one, "small")
+        await one.put_pod("next")
+        assert await one.schedule("next") == REFUSED
+        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        assert kept_on(one, "large") == ""
+        assert woken(one, "next")
+        assert await one.schedule("next") == ""
+        assert one.filter("large") == []
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == ""
+        await wait_in_vain(one, "large")
+        assert kept_on(one, "large") == "n1"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 
