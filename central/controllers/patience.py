@@ -85,7 +85,7 @@ class Patience:
 
     async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> str:
         """Keep room for the pod, on the node where it is kept already if that can still do. Return the node; empty: none."""
-        names, before = self._nodes[pod.uid], self._kept.get(pod.uid, "")
+        names, before = self._nodes.get(pod.uid, ()), self._kept.get(pod.uid, "")  # it may fit by now
         if before in names and before not in taken and self._keep_on(pod.uid, before):
             return before
         demand, missing = self._demand(pod), []
