@@ -48,14 +48,14 @@ class _Shown(NamedTuple):
 
 
 def _show(options: Options, trace: Trace) -> _Shown:
-    what, game, ratio = options.pods.stem, options.departures, options.ratio
+    what, game, ratio = options.pods.stem.removeprefix(_PREFIX), options.departures, options.ratio
     policies, seeds, prior, jobs = options.policies, options.seeds, options.prior, options.jobs
     if game is None:
         reports = replay_all(trace, policies, seeds, ratio=ratio, prior=prior, jobs=jobs, what=what)
         table = render_table(reports, trace, ratio=ratio)
         return _Shown(as_json(reports, trace, ratio=ratio), table, draw_arrivals(what, reports))
     stays = replay_all_departures(trace, policies, seeds, game=game, prior=prior, jobs=jobs, what=what)
-    found = stays_as_json(stays, trace, what.removeprefix(_PREFIX), game)
+    found = stays_as_json(stays, trace, what, game)
     return _Shown(found, render_stays(stays, trace, game), draw_departures(what, stays, game))
 
 
