@@ -131,7 +131,7 @@ class Patience:
         return max(0, demand.whole_peak - free) + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
 
     def _keep_on(self, uid: PodUid, name: str) -> bool:
-        """Hold the room there with as few of its pods gone as possible. Return False if the node cannot do, whoever ends."""
+        """Hold the room there with as few of its pods gone as possible. Return False if the pod cannot fit there at all."""
         scheduler, pod = self._scheduler, self._scheduler.pending.get_refused(uid)
         if pod is None:
             return False
