@@ -1,4 +1,4 @@
-"""What is free on every node, as arrays: where each kind of pod fits, kept up to date as pods are placed and end.
+"""Keep what is free on every node, as arrays, and where each kind of pod fits, while pods are placed and end.
 
 It is the referee of a replay. Every policy's placements are booked here, whatever the policy keeps for itself, and one that
 takes more than there is ends the replay. A node has room for a pod by its cpu and memory, which kube-scheduler checks, and by

@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """In percent of the capacity, at a time in units."""
+    """A point of a curve over time: percentages of the capacity, at a time in units."""
 
     at: float
     allocated: float

@@ -1,4 +1,4 @@
-"""What replays with departures come to: means over seeds, how long pods waited by class, differences to FGD paired by seed.
+"""Summarize replays with departures: means over seeds, how long pods waited by class, differences to FGD paired by seed.
 
 It takes stays of several policies on the same seeds, hence on the same stream of pods. It returns a StayReport for each policy,
 and all of them as JSON. Times are in units (stream.py). The waits of a class are those of all its pods, of all seeds together.

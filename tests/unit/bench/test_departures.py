@@ -1,4 +1,4 @@
-"""What bench.placement replays with departures, and the tables of it."""
+"""Test what bench.placement replays with departures, and its tables."""
 
 import json
 from pathlib import Path
