@@ -21,7 +21,7 @@ from tests.hostile.runtime import KeepingRuntime
 
 
 class InMemoryRuntime(KeepingRuntime):
-    """A runtime for tests where speed or numbers matter more than a real one; `LadingNode` stands in front of it."""
+    """A runtime in memory for tests that need many containers or short calls. `LadingNode` forwards to it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

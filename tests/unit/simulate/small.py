@@ -1,7 +1,7 @@
 """A cluster and a workload that are small enough to look at: five nodes of three kinds, and pods of every class."""
 
 from simulate.arrivals import run_order
-from simulate.cluster import Cluster
+from simulate.cluster import Cluster, Placed
 from simulate.fragments import Fragments, typical_pods
 from simulate.trace import Trace, TraceNode, TracePod
 
@@ -41,3 +41,19 @@ def cluster(seed: int = 42) -> Cluster:
 
 def fragments(of: Cluster) -> Fragments:
     return Fragments(typical_pods(PODS), of.models, of.free.shape[1])
+
+
+class Stubborn:
+    """A policy with one answer to all questions."""
+
+    def __init__(self, answer: Placed | None) -> None:
+        self.answer = answer
+
+    def place(self, kind: int, pod: int) -> Placed | None:
+        return self.answer
+
+    def ended(self, pod: int) -> None:
+        pass
+
+    def changed(self, node: int) -> None:
+        pass

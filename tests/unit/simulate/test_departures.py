@@ -15,7 +15,7 @@ from simulate.player import make_player
 from simulate.replay import TurnedAwayError
 from simulate.stream import SPANS, Departures, Durations, draw_stream
 from simulate.trace import Trace, TraceNode
-from tests.unit.simulate.small import PODS, TRACE, share, whole
+from tests.unit.simulate.small import PODS, TRACE, Stubborn, share, whole
 
 POLICIES: list[AnyPolicy] = [*Policy, *Baseline]
 TIMED = replace(TRACE, lifetimes=tuple(100.0 * (number + 1) for number in range(len(PODS))))
@@ -151,22 +151,6 @@ def test_pods_that_fit_nowhere_wait_until_the_end() -> None:
     assert sorted(stay.waits["3 GPUs"]) == pytest.approx(sorted(span.end - at for at in large if at >= span.warm_up))
     assert stay.curve[-1].queued == pytest.approx(100 * 3 * len(large) / 2)
     assert max(stay.waits["1 GPU"]) < span.end - span.warm_up
-
-
-class Stubborn:
-    """A policy with one answer to all questions."""
-
-    def __init__(self, answer: Placed | None) -> None:
-        self.answer = answer
-
-    def place(self, kind: int, pod: int) -> Placed | None:
-        return self.answer
-
-    def ended(self, pod: int) -> None:
-        pass
-
-    def changed(self, node: int) -> None:
-        pass
 
 
 @pytest.mark.parametrize(("answer", "error"), [(None, TurnedAwayError), (Placed(0, [0]), OverCapacityError)])

@@ -18,7 +18,7 @@ from simulate.replay import TurnedAwayError, replay
 from simulate.runs import ArrivalsTask, run_tasks
 from simulate.trace import Trace
 from tests.unit.simulate.shipped import CLUSTERS, described, entry
-from tests.unit.simulate.small import NODES, TRACE, whole
+from tests.unit.simulate.small import NODES, TRACE, Stubborn, whole
 
 POLICIES: list[AnyPolicy] = [*Policy, *Baseline]
 RATIO = 3.0
@@ -79,28 +79,12 @@ def test_partitions_are_a_setting_of_the_cluster(tmp_path: Path, partition: str,
     assert replay(trace, Policy.FRAGMENTATION, 42, ratio=0.9).failed == failed
 
 
-class _Stubborn:
-    """Answers the same whatever is asked."""
-
-    def __init__(self, answer: Placed | None) -> None:
-        self.answer = answer
-
-    def place(self, kind: int, pod: int) -> Placed | None:
-        return self.answer
-
-    def ended(self, pod: int) -> None:
-        pass
-
-    def changed(self, node: int) -> None:
-        pass
-
-
 @pytest.mark.parametrize(("answer", "error"), [(None, TurnedAwayError), (Placed(0, [0]), OverCapacityError)])
 def test_a_policy_that_cheats_ends_the_replay(
     monkeypatch: pytest.MonkeyPatch, answer: Placed | None, error: type[Exception]
 ) -> None:
-    def stubborn(cluster: Cluster, *rest: object) -> _Stubborn:
-        return _Stubborn(answer)
+    def stubborn(cluster: Cluster, *rest: object) -> Stubborn:
+        return Stubborn(answer)
 
     monkeypatch.setattr(replay_module, "make_player", stubborn)
     with pytest.raises(error):

@@ -27,11 +27,28 @@ async def refused(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
     assert await one.schedule(name) == REFUSED
 
 
+async def small_ones_on(one: Led, *nodes: str) -> None:
+    """Bind a pod with one card to each of the nodes."""
+    for number, node in enumerate(nodes):
+        await one.put_pod(f"small-{number}")
+        one.filter(f"small-{number}", node)
+        assert await one.bind(f"small-{number}", node) == ""
+        await one.pause()
+
+
 async def wait_in_vain(one: Led, name: str, *names: str) -> None:
     """It is refused once more after its patience, as kube-scheduler asks about it again."""
     await one.pause(PATIENCE_S)
     assert one.filter(name, *names) == []
     await one.pause(2 * LOOK_S)
+
+
+async def large_waits_for_small(one: Led) -> None:
+    """One of two cards is held, and a pod that wants both has waited for its patience."""
+    await one.report("n1", 2)
+    await bound(one, "small")
+    await refused(one, "large")
+    await wait_in_vain(one, "large")
 
 
 async def end(one: Led, name: str) -> None:
@@ -75,10 +92,7 @@ def test_a_stream_of_small_pods_holds_a_large_one_up_no_longer_than_its_patience
 
 def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await one.report("n1", 2)
-        await bound(one, "small")
-        await refused(one, "large")
-        await wait_in_vain(one, "large")
+        await large_waits_for_small(one)
         assert kept_on(one, "large") == "n1"
         assert one.records.count(Event.ROOM_KEPT) == 1
         await one.put_pod("next")
@@ -111,11 +125,7 @@ def test_the_node_is_the_one_with_the_fewest_missing_cards_of_those_that_were_as
     async def story(one: Led) -> None:
         for name, gpus in (("n1", 3), ("n2", 3), ("n3", 3)):
             await one.put_node(name, gpus)
-        for number, name in enumerate(["n1", "n1", "n2", "n3"]):
-            await one.put_pod(f"small-{number}")
-            one.filter(f"small-{number}", name)
-            assert await one.bind(f"small-{number}", name) == ""
-            await one.pause()
+        await small_ones_on(one, "n1", "n1", "n2", "n3")
         await refused(one, "large", 3)
         await wait_in_vain(one, "large", "n1", "n3")  # n2 has another taint
         assert kept_on(one, "large") == "n3"
@@ -127,11 +137,7 @@ def test_only_as_many_pods_as_the_cluster_may_keep_room_for(tmp_path: Path) -> N
     async def story(one: Led) -> None:
         for name in ("n1", "n2"):
             await one.put_node(name, 2)
-        for number, name in enumerate(["n1", "n2"]):
-            await one.put_pod(f"small-{number}")
-            one.filter(f"small-{number}", name)
-            assert await one.bind(f"small-{number}", name) == ""
-            await one.pause()
+        await small_ones_on(one, "n1", "n2")
         for number, name in enumerate(("first", "second")):
             await refused(one, name, created=f"2026-11-21T00:00:0{number}Z")
         await wait_in_vain(one, "first")
@@ -163,10 +169,7 @@ def test_a_pod_of_higher_priority_gets_the_room(tmp_path: Path) -> None:
 
 def test_a_pod_that_does_not_take_its_room_loses_it(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await one.report("n1", 2)
-        await bound(one, "small")
-        await refused(one, "large")
-        await wait_in_vain(one, "large")
+        await large_waits_for_small(one)
         await end(one, "small")
         await one.put_pod("next")
         assert await one.schedule("next") == REFUSED
@@ -207,10 +210,7 @@ def test_a_node_that_is_too_small_is_not_kept(tmp_path: Path) -> None:
 
 def test_why_says_where(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await one.report("n1", 2)
-        await bound(one, "small")
-        await refused(one, "large")
-        await wait_in_vain(one, "large")
+        await large_waits_for_small(one)
         pod = one.term.pending.get(one.uid("large"))
         assert pod is not None
         why = why_pending(one.term.scheduler, pod, 0.0)
