@@ -23,7 +23,7 @@ from central.ask.model import Ask
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.slices import Slices
-from central.scheduling.preempt import Plan, Protection, plans, renewed
+from central.scheduling.preempt import Plan, Protection, can_preempt, plans, renewed
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import Budgets
 from central.state.counts import EvictOutcome
@@ -87,8 +87,7 @@ class Evictor:
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
         """Plan for a pod that fits nowhere, unless it waits for its victims or no pod has a lower priority."""
-        lowest = self._scheduler.ledger.lowest_priority()
-        if not pod.may_preempt or lowest is None or lowest >= pod.priority:
+        if not can_preempt(self._scheduler, pod):
             return
         if pod.uid not in self._busy and not self._scheduler.nominated_node(pod.uid):
             self._wanting[pod.uid] = names

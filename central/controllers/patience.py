@@ -21,8 +21,8 @@ from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
-from central.ledger.model import Claim
 from central.loop.slices import Slices
+from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending, in_line
 from lading.log import Event, Log
@@ -78,13 +78,14 @@ class Patience:
             else:
                 kept[pod.uid] = name
         for uid, name in self._kept.items():
-            if kept.get(uid) != name and self._scheduler.nominated_node(uid) == name:
+            if kept.get(uid) != name and self._scheduler.room_for(uid) == ("", name):
                 self._scheduler.ledger.forget_nomination(uid)
         self._kept = kept
         self._complete = {uid: since for uid, since in self._complete.items() if uid in kept}
 
     async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> str:
         """Keep room for the pod, on the node where it is kept already if that can still do. Return the node; empty: none."""
+        await slices.pause()
         names, before = self._nodes.get(pod.uid, ()), self._kept.get(pod.uid, "")  # it may fit by now
         if before in names and before not in taken and self._keep_on(pod.uid, before):
             return before
@@ -113,13 +114,11 @@ class Patience:
             return False
         if self._again.get(pod.uid, 0.0) > self._clock():
             return False
-        lowest = self._scheduler.ledger.lowest_priority()
-        preempts = pod.may_preempt and lowest is not None and lowest < pod.priority
-        return not preempts and self._demand(pod).whole_peak > 1
+        return not can_preempt(self._scheduler, pod) and self._demand(pod).whole_peak > 1
 
     def _evicts_for(self, uid: PodUid) -> bool:
-        claim = self._scheduler.ledger.own_claim(uid, Claim.NOMINATED)
-        return claim is not None and claim.evicts
+        making_room_on, _ = self._scheduler.room_for(uid)
+        return bool(making_room_on)
 
     def _demand(self, pod: Pending) -> Demand:
         return read_demand(pod.ask, policy_of(pod.ask, self._scheduler.policy), self._scheduler.limits)

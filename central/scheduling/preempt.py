@@ -73,14 +73,19 @@ class Protection:
         return forbidden
 
 
+def can_preempt(scheduler: Scheduler, pod: Pending) -> bool:
+    """Return whether some pod that holds devices has a lower priority, and this one may preempt it."""
+    lowest = scheduler.ledger.lowest_priority()
+    return pod.may_preempt and lowest is not None and lowest < pod.priority
+
+
 def plans(
     scheduler: Scheduler, pod: Pending, names: Collection[str], protection: Protection | None = None
 ) -> Iterator[Plan | None]:
     """Yield the best plan so far after each small step; the last one is the best among these nodes. A caller that lets others
     run between two steps asks `renewed` at last."""
     protection = protection or Protection()
-    lowest = scheduler.ledger.lowest_priority()
-    if not pod.may_preempt or lowest is None or lowest >= pod.priority:
+    if not can_preempt(scheduler, pod):
         return
     yield from scheduler.verdicts.judging(pod.ask)
     verdicts = scheduler.judged(pod.ask)
