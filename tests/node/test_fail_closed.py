@@ -182,7 +182,9 @@ def test_policy_ignore_of_another_hook_that_is_away_is_not_noticed(site: Site) -
             assert site.see(pod.run_container()).gpus == (site.gpu(0),)
         create_plain(site)
         assert site.logged(site.lading.proxy, Event.HOOK_IGNORED, "10-other.json")
-        (folder / "10-other.json").write_text(json.dumps({**other, "failure-policy": "Fail"}))
+        # Without PreRunPodSandbox: `refused_for` needs a sandbox, whether the proxy has noticed the change by then or not.
+        at_create = {**other, "runtime-hooks": ["PreCreateContainer"], "failure-policy": "Fail"}
+        (folder / "10-other.json").write_text(json.dumps(at_create))
         refused_for(site, Reason.HOOK_UNAVAILABLE)
 
 
