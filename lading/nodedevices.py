@@ -106,6 +106,8 @@ class GrantedGpu(_Wire, frozen=True):
     mig_uuid: str = ""
     memory_mib: int | None = msgspec.field(name="memoryMiB", default=None)
     core_percent: int | None = None
+    core_limit_percent: int | None = None
+    isolation: str = ""  # of a share; absent: none
     pod_wide: bool = False  # equal shares of the same pod are one share, counted once
     pod_memory_mib: int | None = msgspec.field(name="podMemoryMiB", default=None)  # of the whole pod, instead
     pod_core_percent: int | None = None
@@ -165,6 +167,7 @@ class Status(_Wire, frozen=True):
     boot_id: str = msgspec.field(name="bootID", default="")
     driver: str = ""  # of the cards, by version
     reconciled: bool = False  # the grants were compared with the container runtime since the reporter's start
+    isolations: tuple[str, ...] = ()  # what the node can enforce shares with, its default first; absent: none
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
     partitions: tuple[Partition, ...] = ()  # of its NVSwitches, where the node's configuration says which board it has

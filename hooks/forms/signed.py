@@ -242,6 +242,10 @@ def _gpu(value: object, path: str) -> GpuRequest:
         raise _WrongError(f"{path} is a share of a MIG instance; an instance is given whole")
     if whole and (gpu.pod_memory_mib is not None or gpu.pod_core_percent is not None):
         raise _WrongError(f"{path} has pod_memory_mib or pod_core_percent and is no share; they are of a pod's shares")
+    if whole and (gpu.core_limit_percent is not None or gpu.isolation is not None):
+        raise _WrongError(f"{path} has core_limit_percent or isolation and is no share; they are of shares")
+    if gpu.core_limit_percent is not None and gpu.core_limit_percent < (gpu.core_percent or 0):
+        raise _WrongError(f"{path}.core_limit_percent is {gpu.core_limit_percent}, less than core_percent, {gpu.core_percent}")
     # The pod's containers take turns: what it takes is less than their sum, and no less than one of them.
     for key, share, of_pod in (
         ("pod_memory_mib", gpu.memory_mib, gpu.pod_memory_mib),
@@ -254,6 +258,8 @@ def _gpu(value: object, path: str) -> GpuRequest:
         bdf=PciAddress(gpu.bdf) if gpu.bdf else None,
         memory_mib=gpu.memory_mib,
         core_percent=gpu.core_percent,
+        core_limit_percent=gpu.core_limit_percent,
+        isolation=gpu.isolation,
         pod_memory_mib=gpu.pod_memory_mib,
         pod_core_percent=gpu.pod_core_percent,
     )

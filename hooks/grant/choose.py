@@ -81,6 +81,8 @@ def _granted(one: _Wanted) -> GrantedGpu:
         mig_uuid=one.mig.uuid if one.mig else "",
         memory_mib=one.request.memory_mib,
         core_percent=one.request.core_percent,
+        core_limit_percent=one.request.core_limit_percent,
+        isolation=one.request.isolation,
         pod_wide=one.request.pod_wide,
         pod_memory_mib=one.request.pod_memory_mib,
         pod_core_percent=one.request.pod_core_percent,

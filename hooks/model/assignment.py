@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from hooks.model.attachment import VfSettings
+from lading.devices.isolation import Isolation
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -41,6 +42,8 @@ class GpuRequest:
     bdf: PciAddress | None = None  # what central saw; a mismatch with the inventory is a refusal
     memory_mib: int | None = None  # a share; None together with core_percent None is the whole card
     core_percent: int | None = None
+    core_limit_percent: int | None = None
+    isolation: Isolation | None = None
     pod_wide: bool = False  # manual form without a suffix: one share for the pod, however many containers use it
     pod_memory_mib: int | None = None  # central's form: what the whole pod takes of this card, where it is less than the sum
     pod_core_percent: int | None = None
@@ -94,6 +97,8 @@ class GrantedGpu:
     mig_uuid: str = ""
     memory_mib: int | None = None
     core_percent: int | None = None
+    core_limit_percent: int | None = None  # what it may use while others leave it
+    isolation: Isolation | None = None  # what keeps it to the share
     pod_wide: bool = False  # an equal share of the same pod is this one, counted once
     pod_memory_mib: int | None = None  # counted once for the pod, instead of its containers' shares
     pod_core_percent: int | None = None

@@ -135,6 +135,8 @@ def _granted_gpu(gpu: assignment.GrantedGpu) -> GrantedGpu:
         mig_uuid=gpu.mig_uuid,
         memory_mib=gpu.memory_mib,
         core_percent=gpu.core_percent,
+        core_limit_percent=gpu.core_limit_percent,
+        isolation=gpu.isolation or "",
         pod_wide=gpu.pod_wide,
         pod_memory_mib=gpu.pod_memory_mib,
         pod_core_percent=gpu.pod_core_percent,

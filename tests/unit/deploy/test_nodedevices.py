@@ -41,6 +41,7 @@ FULL = Status(
     boot_id="00000000-0000-4000-8000-000000000001",
     driver="550.127.05",
     reconciled=True,
+    isolations=("tokens", "none"),
     gpus=(
         Gpu(
             uuid=UUID,
@@ -84,6 +85,8 @@ FULL = Status(
                     mig_uuid="MIG-GPU-00000001-4c61-6469-6e67-000000001efc/1/0",
                     memory_mib=1,
                     core_percent=100,
+                    core_limit_percent=100,
+                    isolation="tokens",
                     pod_wide=True,
                     pod_memory_mib=2,
                     pod_core_percent=100,

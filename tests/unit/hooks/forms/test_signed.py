@@ -7,6 +7,7 @@ import pytest
 from hooks.forms.signed import MAX_BYTES, MAX_DEPTH, parse_central
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
 from hooks.model.attachment import VfConfig, VfSettings
+from lading.devices.isolation import Isolation
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 
@@ -96,6 +97,13 @@ def test_what_a_pod_takes_of_a_card_at_one_time() -> None:
     assert parse(with_gpu(pod_memory_mib=None, pod_core_percent=None)) == parse(with_gpu())
 
 
+def test_a_share_with_a_limit_and_an_isolation() -> None:
+    result = parse(with_gpu(memory_mib=8138, core_limit_percent=80, isolation="tokens"))
+    assert isinstance(result, Assignment)
+    (gpu,) = result.for_container("train").gpus
+    assert (gpu.core_limit_percent, gpu.isolation) == (80, Isolation.TOKENS)
+
+
 def test_unknown_keys_are_ignored_everywhere() -> None:
     value = with_gpu(partition=3)
     value |= {"since": 1.5, "nested": {"deep": [[[{"a": None}]]]}}
@@ -162,6 +170,11 @@ def test_a_node_without_a_name_is_nobodys() -> None:
         (with_gpu(core_percent=30, pod_core_percent=29), "containers.train.gpus[0].pod_core_percent"),
         (with_gpu(core_percent=30, pod_core_percent=101), "containers.train.gpus[0].pod_core_percent"),
         (with_gpu(core_percent=30, pod_core_percent="30"), "containers.train.gpus[0].pod_core_percent"),
+        (with_gpu(core_limit_percent=30), "containers.train.gpus[0]"),
+        (with_gpu(isolation="tokens"), "containers.train.gpus[0]"),
+        (with_gpu(core_percent=30, core_limit_percent=29), "containers.train.gpus[0].core_limit_percent"),
+        (with_gpu(core_percent=30, core_limit_percent=101), "containers.train.gpus[0].core_limit_percent"),
+        (with_gpu(core_percent=30, isolation="trust"), "containers.train.gpus[0].isolation"),
         (with_vf(bdf=None), "containers.train.vfs[0].bdf"),
         (with_vf(bdf="mlx5_1"), "containers.train.vfs[0].bdf"),
         (with_vf(pf="mlx5_0"), "containers.train.vfs[0].pf"),

@@ -18,6 +18,7 @@ from hooks.model.assignment import (
 from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from hooks.model.canonical import defaults
 from hooks.model.grant import Grant, parse_annotation, parse_devices, parse_request, render_annotation, render_json
+from lading.devices.isolation import Isolation
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, PodUid
 from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf, vfs
@@ -49,6 +50,8 @@ FULL = dataclasses.replace(
                 bdf=PciAddress("0000:1b:00.0"),
                 memory_mib=8138,
                 core_percent=30,
+                core_limit_percent=80,
+                isolation=Isolation.TOKENS,
                 pod_wide=True,
                 pod_memory_mib=9000,
                 pod_core_percent=40,
@@ -61,7 +64,14 @@ FULL = dataclasses.replace(
     devices=Devices(
         gpus=(
             GrantedGpu(
-                uuid=gpu_uuid(1), memory_mib=8138, core_percent=30, pod_wide=True, pod_memory_mib=9000, pod_core_percent=40
+                uuid=gpu_uuid(1),
+                memory_mib=8138,
+                core_percent=30,
+                core_limit_percent=80,
+                isolation=Isolation.TOKENS,
+                pod_wide=True,
+                pod_memory_mib=9000,
+                pod_core_percent=40,
             ),
             GrantedGpu(uuid=gpu_uuid(2), mig_uuid=f"MIG-{str(gpu_uuid(3))[4:]}"),
         ),
