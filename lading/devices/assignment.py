@@ -30,7 +30,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     memory_mib: Mib | None = None  # a share; with core_percent None too, the whole card
     core_percent: Percent | None = None
     core_limit_percent: Percent | None = None  # what a share may use while others leave it; None: what its isolation does
-    isolation: Isolation | None = None  # of a share; None: none, as central wrote it before it knew of isolation
+    isolation: Isolation | None = None  # of a share; None: the node's default
     pod_memory_mib: Mib | None = None  # what the pod takes of the card at one time, where it is less than the sum
     pod_core_percent: Percent | None = None
     card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})?\Z")] = ""  # of a MIG instance; the node knows it
