@@ -107,7 +107,7 @@ def test_every_kind_of_share_is_told_apart() -> None:
         ReportedGpu(uuid=uuid(2), core_percent=10, core_limit_percent=60, isolation="tokens"),
         ReportedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20)),
     )
-    assert [gpu.whole for gpu in reported.gpus] == [True, False, False, False]
+    assert [gpu.whole for gpu in reported.gpus] == [True, False, False, False, False]
 
 
 def test_who_held_what_before() -> None:
