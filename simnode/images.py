@@ -2,8 +2,9 @@
 
 `pause` holds a pod's namespaces. `busybox` has a shell, and two small programs: `pause` as a container that ends at
 once on SIGTERM, and `try-open`, which says what opening a device gives as an errno. `cuda` is the same with what CUDA images
-set in their environment. Same inputs give the same bytes; they are built once and kept in a cache folder. Refuses: a machine
-without busybox or a C compiler with a static libc.
+set in their environment, and with a CUDA program, `gpu-work`, and the C library that it is linked with. Same inputs
+give the same bytes; they are built once and kept in a cache folder. Refuses: a machine without busybox or a C compiler with a
+static libc.
 Source: OCI image-spec 1.0 (image-layout.md, manifest.md); containerd names an image by `io.containerd.image.name`.
 """
 
@@ -12,6 +13,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tarfile
@@ -28,6 +30,9 @@ CUDA = "localhost/lading/cuda:1"
 
 _INSTALL = "run: python -m simnode.install"
 _PATH = "PATH=/bin:/usr/bin"
+_GPU_WORK = Path(__file__).parent / "gpu_work.c"
+# glibc's names by which programs and libraries ask for it; before 2.34 threads and the rest were libraries of their own.
+_GLIBC = ("libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libm.so.6")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _PAUSE_C = """\
@@ -79,28 +84,31 @@ def default_cache() -> Path:
 def build_images(cache: Path) -> list[Path]:
     """Return the image tars; build those that the cache folder lacks. Several processes may call it at once."""
     busybox = find_busybox(cache)
-    recipe = _PAUSE_C + _TRY_OPEN_C + platform.machine() + Path(__file__).read_text()
+    recipe = _PAUSE_C + _TRY_OPEN_C + _GPU_WORK.read_text() + platform.machine() + Path(__file__).read_text()
     key = hashlib.sha256(recipe.encode() + busybox.read_bytes()).hexdigest()[:16]
     tars = [cache / "images" / f"{name}-{key}.tar" for name in ("pause", "busybox", "cuda")]
     if not all(tar.exists() for tar in tars):
-        pause, try_open = compile_static(_PAUSE_C), compile_static(_TRY_OPEN_C)
+        pause, try_open = compile_c(_PAUSE_C), compile_c(_TRY_OPEN_C)
         pause_files = {"pause": Entry(content=pause, mode=0o755)}
         _write(tars[0], render_image(PAUSE, pause_files, {"Entrypoint": ["/pause"]}))
         files = _busybox_files(busybox, pause, try_open)
         _write(tars[1], render_image(BUSYBOX, files, {"Cmd": ["sh"]}))
-        _write(tars[2], render_image(CUDA, files, {"Cmd": ["sh"], "Env": [_PATH, "NVIDIA_VISIBLE_DEVICES=all"]}))
+        gpu_work = compile_c(_GPU_WORK.read_text(), static=False)
+        cuda = files | _glibc_files(gpu_work) | {"bin/gpu-work": Entry(content=gpu_work, mode=0o755)}
+        _write(tars[2], render_image(CUDA, cuda, {"Cmd": ["sh"], "Env": [_PATH, "NVIDIA_VISIBLE_DEVICES=all"]}))
     return tars
 
 
-def compile_static(source: str) -> bytes:
-    """Compile one C file to a static executable."""
+def compile_c(source: str, *, static: bool = True) -> bytes:
+    """Compile one C file to an executable."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise HostError("cannot build the images: there is no C compiler", hint=_INSTALL)
+    linking = ["-static"] if static else []
     with tempfile.TemporaryDirectory(prefix="lading-cc-") as folder:
         # -Wl,--build-id=none and a fixed file name: the same bytes every time
         done = subprocess.run(  # noqa: S603 -- the compiler of this machine on the text above
-            [compiler, "-Os", "-s", "-static", "-Wl,--build-id=none", "-x", "c", "-", "-o", f"{folder}/program"],
+            [compiler, *linking, "-Os", "-s", "-Wl,--build-id=none", "-x", "c", "-", "-o", f"{folder}/program"],
             input=source.encode(),
             capture_output=True,
             check=False,
@@ -153,6 +161,21 @@ def _busybox_files(busybox: Path, pause: bytes, try_open: bytes) -> dict[str, En
         "etc/passwd": Entry(content=_ETC_PASSWD.encode()),
         "etc/group": Entry(content=_ETC_GROUP.encode()),
     }
+
+
+def _glibc_files(program: bytes) -> dict[str, Entry]:
+    """Return the C library of this machine, in the folders where its own loader looks for it, and the program's loader."""
+    loader = re.search(rb"/lib(?:64)?/ld-linux[-\w]*\.so\.\d", program)
+    folder = Path(_ask_compiler("-print-file-name=libc.so.6")).resolve().parent
+    if loader is None or not folder.is_absolute():
+        raise HostError("cannot build the images: the C compiler does not link with glibc", hint=_INSTALL)
+    at = Path(loader[0].decode())
+    libraries = {f"lib/{_ask_compiler('-print-multiarch')}/{name}": folder / name for name in _GLIBC}
+    return {path: Entry(content=file.read_bytes(), mode=0o755) for path, file in {str(at)[1:]: at, **libraries}.items()}
+
+
+def _ask_compiler(option: str) -> str:
+    return subprocess.run(["cc", option], capture_output=True, check=True, text=True).stdout.strip()  # noqa: S603, S607
 
 
 def find_busybox(cache: Path) -> Path:

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from lading.errors import HostError, LadingError, die
 from simnode import progress
 from simnode.containerd import Binaries, find_unpacked, read_version, search_path
-from simnode.images import compile_static, default_cache, find_busybox
+from simnode.images import compile_c, default_cache, find_busybox
 
 _SUITES = ("trixie", "sid")  # Debian 13 has containerd 1.7, sid has 2.x
 _ARCHIVE_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -136,7 +136,7 @@ def _has_busybox() -> bool:
 
 def _links_statically() -> bool:
     try:
-        compile_static("int main(void) { return 0; }")
+        compile_c("int main(void) { return 0; }")
     except HostError:
         return False
     return True

@@ -197,7 +197,7 @@ def test_an_image_whose_dev_is_a_link(real: Site, short_folder: Path, target: st
 def import_image(site: Site, tar: Path, name: str, dev: str) -> None:
     """The busybox image with a link in /dev's place."""
     cache = images.default_cache()
-    programs = images.compile_static(images._PAUSE_C), images.compile_static(images._TRY_OPEN_C)
+    programs = images.compile_c(images._PAUSE_C), images.compile_c(images._TRY_OPEN_C)
     files = images._busybox_files(images.find_busybox(cache), *programs)
     inside = posixpath.normpath(f"/{dev}").strip("/")  # where the link leads as long as it stays in the image
     files |= {"dev": images.Entry(link=dev), f"{inside}/own": images.Entry(content=b"the image's")}

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from lading.errors import HostError
-from simnode.images import Entry, compile_static, render_image
+from simnode.images import Entry, compile_c, render_image
 
 FILES = {
     "bin/sh": Entry(link="busybox"),
@@ -58,4 +58,4 @@ def test_the_index_leads_to_the_layer_and_the_configuration() -> None:
 
 def test_a_program_that_does_not_compile_is_an_error() -> None:
     with pytest.raises(HostError, match="nonsense"):
-        compile_static("nonsense instead of C")
+        compile_c("nonsense instead of C")
