@@ -20,7 +20,7 @@ from hooks.grant.unhealthy import find_unhealthy
 from hooks.host.binding import find_rebound
 from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
-from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes, read_cgroups
+from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes
 from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.store import Ledger
@@ -34,6 +34,7 @@ from hooks.node.bypass import Bypassed, find_bypassed
 from hooks.node.life import Life, LifeEvent
 from hooks.node.telling import Telling, owner_fields
 from hooks.ports import Preparer, Seen
+from lading.cgroups import read_cgroups
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.foreign import Foreign, PodProcess, decide_foreign, parse_cgroup, read_cgroups
+from hooks.ledger.foreign import Foreign, decide_foreign
 from hooks.model.inventory import Gpu
+from lading.cgroups import PodProcess, parse_cgroup, read_cgroups
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, PciAddress, PodUid
 from tests.fakes.holders import gpu_uuid, grant, share, whole

@@ -1,0 +1,70 @@
+"""Tell which pod and container a process belongs to, by its cgroup.
+
+kubelet's part of a path is taken from the outside in, so that a cgroup which a container made for itself cannot name another
+pod.
+
+Source: kubelet's pkg/kubelet/cm/cgroup_manager_linux.go (cgroupfs and systemd names), containerd's and CRI-O's scopes,
+proc_pid_cgroup(5).
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from lading.errors import HostError
+from lading.vocabulary import ContainerId, PodUid
+
+_POD = re.compile(r"pod([0-9A-Za-z][0-9A-Za-z.-]*)")  # cgroupfs: kubepods/burstable/pod<uid>
+_POD_SLICE = re.compile(r"(?:[^/]+-)?kubepods(?:-burstable|-besteffort)?-pod([0-9A-Za-z_.]+)\.slice")  # systemd: "_" for "-"
+_ROOT = re.compile(r"kubepods|(?:[^/]+-)?kubepods\.slice")
+_CONTAINER = re.compile(r"(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?")  # cri-containerd-<id>.scope, crio-<id>.scope, <id>
+
+
+class PodProcess(NamedTuple):
+    pod: PodUid
+    container: ContainerId | None  # None: in the pod's cgroup, in no container's that we recognise
+
+
+def read_cgroups(host_root: Path, pids: Iterable[int]) -> dict[int, str]:
+    """Return `/proc/<pid>/cgroup` of each process that still exists."""
+    texts = {}
+    for pid in pids:
+        path = host_root / "proc" / str(pid) / "cgroup"
+        try:
+            texts[pid] = path.read_bytes().decode("utf-8", "replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError as e:
+            raise HostError(f"cannot read {path}: {e.strerror}") from e
+    return texts
+
+
+def parse_cgroup(text: str) -> PodProcess | None:
+    """Return the pod and container of a process, from the content of /proc/<pid>/cgroup (v1: a line per hierarchy; v2: one
+    `0::` line)."""
+    for line in text.splitlines():
+        _, _, path = line.partition(":")[2].partition(":")
+        if process := _parse_path(path.removesuffix(" (deleted)")):
+            return process
+    return None
+
+
+def _parse_path(path: str) -> PodProcess | None:
+    below_root = False
+    # containerd without SystemdCgroup under a systemd kubelet makes one name of it: <slice>:cri-containerd:<id>
+    names = re.split("[/:]", path)
+    for position, name in enumerate(names):
+        pod = _pod_of(name, below_root=below_root)
+        if pod is not None:
+            containers = filter(None, map(_CONTAINER.fullmatch, names[position + 1 : position + 3]))
+            return PodProcess(pod, next((ContainerId(c[1]) for c in containers), None))
+        below_root = below_root or _ROOT.fullmatch(name) is not None
+    return None
+
+
+def _pod_of(name: str, *, below_root: bool) -> PodUid | None:
+    if match := _POD_SLICE.fullmatch(name):
+        return PodUid(match[1].replace("_", "-"))
+    match = _POD.fullmatch(name)
+    return PodUid(match[1]) if match and below_root else None
