@@ -92,6 +92,9 @@ class Event(StrEnum):
     RELEASE_FORCED = "release.forced"  # `lading-hooks release --force`, with the user and process that ran it
     REPORT_APPLIED = "report.applied"  # central's view of this node is up to date; INFO the first time and after a failure
     REPORT_FAILED = "report.failed"
+    # shares
+    SHARE_SERVED = "share.served"  # a container's socket is there
+    SHARE_REFUSED = "share.refused"  # a process, or a grant that cannot be read
     # central
     REQUEST_MALFORMED = "request.malformed"  # not the extender's protocol
     LEADER_STARTED = "leader.started"

@@ -1,8 +1,8 @@
 """Find cards in use by pods without a grant: pods from before Lading was installed, pods of a device plugin, or privileged
 pods.
 
-`read_cgroups` (lading/cgroups.py) asks the kernel which cgroup each GPU process is in; `decide_foreign` tells pods from host processes and leaves
-out those that hold the card by a grant. A process that ended meanwhile holds nothing.
+`lading/cgroups.py` reads which cgroup each GPU process is in; `decide_foreign` tells pods from host processes and leaves out
+those that hold the card by a grant. A process that ended meanwhile holds nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,0 +1,219 @@
+"""Give turns of one card to containers, one container at a time, and count for how long each had it. Pure, in nanoseconds.
+
+A container has several processes. All of them share its turn: each that wants to launch work gets the rest of it. The turn is
+over when the last of them has released it, which they do when their work on the device is done: so a kernel that outlasts the
+turn is charged to its container, and nobody else runs meanwhile. A process that says nothing any more loses its turn with the
+lease; what it reports later is charged then.
+
+    free ─ choose ─▶ held ─ all processes released, or gone ─▶ free
+                       └─── no word until the lease is over ──▶ free, the owner is late
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from shares.policy.model import MS, SHORTEST_NS, TURN_NS, NotBefore, Policy, Share
+
+NO_END: Final = 2**63 - 1
+GRACE_NS: Final = 300 * MS  # after the end of a turn, for the last kernel
+
+P = TypeVar("P", bound=Hashable)  # what stands for a process
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Generic[P]):
+    """Tell this process that it may launch work until then."""
+
+    process: P
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Write this into the page of a container: the end of its turn (0: it has none), and how many others want the card."""
+
+    container: str
+    until_ns: int
+    waiters: int
+
+
+Effects = list[Token[P] | Page]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Container(Generic[P]):
+    wanting: dict[P, int] = field(default_factory=dict)  # and the estimate of the next burst, ns
+    holding: dict[P, int] = field(default_factory=dict)
+    held_ns: int = 0  # since it joined
+    late_from_ns: int | None = None  # the lease that it lost ended then …
+    late_to_ns: int = 0  # … and was charged up to here
+    shown: Page | None = None
+
+
+class Card(Generic[P]):
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._containers: dict[str, _Container[P]] = {}
+        self._holder = ""
+        self._until_ns = 0
+        self._counted_ns = 0  # up to here the turn is charged
+        self._began_ns = 0
+        self._wake_ns = NO_END
+
+    @property
+    def holder(self) -> str:
+        """Return whose turn it is; empty if the card is free."""
+        return self._holder
+
+    def held_ns(self, container: str, now_ns: int) -> int:
+        """Return for how long this container has had the card since it joined."""
+        running = now_ns - self._counted_ns if container == self._holder else 0
+        return self._containers[container].held_ns + running
+
+    def count_waiters(self, container: str) -> int:
+        """Return how many other containers want the card and do not have it."""
+        return sum(name != container for name in self._waiting())
+
+    def join(self, container: str, share: Share, now_ns: int) -> None:
+        self._containers[container] = _Container()
+        self._policy.join(container, share, now_ns)
+
+    def leave(self, container: str, now_ns: int) -> Effects[P]:
+        """Forget a container whose grant ended."""
+        if container not in self._containers:
+            return []
+        if self._holder == container:
+            self._free(now_ns)
+        del self._containers[container]
+        self._policy.leave(container)
+        return self.look(now_ns)
+
+    def want(self, container: str, process: P, estimate_ns: int, late_ns: int, now_ns: int) -> Effects[P]:
+        """Note that this process wants to launch work; if it holds a turn, it renews it."""
+        its = self._containers[container]
+        self._settle(now_ns)
+        self._charge_late(container, late_ns, now_ns)
+        if not (its.wanting or its.holding):
+            self._policy.begin(container, estimate_ns, now_ns)
+        its.holding.pop(process, None)
+        its.wanting[process] = estimate_ns
+        return self.look(now_ns)
+
+    def release(self, container: str, process: P, late_ns: int, now_ns: int) -> Effects[P]:
+        """Note that this process has no work on the device, and wants none now."""
+        its = self._containers[container]
+        self._settle(now_ns)
+        self._charge_late(container, late_ns, now_ns)
+        was = bool(its.wanting or its.holding)
+        its.holding.pop(process, None)
+        its.wanting.pop(process, None)
+        if was and not its.wanting and not its.holding:
+            self._policy.end(container, now_ns)
+        return self.look(now_ns)
+
+    def gone(self, container: str, process: P, now_ns: int) -> Effects[P]:
+        """Note that the process ended: its work on the device ends with it."""
+        return self.release(container, process, 0, now_ns) if container in self._containers else []
+
+    def look(self, now_ns: int) -> Effects[P]:
+        """Return what changes now."""
+        self._settle(now_ns)
+        effects: Effects[P] = []
+        if self._holder:
+            self._check_turn(now_ns)
+        if not self._holder:
+            self._choose(now_ns)
+        if self._holder:
+            its = self._containers[self._holder]
+            if now_ns < self._until_ns:  # else those that want have to wait for the next turn
+                its.holding |= its.wanting
+                effects += [Token(process, self._until_ns) for process in its.wanting]
+                its.wanting = {}
+        return effects + self._pages()
+
+    def stalled(self, now_ns: int) -> Effects[P]:
+        """Start the turn anew, uncharged, after a time in which the server did not run: no process could renew or release."""
+        self._policy.forgive(now_ns)
+        self._began_ns = self._counted_ns = now_ns
+        if self._holder and self._until_ns != NO_END:
+            self._until_ns = now_ns + TURN_NS
+        return self.look(now_ns)
+
+    def wake_ns(self) -> int:
+        """Return when `look` has to be called at the latest."""
+        return self._wake_ns
+
+    def _check_turn(self, now_ns: int) -> None:
+        its, others = self._containers[self._holder], self._waiting()
+        if not its.holding:
+            self._free(now_ns)
+            return
+        longest = self._policy.longest(self._holder, now_ns)
+        if self._until_ns == NO_END and (others or longest is not None):
+            self._until_ns = max(now_ns, self._began_ns + TURN_NS)
+        had_enough = now_ns - self._began_ns >= SHORTEST_NS
+        if others and now_ns < self._until_ns and had_enough and self._policy.is_due(others, self._holder, now_ns):
+            self._until_ns = now_ns
+        lease_ns = self._until_ns + max(GRACE_NS, 2 * max(its.holding.values())) if self._until_ns != NO_END else NO_END
+        if now_ns >= lease_ns:
+            its.late_from_ns, its.late_to_ns = self._until_ns, now_ns
+            its.holding = {}
+            if not its.wanting:
+                self._policy.end(self._holder, now_ns)
+            self._free(now_ns)
+            return
+        # A waiter may fall due before the turn ends; it costs little to look again after the shortest turn.
+        due_ns = max(self._began_ns, now_ns) + SHORTEST_NS if others else NO_END
+        self._wake_ns = min(due_ns, self._until_ns) if now_ns < self._until_ns else lease_ns
+
+    def _choose(self, now_ns: int) -> None:
+        waiting = self._waiting()
+        self._wake_ns = NO_END
+        if not waiting:
+            return
+        choice = self._policy.choose(waiting, now_ns)
+        if isinstance(choice, NotBefore):
+            self._wake_ns = max(choice.at_ns, now_ns + 1)
+            return
+        alone = len(waiting) == 1 and self._policy.longest(choice.name, now_ns) is None
+        self._holder, self._began_ns, self._counted_ns = choice.name, now_ns, now_ns
+        self._until_ns = NO_END if alone else now_ns + choice.quota_ns
+        self._wake_ns = NO_END if alone else min(self._until_ns, now_ns + SHORTEST_NS)
+
+    def _free(self, now_ns: int) -> None:
+        self._settle(now_ns)
+        self._holder, self._until_ns = "", 0
+
+    def _settle(self, now_ns: int) -> None:
+        """Charge the turn up to now."""
+        if self._holder and now_ns > self._counted_ns:
+            self._policy.charge(self._holder, self._counted_ns, now_ns)
+            self._containers[self._holder].held_ns += now_ns - self._counted_ns
+            self._counted_ns = now_ns
+
+    def _charge_late(self, container: str, late_ns: int, now_ns: int) -> None:
+        """Charge what a process ran after the lease that its container lost, as far as it was not charged."""
+        its = self._containers[container]
+        if its.late_from_ns is None:
+            return
+        ended_ns = min(its.late_from_ns + late_ns, now_ns)
+        if ended_ns > its.late_to_ns:
+            self._policy.charge(container, its.late_to_ns, ended_ns)
+            its.held_ns += ended_ns - its.late_to_ns
+        its.late_from_ns = None
+
+    def _waiting(self) -> list[str]:
+        """Return the containers that want the card and do not have it."""
+        return [name for name, its in self._containers.items() if its.wanting and name != self._holder]
+
+    def _pages(self) -> Effects[P]:
+        waiting = self._waiting()
+        changed: Effects[P] = []
+        for name, its in self._containers.items():
+            until_ns = self._until_ns if name == self._holder else 0
+            page = Page(name, until_ns, len(waiting) - (name in waiting))
+            if page != its.shown:
+                its.shown = page
+                changed.append(page)
+        return changed

@@ -1,0 +1,78 @@
+"""The page that the server shares with the processes of one container: when its turns end, and how much memory it uses.
+
+A process looks at it before each launch, which costs no call. It is a memfd that only the server can write: a process that
+opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE, Linux 5.1).
+
+    0   u32 magic  u16 version  u16 devices  i64 beat: the server's clock, each 100 ms
+    64  for each device 64 bytes:
+        u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 0  i64 limit  i64 used (both bytes)
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Self
+
+from lading.vocabulary import GpuUuid
+
+SIZE: Final = 4096
+_MAGIC: Final = 0x3148534C  # "LSH1"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<IHHq")
+_BEAT: Final = struct.Struct("<q")
+_BEAT_AT: Final = 8
+_DEVICE: Final = struct.Struct("<16sqiiiiqq")
+_TURN: Final = struct.Struct("<qi")
+_TURN_AT: Final = 16
+_USED_AT: Final = 48
+_ENTRY: Final = 64
+_F_SEAL_FUTURE_WRITE: Final = 0x0010  # linux/fcntl.h; not in Python's fcntl
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
+
+
+class DeviceShare(NamedTuple):
+    """The share of one card, as a page shows it."""
+
+    uuid: GpuUuid
+    request_ppm: int
+    limit_ppm: int
+    limit_bytes: int
+
+
+class Page:
+    def __init__(self, devices: Sequence[DeviceShare]) -> None:
+        """Create the page. Raises OSError, also where the kernel knows no such seal."""
+        self.fd = os.memfd_create("lading-shares", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, SIZE)
+        self._map = mmap.mmap(self.fd, SIZE)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the mapping, which stays writable
+        _HEAD.pack_into(self._map, 0, _MAGIC, _VERSION, len(devices), 0)
+        for index, one in enumerate(devices):
+            uuid = bytes.fromhex(one.uuid.removeprefix("GPU-").replace("-", ""))
+            entry = uuid, 0, 0, one.request_ppm, one.limit_ppm, 0, one.limit_bytes, 0
+            _DEVICE.pack_into(self._map, _at(index), *entry)
+
+    def beat(self, now_ns: int) -> None:
+        _BEAT.pack_into(self._map, _BEAT_AT, now_ns)
+
+    def show_turn(self, device: int, until_ns: int, waiters: int) -> None:
+        _TURN.pack_into(self._map, _at(device) + _TURN_AT, until_ns, waiters)
+
+    def show_used(self, device: int, used_bytes: int) -> None:
+        _BEAT.pack_into(self._map, _at(device) + _USED_AT, used_bytes)
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _at(device: int) -> int:
+    return _ENTRY * (device + 1)

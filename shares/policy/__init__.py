@@ -1,0 +1,1 @@
+"""Decide whose turn a card is: pure, in nanoseconds, with the time as a parameter."""

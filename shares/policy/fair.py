@@ -1,0 +1,108 @@
+"""Share out a card by start-time fair queueing, with a token bucket for limits.
+
+Each container has a virtual time, which its turns advance by their length divided by its request. The one with the least goes
+first, so that in the long run each has its request, and what others leave goes to all in proportion to their requests. A
+container that was away gets no credit for its absence: it comes back with the least virtual time of those who are active.
+A limit is a bucket of the card's time that fills at the rate of the limit: one whose bucket is nearly empty has to wait.
+
+Source: Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from shares.policy.model import MILLION, MS, SHORTEST_NS, TURN_NS, Next, NotBefore, Share
+
+AWAY_NS: Final = 20 * MS  # who comes back sooner was between two bursts, and keeps its virtual time
+DEPTH_NS: Final = 500 * MS  # of the bucket of a limit of a whole card
+OVERTAKE_NS: Final = 10 * MS  # of the card's time: by so much must one who waits be behind to end a turn early
+
+
+@dataclass(slots=True, kw_only=True)
+class _Account:
+    share: Share
+    virtual_ns: int
+    active: bool = False
+    left_ns: int = 0  # when it was last active
+    bucket_ns: int  # of the card's time that it may use at once
+    filled_ns: int  # when the bucket was last filled
+
+
+class Fair:
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._last_ns = 0  # the virtual time of the last one that was active
+
+    def join(self, name: str, share: Share, now_ns: int) -> None:
+        self._accounts[name] = _Account(share=share, virtual_ns=self._least(), bucket_ns=_depth(share), filled_ns=now_ns)
+
+    def leave(self, name: str) -> None:
+        self._accounts.pop(name, None)
+
+    def begin(self, name: str, estimate_ns: int, now_ns: int) -> None:
+        account = self._accounts[name]
+        if not account.active and now_ns - account.left_ns > AWAY_NS:
+            account.virtual_ns = max(account.virtual_ns, self._least())
+        account.active = True
+
+    def end(self, name: str, now_ns: int) -> None:
+        account = self._accounts[name]
+        account.active, account.left_ns = False, now_ns
+        self._last_ns = max(self._last_ns, account.virtual_ns)
+
+    def charge(self, name: str, began_ns: int, ended_ns: int) -> None:
+        account, held = self._accounts[name], ended_ns - began_ns
+        account.virtual_ns += held * MILLION // account.share.weight_ppm
+        _fill(account, ended_ns)
+        account.bucket_ns -= held
+
+    def choose(self, waiting: Collection[str], now_ns: int) -> Next | NotBefore:
+        ready = {name: ready_ns for name in waiting if (ready_ns := self._ready(name, now_ns)) <= now_ns}
+        if not ready:
+            return NotBefore(min(self._ready(name, now_ns) for name in waiting))
+        name = min(ready, key=lambda name: (self._accounts[name].virtual_ns, name))
+        longest = self.longest(name, now_ns)
+        return Next(name, TURN_NS if longest is None else min(TURN_NS, longest))
+
+    def longest(self, name: str, now_ns: int) -> int | None:
+        account = self._accounts[name]
+        if account.share.limit_ppm >= MILLION:
+            return None
+        _fill(account, now_ns)
+        return max(account.bucket_ns, SHORTEST_NS)
+
+    def is_due(self, waiting: Collection[str], holder: str, now_ns: int) -> bool:
+        return any(self._is_behind(name, holder) and self._ready(name, now_ns) <= now_ns for name in waiting)
+
+    def forgive(self, now_ns: int) -> None:
+        most = max((account.virtual_ns for account in self._accounts.values()), default=0)
+        for account in self._accounts.values():
+            account.virtual_ns = most
+
+    def _least(self) -> int:
+        """Return the least virtual time of those who are active, or were last."""
+        return min((account.virtual_ns for account in self._accounts.values() if account.active), default=self._last_ns)
+
+    def _is_behind(self, name: str, holder: str) -> bool:
+        account = self._accounts[name]
+        return account.virtual_ns + OVERTAKE_NS * MILLION // account.share.weight_ppm < self._accounts[holder].virtual_ns
+
+    def _ready(self, name: str, now_ns: int) -> int:
+        """Return when its bucket holds enough for the shortest turn."""
+        account = self._accounts[name]
+        if account.share.limit_ppm >= MILLION:
+            return now_ns
+        _fill(account, now_ns)
+        missing = min(SHORTEST_NS, _depth(account.share)) - account.bucket_ns
+        return now_ns if missing <= 0 else now_ns + -(-missing * MILLION // account.share.limit_ppm)
+
+
+def _depth(share: Share) -> int:
+    return DEPTH_NS * share.limit_ppm // MILLION
+
+
+def _fill(account: _Account, now_ns: int) -> None:
+    more = (now_ns - account.filled_ns) * account.share.limit_ppm // MILLION
+    account.bucket_ns = min(account.bucket_ns + more, _depth(account.share))
+    account.filled_ns = now_ns

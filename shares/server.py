@@ -1,0 +1,385 @@
+"""Serve the shares of a node: a socket for each container with a grant, one `Card` for each card, one page for each container.
+
+    grant.json ─ look_at_grants, each 100 ms ─▶ _Container (socket, page, memory)
+    library ─ frames ─▶ _Process ─▶ Card ─ effects ─▶ tokens to processes, ends of turns into pages
+
+All runs on one event loop, and nothing waits: a client that does not read its frames is disconnected. A restart loses nothing
+that matters: clients come back, say what memory they hold, and ask anew.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lading.log import Event, Log
+from lading.vocabulary import GpuUuid
+from shares.card import NO_END, Card, Effects, Token
+from shares.grants import FILE, SOCKET, Grant, Version, list_grants, read_grant
+from shares.memory import Memory
+from shares.page import DeviceShare, Page
+from shares.peer import find_stranger
+from shares.policy.model import MILLION, MS, Policy, Share
+from shares.wire import SIZE, Frame, Kind, Refusal, WireError, pack, unpack
+
+BEAT_S: Final = 0.1
+STALL_NS: Final = 600 * MS
+MAX_PROCESSES: Final = 64  # of one container, at a time
+MAX_ESTIMATE_NS: Final = 60_000 * MS  # of a burst: a client cannot keep its lease for longer than twice this
+MAX_LATE_NS: Final = 600_000 * MS
+_MIB: Final = 1 << 20
+_PERCENT: Final = MILLION // 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The use that a container makes of a card now."""
+
+    grant: Grant
+    uuid: GpuUuid
+    held_ns: int  # of the card's time, since its grant or this server's start
+    used_bytes: int
+    limit_bytes: int
+    processes: int
+    has_turn: bool
+    waiters: int  # other containers that want the card
+
+
+class Shares:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        policy: Callable[[], Policy],
+        log: Log,
+        host_root: Path = Path("/"),
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Create the server. `policy` makes the policy of one card."""
+        self._folder = folder
+        self._make_policy = policy
+        self._log = log
+        self._host_root = host_root
+        self._clock = clock
+        self._cards: dict[GpuUuid, _CardLoop] = {}
+        self._containers: dict[str, _Container] = {}
+        self._seen: dict[str, Version] = {}
+        self._beating: asyncio.Task[None] | None = None
+        self._beat_ns = clock()
+        self.problem = ""  # why the folder cannot be read
+        self.refused = 0  # processes
+
+    def start(self) -> None:
+        """Take the grants that are there, and follow the folder from now on."""
+        self._look_at_grants()
+        self._beating = asyncio.create_task(self._beat())
+
+    def close(self) -> None:
+        if self._beating:
+            self._beating.cancel()
+        for name in list(self._containers):
+            self._drop(name)
+
+    def usage(self) -> list[Usage]:
+        return [one for container in self._containers.values() for one in container.usage()]
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now_ns = self._clock()
+            stalled, self._beat_ns = now_ns - self._beat_ns > STALL_NS, now_ns
+            for container in self._containers.values():
+                container.page.beat(now_ns)
+            if stalled:
+                for card in self._cards.values():
+                    card.act(card.card.stalled(now_ns))
+            self._look_at_grants()
+
+    def _look_at_grants(self) -> None:
+        try:
+            found = list_grants(self._folder)
+            self.problem = ""
+        except FileNotFoundError:
+            found = {}  # no share was granted since the boot
+        except OSError as e:
+            self.problem = f"cannot read {self._folder}: {e.strerror}"
+            return
+        for name in [name for name in self._seen if found.get(name) != self._seen[name]]:
+            self._drop(name)
+            del self._seen[name]
+        for name in found.keys() - self._seen.keys():
+            self._seen[name] = found[name]
+            self._take(name)
+
+    def _take(self, name: str) -> None:
+        grant = read_grant(self._folder / name / FILE)
+        if isinstance(grant, str):
+            self._log.error(Event.SHARE_REFUSED, grant)
+            return
+        try:
+            self._containers[name] = _Container(self, name, grant)
+        except OSError as e:
+            self._log.error(Event.SHARE_REFUSED, f"cannot serve {self._folder / name}: {e.strerror}")
+            return
+        self._log.info(Event.SHARE_SERVED, **_fields(grant), gpus=",".join(gpu.uuid for gpu in grant.gpus))
+
+    def _drop(self, name: str) -> None:
+        container = self._containers.pop(name, None)
+        if container is not None:
+            container.close()
+            for gpu in container.grant.gpus:
+                if not self._cards[gpu.uuid].members:
+                    self._cards.pop(gpu.uuid).close()
+
+    # For containers and processes
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def now_ns(self) -> int:
+        return self._clock()
+
+    def card(self, uuid: GpuUuid) -> "_CardLoop":
+        card = self._cards.get(uuid)
+        if card is None:
+            card = self._cards[uuid] = _CardLoop(Card(self._make_policy()), self._clock)
+        return card
+
+    def stranger(self, connection: socket.socket, grant: Grant) -> str:
+        return find_stranger(connection, grant.pod, self._host_root)
+
+    def refuse(self, grant: Grant, why: str) -> None:
+        self.refused += 1
+        self._log.warning(Event.SHARE_REFUSED, why, **_fields(grant))
+
+
+class _CardLoop:
+    """A card on the event loop: it carries out effects, and looks again when the card says so."""
+
+    def __init__(self, card: "Card[_Process]", clock: Callable[[], int]) -> None:
+        self.card = card
+        self.members: dict[str, tuple[_Container, int]] = {}  # by name, with the index of the card in its grant
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+
+    def act(self, effects: "Effects[_Process]") -> None:
+        now_ns = self._clock()
+        for effect in effects:
+            if isinstance(effect, Token):
+                _, device = self.members[effect.process.container.name]
+                quota_ns = NO_END if effect.until_ns == NO_END else max(0, effect.until_ns - now_ns)
+                effect.process.send(Frame(Kind.TOKEN, device, a=quota_ns, c=effect.until_ns))
+            elif effect.container in self.members:
+                container, device = self.members[effect.container]
+                container.page.show_turn(device, effect.until_ns, effect.waiters)
+        if self._timer:
+            self._timer.cancel()
+        wake_ns = self.card.wake_ns()
+        delay_s = max(0, wake_ns - now_ns) / 1e9
+        self._timer = None if wake_ns == NO_END else asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self.act(self.card.look(self._clock()))
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+class _Container:
+    def __init__(self, shares: Shares, name: str, grant: Grant) -> None:
+        """Listen for its processes. Raises OSError."""
+        self.shares = shares
+        self.name = name
+        self.grant = grant
+        self.memory = [Memory(gpu.memory_mib * _MIB) for gpu in grant.gpus]
+        self.processes: set[_Process] = set()
+        wanted = [
+            Share(request_ppm=gpu.request_percent * _PERCENT, limit_ppm=gpu.limit_percent * _PERCENT) for gpu in grant.gpus
+        ]
+        shown = [
+            DeviceShare(gpu.uuid, share.request_ppm, share.limit_ppm, gpu.memory_mib * _MIB)
+            for gpu, share in zip(grant.gpus, wanted, strict=True)
+        ]
+        self._listener = _listen(shares.folder / name)
+        try:
+            self.page = Page(shown)
+        except OSError:
+            self._listener.close()
+            raise
+        self.page.beat(shares.now_ns())
+        self.cards = [shares.card(gpu.uuid) for gpu in grant.gpus]
+        for device, (card, share) in enumerate(zip(self.cards, wanted, strict=True)):
+            card.members[name] = self, device
+            card.card.join(name, share, shares.now_ns())
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def usage(self) -> list[Usage]:
+        now_ns, said = self.shares.now_ns(), []
+        for card, gpu, memory in zip(self.cards, self.grant.gpus, self.memory, strict=True):
+            said.append(
+                Usage(
+                    grant=self.grant,
+                    uuid=gpu.uuid,
+                    held_ns=card.card.held_ns(self.name, now_ns),
+                    used_bytes=memory.used_bytes,
+                    limit_bytes=memory.limit_bytes,
+                    processes=len(self.processes),
+                    has_turn=card.card.holder == self.name,
+                    waiters=card.card.count_waiters(self.name),
+                )
+            )
+        return said
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # the client went, or out of descriptors: it dials again
+            return
+        connection.setblocking(False)
+        process = _Process(self, connection)
+        if len(self.processes) >= MAX_PROCESSES:
+            process.refuse(Refusal.TOO_MANY, f"{MAX_PROCESSES} processes of the container are connected")
+        elif stranger := self.shares.stranger(connection, self.grant):
+            process.refuse(Refusal.OTHER_POD, f"{stranger} connected to its socket")
+        else:
+            self.processes.add(process)
+            process.start()
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        for process in list(self.processes):
+            process.close()
+        now_ns = self.shares.now_ns()
+        for card in self.cards:
+            effects = card.card.leave(self.name, now_ns)
+            card.members.pop(self.name, None)
+            card.act(effects)
+        self.page.close()
+        with contextlib.suppress(OSError):
+            (self.shares.folder / self.name / SOCKET).unlink()
+
+
+class _Process:
+    """One connection: a process of the container, from its first frame to its end."""
+
+    def __init__(self, container: _Container, connection: socket.socket) -> None:
+        self.container = container
+        self._connection = connection
+        self._buffer = bytearray()
+        self._greeted = False
+
+    def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._connection, self._read)
+
+    def refuse(self, code: Refusal, why: str) -> None:
+        self.container.shares.refuse(self.container.grant, why)
+        with contextlib.suppress(OSError):
+            self._connection.send(pack(Frame(Kind.REFUSED, a=code)))
+        self._connection.close()
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame. A client that does not read is disconnected at its next word, or when the loop is back."""
+        try:
+            sent = self._connection.send(pack(frame))
+        except OSError:
+            sent = 0
+        if sent < SIZE:
+            asyncio.get_running_loop().call_soon(self.close)
+
+    def close(self) -> None:
+        container = self.container
+        if self not in container.processes:
+            return
+        container.processes.discard(self)
+        asyncio.get_running_loop().remove_reader(self._connection)
+        self._connection.close()
+        now_ns = container.shares.now_ns()
+        for device, (card, memory) in enumerate(zip(container.cards, container.memory, strict=True)):
+            memory.gone(self)
+            container.page.show_used(device, memory.used_bytes)
+            card.act(card.card.gone(container.name, self, now_ns))
+
+    def _read(self) -> None:
+        try:
+            data = self._connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self._buffer += data
+        whole = len(self._buffer) - len(self._buffer) % SIZE
+        frames, self._buffer = bytes(self._buffer[:whole]), self._buffer[whole:]
+        try:
+            for at in range(0, whole, SIZE):
+                self._handle(unpack(frames[at : at + SIZE], len(self.container.cards)))
+        except WireError as e:
+            self.container.shares.refuse(self.container.grant, f"a process sent a frame that cannot be read: {e}")
+            self.close()
+
+    def _handle(self, frame: Frame) -> None:
+        container, now_ns = self.container, self.container.shares.now_ns()
+        if frame.kind is Kind.HELLO:
+            self._welcome(now_ns)
+            return
+        if not self._greeted:
+            raise WireError(f"{frame.kind.name} before HELLO")
+        card, memory = container.cards[frame.device], container.memory[frame.device]
+        late_ns = min(frame.c, MAX_LATE_NS)
+        match frame.kind:
+            case Kind.WANT:
+                card.act(card.card.want(container.name, self, min(frame.a, MAX_ESTIMATE_NS), late_ns, now_ns))
+            case Kind.RELEASE:
+                card.act(card.card.release(container.name, self, late_ns, now_ns))
+            case Kind.ADD:
+                allowed = memory.add(self, frame.a, held=bool(frame.b))
+                container.page.show_used(frame.device, memory.used_bytes)
+                verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
+                self.send(verdict)
+            case Kind.SUB:
+                memory.subtract(self, frame.a)
+                container.page.show_used(frame.device, memory.used_bytes)
+
+    def _welcome(self, now_ns: int) -> None:
+        if self._greeted:
+            raise WireError("a second HELLO")
+        self._greeted = True
+        welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards)))
+        try:
+            socket.send_fds(self._connection, [welcome], [self.container.page.fd])
+        except OSError:
+            asyncio.get_running_loop().call_soon(self.close)
+
+
+def _listen(folder: Path) -> socket.socket:
+    """Return a socket in this folder, which every user may connect to: processes of a container may have any user ID. It is
+    bound by the folder's descriptor, because a socket's path has 107 bytes at most."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        path = f"/proc/self/fd/{descriptor}/{SOCKET}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 -- of the server before
+        listener.bind(path)
+        os.chmod(path, 0o666)  # noqa: PTH101, S103 -- find_stranger says who may stay
+        listener.listen(MAX_PROCESSES)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(descriptor)
+    return listener
+
+
+def _fields(grant: Grant) -> dict[str, str]:
+    return {"namespace": grant.namespace, "pod": grant.pod_name, "pod_uid": grant.pod, "container": grant.container}

@@ -1,0 +1,67 @@
+"""The frames between the share server and the library in a container: 32 bytes each, little-endian, on a stream socket.
+
+    u8 version  u8 type  u16 device  u32 seq  i64 a  i64 b  i64 c
+
+`device` is the index of a card in the container's grant, and in its page. Amounts are bytes or nanoseconds, and never negative.
+docs/isolation.md has the meaning of `a`, `b` and `c` for each type.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+VERSION: Final = 1
+SIZE: Final = 32
+_FRAME: Final = struct.Struct("<BBHIqqq")
+
+
+class Kind(IntEnum):
+    HELLO = 1  # a: pid as the client sees it, b: its CLOCK_MONOTONIC, c: 1 if it launches work
+    WANT = 2  # a: estimate of the next burst, c: what ran after the lease ended
+    RELEASE = 3  # c: as above
+    ADD = 4  # a: bytes, b: 1 if it holds them already (after the server came back): never refused
+    SUB = 5  # a: bytes
+    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; with the descriptor of the page
+    TOKEN = 129  # a: nanoseconds from now, c: until, by the server's clock
+    VERDICT = 130  # seq of the ADD; a: 1 or 0, b: bytes used, c: limit
+    REFUSED = 131  # a: a Refusal
+
+
+FROM_CLIENT: Final = frozenset({Kind.HELLO, Kind.WANT, Kind.RELEASE, Kind.ADD, Kind.SUB})
+
+
+class Refusal(IntEnum):
+    OTHER_POD = 1  # the peer is not in a cgroup of the pod that the grant is for
+    TOO_MANY = 2  # connections of this container
+    NO_GRANT = 3
+
+
+class WireError(Exception):
+    """A frame that no client of this version sends: the connection is closed."""
+
+
+class Frame(NamedTuple):
+    kind: Kind
+    device: int = 0
+    seq: int = 0
+    a: int = 0
+    b: int = 0
+    c: int = 0
+
+
+def pack(frame: Frame) -> bytes:
+    return _FRAME.pack(VERSION, *frame)
+
+
+def unpack(data: bytes, devices: int) -> Frame:
+    """Return one frame of a client of a container with so many devices. Raises WireError."""
+    version, kind, device, seq, a, b, c = _FRAME.unpack(data)
+    if version != VERSION:
+        raise WireError(f"version {version}; this server speaks {VERSION}")
+    if kind not in FROM_CLIENT:
+        raise WireError(f"type {kind} is none of a client's")
+    if device >= devices:
+        raise WireError(f"device {device}; the container has {devices}")
+    if min(a, b, c) < 0:
+        raise WireError(f"a negative amount: {min(a, b, c)}")
+    return Frame(Kind(kind), device, seq, a, b, c)

@@ -1,0 +1,94 @@
+"""Whatever containers do, and whoever ends when: one turn at a time, and it comes to everyone who waits."""
+
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.strategies import integers, sampled_from
+
+from shares.card import Card, Page, Token
+from shares.policy.fair import Fair
+from shares.policy.model import MILLION, MS, Share
+from shares.policy.window import Window
+
+NAMES, PROCESSES = "abc", range(3)
+Process = tuple[str, int]
+
+
+class Turns(RuleBasedStateMachine):
+    policy: type[Fair | Window] = Fair
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.card: Card[Process] = Card(self.policy())
+        self.now = 0
+        self.holding: set[Process] = set()
+        self.wanting: set[Process] = set()
+        for name, request, limit in zip(NAMES, (500_000, 300_000, 0), (MILLION, 300_000, MILLION), strict=True):
+            self.card.join(name, Share(request_ppm=request, limit_ppm=limit), 0)
+
+    def carry_out(self, effects: list[Token[Process] | Page]) -> None:
+        for effect in effects:
+            if isinstance(effect, Token):
+                assert effect.process in self.wanting
+                assert effect.process[0] == self.card.holder
+                assert effect.until_ns > self.now
+                self.wanting.discard(effect.process)
+                self.holding.add(effect.process)
+
+    @rule(passes_ms=integers(0, 80))
+    def time_passes(self, passes_ms: int) -> None:
+        self.now += passes_ms * MS
+        self.carry_out(self.card.look(self.now))
+
+    @rule(name=sampled_from(NAMES), number=sampled_from(PROCESSES), estimate_ms=integers(0, 300))
+    def want(self, name: str, number: int, estimate_ms: int) -> None:
+        process = (name, number)
+        self.holding.discard(process)
+        self.wanting.add(process)
+        self.carry_out(self.card.want(name, process, estimate_ms * MS, 0, self.now))
+
+    @rule(name=sampled_from(NAMES), number=sampled_from(PROCESSES))
+    def release(self, name: str, number: int) -> None:
+        process = (name, number)
+        self.holding.discard(process)
+        self.wanting.discard(process)
+        self.carry_out(self.card.release(name, process, 0, self.now))
+
+    @rule()
+    def the_server_hangs(self) -> None:
+        self.now += 3_000 * MS
+        self.carry_out(self.card.stalled(self.now))
+
+    @rule()
+    def every_holder_dies(self) -> None:
+        for process in sorted(self.holding):
+            self.holding.discard(process)
+            self.carry_out(self.card.gone(process[0], process, self.now))
+
+    @invariant()
+    def who_waits_is_looked_at_again(self) -> None:
+        assert not self.wanting or self.card.holder or self.card.wake_ns() < 2**63 - 1
+
+    def teardown(self) -> None:
+        """Let the others end, and look when the card says so: who waits has its turn in bounded time."""
+        for process in sorted(self.holding):
+            self.carry_out(self.card.gone(process[0], process, self.now))
+        self.holding.clear()
+        for _ in range(200):
+            if not self.wanting:
+                break
+            self.now = max(self.now, min(self.card.wake_ns(), self.now + 60_000 * MS))
+            self.carry_out(self.card.look(self.now))
+            for process in sorted(self.holding):
+                self.holding.discard(process)
+                self.carry_out(self.card.release(process[0], process, 0, self.now))
+        assert not self.wanting
+
+
+class TurnsByWindow(Turns):
+    policy = Window
+
+
+TestTurns = Turns.TestCase
+TestTurnsByWindow = TurnsByWindow.TestCase
+for _case in (TestTurns, TestTurnsByWindow):
+    _case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,91 @@
+"""What shares of a card containers get, and how long they wait, in virtual time."""
+
+import pytest
+
+from bench.virtual_card import Work, simulate
+from shares.policy.fair import Fair
+from shares.policy.model import MS
+from shares.policy.window import Window
+
+SECOND = 1000 * MS
+THREE = (0.5, 0.3, 0.2)
+
+
+def three(*kernels_ms: tuple[float, ...]) -> list[Work]:
+    kernels = kernels_ms * 3 if len(kernels_ms) == 1 else kernels_ms
+    return [Work(name=name, request=share, kernels_ms=each) for name, share, each in zip("abc", THREE, kernels, strict=True)]
+
+
+def shares(works: list[Work], seconds: int = 60, *, since: int = 0) -> list[float]:
+    """Run under the fair policy. Return each one's share of the time from `since` seconds on."""
+    simulate(works, Fair(), seconds=seconds)
+    return [work.share_of(since * SECOND, seconds * SECOND) for work in works]
+
+
+def longest_wait_ms(*works: Work) -> float:
+    return max(wait for work in works for wait in work.waits_ns) / MS
+
+
+def test_requests_are_kept_in_the_long_run_and_in_any_second() -> None:
+    works = three((5.0,))
+    assert shares(works) == pytest.approx(THREE, abs=0.01)
+    for work in works:
+        assert work.error_in_any_second(work.request, SECOND, 60 * SECOND) < 0.05
+
+
+@pytest.mark.parametrize("kernels_ms", [((0.1,),), ((50.0,),), ((200.0,),), ((0.1,), (20.0,), (200.0,))])
+def test_kernels_of_any_length_are_charged_truly(kernels_ms: tuple[tuple[float, ...], ...]) -> None:
+    assert shares(three(*kernels_ms), 20 if kernels_ms == ((0.1,),) else 60) == pytest.approx(THREE, abs=0.01)
+
+
+def test_what_an_idle_container_leaves_is_used() -> None:
+    a, c = Work(name="a", request=0.5), Work(name="c", request=0.2)
+    assert sum(shares([a, c])) >= 0.98
+
+
+def test_a_request_is_kept_and_the_rest_is_shared_in_proportion() -> None:
+    a, b = Work(name="a", request=0.6), Work(name="b", request=0.2)
+    assert shares([a, b]) == pytest.approx([0.75, 0.25], abs=0.01)
+
+
+def test_a_limit_holds_also_for_a_container_that_is_alone() -> None:
+    alone = Work(name="a", request=0.3, limit=0.3)
+    assert 0.28 <= shares([alone])[0] <= 0.31
+    assert longest_wait_ms(alone) < 100
+
+
+def test_a_limit_above_the_request() -> None:
+    a, b = Work(name="a", request=0.2, limit=0.4), Work(name="b", request=0.3)
+    assert shares([a, b]) == pytest.approx([0.4, 0.6], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "b", [Work(name="b", request=0.5, begins_ms=30_000), Work(name="b", request=0.5, pauses_ms=(10_000, 30_000))]
+)
+def test_a_container_that_comes_back_makes_nobody_wait_for_long(b: Work) -> None:
+    a = Work(name="a", request=0.5)
+    assert shares([a, b], since=30) == pytest.approx([0.5, 0.5], abs=0.01)
+    assert longest_wait_ms(a, b) < 150
+
+
+def test_under_the_window_of_the_paper_the_others_wait_for_half_of_it() -> None:
+    a, b = Work(name="a", request=0.5), Work(name="b", request=0.5, begins_ms=30_000)
+    simulate([a, b], Window())
+    assert a.share_of(30 * SECOND, 60 * SECOND) == pytest.approx(0.5, abs=0.01)
+    assert 4_000 < longest_wait_ms(a, b) < 6_000
+
+
+def test_eight_equal_containers() -> None:
+    works = [Work(name=f"c{number}", request=0.125) for number in range(8)]
+    assert shares(works) == pytest.approx([0.125] * 8, abs=0.01)
+
+
+def test_inference_beside_training_gets_all_that_it_asks_for() -> None:
+    inference, training = Work(name="a", request=0.2, burst_ms=5, every_ms=50), Work(name="b", request=0.8)
+    assert shares([inference, training]) == pytest.approx([0.1, 0.89], abs=0.01)
+    assert longest_wait_ms(inference) < 50
+
+
+def test_limits_of_all_leave_the_card_idle() -> None:
+    a, b = Work(name="a", request=0.3, limit=0.3), Work(name="b", request=0.2, limit=0.2)
+    assert shares([a, b]) == pytest.approx([0.3, 0.2], abs=0.02)
