@@ -130,7 +130,7 @@ class Card(Generic[P]):
                 its.holding |= its.wanting
                 effects += [Token(process, self._until_ns) for process in its.wanting]
                 its.wanting = {}
-        return effects + self._pages()
+        return [*self._pages(), *effects]  # a process that has its token looks into the page
 
     def stalled(self, now_ns: int) -> Effects[P]:
         """Start the turn anew, uncharged, after a time in which the server did not run: no process could renew or release."""

@@ -1,0 +1,444 @@
+/* The connection to the share server (the wire: docs/isolation.md; shares/wire.py, shares/page.py).
+ *
+ * Two threads for a process: one reads what the server says, and dials again when the server is gone; the other gives back turns
+ * that are not used, and waits for the device to do so. While the server is gone, the program goes on: with the part of the card
+ * that it is guaranteed, and within its memory. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "library.h"
+
+#ifndef SOCKET_PATH
+#define SOCKET_PATH "/run/lading/gpu/s.sock"
+#endif
+
+enum {
+  PATIENCE_MS = 30000,   /* of the first connection: the server may be starting */
+  WELCOME_MS = 3000,     /* a server that hangs accepts, and says nothing */
+  REDIAL_MS = 200,
+  IDLE_MS = 2,           /* without a launch, while others wait */
+  HOLDING_LOOK_MS = 4,   /* for those others */
+  LOOK_MS = 50,          /* for the beat */
+  BEAT_LOST_MS = 1000,
+  FIXED_PERIOD_MS = 100, /* while the server is away */
+  LEAST_PPM = 1000,      /* of a container without a guarantee */
+};
+enum { HELLO = 1, WANT, RELEASE, ADD, SUB, WELCOME = 128, TOKEN, VERDICT, REFUSED };
+enum { OTHER_POD = 1, TOO_MANY, NO_GRANT };
+
+struct frame {
+  uint8_t version, kind;
+  uint16_t device;
+  uint32_t seq;
+  int64_t a, b, c;
+};
+struct page {
+  uint32_t magic;
+  uint16_t version, devices;
+  _Atomic int64_t beat;
+  char unused[48];
+  struct page_device device[MAX_DEVICES];
+};
+struct question {
+  uint32_t seq;
+  int answered, allowed;
+  struct question *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed;
+static int started, joined, fd = -1, device_count;
+static struct page *page;
+static _Atomic int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
+static uint32_t last_seq;
+static struct question *questions;
+static struct device devices[MAX_DEVICES];
+static int ordinals[MAX_DEVICES]; /* by CUDA's ordinal: index + 1, 0 if not looked for, -1 if not in the grant */
+static struct frame received;
+static size_t received_bytes;
+
+static int64_t server_ns(void) { return now_ns() + atomic_load_explicit(&clock_ahead, memory_order_relaxed); }
+
+static void wait_changed(int64_t most_ns) {
+  int64_t until = now_ns() + most_ns;
+  struct timespec t = {until / 1000000000, until % 1000000000};
+  pthread_cond_timedwait(&changed, &lock, &t);
+}
+
+/* With `lock` held. */
+static void lose(void) {
+  if (fd >= 0) close(fd);
+  fd = -1;
+  joined = 0;
+  received_bytes = 0;
+  for (int i = 0; i < device_count; i++) {
+    int turn = atomic_load(&devices[i].turn);
+    if (turn == WANTING || turn == HOLDING) atomic_store(&devices[i].turn, IDLE);
+    devices[i].fixed_began = 0;
+    devices[i].lost_bytes = 0;
+  }
+  for (struct question *one = questions; one; one = one->next) one->answered = -1;
+  pthread_cond_broadcast(&changed);
+}
+
+static int send_frame(struct frame frame) {
+  frame.version = 1;
+  if (fd >= 0 && send(fd, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame) return 1;
+  lose();
+  return 0;
+}
+
+static int receive_welcome(int socket, struct frame *frame, int *page_fd) {
+  union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+  } control;
+  struct iovec part = {frame, sizeof *frame};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  struct pollfd one = {socket, POLLIN, 0};
+  *page_fd = -1;
+  if (poll(&one, 1, WELCOME_MS) != 1 || recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof *frame) return 0;
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_type == SCM_RIGHTS) memcpy(page_fd, CMSG_DATA(c), sizeof(int));
+  }
+  return 1;
+}
+
+static void use_page(struct page *fresh) {
+  struct page *old = page;
+  page = fresh;
+  device_count = fresh->devices;
+  for (int i = 0; i < device_count; i++) {
+    devices[i].index = i;
+    atomic_store(&devices[i].page, &fresh->device[i]);
+  }
+  (void)old; /* another thread may be looking at it: 4 KiB for each restart of the server stay mapped */
+}
+
+/* Connect once. Returns 1, 0, or the code of a refusal as a negative number. Called without `lock`. */
+static int dial(void) {
+  int dialled = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
+  struct frame frame = {.version = 1, .kind = HELLO, .a = getpid(), .b = now_ns(), .c = 1};
+  int page_fd = -1, result = 0;
+  if (dialled < 0) return 0;
+  if (!connect(dialled, (struct sockaddr *)&address, sizeof address) &&
+      send(dialled, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame && receive_welcome(dialled, &frame, &page_fd)) {
+    if (frame.kind == REFUSED) result = -(int)frame.a;
+    else if (frame.kind == WELCOME && page_fd >= 0 && frame.b <= MAX_DEVICES) {
+      struct page *fresh = mmap(NULL, sizeof *fresh, PROT_READ, MAP_SHARED, page_fd, 0);
+      if (fresh != MAP_FAILED && fresh->devices == frame.b) {
+        pthread_mutex_lock(&lock);
+        fd = dialled;
+        atomic_store(&clock_ahead, frame.a - now_ns());
+        use_page(fresh);
+        joined = 1;
+        for (int i = 0; i < device_count && joined; i++) {
+          int64_t held = atomic_load(&devices[i].held_bytes);
+          if (held) send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
+        }
+        result = joined;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&lock);
+        dialled = -1;
+      }
+    }
+  }
+  if (page_fd >= 0) close(page_fd);
+  if (dialled >= 0) close(dialled);
+  return result;
+}
+
+static void handle(const struct frame *frame) {
+  struct device *device = &devices[frame->device];
+  if (frame->kind == TOKEN && frame->device < device_count) {
+    if (atomic_load(&device->turn) == WANTING) atomic_store(&device->turn, HOLDING);
+  } else if (frame->kind == VERDICT) {
+    for (struct question *one = questions; one; one = one->next) {
+      if (one->seq == frame->seq) one->answered = 1, one->allowed = frame->a != 0;
+    }
+  } else if (frame->kind == REFUSED) {
+    lose();
+  }
+  pthread_cond_broadcast(&changed);
+}
+
+static void read_frames(void) {
+  while (fd >= 0) {
+    ssize_t got = recv(fd, (char *)&received + received_bytes, sizeof received - received_bytes, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+      lose();
+      return;
+    }
+    received_bytes += (size_t)got;
+    if (received_bytes == sizeof received) {
+      received_bytes = 0;
+      handle(&received);
+    }
+  }
+}
+
+static int64_t late_ns(struct device *device) {
+  int64_t until = atomic_load(&atomic_load(&device->page)->until), now = server_ns();
+  return until && until < now ? now - until : 0;
+}
+
+/* Give back a turn that no thread uses: after some time without a launch while others wait, or when it is over. */
+static void release_if_idle(struct device *device) {
+  struct page_device *shown = atomic_load(&device->page);
+  if (atomic_load(&device->turn) != HOLDING || atomic_load(&device->launchers)) return;
+  if (!atomic_load(&shown->waiters) && turn_lasts(device)) return;
+  int64_t launched = atomic_load(&device->last_launch);
+  if (now_ns() - launched < IDLE_MS * MS) return;
+  drain(device, device->context); /* the server waits for our word: the work is charged to us */
+  pthread_mutex_lock(&lock);
+  int holding = HOLDING;
+  if (joined && atomic_compare_exchange_strong(&device->turn, &holding, RELEASING)) {
+    if (atomic_load(&device->launchers) || atomic_load(&device->last_launch) != launched) {
+      atomic_store(&device->turn, HOLDING);
+    } else {
+      atomic_store(&device->turn, IDLE);
+      send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = late_ns(device)});
+    }
+    pthread_cond_broadcast(&changed);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void *keep_turns(void *unused) {
+  (void)unused;
+  for (;;) {
+    int holds = 0;
+    for (int i = 0; i < device_count; i++) {
+      release_if_idle(&devices[i]);
+      holds |= atomic_load(&devices[i].turn) == HOLDING;
+    }
+    usleep((holds ? HOLDING_LOOK_MS : LOOK_MS) * 1000);
+  }
+  return NULL;
+}
+
+static void *keep_connection(void *unused) {
+  (void)unused;
+  for (;;) {
+    pthread_mutex_lock(&lock);
+    int socket = fd;
+    pthread_mutex_unlock(&lock);
+    if (socket < 0) {
+      usleep(REDIAL_MS * 1000);
+      dial();
+      continue;
+    }
+    struct pollfd one = {socket, POLLIN, 0};
+    poll(&one, 1, LOOK_MS);
+    pthread_mutex_lock(&lock);
+    read_frames();
+    if (fd >= 0 && server_ns() - atomic_load(&page->beat) > BEAT_LOST_MS * MS) lose();
+    pthread_mutex_unlock(&lock);
+  }
+  return NULL;
+}
+
+/* A child of fork has no turn, no memory of the card and no thread: CUDA starts anew there, and so does this. */
+static void after_fork(void) {
+  if (fd >= 0) close(fd);
+  fd = -1;
+  started = joined = 0;
+  questions = NULL;
+  received_bytes = 0;
+  pthread_mutex_init(&lock, NULL);
+  for (int i = 0; i < device_count; i++) {
+    struct device *device = &devices[i];
+    atomic_store(&device->turn, IDLE);
+    atomic_store(&device->launchers, 0);
+    atomic_store(&device->held_bytes, 0);
+    device->context = NULL;
+    device->renewing = 0;
+    queues_reset(device);
+  }
+  memset(ordinals, 0, sizeof ordinals);
+  allocations_reset();
+}
+
+static void prepare(void) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&changed, &monotonic);
+  for (int i = 0; i < MAX_DEVICES; i++) queues_reset(&devices[i]);
+  pthread_atfork(NULL, NULL, after_fork);
+}
+
+CUresult link_up(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static pthread_mutex_t dialling = PTHREAD_MUTEX_INITIALIZER;
+  pthread_once(&once, prepare);
+  pthread_mutex_lock(&dialling);
+  if (!started) {
+    int64_t until = now_ns() + PATIENCE_MS * MS;
+    int result;
+    while (!(result = dial()) && now_ns() < until) usleep(REDIAL_MS * 1000);
+    if (result <= 0) {
+      fprintf(stderr, "lading: this container's share of a card cannot be used: %s (%s)\n",
+              result == -OTHER_POD  ? "the share server does not take this process for one of its pod"
+              : result == -TOO_MANY ? "too many processes of the container use the card"
+              : result              ? "the share server knows no grant of it"
+                                    : "no share server answers; is lading-shares running on the node?",
+              SOCKET_PATH);
+      pthread_mutex_unlock(&dialling);
+      return CUDA_ERROR_SYSTEM_NOT_READY;
+    }
+    sigset_t all, before; /* signals are the program's */
+    pthread_t threads[2];
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    started = !pthread_create(&threads[0], NULL, keep_connection, NULL) && !pthread_create(&threads[1], NULL, keep_turns, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!started) {
+      fprintf(stderr, "lading: this container's share of a card cannot be used: no thread can be started\n");
+      pthread_mutex_unlock(&dialling);
+      return CUDA_ERROR_SYSTEM_NOT_READY;
+    }
+    pthread_detach(threads[0]);
+    pthread_detach(threads[1]);
+  }
+  pthread_mutex_unlock(&dialling);
+  return CUDA_SUCCESS;
+}
+
+struct device *device_by_ordinal(CUdevice ordinal) {
+  if (ordinal < 0 || ordinal >= MAX_DEVICES || !page) return NULL;
+  if (!ordinals[ordinal]) {
+    CUuuid uuid;
+    int found = -1;
+    if (real.cuDeviceGetUuid(&uuid, ordinal)) return NULL;
+    for (int i = 0; i < device_count; i++) {
+      if (!memcmp(atomic_load(&devices[i].page)->uuid, uuid.bytes, 16)) found = i + 1;
+    }
+    ordinals[ordinal] = found;
+  }
+  return ordinals[ordinal] > 0 ? &devices[ordinals[ordinal] - 1] : NULL;
+}
+
+struct device *device_of_thread(void) {
+  CUdevice ordinal;
+  return real.cuCtxGetDevice(&ordinal) ? NULL : device_by_ordinal(ordinal);
+}
+
+/* Memory */
+
+int memory_add(struct device *device, int64_t bytes) {
+  struct page_device *shown;
+  int allowed = 0;
+  pthread_mutex_lock(&lock);
+  if (joined) {
+    struct question one = {.seq = ++last_seq, .next = questions};
+    questions = &one;
+    if (send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = one.seq, .a = bytes})) {
+      while (!one.answered) wait_changed(100 * MS);
+    }
+    for (struct question **link = &questions; *link; link = &(*link)->next) {
+      if (*link == &one) {
+        *link = one.next;
+        break;
+      }
+    }
+    allowed = one.answered > 0 && one.allowed;
+    if (one.answered > 0) goto done;
+  }
+  /* The server is away: what it said last, and what was allocated here since. Its other processes may do the same; when the
+   * server is back, what they hold counts, and nothing more is allowed until it is below the limit again. */
+  shown = atomic_load(&device->page);
+  allowed = bytes <= shown->limit_bytes - atomic_load(&shown->used_bytes) - device->lost_bytes;
+  if (allowed) device->lost_bytes += bytes;
+done:
+  if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
+  pthread_mutex_unlock(&lock);
+  return allowed;
+}
+
+void memory_held(struct device *device, int64_t bytes) {
+  pthread_mutex_lock(&lock);
+  atomic_fetch_add(&device->held_bytes, bytes);
+  if (joined) send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = ++last_seq, .a = bytes, .b = 1});
+  pthread_mutex_unlock(&lock);
+}
+
+void memory_sub(struct device *device, int64_t bytes) {
+  if (!bytes) return;
+  pthread_mutex_lock(&lock);
+  atomic_fetch_sub(&device->held_bytes, bytes);
+  if (joined) send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes});
+  else device->lost_bytes -= bytes;
+  pthread_mutex_unlock(&lock);
+}
+
+/* Turns */
+
+int turn_lasts(struct device *device) {
+  int64_t until = atomic_load_explicit(&atomic_load(&device->page)->until, memory_order_relaxed);
+  return until == NO_END || server_ns() < until;
+}
+
+/* Wait until the fixed share has time left; with `lock` held. A period is as long as it has to be for what was used of it. */
+static void fixed_turn(struct device *device) {
+  int64_t ppm = atomic_load(&device->page)->request_ppm, period = FIXED_PERIOD_MS * MS;
+  if (ppm < LEAST_PPM) ppm = LEAST_PPM;
+  if (!device->fixed_began) device->fixed_began = now_ns();
+  int64_t used = now_ns() - device->fixed_began;
+  if (used < period / 1000000 * ppm) return;
+  pthread_mutex_unlock(&lock);
+  drain(device, device->context);
+  pthread_mutex_lock(&lock);
+  used = now_ns() - device->fixed_began;
+  int64_t next = device->fixed_began + used * 1000000 / ppm;
+  while (!joined && now_ns() < next) wait_changed(next - now_ns());
+  device->fixed_began = joined ? 0 : now_ns();
+}
+
+void turn_begin(struct device *device, int64_t estimate) {
+  pthread_mutex_lock(&lock);
+  for (;;) {
+    int turn = atomic_load(&device->turn);
+    if (!joined) {
+      fixed_turn(device);
+      if (!joined) break;
+    } else if (turn == HOLDING && turn_lasts(device)) {
+      break;
+    } else if (turn == HOLDING && !device->renewing) {
+      device->renewing = 1;
+      pthread_mutex_unlock(&lock);
+      drain(device, device->context);
+      pthread_mutex_lock(&lock);
+      device->renewing = 0;
+      if (joined && atomic_load(&device->turn) == HOLDING) {
+        atomic_store(&device->turn, WANTING);
+        int64_t late = late_ns(device);
+        send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate, .c = late});
+      }
+      pthread_cond_broadcast(&changed);
+    } else if (turn == IDLE) {
+      atomic_store(&device->turn, WANTING);
+      send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate});
+    } else {
+      wait_changed(LOOK_MS * MS);
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void forget_context(CUcontext context) {
+  for (int i = 0; i < device_count; i++) {
+    if (devices[i].context == context) devices[i].context = NULL;
+  }
+}
