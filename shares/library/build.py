@@ -59,7 +59,9 @@ def find_compiler() -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="shares.library.build", description="Compile the library for both architectures.")
-    parser.add_argument("folder", type=Path, nargs="?", default=HERE / "built", help="one folder for each architecture is made here")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=HERE / "built", help="one folder for each architecture is made here"
+    )
     folder = parser.parse_args(argv).folder
     try:
         if importlib.util.find_spec("ziglang") is None:

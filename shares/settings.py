@@ -1,0 +1,36 @@
+"""Define every setting of the share server: configuration key, flag, default, help."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from lading.log import Level
+from lading.settings import Setting
+from shares.policy.fair import Fair
+from shares.policy.model import Policy
+from shares.policy.window import Window
+
+CONFIG: Final = Path("/etc/lading/shares.toml")
+
+
+class PolicyName(StrEnum):
+    FAIR = "fair"
+    WINDOW = "window"
+
+
+POLICIES: Final[dict[PolicyName, type[Policy]]] = {PolicyName.FAIR: Fair, PolicyName.WINDOW: Window}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    shares_dir: Annotated[str, Setting("folder of the grants that lading-hooks writes; the same as its shares_dir")] = (
+        "/run/lading/shares"
+    )
+    listen: Annotated[str, Setting("socket that answers `lading-shares status`")] = "/run/lading/shares.sock"
+    policy: Annotated[
+        PolicyName, Setting("who goes first: fair (start-time fair queueing), or window (Gemini's use within 10 s)")
+    ] = PolicyName.FAIR
+    host_root: Annotated[str, Setting("proc is read below this folder")] = "/"
+    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9442"
+    log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO

@@ -1,0 +1,142 @@
+"""What containers use of their shares now: as JSON on a socket, as a table for people, and as metrics.
+
+The socket sends one document and closes: only root can connect (lading/sockets.py).
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lading import __version__
+from lading.errors import HostError
+from shares.server import Usage
+
+_MIB: Final = 1 << 20
+_LABELS: Final = ("namespace", "pod", "container", "gpu")
+_MAX_BYTES: Final = 16 << 20
+
+
+class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The use of one card by one container."""
+
+    namespace: str
+    pod: str
+    pod_uid: str = msgspec.field(name="podUID")
+    container: str
+    gpu: str
+    request_percent: int
+    limit_percent: int
+    held_s: float  # of the card's time, since its grant or the server's start
+    has_turn: bool
+    waiters: int  # other containers that want the card
+    memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
+    memory_limit_mib: int = msgspec.field(name="memoryLimitMiB")
+    processes: int
+
+
+def render(usage: Iterable[Usage]) -> bytes:
+    return msgspec.json.encode([_use(one) for one in usage])
+
+
+def _use(one: Usage) -> ContainerUse:
+    (gpu,) = (gpu for gpu in one.grant.gpus if gpu.uuid == one.uuid)
+    return ContainerUse(
+        namespace=one.grant.namespace,
+        pod=one.grant.pod_name,
+        pod_uid=one.grant.pod,
+        container=one.grant.container,
+        gpu=one.uuid,
+        request_percent=gpu.request_percent,
+        limit_percent=gpu.limit_percent,
+        held_s=round(one.held_ns / 1e9, 3),
+        has_turn=one.has_turn,
+        waiters=one.waiters,
+        memory_used_mib=-(-one.used_bytes // _MIB),
+        memory_limit_mib=one.limit_bytes // _MIB,
+        processes=one.processes,
+    )
+
+
+async def answer(listener: socket.socket, usage: Callable[[], Sequence[Usage]]) -> asyncio.Server:
+    """Answer each connection with the use at that moment."""
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(render(usage()))
+        writer.close()
+
+    return await asyncio.start_unix_server(serve, sock=listener)
+
+
+def ask(path: Path) -> list[ContainerUse]:
+    """Return what the server at this socket answers. Raises HostError."""
+    said = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5.0)
+            connection.connect(str(path))
+            while (data := connection.recv(1 << 16)) and len(said) < _MAX_BYTES:
+                said += data
+        return msgspec.json.decode(said, type=list[ContainerUse])
+    except OSError as e:
+        raise HostError(f"cannot ask {path}: {e.strerror or e}", hint="systemctl status lading-shares") from e
+    except msgspec.MsgspecError as e:
+        raise HostError(f"cannot read the answer of {path}: {e}") from e
+
+
+def render_table(uses: Sequence[ContainerUse]) -> str:
+    head = ("POD", "CONTAINER", "GPU", "COMPUTE", "HELD", "TURN", "MEMORY", "PROCESSES")
+    rows = [
+        (
+            f"{use.namespace}/{use.pod}",
+            use.container,
+            use.gpu[:12],
+            f"{use.request_percent} to {use.limit_percent} %",
+            f"{use.held_s:.1f} s",
+            "yes" if use.has_turn else "no",
+            f"{use.memory_used_mib} of {use.memory_limit_mib} MiB",
+            str(use.processes),
+        )
+        for use in uses
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows))
+    return "\n".join(lines)
+
+
+class Metrics:
+    """The registry of the daemon. A node has a few hundred containers with shares at most, and series end with their grants."""
+
+    def __init__(self, usage: Callable[[], Sequence[Usage]], refused: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.registry.register(_Shown(usage, refused))
+        ProcessCollector(registry=self.registry)
+
+
+class _Shown(Collector):
+    def __init__(self, usage: Callable[[], Sequence[Usage]], refused: Callable[[], int]) -> None:
+        self._usage = usage
+        self._refused = refused
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # otherwise the registry would collect once to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("lading_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield CounterMetricFamily("lading_shares_refused", "Processes that a share was refused to.", self._refused())
+        held = CounterMetricFamily("lading_share_held_seconds", "Time for which a container had its card.", labels=_LABELS)
+        used = GaugeMetricFamily("lading_share_memory_bytes", "Memory of its card that a container uses.", labels=_LABELS)
+        for one in self._usage():
+            labels = [one.grant.namespace, one.grant.pod_name, one.grant.container, one.uuid]
+            held.add_metric(labels, one.held_ns / 1e9)
+            used.add_metric(labels, one.used_bytes)
+        yield held
+        yield used
