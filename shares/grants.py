@@ -5,37 +5,13 @@ Only root writes there. A file that cannot be read, or says what it must not, co
 
 import os
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from lading.devices.assignment import MAX_MEMORY_MIB
-from lading.devices.identity import GPU_SHAPE
-from lading.vocabulary import GpuUuid, PodUid
+from lading.sharegrant import FILE, ShareGrant, parse_grant
 
-FILE: Final = "grant.json"
-SOCKET: Final = "s.sock"
-MAX_GPUS: Final = 16
 MAX_BYTES: Final = 64 << 10
-
-_Mib = Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]
-
-
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    uuid: Annotated[GpuUuid, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})\Z")]
-    memory_mib: _Mib  # the most that the container may use of the card
-    total_mib: _Mib  # what the card has
-    request_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]  # of the card's compute, guaranteed
-    limit_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    v: Literal[1]
-    pod: PodUid
-    container: str
-    namespace: str = ""
-    pod_name: str = ""
-    gpus: Annotated[tuple[Gpu, ...], msgspec.Meta(min_length=1, max_length=MAX_GPUS)]
 
 
 class Version(NamedTuple):
@@ -59,7 +35,7 @@ def list_grants(folder: Path) -> dict[str, Version]:
     return found
 
 
-def read_grant(path: Path) -> Grant | str:
+def read_grant(path: Path) -> ShareGrant | str:
     """Return the grant, or what is wrong with it."""
     try:
         with path.open("rb") as file:
@@ -69,7 +45,7 @@ def read_grant(path: Path) -> Grant | str:
     if len(text) > MAX_BYTES:
         return f"cannot use {path}: it has more than {MAX_BYTES} bytes"
     try:
-        grant = msgspec.json.decode(text, type=Grant)
+        grant = parse_grant(text)
     except msgspec.MsgspecError as e:
         return f"cannot use {path}: {e}"
     if len({gpu.uuid for gpu in grant.gpus}) < len(grant.gpus):
@@ -80,8 +56,3 @@ def read_grant(path: Path) -> Grant | str:
         if gpu.memory_mib > gpu.total_mib:
             return f"cannot use {path}: {gpu.uuid} has {gpu.total_mib} MiB, less than memory_mib"
     return grant
-
-
-def render_grant(grant: Grant) -> bytes:
-    """Return the file's content, as lading-hooks writes it."""
-    return msgspec.json.encode(grant)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from lading.log import Event, Log
+from lading.sharegrant import FILE, SOCKET, ShareGrant
 from lading.vocabulary import GpuUuid
 from shares.card import NO_END, Card, Effects, Token
-from shares.grants import FILE, SOCKET, Grant, Version, list_grants, read_grant
+from shares.grants import Version, list_grants, read_grant
 from shares.memory import Memory
 from shares.page import DeviceShare, Page
 from shares.peer import find_stranger
@@ -40,7 +41,7 @@ _PERCENT: Final = MILLION // 100
 class Usage:
     """The use that a container makes of a card now."""
 
-    grant: Grant
+    grant: ShareGrant
     uuid: GpuUuid
     held_ns: int  # of the card's time, since its grant or this server's start
     used_bytes: int
@@ -151,10 +152,10 @@ class Shares:
             card = self._cards[uuid] = _CardLoop(Card(self._make_policy()), self._clock)
         return card
 
-    def stranger(self, connection: socket.socket, grant: Grant) -> str:
+    def stranger(self, connection: socket.socket, grant: ShareGrant) -> str:
         return find_stranger(connection, grant.pod, self._host_root)
 
-    def refuse(self, grant: Grant, why: str) -> None:
+    def refuse(self, grant: ShareGrant, why: str) -> None:
         self.refused += 1
         self._log.warning(Event.SHARE_REFUSED, why, **_fields(grant))
 
@@ -193,7 +194,7 @@ class _CardLoop:
 
 
 class _Container:
-    def __init__(self, shares: Shares, name: str, grant: Grant) -> None:
+    def __init__(self, shares: Shares, name: str, grant: ShareGrant) -> None:
         """Listen for its processes. Raises OSError."""
         self.shares = shares
         self.name = name
@@ -381,5 +382,5 @@ def _listen(folder: Path) -> socket.socket:
     return listener
 
 
-def _fields(grant: Grant) -> dict[str, str]:
+def _fields(grant: ShareGrant) -> dict[str, str]:
     return {"namespace": grant.namespace, "pod": grant.pod_name, "pod_uid": grant.pod, "container": grant.container}

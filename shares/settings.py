@@ -8,6 +8,7 @@ import msgspec
 
 from lading.log import Level
 from lading.settings import Setting
+from lading.sharegrant import FOLDER
 from shares.policy.fair import Fair
 from shares.policy.model import Policy
 from shares.policy.window import Window
@@ -24,8 +25,8 @@ POLICIES: Final[dict[PolicyName, type[Policy]]] = {PolicyName.FAIR: Fair, Policy
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    shares_dir: Annotated[str, Setting("folder of the grants that lading-hooks writes; the same as its shares_dir")] = (
-        "/run/lading/shares"
+    shares_dir: Annotated[str, Setting("folder of the grants that lading-hooks writes; the same as its shares_dir")] = str(
+        FOLDER
     )
     listen: Annotated[str, Setting("socket that answers `lading-shares status`")] = "/run/lading/shares.sock"
     policy: Annotated[

@@ -25,7 +25,7 @@ from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, Grante
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 from lading.devices.share import FULL_CORE, Amounts, Share, left_of_card, taken_by_pod
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
@@ -83,7 +83,7 @@ def _granted(one: _Wanted) -> GrantedGpu:
         memory_mib=one.request.memory_mib,
         core_percent=one.request.core_percent,
         core_limit_percent=one.request.core_limit_percent,
-        isolation=one.request.isolation or Isolation.NONE,
+        isolation=one.request.isolation or IsolationName.NONE,
         pod_wide=one.request.pod_wide,
         pod_memory_mib=one.request.pod_memory_mib,
         pod_core_percent=one.request.pod_core_percent,

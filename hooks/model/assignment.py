@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from hooks.model.attachment import VfSettings
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -43,7 +43,7 @@ class GpuRequest:
     memory_mib: int | None = None  # a share; None together with core_percent None is the whole card
     core_percent: int | None = None
     core_limit_percent: int | None = None
-    isolation: Isolation | None = None  # None: the node's default
+    isolation: IsolationName | None = None  # None: the node's default
     pod_wide: bool = False  # manual form without a suffix: one share for the pod, however many containers use it
     pod_memory_mib: int | None = None  # central's form: what the whole pod takes of this card, where it is less than the sum
     pod_core_percent: int | None = None
@@ -98,7 +98,7 @@ class GrantedGpu:
     memory_mib: int | None = None
     core_percent: int | None = None
     core_limit_percent: int | None = None  # what it may use while others leave it
-    isolation: Isolation = Isolation.NONE  # what keeps it to the share
+    isolation: IsolationName = IsolationName.NONE  # what keeps it to the share
     pod_wide: bool = False  # an equal share of the same pod is this one, counted once
     pod_memory_mib: int | None = None  # counted once for the pod, instead of its containers' shares
     pod_core_percent: int | None = None

@@ -13,7 +13,7 @@ from typing import Final
 from hooks.ledger import period
 from hooks.model import assignment, inventory
 from hooks.model.grant import Grant as Held
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 from lading.log import printable
 from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Partition, Past, Pf, Place, Status, Summary, Use, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
@@ -137,7 +137,7 @@ def _granted_gpu(gpu: assignment.GrantedGpu) -> GrantedGpu:
         memory_mib=gpu.memory_mib,
         core_percent=gpu.core_percent,
         core_limit_percent=gpu.core_limit_percent,
-        isolation="" if gpu.isolation is Isolation.NONE else gpu.isolation,
+        isolation="" if gpu.isolation is IsolationName.NONE else gpu.isolation,
         pod_wide=gpu.pod_wide,
         pod_memory_mib=gpu.pod_memory_mib,
         pod_core_percent=gpu.pod_core_percent,

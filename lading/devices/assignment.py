@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from lading.devices.identity import GPU_SHAPE, MIG_SHAPE, PCI_SHAPE
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 
 VERSION: Final = 1
 MAX_GEN: Final = 2**63 - 1  # the ledger's integer
@@ -30,7 +30,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     memory_mib: Mib | None = None  # a share; with core_percent None too, the whole card
     core_percent: Percent | None = None
     core_limit_percent: Percent | None = None  # what a share may use while others leave it; None: what its isolation does
-    isolation: Isolation | None = None  # of a share; None: the node's default
+    isolation: IsolationName | None = None  # of a share; None: the node's default
     pod_memory_mib: Mib | None = None  # what the pod takes of the card at one time, where it is less than the sum
     pod_core_percent: Percent | None = None
     card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})?\Z")] = ""  # of a MIG instance; the node knows it

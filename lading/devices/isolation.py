@@ -4,7 +4,7 @@ in grants and in NodeDevices."""
 from enum import StrEnum
 
 
-class Isolation(StrEnum):
+class IsolationName(StrEnum):
     """Name the backends. One card has one of them at a time."""
 
     NONE = "none"  # the program is told its share, and is trusted to keep to it

@@ -7,7 +7,7 @@ import pytest
 from hooks.forms.signed import MAX_BYTES, MAX_DEPTH, parse_central
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
 from hooks.model.attachment import VfConfig, VfSettings
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 
@@ -101,7 +101,7 @@ def test_a_share_with_a_limit_and_an_isolation() -> None:
     result = parse(with_gpu(memory_mib=8138, core_limit_percent=80, isolation="tokens"))
     assert isinstance(result, Assignment)
     (gpu,) = result.for_container("train").gpus
-    assert (gpu.core_limit_percent, gpu.isolation) == (80, Isolation.TOKENS)
+    assert (gpu.core_limit_percent, gpu.isolation) == (80, IsolationName.TOKENS)
 
 
 def test_unknown_keys_are_ignored_everywhere() -> None:

@@ -18,7 +18,7 @@ from hooks.model.assignment import (
 from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
 from hooks.model.canonical import defaults
 from hooks.model.grant import Grant, parse_annotation, parse_devices, parse_request, render_annotation, render_json
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, PodUid
 from tests.fakes.holders import BOOT, gpu_uuid, grant, vf_bdf, vfs
@@ -51,7 +51,7 @@ FULL = dataclasses.replace(
                 memory_mib=8138,
                 core_percent=30,
                 core_limit_percent=80,
-                isolation=Isolation.TOKENS,
+                isolation=IsolationName.TOKENS,
                 pod_wide=True,
                 pod_memory_mib=9000,
                 pod_core_percent=40,
@@ -68,7 +68,7 @@ FULL = dataclasses.replace(
                 memory_mib=8138,
                 core_percent=30,
                 core_limit_percent=80,
-                isolation=Isolation.TOKENS,
+                isolation=IsolationName.TOKENS,
                 pod_wide=True,
                 pod_memory_mib=9000,
                 pod_core_percent=40,

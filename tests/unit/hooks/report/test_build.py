@@ -17,7 +17,7 @@ from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory, NvLink, Partition, Pf
 from hooks.report.build import MAX_TEXT, build_status, coarse_use
 from hooks.vendors.nvidia.vendor import Nvidia
-from lading.devices.isolation import Isolation
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import GrantedGpu as ReportedGpu
 from lading.nodedevices import NvLink as ReportedLink
 from lading.nodedevices import Status, Summary, Use
@@ -95,7 +95,7 @@ def test_every_kind_of_share_is_told_apart() -> None:
             GrantedGpu(uuid=uuid(0)),
             GrantedGpu(uuid=uuid(1), memory_mib=1024, pod_wide=True),
             GrantedGpu(uuid=uuid(1), memory_mib=1024, core_percent=10, pod_memory_mib=1536, pod_core_percent=10),
-            GrantedGpu(uuid=uuid(2), core_percent=10, core_limit_percent=60, isolation=Isolation.TOKENS),
+            GrantedGpu(uuid=uuid(2), core_percent=10, core_limit_percent=60, isolation=IsolationName.TOKENS),
             GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20)),
         )
     )
