@@ -22,6 +22,8 @@ from hooks.model.grant import Grant
 from hooks.model.holding import Holding
 from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory, MigInstance, Partition
 from hooks.model.trust import Trust
+from lading.devices.isolation import IsolationName
+from lading.sharegrant import ShareGrant
 from lading.vocabulary import PodUid, SandboxId
 
 
@@ -128,9 +130,20 @@ class Vendor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforced:
+    """What a container gets that keeps to its shares."""
+
+    adjustment: Adjustment
+    share: ShareGrant | None = None  # for the share server, before the container is created
+
+
 class Isolation(Protocol):
-    def adjust(self, cards: Sequence[Card]) -> Adjustment | Refusal:
-        """Return what makes a container keep to its share of these cards, whichever vendor injects them."""
+    @property
+    def name(self) -> IsolationName: ...
+
+    def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
+        """Return what vendors give to a container with these cards, changed so that it keeps to its shares of them."""
         ...
 
 

@@ -26,6 +26,8 @@ class Reason(StrEnum):
     DEVICE_NODE_INVALID = "device-node-invalid"
     DRIVER_FILES_MISSING = "driver-files-missing"
     CAPACITY_EXCEEDED = "capacity-exceeded"  # shares of one card that add up to more than it has, or too few free VFs
+    ISOLATION_UNAVAILABLE = "isolation-unavailable"  # the node cannot keep a share to its amounts in the way that was asked for
+    ISOLATION_CONFLICT = "isolation-conflict"  # the card's shares have another one
     # The pod and its runtime
     CONTAINER_UNNAMED = "container-unnamed"  # or its pod has no uid; kubelet always sends both
     RUNTIME_HANDLER = "runtime-handler"

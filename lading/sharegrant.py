@@ -35,7 +35,7 @@ class SharedGpu(msgspec.Struct, frozen=True, kw_only=True):
 class ShareGrant(msgspec.Struct, frozen=True, kw_only=True):
     v: Literal[1] = 1
     pod: PodUid
-    container: str
+    container: str  # empty: all containers of the pod have this share together
     namespace: str = ""
     pod_name: str = ""
     gpus: Annotated[tuple[SharedGpu, ...], msgspec.Meta(min_length=1, max_length=MAX_GPUS)]

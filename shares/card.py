@@ -2,7 +2,7 @@
 
 A container has several processes. All of them share its turn: each that wants to launch work gets the rest of it. The turn is
 over when the last of them has released it, which they do when their work on the device is done: so a kernel that outlasts the
-turn is charged to its container, and nobody else runs meanwhile. A process that says nothing any more loses its turn with the
+turn is charged to its container, and no other runs meanwhile. A process that says nothing any more loses its turn with the
 lease; what it reports later is charged then.
 
     free ─ choose ─▶ held ─ all processes released, or gone ─▶ free

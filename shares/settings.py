@@ -33,5 +33,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         PolicyName, Setting("who goes first: fair (start-time fair queueing), or window (Gemini's use within 10 s)")
     ] = PolicyName.FAIR
     host_root: Annotated[str, Setting("proc is read below this folder")] = "/"
-    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9442"
+    metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9444"
     log_level: Annotated[Level, Setting("debug, info, warning or error")] = Level.INFO

@@ -161,6 +161,7 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
         vendors=vendors,
         cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if by_cdi(settings) else [],
         shares_per_gpu=settings.shares_per_gpu,
+        isolations=settings.isolations,
     )
 
 

@@ -7,13 +7,15 @@ from typing import Final
 
 from hooks.attach.attacher import Attacher
 from hooks.attach.preparer import Operation, VfPreparer
-from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions
+from hooks.attach.share_folders import ShareFolders
+from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions, share_library
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
+from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
 from hooks.model.trust import Trust
@@ -63,9 +65,17 @@ def _unenforced(_: Settings) -> Isolation:
     return Unenforced()
 
 
+def _tokens(settings: Settings) -> Isolation:
+    return Tokens(library=str(share_library(settings)), shares_dir=settings.shares_dir)
+
+
 def _vfs(host: Host) -> Preparer:
     policy = netdev_policy(host.settings)
     return VfPreparer(journal=host.ledger.journal, attacher=host.attacher, policy=policy, moved=host.moved)
+
+
+def _share_folders(host: Host) -> Preparer:
+    return ShareFolders(shares_dir=Path(host.settings.shares_dir))
 
 
 def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
@@ -74,8 +84,8 @@ def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
 
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
-ISOLATION: Final[Callable[[Settings], Isolation]] = _unenforced
-PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_vfs,)
+ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens)
+PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_share_folders, _vfs)
 FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
 
 
@@ -107,7 +117,7 @@ def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, c
             coexist=settings.coexist,
         ),
         vendors=vendors,
-        isolation=ISOLATION(settings),
+        isolations=tuple(make(settings) for make in ISOLATIONS),
         cdi_refusal=cdi_refusal,
         rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
         netdev=netdev_policy(settings),

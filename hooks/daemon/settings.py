@@ -1,5 +1,6 @@
 """Every setting of the hook server: configuration key, flag, default, help; and the rules made of them."""
 
+import platform
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,11 +20,13 @@ from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.nvswitch import read_partitions
+from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.health import parse_address
 from lading.log import Level
 from lading.nodedevices import SHARES_PER_GPU
 from lading.settings import Setting
+from lading.sharegrant import FOLDER
 from lading.signature import read_public_keys
 from lading.sockets import parse_endpoint
 
@@ -74,6 +77,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shares_per_gpu: Annotated[
         int, msgspec.Meta(ge=1, le=1000), Setting("containers that may have a share of one card at a time; reported to central")
     ] = SHARES_PER_GPU
+    isolations: Annotated[
+        tuple[IsolationName, ...],
+        msgspec.Meta(min_length=1),
+        Setting("what keeps containers to their shares: none, tokens; the first one is for pods that ask for none"),
+    ] = (IsolationName.NONE,)
+    shares_dir: Annotated[str, Setting("isolation tokens: folder of the grants that lading-shares reads")] = str(FOLDER)
+    share_library: Annotated[
+        str, Setting("isolation tokens: the library that stands before libcuda; by default the one that Lading brings along")
+    ] = ""
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
@@ -141,6 +153,7 @@ def check(settings: Settings) -> None:
     read_vf_settings(settings)
     _check_cni(settings)
     _check_groups(settings)
+    _check_isolations(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)
     if missing := _missing(settings, trust):
@@ -189,6 +202,34 @@ def _check_groups(settings: Settings) -> None:
             f"{others[settings.gpu_mode]} what a container with a GPU gets",
             hint="leave driver_groups out (or gpu_mode = devices)",
         )
+
+
+def _check_isolations(settings: Settings) -> None:
+    """Refuse isolations that the node's other settings leave without effect, or that this version does not have."""
+    known = {IsolationName.NONE, IsolationName.TOKENS}
+    if unknown := [name for name in settings.isolations if name not in known]:
+        raise ConfigError(
+            f"isolations: this version has no {', '.join(unknown)}", hint=f"write some of {', '.join(sorted(known))}"
+        )
+    if IsolationName.TOKENS not in settings.isolations:
+        return
+    if settings.gpu_mode is not GpuMode.DEVICES or not settings.driver_root:
+        raise ConfigError(
+            "isolations has tokens, which replaces libcuda.so.1 among the driver's files that Lading mounts",
+            hint='gpu_mode = "devices", and driver_root = the folder of the driver (mostly "/")',
+        )
+    if not share_library(settings).is_file():
+        raise ConfigError(
+            f"isolations has tokens, and its library {share_library(settings)} is no file",
+            hint="share_library = the path of the built library (make share-library builds it)",
+        )
+
+
+def share_library(settings: Settings) -> Path:
+    """Return the library of the isolation tokens, of this machine's architecture."""
+    if settings.share_library:
+        return Path(settings.share_library)
+    return Path(__file__).parents[2] / "shares/library/built" / platform.machine() / "libcuda.so.1"
 
 
 def ledger_path(settings: Settings) -> Path:

@@ -1,11 +1,12 @@
 """The annotations that a person writes for testing: two small grammars in, one typed assignment out, or a refusal.
 
     lading.dev/gpus[.<container>]  ::= "all" | gpu ("," gpu)*
-    gpu                            ::= name [":" option ("," option)*]      option ::= "memory=" quantity | "core=" percent
+    gpu                            ::= name [":" option ("," option)*]
+    option                         ::= "memory=" quantity | "core=" percent | "limit=" percent | "isolation=" isolation
     name                           ::= index | GPU UUID | MIG UUID | PCI address
     lading.dev/vfs[.<container>]   ::= count | vf ("," vf)*                 vf     ::= PCI address | ibdev
 
-The comma separates both devices and options: what begins with `memory=` or `core=` belongs to the device before it, anything
+The comma separates both devices and options: what begins with an option's name belongs to the device before it, anything
 else is the next device. Without a suffix a key is for every container and is the pod's: one share, one choice of free VFs, used
 by all of them. With a suffix it is that container's, and it replaces the unsuffixed key of its kind there.
 
@@ -21,6 +22,7 @@ from hooks.forms.messages import not_accepted, shown_key
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
 from hooks.model.trust import Trust
 from lading.devices.identity import is_container_name, is_ibdev, parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS, PREFIX, PodUid
 
@@ -31,8 +33,8 @@ _ALL: Final = "all"
 _EVERY: Final = ""  # stands for the container of a key without a suffix
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _RANGE: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
-_OPTION: Final = re.compile(r"(memory|core)=(.*)", re.DOTALL)
-_WITH_OPTION: Final = re.compile(r"([^=]*):((?:memory|core)=.*)", re.DOTALL)
+_OPTION: Final = re.compile(r"(memory|core|limit|isolation)=(.*)", re.DOTALL)
+_WITH_OPTION: Final = re.compile(r"([^=]*):((?:memory|core|limit|isolation)=.*)", re.DOTALL)
 _SHORT_PCI: Final = re.compile(r"[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
 _QUANTITY: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(Ki|Mi|Gi|Ti|k|M|G|T)")
 _BYTES: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -140,16 +142,39 @@ def _parse_gpu(written: str, options: list[str], *, pod_wide: bool) -> GpuReques
     if options and (name == _ALL or name.startswith("MIG-")):
         return f"is {shown(written)} with a share; shares are of one card: a MIG instance is given whole, and so is all"
     amounts: dict[str, int] = {}
+    isolation = None
     for option in options:
-        what, _, written_amount = (part.strip() for part in option.partition("="))
-        amount = _parse_amount(what, written_amount)
-        if amount is None:
-            right = "an amount with its unit: 8Gi, 8138Mi, 8.5G" if what == "memory" else "a whole number of percent, 1 to 100"
-            return f"({shown(written)}) asks for {what}={shown(written_amount)}; write {right}"
-        if what in amounts:
+        what, _, value = (part.strip() for part in option.partition("="))
+        if what in amounts or (what == "isolation" and isolation):
             return f"({shown(written)}) has {what}= twice"
-        amounts[what] = amount
-    return GpuRequest(name=name, memory_mib=amounts.get("memory"), core_percent=amounts.get("core"), pod_wide=pod_wide)
+        if what == "isolation":
+            isolation = next((one for one in IsolationName if one == value), None)
+        elif amount := _parse_amount(what, value):
+            amounts[what] = amount
+        if what not in amounts and isolation is None:
+            return f"({shown(written)}) asks for {what}={shown(value)}; write {_RIGHT[what]}"
+    memory, core, limit = (amounts.get(what) for what in ("memory", "core", "limit"))
+    if memory is None and core is None and options:
+        return f"({shown(written)}) has {options[0].partition('=')[0]}= and no share; add memory= or core="
+    if limit is not None and limit < (core or 0):
+        return f"({shown(written)}) has limit={limit}, less than core={core}; write {core} to 100"
+    return GpuRequest(
+        name=name,
+        memory_mib=memory,
+        core_percent=core,
+        core_limit_percent=limit,
+        isolation=isolation,
+        pod_wide=pod_wide,
+    )
+
+
+_PERCENTAGE: Final = "a whole number of percent, 1 to 100"
+_RIGHT: Final = {
+    "memory": "an amount with its unit: 8Gi, 8138Mi, 8.5G",
+    "core": _PERCENTAGE,
+    "limit": _PERCENTAGE,
+    "isolation": f"one of {', '.join(IsolationName)}",
+}
 
 
 def _parse_amount(what: str, text: str) -> int | None:
@@ -202,7 +227,9 @@ def _wrong_name(written: str, names: str) -> str:
     if written.startswith("/") or ".." in written:
         return f"is the path {shown(written)}; no path of the host is ever given to a container; {names}"
     if "=" in written:
-        return f"is {shown(written)}; the options are memory= and core=, behind a device: 0:memory=8Gi,core=30"
+        return (
+            f"is {shown(written)}; the options are memory=, core=, limit= and isolation=, behind a device: 0:memory=8Gi,core=30"
+        )
     if match := _RANGE.fullmatch(written):
         return f"is {shown(written)}; ranges are not understood, write each: {match[1]},…,{match[2]}"
     if _SHORT_PCI.fullmatch(written):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.inventory import Inventory
-from hooks.ports import Card, Isolation, Vendor
+from hooks.ports import Card, Enforced, Isolation, Vendor
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 
 
@@ -25,11 +26,18 @@ class UnassignedPolicy:
 
 
 def adjust_cards(
-    devices: Devices, inventory: Inventory, vendors: Sequence[Vendor], isolation: Isolation, *, cdi_refusal: str
-) -> Adjustment | Refusal:
+    devices: Devices,
+    inventory: Inventory,
+    sandbox: Sandbox,
+    container: Container,
+    *,
+    vendors: Sequence[Vendor],
+    isolations: Sequence[Isolation],
+    cdi_refusal: str,
+) -> Enforced | Refusal:
     """Return the adjustment for these cards; empty if there are none."""
     if not devices.gpus:
-        return Adjustment()
+        return Enforced(adjustment=Adjustment())
     cards = _find_cards(devices.gpus, inventory)
     if isinstance(cards, Refusal):
         return cards
@@ -37,9 +45,21 @@ def adjust_cards(
     for vendor in vendors:
         if own := [card for card in cards if card.gpu.vendor == vendor.name]:
             parts.append(vendor.inject(own, inventory, cdi_refusal=cdi_refusal))
-    parts.append(isolation.adjust(cards))
-    refusal = next((part for part in parts if isinstance(part, Refusal)), None)
-    return refusal or merge(part for part in parts if isinstance(part, Adjustment))
+    if refusal := next((part for part in parts if isinstance(part, Refusal)), None):
+        return refusal
+    given = merge(part for part in parts if isinstance(part, Adjustment))
+    isolation = _isolation_of(devices, isolations)
+    return isolation if isinstance(isolation, Refusal) else isolation.enforce(cards, sandbox, container, given)
+
+
+def _isolation_of(devices: Devices, isolations: Sequence[Isolation]) -> Isolation | Refusal:
+    """Return the isolation of the shares: `choose` gives a container shares of one isolation only."""
+    name = next((gpu.isolation for gpu in devices.gpus if not gpu.whole), IsolationName.NONE)
+    found = next((isolation for isolation in isolations if isolation.name is name), None)
+    return found or Refusal(
+        reason=Reason.ISOLATION_UNAVAILABLE,
+        message=f"cannot give the share again: it was granted with isolation {name}, which this node does not offer any more",
+    )
 
 
 def hide_cards(

@@ -28,6 +28,7 @@ from lading.amounts import format_mib
 from lading.devices.isolation import IsolationName
 from lading.devices.share import FULL_CORE, Amounts, Share, left_of_card, taken_by_pod
 from lading.reasons import Reason
+from lading.sharegrant import MAX_CONTAINERS
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 _INDEX: Final = re.compile(r"[0-9]+")
@@ -64,7 +65,11 @@ def choose(
     holders = _holders([holding for holding in held if shares or holding.pod != pod])
     for one in wanted:
         holders_of = holders.get(one.gpu.uuid, ())
-        refusal = _check_gpu(one, pod, holders_of, foreign) or _check_number(one, holders_of, inventory.shares_per_gpu)
+        refusal = (
+            _check_gpu(one, pod, holders_of, foreign)
+            or _check_isolation(one, holders_of, inventory.isolations)
+            or _check_number(one, holders_of, inventory)
+        )
         if refusal is not None:
             return refusal
     refusal = _check_clean(wanted, held, cleanness)
@@ -73,17 +78,23 @@ def choose(
     vfs = choose_vfs(request, inventory, pod, held, kept)
     if isinstance(vfs, Refusal):
         return vfs
-    return Devices(gpus=tuple(_granted(one) for one in wanted), vfs=vfs)
+    gpus = tuple(_granted(one, inventory.isolations[0]) for one in wanted)
+    if len(mixed := {gpu.isolation for gpu in gpus if not gpu.whole}) > 1:
+        return Refusal(
+            reason=Reason.ISOLATION_CONFLICT,
+            message=f"cannot give shares with the isolations {listed(sorted(mixed))} to one container; write one of them",
+        )
+    return Devices(gpus=gpus, vfs=vfs)
 
 
-def _granted(one: _Wanted) -> GrantedGpu:
+def _granted(one: _Wanted, default: IsolationName) -> GrantedGpu:
     return GrantedGpu(
         uuid=one.gpu.uuid,
         mig_uuid=one.mig.uuid if one.mig else "",
         memory_mib=one.request.memory_mib,
         core_percent=one.request.core_percent,
         core_limit_percent=one.request.core_limit_percent,
-        isolation=one.request.isolation or IsolationName.NONE,
+        isolation=IsolationName.NONE if one.request.whole else one.request.isolation or default,
         pod_wide=one.request.pod_wide,
         pod_memory_mib=one.request.pod_memory_mib,
         pod_core_percent=one.request.pod_core_percent,
@@ -205,12 +216,36 @@ def _check_capacity(one: _Wanted, pod: PodUid, holders: _Holders) -> Refusal | N
     )
 
 
-def _check_number(one: _Wanted, holders: _Holders, limit: int) -> Refusal | None:
+def _check_isolation(one: _Wanted, holders: _Holders, offered: Sequence[IsolationName]) -> Refusal | None:
+    """Refuse a share with an isolation that the node does not offer, or other than that of the card's shares."""
+    if one.request.whole:
+        return None
+    name = one.request.isolation or offered[0]
+    if name not in offered:
+        return Refusal(
+            reason=Reason.ISOLATION_UNAVAILABLE,
+            message=f"cannot give a share of {_words(one.gpu, None)} with isolation {name}: this node offers {listed(offered)} "
+            "(isolations in hooks.toml)",
+        )
+    for holding, granted in holders:
+        if not granted.whole and granted.isolation is not name:
+            return Refusal(
+                reason=Reason.ISOLATION_CONFLICT,
+                message=f"cannot give a share of {_words(one.gpu, None)} with isolation {name}: "
+                f"{holding.holds('a share of it')} with isolation {granted.isolation}, and a card has one at a time",
+            )
+    return None
+
+
+def _check_number(one: _Wanted, holders: _Holders, inventory: Inventory) -> Refusal | None:
     """Refuse a share of a card that has enough sharers. Containers that use one share count one by one: each has a context."""
     sharers = {(holding.pod, holding.container) for holding, _ in holders}
+    by_turns = (one.request.isolation or inventory.isolations[0]) is IsolationName.TOKENS
+    limit = min(inventory.shares_per_gpu, MAX_CONTAINERS) if by_turns else inventory.shares_per_gpu
     if one.request.whole or len(sharers) < limit:
         return None
-    why = f"{len(sharers)} containers have one; shares_per_gpu is {limit}"
+    which = "the most that take turns" if limit < inventory.shares_per_gpu else "shares_per_gpu"
+    why = f"{len(sharers)} containers have one; {which} is {limit}"
     return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_words(one.gpu, None)}: {why}")
 
 

@@ -45,7 +45,7 @@ class Rules:
     pod: PodPolicy
     unassigned: UnassignedPolicy
     vendors: Sequence[Vendor]
-    isolation: Isolation
+    isolations: Sequence[Isolation]
     rdma: RdmaInjection
     cdi_refusal: str = ""  # why the runtime does not honour CDI names, or empty
     netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
@@ -208,7 +208,15 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
 
 def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View) -> Answer | Refusal:
     devices, inventory = grant.devices, view.inventory
-    cards = adjust_cards(devices, inventory, rules.vendors, rules.isolation, cdi_refusal=rules.cdi_refusal)
+    cards = adjust_cards(
+        devices,
+        inventory,
+        sandbox,
+        container,
+        vendors=rules.vendors,
+        isolations=rules.isolations,
+        cdi_refusal=rules.cdi_refusal,
+    )
     if isinstance(cards, Refusal):
         return cards
     vfs = adjust_vfs(devices, inventory, rules.rdma, {env.name for env in container.env})
@@ -220,4 +228,5 @@ def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, 
     hidden = hide_cards(sandbox, container, inventory, devices, rules.vendors, rules.unassigned)
     annotation = Adjustment(annotations={GRANT: render_annotation(grant)})
     reused = view.own is not None and view.own.devices == devices
-    return Answer(adjustment=merge((cards, vfs, hidden, annotation)), grant=grant, attach=attach, reused=reused)
+    adjustment = merge((cards.adjustment, vfs, hidden, annotation))
+    return Answer(adjustment=adjustment, grant=grant, share=cards.share, attach=attach, reused=reused)

@@ -7,6 +7,7 @@ from hooks.host.cdi import read_cdi_names
 from hooks.host.rdma import read_rdma
 from hooks.model.inventory import Inventory
 from hooks.ports import Vendor
+from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.nodedevices import SHARES_PER_GPU
 
@@ -17,10 +18,12 @@ def read_inventory(
     vendors: Sequence[Vendor],
     cdi_spec_dirs: Sequence[Path] = (),
     shares_per_gpu: int = SHARES_PER_GPU,
+    isolations: tuple[IsolationName, ...] = (IsolationName.NONE,),
 ) -> Inventory:
     """Read the node. Raise HostError if there is no node to read. What cannot be read of a node is in `problems`.
 
-    `cdi_spec_dirs` are read for the names of CDI devices. `shares_per_gpu` comes from the configuration.
+    `cdi_spec_dirs` are read for the names of CDI devices. `shares_per_gpu` and `isolations` come from the
+    configuration.
     """
     for part in ("sys", "proc", "dev"):
         if not (host_root / part).is_dir():
@@ -38,5 +41,6 @@ def read_inventory(
         cdi_names=read_cdi_names(cdi_spec_dirs),
         partitions=tuple(partition for one in found for partition in one.partitions),
         shares_per_gpu=shares_per_gpu,
+        isolations=isolations,
         problems=(*(problem for one in found for problem in one.problems), *rdma_problems),
     )

@@ -1,10 +1,14 @@
-"""Shares that nothing enforces: the program in the container can read what it was given, and is trusted to keep to it."""
+"""Shares that nothing enforces: the program in the container can read what it was given, and is trusted to keep to it.
+
+The other isolations say the same in the same variables.
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
-from hooks.model.container import Adjustment, EnvVar
-from hooks.ports import Card
+from hooks.model.container import Adjustment, Container, EnvVar, Sandbox, merge
+from hooks.ports import Card, Enforced
+from lading.devices.isolation import IsolationName
 
 # One entry for each device, in the order of the devices.
 SHARE_MEMORY: Final = "LADING_GPU_MEMORY_MIB"
@@ -13,13 +17,22 @@ TOTAL_MEMORY: Final = "LADING_GPU_TOTAL_MEMORY_MIB"  # what CUDA calls the devic
 
 
 class Unenforced:
-    def adjust(self, cards: Sequence[Card]) -> Adjustment:
-        """Return nothing unless a device is a share; then an amount for every device, so that the n-th entry is the n-th
-        device's."""
-        if not any(card.granted.memory_mib or card.granted.core_percent for card in cards):
-            return Adjustment()
-        total = [card.mig.memory_mib if card.mig else card.gpu.usable_mib for card in cards]
-        memory = [card.granted.memory_mib or all_of_it for card, all_of_it in zip(cards, total, strict=True)]
-        core = [card.granted.core_percent or 100 for card in cards]
-        amounts = {SHARE_MEMORY: memory, SHARE_CORE: core, TOTAL_MEMORY: total}
-        return Adjustment(env=tuple(EnvVar(name, ",".join(map(str, values))) for name, values in amounts.items()))
+    name: Final = IsolationName.NONE
+
+    def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced:
+        return Enforced(adjustment=merge((given, tell_shares(cards))))
+
+
+def tell_shares(cards: Sequence[Card]) -> Adjustment:
+    """Return nothing unless a device is a share; then an amount for every device: the n-th entry is the n-th device's."""
+    if not any(card.granted.memory_mib or card.granted.core_percent for card in cards):
+        return Adjustment()
+    total = [total_mib(card) for card in cards]
+    memory = [card.granted.memory_mib or all_of_it for card, all_of_it in zip(cards, total, strict=True)]
+    core = [card.granted.core_percent or 100 for card in cards]
+    amounts = {SHARE_MEMORY: memory, SHARE_CORE: core, TOTAL_MEMORY: total}
+    return Adjustment(env=tuple(EnvVar(name, ",".join(map(str, values))) for name, values in amounts.items()))
+
+
+def total_mib(card: Card) -> int:
+    return card.mig.memory_mib if card.mig else card.gpu.usable_mib

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hooks.model.attachment import WantedVf
 from hooks.model.container import Adjustment
 from hooks.model.grant import Grant
+from lading.sharegrant import ShareGrant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,5 +13,6 @@ class Answer:
     adjustment: Adjustment
     grant: Grant | None = None  # to be recorded before the adjustment is answered
     key_id: str = ""  # of the key that signed the assignment, for the record
+    share: ShareGrant | None = None  # to be written for the share server before the adjustment is answered
     attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
     reused: bool = False

@@ -7,6 +7,7 @@ or a driver reload, so they are looked up here at the moment of use and never st
 from dataclasses import dataclass, field
 from typing import Final
 
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import SHARES_PER_GPU
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -151,6 +152,7 @@ class Inventory:
     cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
     partitions: tuple[Partition, ...] = ()  # of the board that the node's configuration names
     shares_per_gpu: int = SHARES_PER_GPU  # containers that may share one card, as the node's configuration says
+    isolations: tuple[IsolationName, ...] = (IsolationName.NONE,)  # what it enforces shares with, its default first; likewise
     problems: tuple[str, ...] = field(default=())  # what could not be read, in words
 
     @property

@@ -51,6 +51,7 @@ def build_status(
         boot_id=_cut(boot_id),
         driver=_cut(", ".join(driver.version for driver in found.drivers)),
         reconciled=reconciled,
+        isolations=() if found.isolations == (IsolationName.NONE,) else found.isolations,
         gpus=gpus,
         pfs=pfs,
         partitions=_partitions(found),

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hooks.daemon import parts
@@ -18,6 +19,7 @@ from hooks.forms import annotations
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.store import Ledger
 from hooks.node.node import Node
+from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.log import Level, Log
 from lading.sockets import listen
@@ -41,7 +43,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the line of each registration."""
     monkeypatch.setattr(parts, "VENDORS", (*parts.VENDORS, lambda _: Acme()))
     monkeypatch.setattr(annotations, "DIALECTS", (*annotations.DIALECTS, Cards()))
-    monkeypatch.setattr(parts, "ISOLATION", lambda _: Quota())
+    monkeypatch.setattr(parts, "ISOLATIONS", (*parts.ISOLATIONS, lambda _: Quota()))
     monkeypatch.setattr(parts, "PREPARERS", (*parts.PREPARERS, lambda host: Scratch(folder_of(host.settings) / "scratch")))
     monkeypatch.setattr(parts, "FRONT_ENDS", (*parts.FRONT_ENDS, lambda node, host, _: Lines(node, lines_of(host.settings))))
 
@@ -67,6 +69,7 @@ def settings(sockets: Path) -> Settings:
         node_name="n1",
         assignments=("cards",),
         nvml_library="/absent/libnvidia-ml.so.1",
+        isolations=(IsolationName.HAMI_CORE,),
     )
 
 
@@ -138,7 +141,7 @@ def test_a_container_passes_through_all_of_them(settings: Settings) -> None:
             assert [device["container_path"] for device in given["devices"]] == ["/dev/acme1"]
             assert [mount["host_path"] for mount in given["mounts"]] == [str(scratch)]
             assert scratch.is_dir()
-            assert (await ask(create("s2", SECOND, pod="pod-2"))) == {"refused": "device-held"}
+            assert (await ask(create("s2", SECOND, pod="pod-2"))) == {"refused": "capacity-exceeded"}
             assert await ask({"stop": create(sandbox)["sandbox"]}) is None
             assert not scratch.exists()
 
@@ -173,6 +176,6 @@ def test_the_proxy_learns_them_from_the_registration(settings: Settings) -> None
 
 
 def test_the_configuration_names_the_dialects_there_are(settings: Settings) -> None:
-    check(settings)
+    check(msgspec.structs.replace(settings, isolations=(IsolationName.NONE,)))
     with pytest.raises(ConfigError, match="'card' is none of manual, signed, unsigned, cards"):
         check(Settings(assignments=("card",)))

@@ -12,6 +12,7 @@ import yaml
 import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
+import shares.settings
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
@@ -27,6 +28,7 @@ PAGES: Final = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "d
         ("central.md", "## Settings", central.daemon.settings.Settings),
         ("operations.md", "### `/etc/lading/hooks.toml`", hooks.daemon.settings.Settings),
         ("operations.md", "### `/etc/lading/runtimeproxy.toml`", runtimeproxy.settings.Settings),
+        ("isolation.md", "## Settings", shares.settings.Settings),
     ],
 )
 def test_settings_with_their_defaults(page: str, heading: str, schema: type[msgspec.Struct]) -> None:
@@ -44,6 +46,12 @@ def test_the_metrics_of_a_node() -> None:
     expected = {name + ("_total" if kind == "Counter" else "") for kind, name in re.findall(made, sources)}
     shown = set(first_cells(section("operations.md", "## Metrics"))) - {"process_…"}
     assert shown == expected
+
+
+def test_the_metrics_of_shares() -> None:
+    made = set(re.findall(r'"(lading_shares?_\w+)"', (ROOT / "shares/status.py").read_text()))
+    shown = set(first_cells(section("isolation.md", "## Metrics"))) - {"metric"}
+    assert shown == {name + ("" if name.endswith("_bytes") else "_total") for name in made}
 
 
 def test_every_bug_has_a_test_that_exists() -> None:

@@ -29,5 +29,5 @@ class Cards:
         for name in names:
             if parse_gpu_uuid(name) is None:
                 return Refusal(reason=Reason.ANNOTATION_MALFORMED, message=f"cannot use {KEY}: {shown(name)} is no UUID")
-        gpus = tuple(GpuRequest(name=name) for name in names)
+        gpus = tuple(GpuRequest(name=name, memory_mib=1000) for name in names)
         return Assignment(form="cards", every_container=ContainerRequest(gpus=gpus))

@@ -144,7 +144,7 @@ def test_what_central_places_there_the_node_grants(
         pod=PodPolicy(),
         unassigned=UnassignedPolicy(),
         vendors=(Nvidia(),),
-        isolation=Unenforced(),
+        isolations=(Unenforced(),),
         rdma=RdmaInjection(),
     )
     view = View(inventory=read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]))

@@ -38,7 +38,7 @@ RULES = Rules(
     pod=PodPolicy(),
     unassigned=UnassignedPolicy(),
     vendors=(Nvidia(),),
-    isolation=Unenforced(),
+    isolations=(Unenforced(),),
     rdma=RdmaInjection(),
 )
 CENTRAL = replace(RULES, trust=Trust(accepted=frozenset({Form.UNSIGNED})))

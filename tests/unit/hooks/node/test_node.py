@@ -51,7 +51,7 @@ RULES = Rules(
     pod=PodPolicy(),
     unassigned=UnassignedPolicy(),
     vendors=(Nvidia(),),
-    isolation=Unenforced(),
+    isolations=(Unenforced(),),
     rdma=RdmaInjection(),
 )
 

@@ -5,7 +5,7 @@ import pytest
 from hooks.grant.cards import adjust_cards
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
-from hooks.model.container import Adjustment, Mount
+from hooks.model.container import Adjustment, Container, Mount, Sandbox
 from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.vendor import Nvidia
@@ -28,7 +28,16 @@ EVERY_MODE = [
 
 
 def adjust_gpus(devices: Devices, node: Inventory, injection: Nvidia, cdi_refusal: str = "") -> Adjustment | Refusal:
-    return adjust_cards(devices, node, [injection], Unenforced(), cdi_refusal=cdi_refusal)
+    enforced = adjust_cards(
+        devices,
+        node,
+        Sandbox(uid="p"),
+        Container(name="c"),
+        vendors=[injection],
+        isolations=[Unenforced()],
+        cdi_refusal=cdi_refusal,
+    )
+    return enforced if isinstance(enforced, Refusal) else enforced.adjustment
 
 
 def with_driver(driver: Driver) -> Inventory:

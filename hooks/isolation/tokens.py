@@ -1,0 +1,68 @@
+"""Shares by turns: a library takes the place of libcuda.so.1 in the container, and the share server gives turns to it.
+
+Of the driver's files that the vendor mounts, those of libcuda are replaced by the library, under each of their names; the real
+one is mounted where the library finds it. So a container without the library, or with another one, has no CUDA. Beside it is
+the folder of the container's grant, which has the server's socket (attach/share_folders.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hooks.isolation.unenforced import tell_shares, total_mib
+from hooks.model.assignment import Refusal
+from hooks.model.container import Adjustment, Container, Mount, Sandbox, merge
+from hooks.ports import Card, Enforced
+from lading.devices.isolation import IsolationName
+from lading.devices.share import FULL_CORE
+from lading.reasons import Reason
+from lading.sharegrant import IN_CONTAINER, REAL_LIBRARIES, SharedGpu, ShareGrant, folder_name
+from lading.vocabulary import PodUid
+
+_LIBRARY: Final = "libcuda.so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    library: str
+    shares_dir: str
+    name: IsolationName = IsolationName.TOKENS
+
+    def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
+        real = next((mount for mount in given.mounts if _is_libcuda(mount)), None)
+        if real is None:
+            return Refusal(
+                reason=Reason.ISOLATION_UNAVAILABLE,
+                message="cannot give a share with isolation tokens: the container gets no libcuda.so of driver_root",
+            )
+        shared = [card for card in cards if not card.granted.whole]
+        share = ShareGrant(
+            pod=PodUid(sandbox.uid),
+            container="" if shared[0].granted.pod_wide else container.name,
+            namespace=sandbox.namespace,
+            pod_name=sandbox.name,
+            gpus=tuple(map(_share_of, shared)),
+        )
+        folder = f"{self.shares_dir}/{folder_name(share.pod, share.container)}"
+        replaced = tuple(replace(mount, host_path=self.library) if _is_libcuda(mount) else mount for mount in given.mounts)
+        beside = (Mount(f"{REAL_LIBRARIES}/{_LIBRARY}.1", real.host_path), Mount(IN_CONTAINER, folder))
+        return Enforced(
+            adjustment=merge((replace(given, mounts=(*replaced, *beside)), tell_shares(cards))),
+            share=share,
+        )
+
+
+def _is_libcuda(mount: Mount) -> bool:
+    return mount.container_path.rpartition("/")[2].startswith(_LIBRARY)
+
+
+def _share_of(card: Card) -> SharedGpu:
+    """Return the share of one card. What the assignment leaves open: all of the memory, no guarantee of compute, no limit."""
+    total, granted = total_mib(card), card.granted
+    return SharedGpu(
+        uuid=granted.uuid,
+        memory_mib=min(granted.memory_mib or total, total),
+        total_mib=total,
+        request_percent=granted.core_percent or 0,
+        limit_percent=granted.core_limit_percent or FULL_CORE,
+    )
