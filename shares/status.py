@@ -95,7 +95,7 @@ def render_table(uses: Sequence[ContainerUse]) -> str:
     rows = [
         (
             f"{use.namespace}/{use.pod}",
-            use.container,
+            use.container or "(all)",
             use.gpu[:12],
             f"{use.request_percent} to {use.limit_percent} %",
             f"{use.held_s:.1f} s",

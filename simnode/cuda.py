@@ -1,11 +1,17 @@
-"""The fake libcuda.so.1 (fake_cuda.c): compile it for tests and demos."""
+"""The fake libcuda.so.1 (fake_cuda.c): compile it, and put it among the driver's files of a simulated node."""
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from lading.errors import HostError
 from shares.library.build import HERE, SONAME, find_compiler
+from simnode import images
+from simnode.build import LIBRARIES, SimNode
+from simnode.kubelet import ContainerOptions, Mount
 
+_IN_CONTAINER: Final = "/run/fake-cuda"
 SOURCE = Path(__file__).parent / "fake_cuda.c"
 
 
@@ -19,3 +25,27 @@ def compile_fake_cuda(folder: Path) -> Path:
     if done.returncode:
         raise HostError(f"cannot compile the fake libcuda: {done.stderr.strip()}")
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDriver:
+    """The fake driver of a simulated node. `folder` has the state of its cards, which containers share."""
+
+    folder: Path
+
+    def container(self) -> ContainerOptions:
+        """Return what a container needs, besides what Lading gives it, so that its programs find the simulated cards."""
+        mounts = [Mount(host_path=self.folder, container_path=_IN_CONTAINER)]
+        return {"image": images.CUDA, "env": {"FAKE_CUDA_DIR": _IN_CONTAINER}, "mounts": mounts}
+
+
+def install_fake_cuda(node: SimNode) -> CudaDriver:
+    """Replace the text that stands for the driver's libcuda by the fake."""
+    if node.profile.driver is None:
+        raise HostError(f"cannot install CUDA on {node.profile.name}: the node has no driver")
+    folder = node.root / "fake-cuda"
+    library = compile_fake_cuda(folder / "library")
+    library.replace(node.root / LIBRARIES / f"libcuda.so.{node.profile.driver.version}")
+    for _, gpu in node.profile.gpus:
+        (folder / f"nvidia{gpu.minor}").symlink_to(gpu.uuid)
+    return CudaDriver(folder)

@@ -1,8 +1,9 @@
-"""`lading-hooks` and `lading-runtimeproxy` as child processes on a simulated node, in front of a private containerd.
+"""The daemons of a node as child processes on a simulated node, in front of a private containerd.
 
-It takes a simulated node and a runtime. It starts the two daemons, with configuration, sockets, state and logs below one
-folder, ready for a CRI client at `cri_socket`. It compiles a fake libnvidia-ml.so.1 for them. A daemon that does not start is
-an error with the tail of its log. The registration is what `lading-hooks registration` prints.
+It takes a simulated node and a runtime. It starts `lading-hooks` and `lading-runtimeproxy`, and on a node that enforces shares
+`lading-shares`, with configuration, sockets, state and logs below one folder, ready for a CRI client at `cri_socket`. It
+compiles a fake libnvidia-ml.so.1 for them. A daemon that does not start is an error with the tail of its log. The registration
+is what `lading-hooks registration` prints.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from lading.errors import HostError
+from shares.library import build as library
 from simnode.build import SimNode
 from simnode.child import Block, Child, answers
 from simnode.cri import Cri
@@ -60,8 +62,8 @@ def _read_environment(unit: str) -> dict[str, str]:
 
 
 class LadingNode(Block):
-    """Both daemons. `hooks_settings` and `proxy_settings` are added to their configuration files, and replace existing
-    settings."""
+    """The daemons. With `tokens`, the node offers the isolation tokens too. `hooks_settings` and `proxy_settings` are added to
+    their configuration files, and replace existing settings."""
 
     def __init__(
         self,
@@ -73,8 +75,10 @@ class LadingNode(Block):
         proxy_settings: Mapping[str, object] | None = None,
         hooks_module: str = "",
         hooks_env: Mapping[str, str] | None = None,
+        tokens: bool = False,
     ) -> None:
         self.folder = folder
+        self._tokens = tokens
         self.node = node
         self._runtime = runtime
         self._hooks_settings = hooks_settings or {}
@@ -85,19 +89,27 @@ class LadingNode(Block):
         self.hooks = Daemon(
             "lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env, module=hooks_module
         )
+        self.shares = Daemon("lading-shares", config=folder / "shares.toml", socket=folder / "shares.sock")
         proxy_env = _read_environment("lading-runtimeproxy.service")
         self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket, env=proxy_env)
 
     def _begin(self) -> None:
         self._ends.callback(self.stop)
         self.write_config()
+        if self._tokens:
+            library.build(self._library, library.find_compiler())
+            self.shares.start()
         self.hooks.start()
         self.register()
         self.proxy.start()
 
     @property
     def logs(self) -> list[Path]:
-        return [self.hooks.log, self.proxy.log]
+        return [self.hooks.log, self.proxy.log, *([self.shares.log] if self._tokens else [])]
+
+    @property
+    def _library(self) -> Path:
+        return self.folder / "library" / library.SONAME
 
     def client(self, *, api: str = "v1") -> Cri:
         """Return a CRI client that goes through the proxy, as a kubelet would."""
@@ -120,6 +132,12 @@ class LadingNode(Block):
             "runtime_endpoint": str(self._runtime.socket),
             "hooks_dir": str(self.hooks_dir),
         }
+        shares_dir = str(self.folder / "shares")
+        if self._tokens:
+            hooks |= {"isolations": ["none", "tokens"], "shares_dir": shares_dir, "share_library": str(self._library)}
+            hooks |= {"driver_root": str(self.node.root)}
+            shares = {"listen": str(self.shares.socket), "shares_dir": shares_dir, "metrics": ""}
+            self.shares.config.write_text(render_flat_toml(shares))
         self.hooks.config.write_text(render_flat_toml({**hooks, **self._hooks_settings}))
         self.proxy.config.write_text(render_flat_toml({**proxy, **self._proxy_settings}))
 
@@ -143,6 +161,7 @@ class LadingNode(Block):
         """Stop the proxy first, so that it does not call hooks that have ended. May be called twice."""
         self.proxy.stop()
         self.hooks.stop()
+        self.shares.stop()
 
 
 def render_flat_toml(settings: Mapping[str, object]) -> str:

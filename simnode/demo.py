@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from simnode.build import SimNode, build
 from simnode.child import tail
 from simnode.containerd import PrivateContainerd, find_containerd
 from simnode.cri import Container, Cri, CriError
+from simnode.cuda import CudaDriver, install_fake_cuda
 from simnode.daemons import LadingNode
 from simnode.terminal import Terminal
 
@@ -41,6 +43,8 @@ kind: Pod
 metadata: {name: train, annotations: {lading.dev/gpus: "0,1", lading.dev/vfs: "1"}}
 spec: {containers: [{name: main, image: cuda}]}
 """
+_WORK_MS = 3000
+_WALL = ["1024 MiB: 0", "1025 MiB: 2", "500 MiB: 0"]
 _EVERY_CONTAINER = ("KUBERNETES_", "PATH", "HOSTNAME", "HOME", "TERM")
 
 
@@ -88,9 +92,10 @@ class LogWindow:
 
 
 class Demo:
-    def __init__(self, terminal: Terminal, client: Cri, node: SimNode, logs: LogWindow) -> None:
+    def __init__(self, terminal: Terminal, client: Cri, node: SimNode, driver: CudaDriver, logs: LogWindow) -> None:
         self._terminal = terminal
         self._cri = client
+        self._driver = driver
         self._minors = [gpu.minor for _, gpu in node.profile.gpus]
         self._logs = logs
 
@@ -130,10 +135,43 @@ class Demo:
         out.check("it was refused, and the refusal names the 12", named)
         out.check("the runtime never heard of its container", containers == 0)
 
+    def shared_card(self) -> None:
+        out = self._terminal
+        out.step("Two pods share one card, 70 : 30, with the isolation tokens; each alone gets all of it")
+        with contextlib.ExitStack() as stack:
+            containers = {}
+            for name, core in (("seventy", 70), ("thirty", 30)):
+                annotations = {"lading.dev/gpus": f"2:memory=2Gi,core={core},isolation=tokens"}
+                out.shown(f"annotations of {name}", (f"{key}: {value!r}" for key, value in annotations.items()))
+                pod = stack.enter_context(self._cri.pod(name, annotations=annotations))
+                containers[name] = pod.run_container(**self._driver.container())
+            memory = containers["seventy"].sh("gpu-work memory 1024 1025 500").splitlines()
+            out.shown("gpu-work memory: cuMemAlloc of 1024, 1025 and 500 MiB; 2 is CUDA_ERROR_OUT_OF_MEMORY", memory)
+            out.check("what is more than its 2 GiB is refused, what is not is allocated", memory[:3] == _WALL)
+            out.check("CUDA reports the share as the card's memory", memory[3] == "524 of 2048 MiB are free")
+            with ThreadPoolExecutor() as threads:
+                both = dict(zip(containers, threads.map(_work_ms, containers.values()), strict=True))
+            out.shown(f"both at once, for {_WORK_MS} ms", (_bar(name, ms) for name, ms in both.items()))
+            part = both["seventy"] / sum(both.values())
+            out.check(f"of the card's time, seventy had {part:.0%}, and not less than 60 % or more than 80 %", 0.6 < part < 0.8)
+            alone = {name: _work_ms(container) for name, container in containers.items()}
+            out.shown(f"each alone, for {_WORK_MS} ms", (_bar(name, ms) for name, ms in alone.items()))
+            out.check("each alone had more than 80 % of the card", min(alone.values()) > 0.8 * _WORK_MS)
+            out.shown("log", self._logs.new_lines())
+
     def _show(self, container: Container, *, foreign_minor: int) -> Sight:
         sight = look(container, foreign_minor=foreign_minor)
         show(self._terminal, sight, self._logs)
         return sight
+
+
+def _work_ms(container: Container) -> float:
+    """Launch kernels of 5 ms for _WORK_MS; return for how long the card worked for it."""
+    return float(container.sh(f"gpu-work run {_WORK_MS} 5000").split()[0])
+
+
+def _bar(name: str, ms: float) -> str:
+    return f"{name:8} {'█' * round(40 * ms / _WORK_MS):40} {ms:5.0f} ms"
 
 
 def show(out: Terminal, sight: Sight, logs: LogWindow) -> None:
@@ -175,7 +213,8 @@ def run(out: Terminal) -> None:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         node = build(PROFILE, folder / "node")
         runtime = stack.enter_context(PrivateContainerd(folder / "ctd", binaries))
-        lading = stack.enter_context(LadingNode(folder, node=node, runtime=runtime))
+        driver = install_fake_cuda(node)
+        lading = stack.enter_context(LadingNode(folder, node=node, runtime=runtime, tokens=True))
         logs = LogWindow(logs=lading.logs)
         client = stack.enter_context(lading.client())
         out.step("The node")
@@ -184,13 +223,14 @@ def run(out: Terminal) -> None:
             [
                 f"containerd {runtime.version}, {runtime.snapshotter}  pid {runtime.pid}  {runtime.socket}",
                 f"lading-hooks          pid {lading.hooks.pid}  {lading.hooks.socket}",
+                f"lading-shares         pid {lading.shares.pid}  {lading.shares.socket}",
                 f"lading-runtimeproxy   pid {lading.proxy.pid}  {lading.proxy.socket}   <- a kubelet would be pointed here",
             ],
         )
         out.shown("log", logs.new_lines())
         out.check("the proxy passes the runtime's version on", client.version().runtime_name == "containerd")
-        demo = Demo(out, client, node, logs)
-        for pod in (demo.plain_pod, demo.annotated_pod, demo.refused_pod):
+        demo = Demo(out, client, node, driver, logs)
+        for pod in (demo.plain_pod, demo.annotated_pod, demo.refused_pod, demo.shared_card):
             try:
                 pod()
             except LadingError as e:
@@ -216,6 +256,7 @@ def say_next(out: Terminal, folder: Path, lading: LadingNode) -> None:
         f"{python.with_name('lading-doctor')} --hooks-config {lading.hooks.config} --proxy-config {lading.proxy.config}",
         f"{hooks} ledger {config}",
         f"{hooks} audit {config}",
+        f"{python.with_name('lading-shares')} status --config {lading.shares.config}",
         f"{hooks} render {config} -f {pod}",
         f"tail -f {lading.hooks.log} {lading.proxy.log}",
         f"crictl -r unix://{lading.cri_socket} pods      (where crictl is installed)",
@@ -254,6 +295,7 @@ def stop(folder: Path) -> None:
         raise HostError("cannot stop the demo: its containerd is no longer installed")
     leftovers.end_processes(folder / "runtimeproxy.toml")
     leftovers.end_processes(folder / "hooks.toml")
+    leftovers.end_processes(folder / "shares.toml")
     PrivateContainerd(folder / "ctd", binaries).stop()
     leftovers.remove_tree(folder)
 

@@ -3,7 +3,8 @@
  * A card runs one kernel after another, in the order of their launches in all processes; a kernel takes as many microseconds as
  * its grid has blocks in x. Memory is counted, not allocated. Copies take no time. Streams of one process are in order too.
  *
- *   NVIDIA_VISIBLE_DEVICES   the UUIDs of the cards, separated by commas
+ *   NVIDIA_VISIBLE_DEVICES   the UUIDs of the cards, separated by commas. Without a UUID in it: the cards that /dev has, and
+ *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
  *   FAKE_CUDA_DIR            a folder with one state file for each card, which the processes share; made when needed
  *   FAKE_CUDA_MIB            memory of a card [81008]
  *
@@ -104,6 +105,26 @@ static int parse_uuid(const char *text, CUuuid *out) {
   return digits == 32;
 }
 
+static void add_card(const char *uuid) {
+  if (count == MAX_CARDS || strncmp(uuid, "GPU-", 4) || !parse_uuid(uuid, &uuids[count])) return;
+  cards[count] = open_card(uuid);
+  contexts[count].card = count;
+  if (cards[count]) count++;
+}
+
+static void add_cards_of_dev(void) {
+  const char *folder = getenv("FAKE_CUDA_DIR");
+  char node[32], path[4096], uuid[64];
+  for (int minor = 0; minor < 256; minor++) {
+    snprintf(node, sizeof node, "/dev/nvidia%d", minor);
+    snprintf(path, sizeof path, "%s/nvidia%d", folder ? folder : "/tmp", minor);
+    ssize_t length = access(node, F_OK) ? -1 : readlink(path, uuid, sizeof uuid - 1);
+    if (length <= 0) continue;
+    uuid[length] = 0;
+    add_card(uuid);
+  }
+}
+
 API CUresult cuInit(unsigned flags) {
   (void)flags;
   pthread_mutex_lock(&lock);
@@ -111,13 +132,9 @@ API CUresult cuInit(unsigned flags) {
     count = 0;
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB");
     char *list = strdup(names ? names : ""), *rest = list, *name;
-    while ((name = strsep(&rest, ",")) && count < MAX_CARDS) {
-      if (strncmp(name, "GPU-", 4) || !parse_uuid(name, &uuids[count])) continue;
-      cards[count] = open_card(name);
-      contexts[count].card = count;
-      if (cards[count]) count++;
-    }
+    while ((name = strsep(&rest, ","))) add_card(name);
     free(list);
+    if (!count) add_cards_of_dev();
     total = (size_t)(mib ? atoll(mib) : 81008) << 20;
   }
   pthread_mutex_unlock(&lock);

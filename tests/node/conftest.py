@@ -46,8 +46,9 @@ class StartLading(Protocol):
         hooks: Mapping[str, object] | None = None,
         proxy: Mapping[str, object] | None = None,
         runtime: PrivateContainerd | None = None,
+        tokens: bool = False,
     ) -> LadingNode:
-        """Both daemons on a new simulated node, in front of the session's containerd, or of another one."""
+        """The daemons on a new simulated node, in front of the session's containerd, or of another one."""
 
 
 class StartVfs(Protocol):
@@ -110,6 +111,7 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
             hooks: Mapping[str, object] | None = None,
             proxy: Mapping[str, object] | None = None,
             runtime: PrivateContainerd | None = None,
+            tokens: bool = False,
         ) -> LadingNode:
             folder = Path(tempfile.mkdtemp(prefix="lading-"))
             stack.callback(leftovers.remove_tree, folder)
@@ -119,6 +121,7 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
                 runtime=runtime or containerd,
                 hooks_settings={**_NO_PORT, **(hooks or {})},
                 proxy_settings={**_NO_PORT, **(proxy or {})},
+                tokens=tokens,
             )
             logs = pytestconfig.stash[LOGS]
             for log in lading.logs:
