@@ -8,7 +8,7 @@ GET    := $(PYTHON) simnode/progress.py
 # Tests that start daemons, a runtime or a browser, and wait for them: one after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers)
 
-.PHONY: setup wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights lint fmt proto requirements
+.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -49,8 +49,15 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
+# The library of the isolation tokens, for x86-64 and aarch64: a part of the wheel. The compiler is 100 MB, so only this needs it.
+LIBRARY := shares/library/built/x86_64/libcuda.so.1
+share-library: $(LIBRARY)
+$(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py requirements-library.txt $(VENV)/.commands
+	@$(GET) "installing the compiler of requirements-library.txt into $(VENV)" $(PIP) --require-hashes -r requirements-library.txt
+	@$(PY) -m shares.library.build
+
 # The wheel from which a node is installed (deploy/install-node.sh --wheel), with units, manifests and pinned requirements.
-wheel: $(VENV)/.commands
+wheel: $(VENV)/.commands $(LIBRARY)
 	@$(PY) deploy/wheel.py
 
 # lading-central as a container image, without a registry or a daemon: for `ctr images import` and `docker load`.

@@ -42,7 +42,9 @@ readonly SOCKET_UNITS=(lading-hooks.socket lading-runtimeproxy.socket)
 readonly SERVICE_UNITS=(lading-hooks.service lading-runtimeproxy.service)
 # lading-hooks.service wants them: they are neither enabled nor restarted separately.
 readonly BOOT_UNITS=(lading-nvidia-uvm.service lading-ib-guids.service)
-readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-doctor lading-central kubectl-lading kubectl_complete-lading)
+# Enabled by a person, on nodes with the isolation tokens (docs/isolation.md). A restart of it disturbs no container.
+readonly SHARES_UNIT=lading-shares.service
+readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-shares lading-doctor lading-central kubectl-lading kubectl_complete-lading)
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
 readonly KUBECONFIG_OF_KUBELET=/etc/kubernetes/kubelet.conf
 readonly NEED_MIB=800  # a version is 350 MiB, and an upgrade has two
@@ -193,6 +195,7 @@ undo() {
         if live; then
             systemctl daemon-reload
             [ "$first" = yes ] || [ -z "$switched$changed" ] || systemctl restart "${SERVICE_UNITS[@]}"
+            systemctl --quiet try-restart "$SHARES_UNIT" 2>/dev/null
         fi
         [ -z "$made" ] || rm -rf "$R${made:?}"
         if [ "$first" = yes ]; then rm -rf "$R${STATE:?}"; fi
@@ -548,14 +551,14 @@ check_configuration() {
 }
 setting() { as_version "$1" "$2" --print-config | sed -n "s/^$3 = \"\(.*\)\".*/\1/p"; }
 
-is_boot_unit() { [[ " ${BOOT_UNITS[*]} " == *" $1 "* ]]; }
+is_in_every_version() { [[ " ${BOOT_UNITS[*]} $SHARES_UNIT " != *" $1 "* ]]; }
 write_units() {
     local name shared="$R$OPT/versions/$1/share/lading/systemd"
     begin "write the units in $UNITS"
-    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "${BOOT_UNITS[@]}"; do
+    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "${BOOT_UNITS[@]}" "$SHARES_UNIT"; do
         if [ "$dry" = yes ]; then
             note "write $UNITS/$name"
-        elif [ -e "$shared/$name" ] || ! is_boot_unit "$name"; then # --rollback: older versions do not have all of these
+        elif [ -e "$shared/$name" ] || is_in_every_version "$name"; then # --rollback
             put unit "$UNITS/$name" 644 <"$shared/$name"
         fi
     done
@@ -633,6 +636,7 @@ switch_to() {
     start_or_restart hooks
     write_registration "$1"
     start_or_restart runtimeproxy
+    [ -z "$switched$changed" ] || [ ! -e "$R$UNITS/$SHARES_UNIT" ] || service try-restart "$SHARES_UNIT"
 }
 
 # ---- the three verbs
@@ -742,10 +746,11 @@ uninstall() {
     fi
     begin "stop the daemons"
     service stop "${SERVICE_UNITS[@]}" "${SOCKET_UNITS[@]}"
-    for name in "${BOOT_UNITS[@]}"; do
+    for name in "${BOOT_UNITS[@]}" "$SHARES_UNIT"; do
         [ ! -e "$R$UNITS/$name" ] || service stop "$name"
     done
     units disable
+    [ ! -e "$R$UNITS/$SHARES_UNIT" ] || run systemctl ${R:+--root="$R"} --quiet disable "$SHARES_UNIT"
     begin "restore the files"
     for path in $(paths_of unit) $(paths_of config); do restore "$path"; done
     service daemon-reload

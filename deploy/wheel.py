@@ -15,7 +15,19 @@ import tempfile
 from pathlib import Path
 
 PARTS = (
-    *("central", "doctor", "hooks", "kubectl_lading", "lading", "protos", "runtimeproxy", "simulate", "systemd", "deploy"),
+    *(
+        "central",
+        "doctor",
+        "hooks",
+        "kubectl_lading",
+        "lading",
+        "protos",
+        "runtimeproxy",
+        "shares",
+        "simulate",
+        "systemd",
+        "deploy",
+    ),
     *("pyproject.toml", "setup.py", "requirements.txt", "README.md", "LICENSE"),
 )
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")

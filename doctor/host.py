@@ -41,6 +41,7 @@ from hooks.model.inventory import Inventory
 from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
 from hooks.vendors.nvidia.inject import GpuMode
 from lading import __version__
+from lading.devices.isolation import IsolationName
 from lading.errors import StateError
 from lading.log import Event, Level, Log
 from lading.runtime import CdiSupport, decide_cdi_support
@@ -228,6 +229,8 @@ class Host(Readings):
 
     async def units(self) -> UnitsSeen:
         units = [f"{daemon}.{kind}" for daemon in self._configs for kind in ("socket", "service")]
+        if IsolationName.TOKENS in self.hooks.isolations:
+            units.append("lading-shares.service")
         return await in_thread(lambda: read_units(self.root, units))
 
     async def servers(self) -> tuple[ServerSeen, ...]:

@@ -26,6 +26,7 @@ RUNTIME = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
 # As kubeadm's, with the flag that it writes itself; what is seen of it is its command line.
 KUBELET = f"[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet {RUNTIME} $KUBELET_EXTRA_ARGS\n"
 DAEMONS = ("lading-hooks.service", "lading-runtimeproxy.service")
+SHARES = "lading-shares.service"
 
 
 @pytest.fixture
@@ -70,10 +71,13 @@ def kubelet_command(node: PrivateSystemd) -> list[str]:
     return node.run("cat", f"/proc/{node.show('kubelet.service', 'MainPID')}/cmdline").rstrip("\0").split("\0")
 
 
+def version_of(node: PrivateSystemd, unit: str) -> str:
+    return node.run("cat", f"/proc/{node.show(unit, 'MainPID')}/cmdline").split("\0")[0].split("/")[4]
+
+
 def version_in_force(node: PrivateSystemd) -> set[str]:
     """Of the processes, not of the links."""
-    pids = [node.show(unit, "MainPID") for unit in DAEMONS]
-    return {node.run("cat", f"/proc/{pid}/cmdline").split("\0")[0].split("/")[4] for pid in pids}
+    return {version_of(node, unit) for unit in DAEMONS}
 
 
 def no_unit_is_known(node: PrivateSystemd) -> None:
@@ -89,14 +93,16 @@ def test_a_life_on_a_node(node: PrivateSystemd, wheels: tuple[Path, Path], confi
     assert kubelet_command(node)[-1] == ENDPOINT
     assert version_in_force(node) == {name_of(old)}
     kubelet = node.show("kubelet.service", "MainPID")
+    assert node.show(SHARES, "ActiveState") == "inactive"  # only nodes that keep containers to their shares need it
+    node.run("systemctl", "enable", "--now", SHARES)
 
     with Load(node.root / "run/lading/cri.sock", b"kubelet", retries=True) as load:
         eventually(lambda: in_the_middle(load, 0))
         print(install(node, "--wheel", new))
-        assert version_in_force(node) == {name_of(new)}
+        assert {*version_in_force(node), version_of(node, SHARES)} == {name_of(new)}
         eventually(lambda calls=load.calls: in_the_middle(load, calls))  # type: ignore[misc]
         print(install(node, "--rollback"))
-        assert version_in_force(node) == {name_of(old)}
+        assert {*version_in_force(node), version_of(node, SHARES)} == {name_of(old)}
         eventually(lambda calls=load.calls: in_the_middle(load, calls))  # type: ignore[misc]
     print(f"measured: {load.calls} calls during an upgrade and a rollback, {len(load.lost)} lost")
     assert load.lost == {}

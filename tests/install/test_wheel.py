@@ -17,7 +17,7 @@ from lading import __version__
 from tests.docs import ROOT
 from tests.install.node_installer import PYTHON, install
 
-COMMANDS = ("lading-runtimeproxy", "lading-hooks", "lading-doctor", "lading-central", "kubectl-lading")
+COMMANDS = ("lading-runtimeproxy", "lading-hooks", "lading-shares", "lading-doctor", "lading-central", "kubectl-lading")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_it_carries_every_module_and_what_a_node_and_a_cluster_are_set_up_with(w
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     shared = f"lading-{__version__}.data/data/share/lading"
-    packages = ("doctor", "runtimeproxy", "hooks", "central", "kubectl_lading", "simulate", "lading", "protos")
+    packages = ("doctor", "runtimeproxy", "hooks", "shares", "central", "kubectl_lading", "simulate", "lading", "protos")
     assert set(files_of(*packages)) <= names
     left_out = ("deploy/image/", "deploy/wheel.py")
     carried = {f"{shared}/{name}" for name in files_of("systemd", "deploy") if not name.startswith(left_out)}

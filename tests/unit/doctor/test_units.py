@@ -1,11 +1,16 @@
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from doctor.host import Host
 from doctor.model import State
 from doctor.read import read_units
 from doctor.units import UnitsSeen, decide_units
+from hooks.daemon.settings import Settings
+from lading.devices.isolation import IsolationName
+from runtimeproxy.settings import Settings as ProxySettings
 from tests.unit.doctor.verdicts import states
 
 
@@ -75,3 +80,13 @@ def test_several_units() -> None:
 
 def test_no_systemd_to_ask(tmp_path: Path) -> None:
     assert states(decide_units(read_units(tmp_path, ["x.service"]))) == [State.SKIPPED]
+
+
+@pytest.mark.parametrize(("isolations", "asked"), [((IsolationName.NONE,), False), ((IsolationName.TOKENS,), True)])
+def test_the_share_server_where_shares_are_kept_by_turns(
+    isolations: tuple[IsolationName, ...], asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units: list[str] = []
+    monkeypatch.setattr("doctor.host.read_units", lambda _, wanted: units.extend(wanted))
+    asyncio.run(Host(hooks=Settings(isolations=isolations), proxy=ProxySettings(), configs={}, root=Path("/")).units())
+    assert ("lading-shares.service" in units) is asked
