@@ -256,8 +256,9 @@ class _Container:
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
-        for process in list(self.processes):
-            process.close()
+        for process in self.processes:
+            process.hang_up()  # the page keeps what they hold: until a server is back, they go by it
+        self.processes.clear()
         now_ns = self.shares.now_ns()
         for card in self.cards:
             effects = card.card.leave(self.name, now_ns)
@@ -295,13 +296,17 @@ class _Process:
         if sent < SIZE:
             asyncio.get_running_loop().call_soon(self.close)
 
+    def hang_up(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._connection)
+        self._connection.close()
+
     def close(self) -> None:
+        """Disconnect the process, and give back what it had."""
         container = self.container
         if self not in container.processes:
             return
         container.processes.discard(self)
-        asyncio.get_running_loop().remove_reader(self._connection)
-        self._connection.close()
+        self.hang_up()
         now_ns = container.shares.now_ns()
         for device, (card, memory) in enumerate(zip(container.cards, container.memory, strict=True)):
             memory.gone(self)

@@ -1,0 +1,19 @@
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.share_rig import ShareRig, ShareServer
+
+
+@pytest.fixture
+def rig() -> Iterator[ShareRig]:
+    """pytest's own folders are too long for a socket's path."""
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder, ShareRig(Path(folder)) as rig:
+        yield rig
+
+
+@pytest.fixture
+def server(rig: ShareRig) -> ShareServer:
+    return rig.serve()

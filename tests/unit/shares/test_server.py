@@ -1,0 +1,333 @@
+"""The server as clients see it: real sockets, a made /proc, and grants in a folder."""
+
+import contextlib
+import mmap
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from lading.log import Event
+from shares.server import MAX_PROCESSES
+from shares.wire import Frame, Kind, Refusal, pack
+from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
+
+OTHER_POD = "99999999-2222-3333-4444-555555555555"
+
+
+def served(rig: ShareRig, server: ShareServer) -> Path:
+    """Grant a share while the server runs. Return its socket once the server listens there."""
+    path = rig.grant(share())
+    eventually(server.usage)
+    return path
+
+
+def write_anew(descriptor: int) -> None:
+    """Write into a file by a descriptor that is opened for it."""
+    reopened = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    try:
+        os.write(reopened, b"x")
+    finally:
+        os.close(reopened)
+
+
+def refusals(server: ShareServer) -> list[dict[str, str]]:
+    return [fields for event, fields in server.records.seen if event is Event.SHARE_REFUSED]
+
+
+# Who may connect
+
+
+def test_a_process_of_the_pod_is_welcomed_with_the_page_of_its_shares(rig: ShareRig) -> None:
+    path = rig.grant(share("train", shared(mib=2048, request=30, limit=60), shared(OTHER_CARD, mib=512, request=0)))
+    rig.serve()
+    client = rig.dial(path)
+    welcome = client.greet()
+    assert (welcome.kind, welcome.b) == (Kind.WELCOME, 2)
+    assert client.shown(0)[:] == (0, 0, 300_000, 600_000, 2048 * MIB, 0)
+    assert client.shown(1)[:] == (0, 0, 0, 1_000_000, 512 * MIB, 0)
+
+
+def test_a_process_of_another_pod_is_refused_and_logged_with_both_pods(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    server = rig.serve()
+    rig.say_pod(OTHER_POD)
+    client = rig.dial(path)
+    assert client.receive() == Frame(Kind.REFUSED, a=Refusal.OTHER_POD)
+    assert client.is_closed()
+    (fields,) = refusals(server)
+    assert fields["pod_uid"] == POD
+    assert server.shares.refused == 1
+    rig.say_pod(POD)
+    rig.join(path)
+
+
+@pytest.mark.parametrize("pod", ["", None])
+def test_a_process_of_no_pod_or_one_that_cannot_be_read_is_refused(rig: ShareRig, pod: str | None) -> None:
+    path = rig.grant(share())
+    rig.serve()
+    if pod is None:
+        (rig.host_root / "proc" / str(os.getpid()) / "cgroup").unlink()
+    else:
+        rig.say_pod(pod)
+    assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=Refusal.OTHER_POD)
+
+
+def test_one_process_too_many_is_refused_until_another_ends(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    server = rig.serve()
+    clients = [rig.join(path) for _ in range(MAX_PROCESSES)]
+    assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=Refusal.TOO_MANY)
+    assert server.usage()[0].processes == MAX_PROCESSES
+    clients[0].close()
+    eventually(lambda: server.usage()[0].processes < MAX_PROCESSES)
+    rig.join(path)
+
+
+def test_every_user_of_the_container_may_connect(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    rig.serve()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+# Frames
+
+
+@pytest.mark.parametrize("cut", range(1, 32))
+def test_a_frame_may_come_in_two_parts(rig: ShareRig, server: ShareServer, cut: int) -> None:
+    client = rig.dial(served(rig, server))
+    hello = pack(Frame(Kind.HELLO, a=1))
+    client.socket.sendall(hello[:cut])
+    server.usage()  # the loop went round
+    client.socket.sendall(hello[cut:])
+    assert client.receive().kind is Kind.WELCOME
+
+
+def test_a_connection_that_ends_within_a_frame_harms_no_other(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    other = rig.join(path)
+    for cut in range(1, 32):
+        with rig.join(path) as client:
+            client.socket.sendall(pack(Frame(Kind.ADD, a=MIB))[:cut])
+    eventually(lambda: server.usage()[0].processes == 1)
+    assert other.ask(MIB)
+    assert server.usage()[0].used_bytes == MIB
+
+
+_RAW = {
+    "a version of tomorrow": b"\x02" + pack(Frame(Kind.ADD))[1:],
+    "an unknown type": b"\x01\x63" + bytes(30),
+    "a type that only the server sends": pack(Frame(Kind.TOKEN)),
+    "2^63 bytes": pack(Frame(Kind.ADD))[:8] + (2**63).to_bytes(8, "little") + bytes(16),
+    "less than nothing": pack(Frame(Kind.SUB, a=-1)),
+    "a device beyond the grant": pack(Frame(Kind.ADD, device=1)),
+    "a second HELLO": pack(Frame(Kind.HELLO)),
+}
+
+
+@pytest.mark.parametrize("raw", _RAW.values(), ids=_RAW)
+def test_a_frame_that_cannot_be_read_closes_its_connection_alone(rig: ShareRig, server: ShareServer, raw: bytes) -> None:
+    path = served(rig, server)
+    other, client = rig.join(path), rig.join(path)
+    client.socket.sendall(raw)
+    assert client.is_closed()
+    assert server.shares.refused == 1
+    assert other.ask(MIB)
+
+
+def test_a_frame_before_the_greeting_closes_the_connection(rig: ShareRig, server: ShareServer) -> None:
+    client = rig.dial(served(rig, server))
+    client.send(Kind.WANT)
+    assert client.is_closed()
+
+
+def test_a_client_that_does_not_read_is_disconnected(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    client, other = rig.join(path), rig.join(path)
+    asks = pack(Frame(Kind.ADD, a=0)) * 512
+    with contextlib.suppress(ConnectionError):
+        for _ in range(200):
+            client.socket.sendall(asks)
+    eventually(lambda: server.usage()[0].processes == 1)
+    assert other.ask(MIB)
+
+
+# The page
+
+
+def test_the_page_cannot_be_written_by_a_client(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    client = rig.join(path)
+    with pytest.raises(PermissionError):
+        os.ftruncate(client.page_fd, 0)
+    with pytest.raises(PermissionError):
+        write_anew(client.page_fd)
+    with pytest.raises(PermissionError):
+        mmap.mmap(client.page_fd, 4096)
+    assert client.ask(3 * MIB)
+    assert client.shown().used_bytes == 3 * MIB  # the server still writes
+
+
+def test_the_page_shows_a_beat(rig: ShareRig, server: ShareServer) -> None:
+    client = rig.join(served(rig, server))
+    first = client.beat_ns()
+    assert first
+    eventually(lambda: client.beat_ns() > first)
+
+
+def test_the_page_of_a_server_that_is_gone_stays_readable(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    first = rig.serve()
+    client = rig.join(path)
+    assert client.ask(700 * MIB)
+    first.end()
+    assert client.is_closed()
+    assert client.shown().used_bytes == 700 * MIB
+    rig.serve()
+    again = rig.join(path)
+    assert again.ask(700 * MIB, held=True)
+    assert again.shown().used_bytes == 700 * MIB
+    assert not again.ask(2048 * MIB - 700 * MIB + 1)
+
+
+# Memory
+
+
+def test_no_byte_beyond_the_share_is_allowed(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    a, b = rig.join(path), rig.join(path)
+    assert a.ask(1500 * MIB, seq=7)
+    assert not b.ask(548 * MIB + 1)
+    assert b.ask(548 * MIB)
+    assert not a.ask(1)
+    a.send(Kind.SUB, a=100 * MIB)
+    a.settle()
+    assert b.ask(100 * MIB)
+    assert b.shown().used_bytes == server.usage()[0].used_bytes == 2048 * MIB
+
+
+def test_a_refused_amount_does_not_count(rig: ShareRig, server: ShareServer) -> None:
+    client = rig.join(served(rig, server))
+    assert not client.ask(2**63 - 1)
+    assert client.ask(2048 * MIB)
+
+
+def test_memory_that_is_held_already_counts_in_any_case(rig: ShareRig, server: ShareServer) -> None:
+    client = rig.join(served(rig, server))
+    assert client.ask(3000 * MIB, held=True)
+    assert not client.ask(1)
+    client.send(Kind.SUB, a=1000 * MIB)
+    assert client.ask(48 * MIB)
+
+
+def test_a_process_cannot_give_back_what_another_holds(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    a, b = rig.join(path), rig.join(path)
+    assert a.ask(2000 * MIB)
+    b.send(Kind.SUB, a=2000 * MIB)
+    assert not b.ask(49 * MIB)
+
+
+def test_what_a_process_held_is_free_when_its_connection_ends(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    a, b = rig.join(path), rig.join(path)
+    assert a.ask(2048 * MIB)
+    a.close()
+    eventually(lambda: b.shown().used_bytes == 0)
+    assert b.ask(2048 * MIB)
+
+
+def test_each_card_has_an_amount_of_its_own(rig: ShareRig) -> None:
+    path = rig.grant(share("train", shared(mib=100), shared(OTHER_CARD, mib=200)))
+    server = rig.serve()
+    client = rig.join(path)
+    assert client.ask(100 * MIB)
+    assert not client.ask(1)
+    assert client.ask(200 * MIB, device=1)
+    assert [(use.uuid, use.used_bytes) for use in server.usage()] == [(CARD, 100 * MIB), (OTHER_CARD, 200 * MIB)]
+
+
+# Turns
+
+
+def test_two_containers_take_turns(rig: ShareRig) -> None:
+    first, second = rig.grant(share("a")), rig.grant(share("b"))
+    server = rig.serve()
+    a, b = rig.join(first), rig.join(second)
+    a.want()
+    assert a.receive().kind is Kind.TOKEN
+    assert {use.grant.container: use.has_turn for use in server.usage()} == {"a": True, "b": False}
+    b.want()
+    eventually(lambda: a.shown().waiters == 1)
+    assert a.shown().until_ns < 2**63 - 1  # alone it had no end
+    a.want()
+    token = b.receive()
+    assert token.kind is Kind.TOKEN
+    assert b.shown().until_ns == token.c
+    assert a.shown()[:2] == (0, 0)
+    b.send(Kind.RELEASE)
+    assert a.receive().kind is Kind.TOKEN
+
+
+def test_the_turn_of_a_process_that_ends_goes_to_the_next(rig: ShareRig) -> None:
+    first, second = rig.grant(share("a")), rig.grant(share("b"))
+    rig.serve()
+    a, b = rig.join(first), rig.join(second)
+    a.want()
+    assert a.receive().kind is Kind.TOKEN
+    b.want()
+    eventually(lambda: a.shown().waiters == 1)
+    a.close()
+    assert b.receive().kind is Kind.TOKEN
+
+
+# Grants
+
+
+def test_grants_come_and_go_while_it_runs(rig: ShareRig, server: ShareServer) -> None:
+    assert server.usage() == []
+    path = rig.grant(share("late"))
+    eventually(server.usage)
+    client = rig.join(path)
+    (path.parent / "grant.json").unlink()
+    assert client.is_closed()
+    eventually(lambda: server.usage() == [])
+    assert not path.exists()
+
+
+def test_a_grant_that_changes_is_served_anew(rig: ShareRig, server: ShareServer) -> None:
+    path = served(rig, server)
+    client = rig.join(path)
+    rig.grant(share("train", shared(mib=100)))
+    assert client.is_closed()
+    eventually(lambda: [use.limit_bytes for use in server.usage()] == [100 * MIB])
+    assert not rig.join(path).ask(101 * MIB)
+
+
+def test_a_grant_that_cannot_be_used_harms_no_other(rig: ShareRig) -> None:
+    good = rig.grant(share("good"))
+    bad = rig.grant(share("bad"))
+    (bad.parent / "grant.json").write_text('{"v":2}')
+    server = rig.serve()
+    rig.join(good)
+    assert not bad.exists()
+    assert len(refusals(server)) == 1
+
+
+def test_a_folder_that_cannot_be_read_is_a_problem_until_it_can(rig: ShareRig, server: ShareServer) -> None:
+    rig.folder.rmdir()
+    rig.folder.write_text("")
+    eventually(lambda: "cannot read" in server.shares.problem)
+    rig.folder.unlink()
+    rig.folder.mkdir()
+    eventually(lambda: not server.shares.problem)
+
+
+def test_the_socket_of_a_server_before_is_replaced(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    rig.serve()
+    rig.join(path)
