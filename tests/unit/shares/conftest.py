@@ -8,9 +8,15 @@ from tests.fakes.share_rig import ShareRig, ShareServer
 
 
 @pytest.fixture
-def rig() -> Iterator[ShareRig]:
+def sockets() -> Iterator[Path]:
     """pytest's own folders are too long for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder, ShareRig(Path(folder)) as rig:
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def rig(sockets: Path) -> Iterator[ShareRig]:
+    with ShareRig(sockets) as rig:
         yield rig
 
 

@@ -1,0 +1,118 @@
+"""The folders of share grants: written before a container is created, removed when no grant holds them."""
+
+import asyncio
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from hooks.attach.share_folders import ShareFolders
+from hooks.model.answer import Answer
+from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.container import Adjustment, Sandbox
+from hooks.model.grant import Grant
+from hooks.ports import Seen
+from lading.devices.isolation import IsolationName
+from lading.reasons import Reason
+from lading.sharegrant import FILE, ShareGrant, parse_grant
+from lading.vocabulary import SandboxId
+from tests.fakes import holders
+from tests.fakes.share_rig import share, shared
+
+SANDBOX = Sandbox(id="s1", uid="pod-1")
+
+
+def prepare(folders: ShareFolders, given: ShareGrant | None) -> Adjustment | Refusal:
+    answer = Answer(adjustment=Adjustment(), share=given)
+    assert folders.wants(answer) == (given is not None)
+    return asyncio.run(folders.prepare(SANDBOX, answer))
+
+
+def granted(container: str = "train", *, pod_wide: bool = False, isolation: IsolationName = IsolationName.TOKENS) -> Grant:
+    one = GrantedGpu(uuid=holders.gpu_uuid(0), memory_mib=1000, isolation=isolation, pod_wide=pod_wide)
+    return holders.grant("pod-1", container, Devices(gpus=(one,)))
+
+
+def reconcile(folders: ShareFolders, grants: Iterable[Grant]) -> None:
+    async def read_again() -> None: ...
+
+    nothing = frozenset[SandboxId]()
+    seen = Seen(
+        sandboxes=nothing,
+        ready=nothing,
+        live=nothing,
+        stopped=(),
+        grants=tuple(grants),
+        inventory=None,
+        read_again=read_again,
+    )
+    asyncio.run(folders.reconcile(seen, frozenset()))
+
+
+def test_a_grant_is_written_for_the_server(tmp_path: Path) -> None:
+    given = share("train", pod="pod-1")
+    assert prepare(ShareFolders(shares_dir=tmp_path / "shares"), given) == Adjustment()
+    folder = tmp_path / "shares" / "pod-1_train"
+    assert parse_grant((folder / FILE).read_bytes()) == given
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o644
+
+
+def test_the_same_grant_is_not_written_again_and_another_replaces_it(tmp_path: Path) -> None:
+    folders, path = ShareFolders(shares_dir=tmp_path), tmp_path / "pod-1_train" / FILE
+    prepare(folders, share("train", pod="pod-1"))
+    inode = path.stat().st_ino
+    prepare(folders, share("train", pod="pod-1"))
+    assert path.stat().st_ino == inode
+    other = share("train", shared(mib=1), pod="pod-1")
+    prepare(folders, other)
+    assert parse_grant(path.read_bytes()) == other
+
+
+def test_a_container_without_a_share_is_left_alone(tmp_path: Path) -> None:
+    assert prepare(ShareFolders(shares_dir=tmp_path / "shares"), None) == Adjustment()
+    assert not (tmp_path / "shares").exists()
+
+
+def test_a_grant_that_cannot_be_written_refuses_the_container(tmp_path: Path) -> None:
+    (tmp_path / "shares").write_text("")
+    result = prepare(ShareFolders(shares_dir=tmp_path / "shares"), share("train", pod="pod-1"))
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.LEDGER_UNAVAILABLE
+    assert str(tmp_path / "shares" / "pod-1_train" / FILE) in result.message
+
+
+def test_folders_go_with_the_last_grant_that_holds_them(tmp_path: Path) -> None:
+    folders = ShareFolders(shares_dir=tmp_path)
+    for container in ("train", "eval", ""):
+        prepare(folders, share(container, pod="pod-1"))
+    grants = [granted("train"), granted("eval"), granted("any", pod_wide=True)]
+    assert not folders.ending(lambda _: True, grants)
+    reconcile(folders, grants)
+    assert {path.name for path in tmp_path.iterdir()} == {"pod-1_train", "pod-1_eval", "pod-1_"}
+    assert folders.ending(lambda _: True, grants[1:])
+    reconcile(folders, grants[1:])
+    assert {path.name for path in tmp_path.iterdir()} == {"pod-1_eval", "pod-1_"}
+    reconcile(folders, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_share_with_another_isolation_holds_no_folder(tmp_path: Path) -> None:
+    folders = ShareFolders(shares_dir=tmp_path)
+    prepare(folders, share("train", pod="pod-1"))
+    reconcile(folders, [granted(isolation=IsolationName.NONE)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("")
+    (tmp_path / "shares").mkdir()
+    (tmp_path / "shares" / "link").symlink_to(tmp_path / "kept")
+    reconcile(ShareFolders(shares_dir=tmp_path / "shares"), [])
+    assert (tmp_path / "kept" / "file").exists()
+
+
+def test_before_the_first_share_there_is_no_folder(tmp_path: Path) -> None:
+    folders = ShareFolders(shares_dir=tmp_path / "absent")
+    assert not folders.ending(lambda _: True, [])
+    reconcile(folders, [])

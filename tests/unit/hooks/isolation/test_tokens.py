@@ -1,0 +1,92 @@
+"""What a container with a share by turns gets: the library over the driver's, and the folder of its grant."""
+
+from dataclasses import replace
+
+import pytest
+
+from hooks.isolation.tokens import Tokens
+from hooks.model.assignment import GrantedGpu, Refusal
+from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox
+from hooks.ports import Card, Enforced
+from lading.reasons import Reason
+from lading.sharegrant import SharedGpu
+from tests.unit.hooks.inventories import gpu, node, uuid
+
+SANDBOX = Sandbox(id="s1", uid="pod-1", namespace="ml", name="p")
+TOKENS = Tokens(library="/opt/library.so", shares_dir="/run/shares")
+LIB = "/usr/lib/x86_64-linux-gnu"
+GIVEN = Adjustment(
+    mounts=(
+        Mount(f"{LIB}/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
+        Mount(f"{LIB}/libcuda.so", f"/driver{LIB}/libcuda.so.580"),
+        Mount(f"{LIB}/libcudadebugger.so.1", f"/driver{LIB}/libcudadebugger.so.1"),
+        Mount("/usr/bin/nvidia-smi", "/driver/usr/bin/nvidia-smi"),
+    )
+)
+
+
+def card(index: int = 0, **granted: object) -> Card:
+    given = replace(GrantedGpu(uuid=uuid(index)), **granted)  # type: ignore[arg-type]
+    return Card(granted=given, gpu=gpu(index), node=node(f"/dev/nvidia{index}"), mig=None)
+
+
+def enforce(*cards: Card, given: Adjustment = GIVEN) -> Enforced:
+    result = TOKENS.enforce(cards, SANDBOX, Container(name="train"), given)
+    assert isinstance(result, Enforced), result
+    return result
+
+
+def test_each_name_of_the_driver_library_is_replaced_and_the_rest_stays() -> None:
+    mounts = enforce(card(memory_mib=1000)).adjustment.mounts
+    assert mounts == (
+        Mount(f"{LIB}/libcuda.so.1", "/opt/library.so"),
+        Mount(f"{LIB}/libcuda.so", "/opt/library.so"),
+        *GIVEN.mounts[2:],
+        Mount("/usr/local/lading/gpu/real/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
+        Mount("/run/lading/gpu", "/run/shares/pod-1_train"),
+    )
+    assert all(mount.readonly for mount in mounts)
+
+
+def test_the_grant_says_whose_share_it_is_and_how_much() -> None:
+    share = enforce(card(memory_mib=1000, core_percent=30, core_limit_percent=60)).share
+    assert share is not None
+    assert (share.pod, share.container, share.namespace, share.pod_name) == ("pod-1", "train", "ml", "p")
+    assert share.gpus == (
+        SharedGpu(uuid=uuid(0), memory_mib=1000, total_mib=gpu(0).usable_mib, request_percent=30, limit_percent=60),
+    )
+
+
+@pytest.mark.parametrize(
+    ("granted", "amounts"),
+    [
+        ({"memory_mib": 1000}, (1000, 0, 100)),
+        ({"core_percent": 30}, (gpu(0).usable_mib, 30, 100)),
+        ({"memory_mib": 90_000}, (gpu(0).usable_mib, 0, 100)),  # granted when the driver kept less for itself
+    ],
+)
+def test_what_the_assignment_leaves_open(granted: dict[str, int], amounts: tuple[int, int, int]) -> None:
+    share = enforce(card(**granted)).share
+    assert share is not None
+    (one,) = share.gpus
+    assert (one.memory_mib, one.request_percent, one.limit_percent) == amounts
+
+
+def test_the_containers_of_a_pod_that_share_one_share_have_one_folder() -> None:
+    enforced = enforce(card(memory_mib=1000, pod_wide=True))
+    assert enforced.share is not None
+    assert enforced.share.container == ""
+    assert enforced.adjustment.mounts[-1] == Mount("/run/lading/gpu", "/run/shares/pod-1_")
+
+
+def test_a_whole_card_beside_a_share_is_told_and_not_limited() -> None:
+    enforced = enforce(card(0), card(1, memory_mib=1000, core_percent=50))
+    assert enforced.share is not None
+    assert [one.uuid for one in enforced.share.gpus] == [uuid(1)]
+    assert EnvVar("LADING_GPU_MEMORY_MIB", f"{gpu(0).usable_mib},1000") in enforced.adjustment.env
+
+
+def test_without_the_drivers_library_there_is_no_share() -> None:
+    result = TOKENS.enforce([card(memory_mib=1000)], SANDBOX, Container(name="train"), Adjustment(mounts=GIVEN.mounts[2:]))
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.ISOLATION_UNAVAILABLE
