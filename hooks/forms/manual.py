@@ -151,7 +151,8 @@ def _parse_gpu(written: str, options: list[str], *, pod_wide: bool) -> GpuReques
             isolation = next((one for one in IsolationName if one == value), None)
         elif amount := _parse_amount(what, value):
             amounts[what] = amount
-        if what not in amounts and isolation is None:
+        understood = isolation is not None if what == "isolation" else what in amounts
+        if not understood:
             return f"({shown(written)}) asks for {what}={shown(value)}; write {_RIGHT[what]}"
     memory, core, limit = (amounts.get(what) for what in ("memory", "core", "limit"))
     if memory is None and core is None and options:

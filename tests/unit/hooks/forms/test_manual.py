@@ -4,6 +4,7 @@ import pytest
 
 from hooks.forms.manual import MAX_CHARACTERS, is_manual, parse_manual, parse_memory_mib
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 
 UUID = "GPU-00000001-2222-3333-4444-555555555555"
@@ -38,6 +39,14 @@ def test_gpus_by_each_kind_of_name() -> None:
     assert gpus(UUID.lower()) == [(UUID, None, None)]
     assert gpus(f"{MIG},00000000:1B:00.0") == [(MIG, None, None), ("0000:1b:00.0", None, None)]
     assert gpus("all") == [("all", None, None)]
+
+
+def test_a_share_may_say_its_limit_and_its_isolation() -> None:
+    first, second, third = every(gpus="0:core=30,limit=60,isolation=tokens,1:limit=100,memory=1Gi,2:isolation=none,core=5").gpus
+    assert (first.core_percent, first.core_limit_percent, first.isolation) == (30, 60, IsolationName.TOKENS)
+    assert (second.memory_mib, second.core_percent, second.core_limit_percent, second.isolation) == (1024, None, 100, None)
+    assert (third.core_percent, third.core_limit_percent, third.isolation) == (5, None, IsolationName.NONE)
+    assert every(gpus="0:core=30,limit=30").gpus[0].core_limit_percent == 30
 
 
 def test_shares_end_where_the_next_device_begins() -> None:
@@ -153,6 +162,18 @@ def test_paths_of_the_host(value: str) -> None:
         ("0:core=101", "'101'"),
         ("0:core=30%", "'30%'"),
         ("0:core=1.5", "'1.5'"),
+        ("0:core=30,limit=20", "30 to 100"),
+        ("0:core=30,limit=0", "limit='0'"),
+        ("0:core=30,limit=101", "limit='101'"),
+        ("0:limit=50", "memory= or core="),
+        ("0:limit=50,limit=60", "limit= twice"),
+        ("0:isolation=tokens", "memory= or core="),
+        ("0:core=30,isolation=Tokens", "isolation='Tokens'"),
+        ("0:core=30,isolation=", "none, tokens"),
+        ("0:core=30,isolation=tokens,isolation=none", "isolation= twice"),
+        ("0:memory=8Gi,isolation=tokens,core=abc", "core='abc'"),
+        ("all:isolation=tokens", "all"),
+        (f"{MIG}:isolation=tokens", MIG),
         ("\ud800", "\\ud800"),
         ("\x1b[31m", "\\x1b"),
     ],
