@@ -49,8 +49,8 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
-# The library of the isolation tokens, for x86-64 and aarch64: a part of the wheel. The compiler is 100 MB, so only this needs it.
-LIBRARY := shares/library/built/x86_64/libcuda.so.1
+# The libraries of the isolation tokens, for x86-64 and aarch64: a part of the wheel. The compiler is 100 MB, so only this needs it.
+LIBRARY := shares/library/built/aarch64/libnvidia-ml.so.1
 share-library: $(LIBRARY)
 $(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py requirements-library.txt $(VENV)/.commands
 	@$(GET) "installing the compiler of requirements-library.txt into $(VENV)" $(PIP) --require-hashes -r requirements-library.txt

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from lading.errors import HostError
-from shares.library.build import HERE, SONAME, find_compiler
+from shares.library.build import CUDA, HERE, find_compiler
 from simnode import images
 from simnode.build import LIBRARIES, SimNode
 from simnode.kubelet import ContainerOptions, Mount
+from simnode.nvml import NvmlState, compile_fake_nvml
 
+_NVML_STATE: Final = "nvml-state"
 _IN_CONTAINER: Final = "/run/fake-cuda"
 SOURCE = Path(__file__).parent / "fake_cuda.c"
 
@@ -18,8 +20,8 @@ SOURCE = Path(__file__).parent / "fake_cuda.c"
 def compile_fake_cuda(folder: Path) -> Path:
     """Compile the fake into the folder, which is created if needed. Return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    out = folder / SONAME
-    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{HERE}", f"-Wl,-soname,{SONAME}"]
+    out = folder / CUDA
+    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{HERE}", f"-Wl,-soname,{CUDA}"]
     command = [*find_compiler(), *flags, str(SOURCE), "-o", str(out), "-pthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler on our source
     if done.returncode:
@@ -36,16 +38,18 @@ class CudaDriver:
     def container(self) -> ContainerOptions:
         """Return what a container needs, besides what Lading gives it, so that its programs find the simulated cards."""
         mounts = [Mount(host_path=self.folder, container_path=_IN_CONTAINER)]
-        return {"image": images.CUDA, "env": {"FAKE_CUDA_DIR": _IN_CONTAINER}, "mounts": mounts}
+        env = {"FAKE_CUDA_DIR": _IN_CONTAINER, "FAKE_NVML_STATE": f"{_IN_CONTAINER}/{_NVML_STATE}"}
+        return {"image": images.CUDA, "env": env, "mounts": mounts}
 
 
 def install_fake_cuda(node: SimNode) -> CudaDriver:
-    """Replace the text that stands for the driver's libcuda by the fake."""
+    """Replace the texts that stand for the driver's libcuda and NVML by the fakes."""
     if node.profile.driver is None:
         raise HostError(f"cannot install CUDA on {node.profile.name}: the node has no driver")
     folder = node.root / "fake-cuda"
-    library = compile_fake_cuda(folder / "library")
-    library.replace(node.root / LIBRARIES / f"libcuda.so.{node.profile.driver.version}")
+    for library in (compile_fake_cuda(folder / "built"), compile_fake_nvml(folder / "built")):
+        library.replace(node.root / LIBRARIES / f"{library.stem}.{node.profile.driver.version}")
+    NvmlState(profile=node.profile).write(folder / _NVML_STATE)
     for _, gpu in node.profile.gpus:
         (folder / f"nvidia{gpu.minor}").symlink_to(gpu.uuid)
     return CudaDriver(folder)

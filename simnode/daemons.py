@@ -97,7 +97,8 @@ class LadingNode(Block):
         self._ends.callback(self.stop)
         self.write_config()
         if self._tokens:
-            library.build(self._library, library.find_compiler())
+            for soname in library.SOURCES:
+                library.build(self._libraries / soname, library.find_compiler())
             self.shares.start()
         self.hooks.start()
         self.register()
@@ -108,8 +109,8 @@ class LadingNode(Block):
         return [self.hooks.log, self.proxy.log, *([self.shares.log] if self._tokens else [])]
 
     @property
-    def _library(self) -> Path:
-        return self.folder / "library" / library.SONAME
+    def _libraries(self) -> Path:
+        return self.folder / "libraries"
 
     def client(self, *, api: str = "v1") -> Cri:
         """Return a CRI client that goes through the proxy, as a kubelet would."""
@@ -134,7 +135,7 @@ class LadingNode(Block):
         }
         shares_dir = str(self.folder / "shares")
         if self._tokens:
-            hooks |= {"isolations": ["none", "tokens"], "shares_dir": shares_dir, "share_library": str(self._library)}
+            hooks |= {"isolations": ["none", "tokens"], "shares_dir": shares_dir, "share_libraries": str(self._libraries)}
             hooks |= {"driver_root": str(self.node.root)}
             shares = {"listen": str(self.shares.socket), "shares_dir": shares_dir, "metrics": ""}
             self.shares.config.write_text(render_flat_toml(shares))

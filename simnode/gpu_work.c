@@ -2,6 +2,7 @@
  * of shares, and prints what it got.
  *
  *   gpu-work memory MIB...       allocates each amount and keeps it; prints the CUresult of each, then what cuMemGetInfo returns
+ *   gpu-work nvml MIB            allocates the amount, and prints what NVML returns of the first card's memory
  *   gpu-work run MS KERNEL_US    launches kernels of KERNEL_US microseconds for MS milliseconds; prints the device's time it used
  *
  * On the fake device a kernel takes as many microseconds as its grid has blocks in x (fake_cuda.c). Exit status: 0; 1 if the
@@ -20,10 +21,17 @@ typedef void *Handle;
 
 static void *library;
 
+static void load(const char *name) {
+  library = dlopen(name, RTLD_NOW);
+  if (library) return;
+  fprintf(stderr, "gpu-work: %s\n", dlerror());
+  exit(1);
+}
+
 static void *find(const char *name) {
   void *found = dlsym(library, name);
   if (!found) {
-    fprintf(stderr, "gpu-work: libcuda has no %s\n", name);
+    fprintf(stderr, "gpu-work: the library has no %s\n", name);
     exit(1);
   }
   return found;
@@ -43,11 +51,7 @@ static double now_ms(void) {
 }
 
 static void start_device(void) {
-  library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!library) {
-    fprintf(stderr, "gpu-work: %s\n", dlerror());
-    exit(1);
-  }
+  load("libcuda.so.1");
   CUresult (*init)(unsigned) = find("cuInit");
   CUresult (*get)(int *, int) = find("cuDeviceGet");
   CUresult (*retain)(Handle *, int) = find("cuDevicePrimaryCtxRetain");
@@ -72,14 +76,30 @@ static void use_memory(int count, char **amounts) {
   printf("%zu of %zu MiB are free\n", left >> 20, total >> 20);
 }
 
+static void show_nvml(size_t mib) {
+  CUresult (*allocate)(CUdeviceptr *, size_t) = find("cuMemAlloc_v2");
+  CUdeviceptr at;
+  check("cuMemAlloc_v2", allocate(&at, mib << 20));
+  load("libnvidia-ml.so.1");
+  int (*init)(void) = find("nvmlInit_v2");
+  int (*get)(unsigned, Handle *) = find("nvmlDeviceGetHandleByIndex_v2");
+  int (*info)(Handle, unsigned long long *) = find("nvmlDeviceGetMemoryInfo");
+  Handle device;
+  unsigned long long memory[3]; /* nvmlMemory_t: total, free, used */
+  check("nvmlInit_v2", init());
+  check("nvmlDeviceGetHandleByIndex_v2", get(0, &device));
+  check("nvmlDeviceGetMemoryInfo", info(device, memory));
+  printf("%llu of %llu MiB are used\n", memory[2] >> 20, memory[0] >> 20);
+}
+
 static void use_compute(double milliseconds, unsigned kernel_us) {
-  CUresult (*load)(Handle *, const void *) = find("cuModuleLoadData");
+  CUresult (*load_module)(Handle *, const void *) = find("cuModuleLoadData");
   CUresult (*get)(Handle *, Handle, const char *) = find("cuModuleGetFunction");
   CUresult (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **) =
       find("cuLaunchKernel");
   CUresult (*synchronize)(void) = find("cuCtxSynchronize");
   Handle module, kernel;
-  check("cuModuleLoadData", load(&module, ""));
+  check("cuModuleLoadData", load_module(&module, ""));
   check("cuModuleGetFunction", get(&kernel, module, "work"));
   double began = now_ms(), used = 0;
   while (now_ms() - began < milliseconds) {
@@ -97,8 +117,11 @@ int main(int argc, char **argv) {
   } else if (argc == 4 && !strcmp(argv[1], "run") && atof(argv[2]) > 0 && atoi(argv[3]) > 0) {
     start_device();
     use_compute(atof(argv[2]), (unsigned)atoi(argv[3]));
+  } else if (argc == 3 && !strcmp(argv[1], "nvml")) {
+    start_device();
+    show_nvml((size_t)atoll(argv[2]));
   } else {
-    fprintf(stderr, "usage: gpu-work memory MIB... | run MS KERNEL_US\n");
+    fprintf(stderr, "usage: gpu-work memory MIB... | nvml MIB | run MS KERNEL_US\n");
     return 2;
   }
   return 0;

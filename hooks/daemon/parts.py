@@ -8,7 +8,7 @@ from typing import Final
 from hooks.attach.attacher import Attacher
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders
-from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions, share_library
+from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions, share_libraries
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
 from hooks.grant.cards import UnassignedPolicy
@@ -66,7 +66,7 @@ def _unenforced(_: Settings) -> Isolation:
 
 
 def _tokens(settings: Settings) -> Isolation:
-    return Tokens(library=str(share_library(settings)), shares_dir=settings.shares_dir)
+    return Tokens(libraries=str(share_libraries(settings)), shares_dir=settings.shares_dir)
 
 
 def _vfs(host: Host) -> Preparer:

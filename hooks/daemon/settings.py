@@ -13,6 +13,7 @@ from hooks.forms.netdev import WrongSettingError, parse_settings, settings_confl
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
+from hooks.isolation.tokens import LIBRARIES as TOKEN_LIBRARIES
 from hooks.model.assignment import Form, FormName
 from hooks.model.attachment import NetdevPolicy, VfSettings
 from hooks.model.inventory import Partition
@@ -83,8 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("what keeps containers to their shares: none, tokens; the first one is for pods that ask for none"),
     ] = (IsolationName.NONE,)
     shares_dir: Annotated[str, Setting("isolation tokens: folder of the grants that lading-shares reads")] = str(FOLDER)
-    share_library: Annotated[
-        str, Setting("isolation tokens: the library that stands before libcuda; by default the one that Lading brings along")
+    share_libraries: Annotated[
+        str, Setting("isolation tokens: folder of the libraries that stand before the driver's; by default those of Lading")
     ] = ""
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
@@ -218,18 +219,18 @@ def _check_isolations(settings: Settings) -> None:
             "isolations has tokens, which replaces libcuda.so.1 among the driver's files that Lading mounts",
             hint='gpu_mode = "devices", and driver_root = the folder of the driver (mostly "/")',
         )
-    if not share_library(settings).is_file():
+    if missing := [name for name in TOKEN_LIBRARIES if not (share_libraries(settings) / name).is_file()]:
         raise ConfigError(
-            f"isolations has tokens, and its library {share_library(settings)} is no file",
-            hint="share_library = the path of the built library (make share-library builds it)",
+            f"isolations has tokens, and {share_libraries(settings)} has no {' and no '.join(missing)}",
+            hint="share_libraries = the folder of the built libraries (make share-library builds them)",
         )
 
 
-def share_library(settings: Settings) -> Path:
-    """Return the library of the isolation tokens, of this machine's architecture."""
-    if settings.share_library:
-        return Path(settings.share_library)
-    return Path(__file__).parents[2] / "shares/library/built" / platform.machine() / "libcuda.so.1"
+def share_libraries(settings: Settings) -> Path:
+    """Return the folder of the libraries of the isolation tokens, of this machine's architecture."""
+    if settings.share_libraries:
+        return Path(settings.share_libraries)
+    return Path(__file__).parents[2] / "shares/library/built" / platform.machine()
 
 
 def ledger_path(settings: Settings) -> Path:

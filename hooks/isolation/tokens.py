@@ -1,8 +1,8 @@
 """Shares by turns: a library takes the place of libcuda.so.1 in the container, and the share server gives turns to it.
 
-Of the driver's files that the vendor mounts, those of libcuda are replaced by the library, under each of their names; the real
-one is mounted where the library finds it. So a container without the library, or with another one, has no CUDA. Beside it is
-the folder of the container's grant, which has the server's socket (attach/share_folders.py).
+Of the driver's files that the vendor mounts, those of libcuda and of NVML are replaced by Lading's libraries, under each of
+their names; the real ones are mounted where Lading's find them. So a container without Lading's library has no CUDA. Beside
+them is the folder of the container's grant, which has the server's socket (attach/share_folders.py).
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,20 @@ from lading.reasons import Reason
 from lading.sharegrant import IN_CONTAINER, REAL_LIBRARIES, SharedGpu, ShareGrant, folder_name
 from lading.vocabulary import PodUid
 
-_LIBRARY: Final = "libcuda.so"
+CUDA: Final = "libcuda.so.1"
+LIBRARIES: Final = (CUDA, "libnvidia-ml.so.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    library: str
+    libraries: str  # the folder that has them
     shares_dir: str
     name: IsolationName = IsolationName.TOKENS
 
     def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
-        real = next((mount for mount in given.mounts if _is_libcuda(mount)), None)
-        if real is None:
+        replaced = tuple(self._replace(mount) for mount in given.mounts)
+        real = {name: mount for mount in given.mounts if (name := _replaced_by(mount))}
+        if CUDA not in real:
             return Refusal(
                 reason=Reason.ISOLATION_UNAVAILABLE,
                 message="cannot give a share with isolation tokens: the container gets no libcuda.so of driver_root",
@@ -44,16 +46,21 @@ class Tokens:
             gpus=tuple(map(_share_of, shared)),
         )
         folder = f"{self.shares_dir}/{folder_name(share.pod, share.container)}"
-        replaced = tuple(replace(mount, host_path=self.library) if _is_libcuda(mount) else mount for mount in given.mounts)
-        beside = (Mount(f"{REAL_LIBRARIES}/{_LIBRARY}.1", real.host_path), Mount(IN_CONTAINER, folder))
+        behind = tuple(Mount(f"{REAL_LIBRARIES}/{name}", mount.host_path) for name, mount in real.items())
         return Enforced(
-            adjustment=merge((replace(given, mounts=(*replaced, *beside)), tell_shares(cards))),
+            adjustment=merge((replace(given, mounts=(*replaced, *behind, Mount(IN_CONTAINER, folder))), tell_shares(cards))),
             share=share,
         )
 
+    def _replace(self, mount: Mount) -> Mount:
+        name = _replaced_by(mount)
+        return replace(mount, host_path=f"{self.libraries}/{name}") if name else mount
 
-def _is_libcuda(mount: Mount) -> bool:
-    return mount.container_path.rpartition("/")[2].startswith(_LIBRARY)
+
+def _replaced_by(mount: Mount) -> str:
+    """Return the library that takes the place of this file, under whichever of its names; empty if none does."""
+    file = mount.container_path.rpartition("/")[2]
+    return next((name for name in LIBRARIES if file.startswith(name.removesuffix(".1"))), "")
 
 
 def _share_of(card: Card) -> SharedGpu:

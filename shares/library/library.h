@@ -2,6 +2,7 @@
  * there what is not defined here, because this library needs it (DT_NEEDED, by an absolute path).
  *
  *   resolve.c  the functions of the real library, and which of them are taken the place of
+ *   connect.c  the way to the share server
  *   link.c     the connection to the share server: turns, verdicts about memory, and what happens while it is away
  *   memory.c   allocations: none beyond the share, and queries that return the share
  *   compute.c  launches: only within a turn, and never far ahead of the device
@@ -11,13 +12,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 
 #include "cu.h"
+#include "share.h"
 
 #define HOOK __attribute__((visibility("default")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
-#define MS 1000000LL
 
 /* The functions that are taken the place of. */
 #define HOOKED(X) \
@@ -47,26 +47,9 @@ extern struct real real;
 /* Find the real library's functions; 0 if it is there. */
 CUresult resolve(void);
 
-static inline int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
 /* link.c */
 
-#define MAX_DEVICES 16
 #define NO_END INT64_MAX
-
-struct page_device { /* shares/page.py */
-  unsigned char uuid[16];
-  _Atomic int64_t until;
-  _Atomic int32_t waiters;
-  int32_t request_ppm, limit_ppm, reserved;
-  int64_t limit_bytes;
-  _Atomic int64_t used_bytes;
-  int64_t unused;
-};
 
 enum turn { IDLE, WANTING, HOLDING, RELEASING };
 

@@ -1,4 +1,4 @@
-/* The connection to the share server (the wire: docs/isolation.md; shares/wire.py, shares/page.py).
+/* The connection to the share server, and what is asked there.
  *
  * Two threads for a process: one reads what the server says, and dials again when the server is gone; the other gives back turns
  * that are not used, and waits for the device to do so. While the server is gone, the program goes on: with the part of the card
@@ -10,43 +10,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "library.h"
 
-#ifndef SOCKET_PATH
-#define SOCKET_PATH "/run/lading/gpu/s.sock"
-#endif
-
 enum {
   PATIENCE_MS = 30000,   /* of the first connection: the server may be starting */
-  WELCOME_MS = 3000,     /* a server that hangs accepts, and says nothing */
   REDIAL_MS = 200,
   IDLE_MS = 2,           /* without a launch, while others wait */
   HOLDING_LOOK_MS = 4,   /* for those others */
   LOOK_MS = 50,          /* for the beat */
-  BEAT_LOST_MS = 1000,
   FIXED_PERIOD_MS = 100, /* while the server is away */
   LEAST_PPM = 1000,      /* of a container without a guarantee */
-};
-enum { HELLO = 1, WANT, RELEASE, ADD, SUB, WELCOME = 128, TOKEN, VERDICT, REFUSED };
-enum { OTHER_POD = 1, TOO_MANY, NO_GRANT };
-
-struct frame {
-  uint8_t version, kind;
-  uint16_t device;
-  uint32_t seq;
-  int64_t a, b, c;
-};
-struct page {
-  uint32_t magic;
-  uint16_t version, devices;
-  _Atomic int64_t beat;
-  char unused[48];
-  struct page_device device[MAX_DEVICES];
 };
 struct question {
   uint32_t seq;
@@ -97,22 +73,6 @@ static int send_frame(struct frame frame) {
   return 0;
 }
 
-static int receive_welcome(int socket, struct frame *frame, int *page_fd) {
-  union {
-    char bytes[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr align;
-  } control;
-  struct iovec part = {frame, sizeof *frame};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  struct pollfd one = {socket, POLLIN, 0};
-  *page_fd = -1;
-  if (poll(&one, 1, WELCOME_MS) != 1 || recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof *frame) return 0;
-  for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_type == SCM_RIGHTS) memcpy(page_fd, CMSG_DATA(c), sizeof(int));
-  }
-  return 1;
-}
-
 static void use_page(struct page *fresh) {
   struct page *old = page;
   page = fresh;
@@ -126,35 +86,20 @@ static void use_page(struct page *fresh) {
 
 /* Connect once. Returns 1, 0, or the code of a refusal as a negative number. Called without `lock`. */
 static int dial(void) {
-  int dialled = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
-  struct frame frame = {.version = 1, .kind = HELLO, .a = getpid(), .b = now_ns(), .c = 1};
-  int page_fd = -1, result = 0;
-  if (dialled < 0) return 0;
-  if (!connect(dialled, (struct sockaddr *)&address, sizeof address) &&
-      send(dialled, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame && receive_welcome(dialled, &frame, &page_fd)) {
-    if (frame.kind == REFUSED) result = -(int)frame.a;
-    else if (frame.kind == WELCOME && page_fd >= 0 && frame.b <= MAX_DEVICES) {
-      struct page *fresh = mmap(NULL, sizeof *fresh, PROT_READ, MAP_SHARED, page_fd, 0);
-      if (fresh != MAP_FAILED && fresh->devices == frame.b) {
-        pthread_mutex_lock(&lock);
-        fd = dialled;
-        atomic_store(&clock_ahead, frame.a - now_ns());
-        use_page(fresh);
-        joined = 1;
-        for (int i = 0; i < device_count && joined; i++) {
-          int64_t held = atomic_load(&devices[i].held_bytes);
-          if (held) send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
-        }
-        result = joined;
-        pthread_cond_broadcast(&changed);
-        pthread_mutex_unlock(&lock);
-        dialled = -1;
-      }
-    }
+  struct connection made;
+  if (!share_connect(1, &made)) return -made.refusal;
+  pthread_mutex_lock(&lock);
+  fd = made.fd;
+  atomic_store(&clock_ahead, made.clock_ahead);
+  use_page(made.page);
+  joined = 1;
+  for (int i = 0; i < device_count && joined; i++) {
+    int64_t held = atomic_load(&devices[i].held_bytes);
+    if (held) send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
   }
-  if (page_fd >= 0) close(page_fd);
-  if (dialled >= 0) close(dialled);
+  int result = joined;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
   return result;
 }
 

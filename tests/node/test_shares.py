@@ -73,6 +73,11 @@ def test_an_allocation_beyond_the_share_is_refused(site: Site, driver: CudaDrive
     assert container.env()["LADING_GPU_MEMORY_MIB"] == "2048"
 
 
+def test_nvml_in_the_container_shows_the_share(site: Site, driver: CudaDriver) -> None:
+    _, container = sharing(site, driver, "nvml", "memory=2Gi")
+    assert container.sh("gpu-work nvml 700") == "700 of 2048 MiB are used\n"
+
+
 def test_two_pods_share_a_card_by_their_requests(site: Site, driver: CudaDriver) -> None:
     work = ("gpu-work", "run", str(BOTH_RUN_MS), "5000")
     seven, three = (sharing(site, driver, f"core-{core}", f"memory=1Gi,core={core}", *work)[1] for core in (70, 30))

@@ -11,7 +11,7 @@ from lading.sockets import listen
 from shares.main import check, main
 from shares.server import Usage
 from shares.settings import Settings
-from shares.status import Metrics, answer, ask, render_table
+from shares.status import ContainerUse, Metrics, answer, ask, render_table
 from tests.fakes.share_rig import CARD, MIB, share, shared
 
 USE = Usage(
@@ -34,7 +34,7 @@ def path(sockets: Path) -> Path:
     return sockets / "status.sock"
 
 
-async def asked(path: Path, *uses: Usage) -> object:
+async def asked(path: Path, *uses: Usage) -> list[ContainerUse]:
     with listen(path) as listener:
         server = await answer(listener, lambda: uses)
         try:
@@ -44,7 +44,7 @@ async def asked(path: Path, *uses: Usage) -> object:
 
 
 def test_the_answer_is_the_use_of_each_share(path: Path) -> None:
-    (use,) = asyncio.run(asked(path, USE))  # type: ignore[misc]
+    (use,) = asyncio.run(asked(path, USE))
     assert (use.namespace, use.pod, use.container, use.gpu) == ("ml", "p", "train", CARD)
     assert (use.request_percent, use.limit_percent, use.held_s) == (30, 60, 1.235)
     assert (use.memory_used_mib, use.memory_limit_mib, use.processes) == (701, 2048, 2)
@@ -54,7 +54,7 @@ def test_the_answer_is_the_use_of_each_share(path: Path) -> None:
 
 def test_an_answer_of_thousands_arrives_whole(path: Path) -> None:
     uses = asyncio.run(asked(path, *[USE] * 5000))
-    assert len(uses) == 5000  # type: ignore[arg-type]
+    assert len(uses) == 5000
 
 
 def test_the_command_shows_the_table_or_the_same_as_json(

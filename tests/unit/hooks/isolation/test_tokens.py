@@ -13,12 +13,13 @@ from lading.sharegrant import SharedGpu
 from tests.unit.hooks.inventories import gpu, node, uuid
 
 SANDBOX = Sandbox(id="s1", uid="pod-1", namespace="ml", name="p")
-TOKENS = Tokens(library="/opt/library.so", shares_dir="/run/shares")
+TOKENS = Tokens(libraries="/opt/libraries", shares_dir="/run/shares")
 LIB = "/usr/lib/x86_64-linux-gnu"
 GIVEN = Adjustment(
     mounts=(
         Mount(f"{LIB}/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
         Mount(f"{LIB}/libcuda.so", f"/driver{LIB}/libcuda.so.580"),
+        Mount(f"{LIB}/libnvidia-ml.so.580", f"/driver{LIB}/libnvidia-ml.so.580"),
         Mount(f"{LIB}/libcudadebugger.so.1", f"/driver{LIB}/libcudadebugger.so.1"),
         Mount("/usr/bin/nvidia-smi", "/driver/usr/bin/nvidia-smi"),
     )
@@ -39,10 +40,12 @@ def enforce(*cards: Card, given: Adjustment = GIVEN) -> Enforced:
 def test_each_name_of_the_driver_library_is_replaced_and_the_rest_stays() -> None:
     mounts = enforce(card(memory_mib=1000)).adjustment.mounts
     assert mounts == (
-        Mount(f"{LIB}/libcuda.so.1", "/opt/library.so"),
-        Mount(f"{LIB}/libcuda.so", "/opt/library.so"),
-        *GIVEN.mounts[2:],
+        Mount(f"{LIB}/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
+        Mount(f"{LIB}/libcuda.so", "/opt/libraries/libcuda.so.1"),
+        Mount(f"{LIB}/libnvidia-ml.so.580", "/opt/libraries/libnvidia-ml.so.1"),
+        *GIVEN.mounts[3:],
         Mount("/usr/local/lading/gpu/real/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
+        Mount("/usr/local/lading/gpu/real/libnvidia-ml.so.1", f"/driver{LIB}/libnvidia-ml.so.580"),
         Mount("/run/lading/gpu", "/run/shares/pod-1_train"),
     )
     assert all(mount.readonly for mount in mounts)

@@ -1,0 +1,55 @@
+/* A container's connection to the share server: the frames and the page (docs/isolation.md; shares/wire.py, shares/page.py). */
+#ifndef LADING_SHARE_H
+#define LADING_SHARE_H
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#ifndef SOCKET_PATH
+#define SOCKET_PATH "/run/lading/gpu/s.sock"
+#endif
+#define MS 1000000LL
+
+enum { MAX_DEVICES = 16, BEAT_LOST_MS = 1000 };
+enum { HELLO = 1, WANT, RELEASE, ADD, SUB, WELCOME = 128, TOKEN, VERDICT, REFUSED };
+enum { OTHER_POD = 1, TOO_MANY, NO_GRANT };
+
+struct frame {
+  uint8_t version, kind;
+  uint16_t device;
+  uint32_t seq;
+  int64_t a, b, c;
+};
+
+struct page_device {
+  unsigned char uuid[16];
+  _Atomic int64_t until;
+  _Atomic int32_t waiters;
+  int32_t request_ppm, limit_ppm, reserved;
+  int64_t limit_bytes;
+  _Atomic int64_t used_bytes;
+  int64_t unused;
+};
+struct page {
+  uint32_t magic;
+  uint16_t version, devices;
+  _Atomic int64_t beat;
+  char unused[48];
+  struct page_device device[MAX_DEVICES];
+};
+
+struct connection {
+  int fd, refusal;     /* why there is none: REFUSED's code, or 0: no answer */
+  struct page *page;   /* the caller's to unmap */
+  int64_t clock_ahead; /* the server's clock less ours: time namespaces differ */
+};
+
+/* Connect once, within 3 s; return whether that is done. `launches`: this process is to launch work, not only to ask. */
+int share_connect(int launches, struct connection *out);
+
+static inline int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+#endif
