@@ -376,6 +376,10 @@ static CUresult enqueue(CUstream stream, int64_t us) {
   return CUDA_SUCCESS;
 }
 
+API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, void *params) {
+  (void)node, (void)graph, (void)after, (void)count, (void)params;
+  return CUDA_SUCCESS; /* what follows is not simulated: a share of a card does not get here */
+}
 #define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {

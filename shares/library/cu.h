@@ -13,6 +13,7 @@ enum {
   CUDA_ERROR_NOT_INITIALIZED = 3,
   CUDA_ERROR_NOT_FOUND = 500,
   CUDA_ERROR_NOT_READY = 600,
+  CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_SYSTEM_NOT_READY = 802,
 };
 typedef int CUdevice;
@@ -22,6 +23,8 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
@@ -36,7 +39,8 @@ typedef int CUdriverProcAddressQueryResult;
 
 typedef struct {
   int type, id;
-} CUmemLocation; /* type 1: a device */
+} CUmemLocation;
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT };
 typedef struct {
   int type, requestedHandleTypes;
   CUmemLocation location;
@@ -65,6 +69,11 @@ typedef struct {
   CUstream hStream;
   void **kernelParams;
 } CUDA_LAUNCH_PARAMS;
+
+typedef struct {
+  int type; /* CU_GRAPH_NODE_TYPE_… */
+} CUgraphNodeParams;
+enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 
 #define DIMENSIONS unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned
 
@@ -101,6 +110,14 @@ CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
 CUresult cuArrayDestroy(CUarray);
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray);
+
+/* The first version has 32 bits for addresses and sizes. */
+CUresult cuMemAlloc(unsigned *, unsigned), cuMemAllocPitch(unsigned *, unsigned *, unsigned, unsigned, unsigned);
+CUresult cuArrayCreate(CUarray *, const void *), cuArray3DCreate(CUarray *, const void *);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
+CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
+CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, CUgraphNodeParams *);
+CUresult cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, CUgraphNodeParams *);
 
 CUresult cuLaunchKernel(CUfunction, DIMENSIONS, CUstream, void **, void **);
 CUresult cuLaunchKernel_ptsz(CUfunction, DIMENSIONS, CUstream, void **, void **);

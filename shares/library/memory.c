@@ -124,7 +124,6 @@ HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, 
            *pitch * height);
 }
 HOOK CUresult cuMemFree_v2(CUdeviceptr at) {
-  if (resolve()) return CUDA_ERROR_SYSTEM_NOT_READY;
   CUresult result = real.cuMemFree_v2(at);
   if (!result) forget(MEMORY, at);
   return result;
@@ -208,11 +207,18 @@ static int64_t missing(struct pool *pool, size_t size) {
   return more > 0 ? more : 0;
 }
 
+static int is_captured(CUstream stream, CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
+  CUstreamCaptureStatus capturing = 0;
+  return stream && !is_capturing(stream, &capturing) && capturing;
+}
+
 typedef CUresult (*FromPool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
-static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream, FromPool allocate) {
+static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream, FromPool allocate,
+                          CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
   struct device *device = device_of_thread();
   if (!device) return allocate(out, size, handle, stream);
+  if (is_captured(stream, is_capturing)) return CUDA_ERROR_NOT_SUPPORTED; /* it would be a node of a graph: see below */
   if (size > INT64_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!handle) {
     CUdevice ordinal;
@@ -242,10 +248,10 @@ static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CU
 }
 
 HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync);
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync, real.cuStreamIsCapturing);
 }
 HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
-  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz);
+  return from_pool(out, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz, real.cuStreamIsCapturing_ptsz);
 }
 static CUresult current_pool(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) {
   (void)pool;
@@ -256,10 +262,10 @@ static CUresult current_pool_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool po
   return real.cuMemAllocAsync_ptsz(out, size, stream);
 }
 HOOK CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool);
+  return from_pool(out, size, NULL, stream, current_pool, real.cuStreamIsCapturing);
 }
 HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) {
-  return from_pool(out, size, NULL, stream, current_pool_ptsz);
+  return from_pool(out, size, NULL, stream, current_pool_ptsz, real.cuStreamIsCapturing_ptsz);
 }
 static void recount_all(void) {
   pthread_mutex_lock(&lock);
@@ -300,7 +306,10 @@ HOOK CUresult cuMemPoolDestroy(CUmemoryPool handle) {
 
 HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
                           unsigned long long flags) {
-  struct device *device = properties && properties->location.type == 1 ? device_by_ordinal(properties->location.id) : NULL;
+  int where = properties ? properties->location.type : CU_MEM_LOCATION_TYPE_HOST;
+  int of_host = where >= CU_MEM_LOCATION_TYPE_HOST && where <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+  if (!of_host && where != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED; /* of which card cannot be told */
+  struct device *device = of_host ? NULL : device_by_ordinal(properties->location.id);
   if (!device) return real.cuMemCreate(out, size, properties, flags);
   if (size > INT64_MAX || !memory_add(device, (int64_t)size)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = real.cuMemCreate(out, size, properties, flags);
@@ -356,10 +365,39 @@ HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
   return result;
 }
 
+/* What cannot be counted, and is refused where the card is shared: memory of graphs, which is allocated when a graph is launched
+ * and kept for the next launch; and calls of the first version of the API (CUDA 3.1 and older). */
+
+#define REFUSE(call) return device_of_thread() ? CUDA_ERROR_NOT_SUPPORTED : (call)
+
+HOOK CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, void *params) {
+  REFUSE(real.cuGraphAddMemAllocNode(node, graph, after, count, params));
+}
+static int allocates(const CUgraphNodeParams *params) { return params && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+HOOK CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *p) {
+  if (allocates(p)) REFUSE(real.cuGraphAddNode(node, graph, after, count, p));
+  return real.cuGraphAddNode(node, graph, after, count, p);
+}
+HOOK CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                                CUgraphNodeParams *p) {
+  if (allocates(p)) REFUSE(real.cuGraphAddNode_v2(node, graph, after, edges, count, p));
+  return real.cuGraphAddNode_v2(node, graph, after, edges, count, p);
+}
+HOOK CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                                CUgraphNodeParams *p) {
+  if (allocates(p)) REFUSE(real.cuGraphAddNode_v3(node, graph, after, edges, count, p));
+  return real.cuGraphAddNode_v3(node, graph, after, edges, count, p);
+}
+HOOK CUresult cuMemAlloc(unsigned *out, unsigned size) { REFUSE(real.cuMemAlloc(out, size)); }
+HOOK CUresult cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+  REFUSE(real.cuMemAllocPitch(out, pitch, width, height, element));
+}
+HOOK CUresult cuArrayCreate(CUarray *out, const void *descriptor) { REFUSE(real.cuArrayCreate(out, descriptor)); }
+HOOK CUresult cuArray3DCreate(CUarray *out, const void *descriptor) { REFUSE(real.cuArray3DCreate(out, descriptor)); }
+
 /* Queries, and the ends of contexts */
 
 HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
-  if (resolve()) return CUDA_ERROR_SYSTEM_NOT_READY;
   CUresult result = real.cuMemGetInfo_v2(left, all);
   struct device *device = result ? NULL : device_of_thread();
   if (device) {
@@ -373,7 +411,6 @@ HOOK CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
 }
 
 HOOK CUresult cuDeviceTotalMem_v2(size_t *all, CUdevice ordinal) {
-  if (resolve()) return CUDA_ERROR_SYSTEM_NOT_READY;
   CUresult result = real.cuDeviceTotalMem_v2(all, ordinal);
   struct device *device = result ? NULL : device_by_ordinal(ordinal);
   if (device && (int64_t)*all > atomic_load(&device->page)->limit_bytes) *all = (size_t)atomic_load(&device->page)->limit_bytes;

@@ -22,22 +22,23 @@ static const struct {
 };
 enum { HOOKS = sizeof hooks / sizeof *hooks };
 
-static void find_all(void) {
-  void *library = dlopen(REAL_LIBRARY, RTLD_LAZY | RTLD_NOLOAD);
-  if (!library) library = dlopen(REAL_LIBRARY, RTLD_LAZY);
-  if (!library) {
-    fprintf(stderr, "lading: cannot use the driver's library: %s\n", dlerror());
-    return;
-  }
-#define FIND(name) real.name = (__typeof__(real.name))dlsym(library, #name);
-  HOOKED(FIND) CALLED(FIND)
-#undef FIND
+/* What this driver does not have: a program that asks for it by dlsym gets our function. Extra arguments do no harm in the
+ * calling conventions of x86-64 and aarch64. */
+static CUresult not_in_this_driver(void) { return CUDA_ERROR_NOT_FOUND; }
+
+static void *find(void *library, const char *name) {
+  void *found = library ? dlsym(library, name) : NULL;
+  return found ? found : (void *)not_in_this_driver;
 }
 
-CUresult resolve(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, find_all);
-  return real.cuInit ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;
+/* When this library is loaded, so that no call comes before: the real one is loaded already. */
+__attribute__((constructor)) static void find_all(void) {
+  void *library = dlopen(REAL_LIBRARY, RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) library = dlopen(REAL_LIBRARY, RTLD_LAZY);
+  if (!library) fprintf(stderr, "lading: cannot use the driver's library: %s\n", dlerror());
+#define FIND(name) real.name = (__typeof__(real.name))find(library, #name);
+  HOOKED(FIND) CALLED(FIND)
+#undef FIND
 }
 
 /* Whether a function of this name allocates or launches, so that it must not be used past the share. */
@@ -72,18 +73,15 @@ static CUresult replace(const char *name, void **found, CUresult result) {
 }
 
 HOOK CUresult cuGetProcAddress(const char *name, void **found, int version, uint64_t flags) {
-  if (resolve()) return CUDA_ERROR_SYSTEM_NOT_READY;
   return replace(name, found, real.cuGetProcAddress(name, found, version, flags));
 }
 
 HOOK CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags,
                                   CUdriverProcAddressQueryResult *how) {
-  if (resolve()) return CUDA_ERROR_SYSTEM_NOT_READY;
   return replace(name, found, real.cuGetProcAddress_v2(name, found, version, flags, how));
 }
 
 HOOK CUresult cuInit(unsigned flags) {
-  CUresult result = resolve();
-  if (!result) result = link_up();
+  CUresult result = link_up();
   return result ? result : real.cuInit(flags);
 }
