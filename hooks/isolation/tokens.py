@@ -21,6 +21,8 @@ from lading.vocabulary import PodUid
 
 CUDA: Final = "libcuda.so.1"
 LIBRARIES: Final = (CUDA, "libnvidia-ml.so.1")
+# Where images have a newer libcuda that goes before the driver's: CUDA Compatibility, "Forward Compatibility".
+_OF_IMAGES: Final = (f"/usr/local/cuda/compat/{CUDA}", f"/usr/local/cuda/compat/lib.real/{CUDA}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,10 @@ class Tokens:
         )
         folder = f"{self.shares_dir}/{folder_name(share.pod, share.container)}"
         behind = tuple(Mount(f"{REAL_LIBRARIES}/{name}", mount.host_path) for name, mount in real.items())
+        over = tuple(Mount(path, f"{self.libraries}/{CUDA}") for path in _OF_IMAGES)
+        mounts = (*replaced, *over, *behind, Mount(IN_CONTAINER, folder))
         return Enforced(
-            adjustment=merge((replace(given, mounts=(*replaced, *behind, Mount(IN_CONTAINER, folder))), tell_shares(cards))),
+            adjustment=merge((replace(given, mounts=mounts), tell_shares(cards))),
             share=share,
         )
 

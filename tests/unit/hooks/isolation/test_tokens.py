@@ -44,6 +44,8 @@ def test_each_name_of_the_driver_library_is_replaced_and_the_rest_stays() -> Non
         Mount(f"{LIB}/libcuda.so", "/opt/libraries/libcuda.so.1"),
         Mount(f"{LIB}/libnvidia-ml.so.580", "/opt/libraries/libnvidia-ml.so.1"),
         *GIVEN.mounts[3:],
+        Mount("/usr/local/cuda/compat/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
+        Mount("/usr/local/cuda/compat/lib.real/libcuda.so.1", "/opt/libraries/libcuda.so.1"),
         Mount("/usr/local/lading/gpu/real/libcuda.so.1", f"/driver{LIB}/libcuda.so.580"),
         Mount("/usr/local/lading/gpu/real/libnvidia-ml.so.1", f"/driver{LIB}/libnvidia-ml.so.580"),
         Mount("/run/lading/gpu", "/run/shares/pod-1_train"),
