@@ -54,7 +54,7 @@ def adjust_cards(
 
 def _isolation_of(devices: Devices, isolations: Sequence[Isolation]) -> Isolation | Refusal:
     """Return the isolation of the shares: `choose` gives a container shares of one isolation only."""
-    name = next((gpu.isolation for gpu in devices.gpus if not gpu.whole), IsolationName.NONE)
+    name = next((gpu.isolation for gpu in devices.gpus if gpu.shared), IsolationName.NONE)
     found = next((isolation for isolation in isolations if isolation.name is name), None)
     return found or Refusal(
         reason=Reason.ISOLATION_UNAVAILABLE,

@@ -79,7 +79,7 @@ def choose(
     if isinstance(vfs, Refusal):
         return vfs
     gpus = tuple(_granted(one, inventory.isolations[0]) for one in wanted)
-    if len(mixed := {gpu.isolation for gpu in gpus if not gpu.whole}) > 1:
+    if len(mixed := {gpu.isolation for gpu in gpus if gpu.shared}) > 1:
         return Refusal(
             reason=Reason.ISOLATION_CONFLICT,
             message=f"cannot give shares with the isolations {listed(sorted(mixed))} to one container; write one of them",
@@ -228,7 +228,7 @@ def _check_isolation(one: _Wanted, holders: _Holders, offered: Sequence[Isolatio
             "(isolations in hooks.toml)",
         )
     for holding, granted in holders:
-        if not granted.whole and granted.isolation is not name:
+        if granted.shared and granted.isolation is not name:
             return Refusal(
                 reason=Reason.ISOLATION_CONFLICT,
                 message=f"cannot give a share of {_words(one.gpu, None)} with isolation {name}: "

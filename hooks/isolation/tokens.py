@@ -39,7 +39,7 @@ class Tokens:
                 reason=Reason.ISOLATION_UNAVAILABLE,
                 message="cannot give a share with isolation tokens: the container gets no libcuda.so of driver_root",
             )
-        shared = [card for card in cards if not card.granted.whole]
+        shared = [card for card in cards if card.granted.shared]
         share = ShareGrant(
             pod=PodUid(sandbox.uid),
             container="" if shared[0].granted.pod_wide else container.name,

@@ -105,7 +105,12 @@ class GrantedGpu:
 
     @property
     def whole(self) -> bool:
-        return not self.mig_uuid and self.memory_mib is None and self.core_percent is None
+        return not self.mig_uuid and not self.shared
+
+    @property
+    def shared(self) -> bool:
+        """Return whether it is a share of a card: neither a whole card nor a MIG instance."""
+        return self.memory_mib is not None or self.core_percent is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
+import platform
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -6,7 +8,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from hooks.daemon.parts import make_rules, make_vendors
-from hooks.daemon.settings import AttachBy, Settings, attaches, check, netdev_policy, read_configured_partitions, read_trust
+from hooks.daemon.settings import (
+    AttachBy,
+    Settings,
+    attaches,
+    check,
+    netdev_policy,
+    read_configured_partitions,
+    read_trust,
+    share_library,
+)
 from hooks.grant.unhealthy import Unhealthy
 from hooks.main import serve
 from hooks.model.assignment import Form
@@ -15,6 +26,7 @@ from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.vendor import Nvidia
+from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 
 
@@ -79,6 +91,42 @@ def test_a_report_needs_a_name() -> None:
 def test_what_is_wrong_is_named_by_key_and_value(settings: Settings, words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as e:
         check(settings)
+    for word in words:
+        assert word in e.value.message
+
+
+def tokens(**settings: Any) -> Settings:
+    return Settings(
+        **{
+            "assignments": (Form.MANUAL,),
+            "isolations": (IsolationName.NONE, IsolationName.TOKENS),
+            "driver_root": "/",
+            "share_library": "/bin/sh",
+            **settings,
+        }
+    )
+
+
+def test_an_isolation_needs_the_settings_that_it_works_by() -> None:
+    check(tokens())
+    assert str(share_library(tokens())) == "/bin/sh"
+    assert share_library(tokens(share_library="")).parts[-2:] == (platform.machine(), "libcuda.so.1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (tokens(gpu_mode=GpuMode.CDI), ("isolations", "tokens", "driver's files")),
+        (tokens(driver_root=""), ("isolations", "tokens", "driver's files")),
+        (tokens(share_library="/absent.so"), ("isolations", "/absent.so", "no file")),
+        (tokens(isolations=(IsolationName.MPS,)), ("isolations", "mps")),
+        (tokens(isolations=(IsolationName.TOKENS, IsolationName.MIG)), ("isolations", "mig")),
+    ],
+)
+def test_an_isolation_that_cannot_work_is_refused(settings: Settings, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as e:
+        check(settings)
+    assert e.value.hint
     for word in words:
         assert word in e.value.message
 

@@ -8,6 +8,7 @@ from hooks.grant.dirty import Cleanness
 from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory, Pf
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
@@ -386,3 +387,65 @@ def test_no_more_containers_share_a_card_than_the_node_allows() -> None:
     held.append(holding(ME, share(0, 1, pod_wide=True), "side"))
     assert reason(ask(gpus("0", mib=1), node, held=held), "3 containers") is Reason.CAPACITY_EXCEEDED
     assert ask(gpus("1", mib=1), node, held=held) == share(1, 1)
+
+
+# what keeps containers to their shares
+
+
+TOKENS, TRUST = IsolationName.TOKENS, IsolationName.NONE
+BOTH = replace(NODE, isolations=(TRUST, TOKENS))
+
+
+def isolated(*names: str, by: IsolationName | None = TOKENS) -> ContainerRequest:
+    return ContainerRequest(gpus=tuple(GpuRequest(name=name, core_percent=5, isolation=by) for name in names))
+
+
+def shared_by(isolation: IsolationName, index: int = 0) -> Devices:
+    return Devices(gpus=(GrantedGpu(uuid=uuid(index), core_percent=5, isolation=isolation),))
+
+
+def test_a_share_gets_the_isolation_that_it_asks_for_or_the_nodes_first() -> None:
+    assert ask(isolated("0"), BOTH) == shared_by(TOKENS)
+    assert ask(isolated("0", by=None), BOTH) == shared_by(TRUST)
+    assert ask(isolated("0", by=None), replace(NODE, isolations=(TOKENS, TRUST))) == shared_by(TOKENS)
+
+
+def test_a_limit_is_granted_as_it_was_asked_for() -> None:
+    request = ContainerRequest(gpus=(GpuRequest(name="0", core_percent=30, core_limit_percent=60),))
+    assert ask(request) == Devices(gpus=(GrantedGpu(uuid=uuid(0), core_percent=30, core_limit_percent=60),))
+
+
+def test_an_isolation_that_the_node_does_not_offer_is_refused() -> None:
+    assert reason(ask(isolated("0")), "tokens", "this node offers none") is Reason.ISOLATION_UNAVAILABLE
+    assert reason(ask(isolated("0", by=IsolationName.MPS), BOTH), "mps", "none, tokens") is Reason.ISOLATION_UNAVAILABLE
+
+
+def test_the_shares_of_a_card_have_one_isolation() -> None:
+    held = [holding(OTHER, shared_by(TRUST))]
+    assert reason(ask(isolated("0"), BOTH, held=held), "isolation none", "ns/other") is Reason.ISOLATION_CONFLICT
+    assert ask(isolated("0", by=TRUST), BOTH, held=held) == shared_by(TRUST)
+    assert ask(isolated("1"), BOTH, held=held) == shared_by(TOKENS, 1)
+    own = [holding(ME, shared_by(TRUST), "side")]
+    assert reason(ask(isolated("0"), BOTH, held=own), "isolation none") is Reason.ISOLATION_CONFLICT
+
+
+def test_the_shares_of_a_container_have_one_isolation() -> None:
+    request = ContainerRequest(gpus=(*isolated("0").gpus, *isolated("1", by=TRUST).gpus))
+    assert reason(ask(request, BOTH), "none, tokens") is Reason.ISOLATION_CONFLICT
+    with_whole = ContainerRequest(gpus=(*isolated("0").gpus, *gpus("1").gpus))
+    assert ask(with_whole, BOTH) == Devices(gpus=(*shared_by(TOKENS).gpus, GrantedGpu(uuid=uuid(1))))
+
+
+def test_a_mig_instance_has_no_isolation_beside_a_share() -> None:
+    request = ContainerRequest(gpus=(*gpus(mig_uuid(1)).gpus, *isolated("1").gpus))
+    instance = GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(1))
+    assert ask(request, replace(MIG_NODE, isolations=BOTH.isolations)) == Devices(gpus=(instance, *shared_by(TOKENS, 1).gpus))
+
+
+def test_sixteen_containers_take_turns_of_a_card_at_most() -> None:
+    node = replace(BOTH, shares_per_gpu=20)
+    by_turns = [holding(PodUid(f"p{i}"), shared_by(TOKENS)) for i in range(16)]
+    assert ask(isolated("0"), node, held=by_turns[1:]) == shared_by(TOKENS)
+    assert reason(ask(isolated("0"), node, held=by_turns), "16 containers", "turns") is Reason.CAPACITY_EXCEEDED
+    trusted = [holding(PodUid(f"p{i}"), shared_by(TRUST)) for i in range(16)]
+    assert ask(isolated("0", by=TRUST), node, held=trusted) == shared_by(TRUST)

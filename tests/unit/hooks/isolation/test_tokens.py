@@ -10,7 +10,7 @@ from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox
 from hooks.ports import Card, Enforced
 from lading.reasons import Reason
 from lading.sharegrant import SharedGpu
-from tests.unit.hooks.inventories import gpu, node, uuid
+from tests.unit.hooks.inventories import gpu, mig_gpu, mig_uuid, node, uuid
 
 SANDBOX = Sandbox(id="s1", uid="pod-1", namespace="ml", name="p")
 TOKENS = Tokens(libraries="/opt/libraries", shares_dir="/run/shares")
@@ -89,6 +89,16 @@ def test_a_whole_card_beside_a_share_is_told_and_not_limited() -> None:
     assert enforced.share is not None
     assert [one.uuid for one in enforced.share.gpus] == [uuid(1)]
     assert EnvVar("LADING_GPU_MEMORY_MIB", f"{gpu(0).usable_mib},1000") in enforced.adjustment.env
+
+
+def test_a_mig_instance_beside_a_share_is_not_limited() -> None:
+    instance = mig_gpu(1)
+    beside = Card(
+        granted=GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(10)), gpu=instance, node=node("/dev/nvidia1"), mig=instance.mig[0]
+    )
+    share = enforce(beside, card(0, memory_mib=1000)).share
+    assert share is not None
+    assert [one.uuid for one in share.gpus] == [uuid(0)]
 
 
 def test_without_the_drivers_library_there_is_no_share() -> None:

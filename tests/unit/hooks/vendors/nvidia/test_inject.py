@@ -3,12 +3,15 @@ from dataclasses import replace
 import pytest
 
 from hooks.grant.cards import adjust_cards
+from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Mount, Sandbox
 from hooks.model.inventory import Driver, DriverMount, Inventory
+from hooks.ports import Enforced
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.vendor import Nvidia
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, node, uuid
 
@@ -190,3 +193,22 @@ def test_a_card_that_broke_since_it_was_granted(injection: Nvidia) -> None:
         result = adjust_gpus(Devices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(broken,)), injection)
         assert isinstance(result, Refusal)
         assert result.reason == Reason.DEVICE_UNHEALTHY
+
+
+def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    node = with_driver(replace(DRIVER, mounts=(DriverMount(host_path="/opt/driver" + library, container_path=library),)))
+    share = GrantedGpu(uuid=uuid(0), memory_mib=1000, isolation=IsolationName.TOKENS)
+    enforced = adjust_cards(
+        Devices(gpus=(*MIG.gpus, share)),
+        node,
+        Sandbox(uid="p"),
+        Container(name="c"),
+        vendors=[WITH_FILES],
+        isolations=[Unenforced(), Tokens(library="/opt/library.so", shares_dir="/run/shares")],
+        cdi_refusal="",
+    )
+    assert isinstance(enforced, Enforced), enforced
+    assert Mount(library, "/opt/library.so") in enforced.adjustment.mounts
+    assert enforced.share is not None
+    assert [one.uuid for one in enforced.share.gpus] == [uuid(0)]
