@@ -6,7 +6,7 @@ PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
 # Tests that start daemons, a runtime or a browser, and wait for them: one after the other. All others use every core.
-ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers)
+ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
 .PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights lint fmt proto requirements
 

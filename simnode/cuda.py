@@ -21,7 +21,9 @@ def compile_fake_cuda(folder: Path) -> Path:
     """Compile the fake into the folder, which is created if needed. Return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / CUDA
-    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{HERE}", f"-Wl,-soname,{CUDA}"]
+    # Its own calls are its own, as the driver's are: never those of a library in front of it.
+    linked = ["-Wl,-Bsymbolic", f"-Wl,-soname,{CUDA}"]
+    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{HERE}", *linked]
     command = [*find_compiler(), *flags, str(SOURCE), "-o", str(out), "-pthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler on our source
     if done.returncode:

@@ -1,12 +1,14 @@
 /* A fake libcuda.so.1: virtual cards that several processes share, for tests and demos of what keeps a container to its share.
  *
  * A card runs one kernel after another, in the order of their launches in all processes; a kernel takes as many microseconds as
- * its grid has blocks in x. Memory is counted, not allocated. Copies take no time. Streams of one process are in order too.
+ * its grid has blocks in x. Memory is counted, not allocated; an address that was freed is the first to be given again. Copies
+ * take no time. Streams of one process are in order too.
  *
  *   NVIDIA_VISIBLE_DEVICES   the UUIDs of the cards, separated by commas. Without a UUID in it: the cards that /dev has, and
  *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
  *   FAKE_CUDA_DIR            a folder with one state file for each card, which the processes share; made when needed
  *   FAKE_CUDA_MIB            memory of a card [81008]
+ *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
  * Source of names and types: cuda-bindings (Apache-2.0), by shares/library/cu.h.
@@ -53,7 +55,13 @@ struct allocation {
   CUdeviceptr at;
   size_t size;
   CUmemoryPool pool;
+  int mappings, released; /* of cuMemCreate: it lives until its handle and its last mapping are gone */
   struct allocation *next;
+};
+struct mapping {
+  CUdeviceptr at;
+  CUmemGenericAllocationHandle handle;
+  struct mapping *next;
 };
 
 static struct state *cards[MAX_CARDS];
@@ -67,7 +75,9 @@ static struct CUstream_st default_stream;
 static _Atomic int captures;
 static __thread CUcontext current;
 static __thread int relaxed;
-static struct allocation *allocations;
+static struct allocation *allocations, *freed; /* `freed`: addresses to be given again */
+static struct mapping *mappings;
+static int64_t free_ns;
 static CUdeviceptr next_address = 0x7f0000000000;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -130,11 +140,12 @@ API CUresult cuInit(unsigned flags) {
   pthread_mutex_lock(&lock);
   if (count < 0) {
     count = 0;
-    const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB");
+    const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
     char *list = strdup(names ? names : ""), *rest = list, *name;
     while ((name = strsep(&rest, ","))) add_card(name);
     free(list);
     if (!count) add_cards_of_dev();
+    free_ns = us ? atoll(us) * 1000 : 0;
     total = (size_t)(mib ? atoll(mib) : 81008) << 20;
   }
   pthread_mutex_unlock(&lock);
@@ -222,32 +233,52 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool) {
   if (more <= total - used[current->card]) {
     used[current->card] += more;
     if (pool) pool->used += size, pool->reserved += more;
-    struct allocation *one = malloc(sizeof *one);
-    *one = (struct allocation){next_address, size, pool, allocations};
+    struct allocation **link = &freed, *one;
+    while (*link && (*link)->size != size) link = &(*link)->next;
+    if ((one = *link)) {
+      *link = one->next;
+    } else {
+      one = malloc(sizeof *one);
+      one->at = next_address;
+      next_address += (size + 0x1fffff) & ~0x1fffffULL;
+    }
+    *one = (struct allocation){.at = one->at, .size = size, .pool = pool, .next = allocations};
     allocations = one;
-    *out = next_address;
-    next_address += (size + 0x1fffff) & ~0x1fffffULL;
+    *out = one->at;
     result = CUDA_SUCCESS;
   }
   pthread_mutex_unlock(&lock);
   return result;
 }
 
+/* With `lock` held. */
+static struct allocation **find_allocation(CUdeviceptr at) {
+  struct allocation **link = &allocations;
+  while (*link && (*link)->at != at) link = &(*link)->next;
+  return link;
+}
+
+/* With `lock` held. */
+static void end_allocation(struct allocation **link) {
+  struct allocation *one = *link;
+  if (one->pool) one->pool->used -= one->size;
+  else used[current->card] -= one->size;
+  *link = one->next;
+  one->next = freed;
+  freed = one;
+}
+
 static CUresult give_back(CUdeviceptr at) {
   if (!current) return INVALID_CONTEXT;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&lock);
-  for (struct allocation **link = &allocations; *link; link = &(*link)->next) {
-    struct allocation *one = *link;
-    if (one->at != at) continue;
-    if (one->pool) one->pool->used -= one->size;
-    else used[current->card] -= one->size;
-    *link = one->next;
-    free(one);
+  struct allocation **link = find_allocation(at);
+  if (*link) {
+    end_allocation(link);
     result = CUDA_SUCCESS;
-    break;
   }
   pthread_mutex_unlock(&lock);
+  if (free_ns) sleep_until(now() + free_ns);
   return result;
 }
 
@@ -314,15 +345,46 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
   *out = at;
   return result;
 }
-/* A mapping keeps its memory: the fake counts until the handle is released, which is the part that a test looks at. */
-API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return give_back(handle); }
-API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags) {
-  (void)at, (void)size, (void)offset, (void)h, (void)flags;
+static CUresult unuse(CUmemGenericAllocationHandle handle, int released, int unmapped) {
+  struct allocation **link = find_allocation(handle), *one = *link;
+  if (!one || (released && one->released)) return CUDA_ERROR_INVALID_VALUE;
+  one->released |= released;
+  one->mappings -= unmapped;
+  if (one->released && !one->mappings) end_allocation(link);
   return CUDA_SUCCESS;
 }
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  pthread_mutex_lock(&lock);
+  CUresult result = unuse(handle, 1, 0);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags) {
+  (void)size, (void)offset, (void)flags;
+  pthread_mutex_lock(&lock);
+  struct allocation *one = *find_allocation(h);
+  if (one) {
+    struct mapping *mapping = malloc(sizeof *mapping);
+    *mapping = (struct mapping){at, h, mappings};
+    mappings = mapping;
+    one->mappings++;
+  }
+  pthread_mutex_unlock(&lock);
+  return one ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 API CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
-  (void)at, (void)size;
-  return CUDA_SUCCESS;
+  (void)size;
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  struct mapping **link = &mappings, *mapping;
+  while (*link && (*link)->at != at) link = &(*link)->next;
+  if ((mapping = *link)) {
+    *link = mapping->next;
+    result = unuse(mapping->handle, 0, 1);
+    free(mapping);
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
 }
 static size_t bytes_of(int format) { return format == 0x20 || format == 0x0a || format == 0x03 ? 4 : format & 2 ? 2 : 1; }
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d) {

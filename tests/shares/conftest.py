@@ -1,0 +1,34 @@
+"""The library as containers have it, compiled here, and a site for each test."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shares.library.build import SONAME, build, find_compiler
+from simnode.cuda import compile_fake_cuda
+from tests.fakes.needs import need
+from tests.logs import LOGS
+from tests.shares.site import SOCKET, Site
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need(shutil.which("cc") is not None, "a C compiler")
+    folder = tmp_path_factory.mktemp("library")
+    out = folder / "shown" / SONAME
+    build(out, find_compiler(), real=compile_fake_cuda(folder / "real"), socket=SOCKET)
+    return out
+
+
+@pytest.fixture
+def site(library: Path, pytestconfig: pytest.Config) -> Iterator[Site]:
+    """pytest's own folders are too long for a socket's path."""
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder, Site(Path(folder), library) as site:
+        logs = pytestconfig.stash.setdefault(LOGS, [])
+        logs.extend(site.logs)
+        yield site
+        for log in site.logs:
+            logs.remove(log)

@@ -1,0 +1,295 @@
+"""A CUDA program that does what it is told: a list of calls in JSON on a line, a list of their answers on a line.
+
+It calls the driver API by ctypes, as a program does that knows nothing of shares, and runs as a process of its own. Each answer
+to an allocation is its CUresult.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+MIB = 1 << 20
+FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
+_size, _pointer = ctypes.c_size_t, ctypes.c_uint64
+
+
+class ArrayDescriptor(ctypes.Structure):
+    _fields_ = [("width", _size), ("height", _size), ("format", ctypes.c_int), ("channels", ctypes.c_uint)]  # noqa: RUF012
+
+
+class Array3dDescriptor(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012
+        ("width", _size),
+        ("height", _size),
+        ("depth", _size),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    ]
+
+
+class AllocationProperties(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location", ctypes.c_int),
+        ("unused", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    ]
+
+
+class Device:
+    """The calls, by the names that a script gives them."""
+
+    def __init__(self) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.held: list[tuple[str, int]] = []  # kind and handle, in the order of allocation
+        self.mapped: list[int] = []
+        self.next_address = 1 << 45
+        self.run: Run | None = None
+        self.graph = ctypes.c_void_p()
+
+    def init(self) -> int:
+        result = self.cuda.cuInit(0)
+        self.context = ctypes.c_void_p()
+        if not result:
+            self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), 0)
+            self.enter()
+            self.pool, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
+            self.cuda.cuMemPoolCreate(ctypes.byref(self.pool), None)
+            self.cuda.cuStreamCreate(ctypes.byref(self.stream), 0)
+        return int(result)
+
+    def enter(self) -> None:
+        """Use the context in this thread."""
+        self.cuda.cuCtxSetCurrent(self.context)
+
+    # Memory
+
+    def alloc(self, kind: str, amount: int) -> int:
+        out, cuda = _pointer(), self.cuda
+        at = ctypes.byref(out)
+        match kind:
+            case "plain":
+                result = cuda.cuMemAlloc_v2(at, _size(amount))
+            case "managed":
+                result = cuda.cuMemAllocManaged(at, _size(amount), 1)
+            case "async":
+                result = cuda.cuMemAllocAsync(at, _size(amount), None)
+            case "pool":
+                result = cuda.cuMemAllocFromPoolAsync(at, _size(amount), self.pool, None)
+            case "pitch":
+                pitch = _size()
+                result = cuda.cuMemAllocPitch_v2(at, ctypes.byref(pitch), _size(MIB), _size(amount // MIB), 4)
+            case "create":
+                wanted = AllocationProperties(type=1, location_type=1)
+                result = cuda.cuMemCreate(at, _size(amount), ctypes.byref(wanted), _pointer(0))
+            case "array":
+                flat = ArrayDescriptor(amount // 4 // 1024, 1024, FLOAT, 1)
+                result = cuda.cuArrayCreate_v2(at, ctypes.byref(flat))
+            case "array3d" | "mipmapped":
+                deep = Array3dDescriptor(amount // 4 // 1024, 32, 32, FLOAT, 1, 0)
+                create = cuda.cuArray3DCreate_v2 if kind == "array3d" else cuda.cuMipmappedArrayCreate
+                result = create(at, ctypes.byref(deep), 1)
+        if not result:
+            self.held.append((kind, out.value))
+        return int(result)
+
+    def free(self, index: int) -> int:
+        """Free what was allocated at this place among what is held; -1 where there is nothing."""
+        if not self.held:
+            return -1
+        kind, handle = self.held.pop(index % len(self.held))
+        return self._free(kind, handle)
+
+    def _free(self, kind: str, handle: int) -> int:
+        match kind:
+            case "async" | "pool":
+                result = self.cuda.cuMemFreeAsync(_pointer(handle), None)
+            case "create":
+                result = self.cuda.cuMemRelease(_pointer(handle))
+            case "array" | "array3d":
+                result = self.cuda.cuArrayDestroy(_pointer(handle))
+            case "mipmapped":
+                result = self.cuda.cuMipmappedArrayDestroy(_pointer(handle))
+            case _:
+                result = self.cuda.cuMemFree_v2(_pointer(handle))
+        return int(result)
+
+    def free_all(self) -> int:
+        return sum(self.free(0) for _ in range(len(self.held)))
+
+    def map(self, index: int) -> int:
+        """Map one of the handles of cuMemCreate; -1 where there is none."""
+        handles = [handle for kind, handle in self.held if kind == "create"]
+        if not handles:
+            return -1
+        self.next_address += 1 << 32
+        result = self.cuda.cuMemMap(
+            _pointer(self.next_address), _size(MIB), _size(0), _pointer(handles[index % len(handles)]), _pointer(0)
+        )
+        self.mapped.append(self.next_address)
+        return int(result)
+
+    def unmap(self, index: int) -> int:
+        if not self.mapped:
+            return -1
+        return int(self.cuda.cuMemUnmap(_pointer(self.mapped.pop(index % len(self.mapped))), _size(MIB)))
+
+    def trim(self) -> int:
+        """Give back what the pools keep of what was freed into them."""
+        default = ctypes.c_void_p()
+        self.cuda.cuDeviceGetMemPool(ctypes.byref(default), 0)
+        return int(self.cuda.cuMemPoolTrimTo(default, _size(0)) or self.cuda.cuMemPoolTrimTo(self.pool, _size(0)))
+
+    def free_unknown(self) -> int:
+        """Free what was never allocated."""
+        return int(self.cuda.cuMemFree_v2(_pointer(42)))
+
+    def info(self) -> list[int]:
+        """Return what is free and what there is, in bytes."""
+        left, total = _size(), _size()
+        assert not self.cuda.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total))
+        return [left.value, total.value]
+
+    def total(self) -> int:
+        total = _size()
+        assert not self.cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+        return total.value
+
+    def counts(self) -> list[int]:
+        """Return what the device counts: launches of all processes, and bytes that are allocated by this one."""
+        launches, allocated = ctypes.c_int64(), _size()
+        self.cuda.fake_cuda_counts(0, ctypes.byref(launches), ctypes.byref(allocated))
+        return [launches.value, allocated.value]
+
+    def churn(self, threads: int, rounds: int) -> int:
+        """Allocate and free the same amount in several threads. Return the most that was allocated at a time."""
+        most = [0]
+
+        def one() -> None:
+            self.enter()
+            for _ in range(rounds):
+                out = _pointer()
+                if not self.cuda.cuMemAlloc_v2(ctypes.byref(out), _size(MIB)):
+                    time.sleep(0.0005)  # for others to free and allocate meanwhile
+                    most.append(self.counts()[1])
+                    self.cuda.cuMemFree_v2(out)
+
+        working = [threading.Thread(target=one) for _ in range(threads)]
+        for thread in working:
+            thread.start()
+        for thread in working:
+            thread.join()
+        return max(most)
+
+    # Work
+
+    def launch(self, microseconds: int, stream: bool = False) -> int:
+        where = self.stream if stream else None
+        return int(self.cuda.cuLaunchKernel(None, microseconds, 1, 1, 1, 1, 1, 0, where, None, None))
+
+    def sync(self) -> int:
+        return int(self.cuda.cuCtxSynchronize())
+
+    def begin_capture(self) -> int:
+        return int(self.cuda.cuStreamBeginCapture_v2(self.stream, 0))  # in global mode
+
+    def end_capture(self) -> int:
+        return int(self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(self.graph)))
+
+    def launch_graph(self) -> int:
+        return int(self.cuda.cuGraphLaunch(self.graph, self.stream))
+
+    def begin(self, microseconds: int, each: int) -> int:
+        """Launch kernels of this length in a thread from now on; synchronise after `each` of them, or never (0)."""
+        self.run = Run(self, microseconds, each)
+        return 0
+
+    def so_far(self) -> dict[str, float]:
+        """Return what the thread has done since it began, or since it was last asked."""
+        assert self.run
+        return self.run.so_far()
+
+    def end(self) -> dict[str, float]:
+        assert self.run
+        return self.run.end()
+
+    # Processes
+
+    def fork(self) -> int:
+        """Fork a child that waits for calls. Return its process ID."""
+        (reads, self.to_child), (self.of_child, writes) = os.pipe(), os.pipe()
+        self.child = os.fork()
+        if not self.child:
+            calls = json.loads(os.read(reads, 1 << 16))
+            os.write(writes, json.dumps([answer(self, call) for call in calls]).encode())
+            os._exit(0)
+        return self.child
+
+    def in_child(self, *calls: list[Any]) -> list[Any]:
+        """Have the child make calls and end. Return its answers."""
+        os.write(self.to_child, json.dumps(calls).encode())
+        said = json.loads(os.read(self.of_child, 1 << 16))
+        os.waitpid(self.child, 0)
+        return list(said)
+
+
+class Run:
+    def __init__(self, device: Device, microseconds: int, each: int) -> None:
+        self._device = device
+        self._microseconds = microseconds
+        self._each = each
+        self._ending = False
+        self._began = self._last = time.monotonic()
+        self._launched = 0
+        self._longest = 0.0
+        self._thread = threading.Thread(target=self._go, daemon=True)
+        self._thread.start()
+
+    def _go(self) -> None:
+        self._device.enter()
+        while not self._ending:
+            assert not self._device.launch(self._microseconds)
+            self._launched += 1
+            if self._each and self._launched % self._each == 0:
+                self._device.sync()
+            now = time.monotonic()
+            self._longest, self._last = max(self._longest, now - self._last), now
+
+    def so_far(self) -> dict[str, float]:
+        now = time.monotonic()
+        said = {
+            "busy_s": self._launched * self._microseconds / 1e6,
+            "wall_s": now - self._began,
+            "longest_s": max(self._longest, now - self._last),
+        }
+        self._began, self._launched, self._longest = now, 0, 0.0
+        return said
+
+    def end(self) -> dict[str, float]:
+        said = self.so_far()
+        self._ending = True
+        self._thread.join()
+        return said
+
+
+def answer(device: Device, call: list[Any]) -> Any:
+    function: Callable[..., Any] = getattr(device, call[0])
+    return function(*call[1:])
+
+
+def main() -> None:
+    device = Device()
+    for line in sys.stdin:
+        print(json.dumps([answer(device, call) for call in json.loads(line)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A node's share server, and processes of containers that use one fake card by the library, all of them real processes.
+
+A container is its grant's folder: its processes run there, and the library of the tests has its socket by a relative path. For
+the server a process is of a pod by a made /proc.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from shares.status import ContainerUse, ask
+from simnode.child import Block, Child
+from simnode.daemons import Daemon
+from tests.fakes.share_rig import BOUND_S, CARD, MIB, ShareRig, eventually, share, shared
+
+__all__ = ["BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
+
+PROGRAM: Final = Path(__file__).parent / "program.py"
+SOCKET: Final = Path("s.sock")
+
+
+class Process:
+    """A program in a container (program.py): `do` has it make calls, and returns their answers."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], *, errors: Path) -> None:
+        self._errors = errors.open("ab")
+        self._popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(PROGRAM)],
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def tell(self, *calls: Sequence[object]) -> None:
+        """Have it make calls, and go on."""
+        assert self._popen.stdin
+        self._popen.stdin.write(json.dumps(calls) + "\n")
+        self._popen.stdin.flush()
+
+    def told(self) -> list[Any]:
+        assert self._popen.stdout
+        line = self._popen.stdout.readline()
+        assert line, f"process {self.pid} ended with status {self._popen.wait(BOUND_S)}"
+        return list(json.loads(line))
+
+    def do(self, *calls: Sequence[object]) -> list[Any]:
+        self.tell(*calls)
+        return self.told()
+
+    def call(self, name: str, *arguments: object) -> Any:
+        (said,) = self.do([name, *arguments])
+        return said
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as the kernel does, also while it is stopped. May be called twice."""
+        self._popen.kill()
+        self._popen.wait(BOUND_S)
+        for stream in (self._popen.stdin, self._popen.stdout, self._errors):
+            assert stream
+            with suppress(BrokenPipeError):
+                stream.close()
+
+
+class Container:
+    def __init__(self, site: "Site", name: str, folder: Path) -> None:
+        self.name = name
+        self._site = site
+        self._folder = folder
+
+    def start(self, *, init: bool = True, **env: str) -> Process:
+        """Start a process, which initialises CUDA unless `init` is false."""
+        process = self._site.start(self._folder, env)
+        if init:
+            assert process.call("init") == 0
+        return process
+
+
+class Site(Block):
+    """One card, a server, and containers with shares of it."""
+
+    def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
+        self._folder = folder
+        self._rig = ShareRig(folder)
+        self._library = library
+        config = folder / "shares.toml"
+        settings = {
+            "shares_dir": str(self._rig.folder),
+            "listen": str(folder / "status.sock"),
+            "host_root": str(self._rig.host_root),
+            "policy": policy,
+            "metrics": "",
+        }
+        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+        self.server: Child = Daemon("lading-shares", config=config, socket=folder / "status.sock", module="shares.main")
+        self.errors = folder / "programs.log"
+
+    def _begin(self) -> None:
+        self._ends.enter_context(self._rig)
+        self._ends.callback(self._end_server)
+        self.server.start()
+
+    def _end_server(self) -> None:
+        if self.server.running:
+            os.kill(self.server.pid, signal.SIGCONT)
+        self.server.stop()
+
+    @property
+    def logs(self) -> tuple[Path, ...]:
+        return (self.server.log, self.errors)
+
+    def container(self, name: str, *, mib: int = 2048, request: int = 50, limit: int = 100) -> Container:
+        """Grant a share, and wait until the server has it."""
+        path = self._rig.grant(share(name, shared(mib=mib, request=request, limit=limit)))
+        if self.server.running:
+            eventually(lambda: any(use.container == name for use in self.uses()))
+        return Container(self, name, path.parent)
+
+    def start(self, folder: Path, env: Mapping[str, str]) -> Process:
+        process = Process(folder, {**self.environment(), **env}, errors=self.errors)
+        self._ends.callback(process.kill)
+        self.admit(process.pid)
+        return process
+
+    def admit(self, pid: int) -> None:
+        """Put a process into the pod's cgroup."""
+        self._rig.say_pod(share().pod, pid)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "LD_LIBRARY_PATH": str(self._library.parent),
+            "NVIDIA_VISIBLE_DEVICES": CARD,
+            "FAKE_CUDA_DIR": str(self._folder),
+        }
+
+    def uses(self) -> list[ContainerUse]:
+        return ask(self._folder / "status.sock")
+
+    def use(self, container: str) -> ContainerUse:
+        return next(use for use in self.uses() if use.container == container)
+
+    def held(self) -> dict[str, float]:
+        """Return for how long each container has had the card."""
+        return {use.container: use.held_s for use in self.uses()}
+
+    def signal_server(self, number: signal.Signals) -> None:
+        os.kill(self.server.pid, number)
