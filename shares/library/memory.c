@@ -63,14 +63,37 @@ static struct entry *unlink_entry(enum kind kind, uint64_t key) {
   return entry;
 }
 
-static void forget(enum kind kind, uint64_t key) {
+/* Put an entry back; with `lock` held. */
+static void link_entry(struct entry *entry) {
+  struct entry **link = slot(entry->kind, entry->key);
+  entry->next = *link;
+  *link = entry;
+}
+
+/* An entry is out of the table before the driver frees its memory: from then on another thread may be given the same address. It
+ * counts until then; NULL: not of a card in the grant, or not allocated here. */
+static struct entry *take_out(enum kind kind, uint64_t key) {
   pthread_mutex_lock(&lock);
   struct entry *entry = unlink_entry(kind, key);
   pthread_mutex_unlock(&lock);
-  if (!entry) return; /* not of a card in the grant, or not allocated here */
-  memory_sub(entry->device, entry->bytes);
-  free(entry);
+  return entry;
 }
+
+static CUresult ended(struct entry *entry, CUresult result) {
+  if (entry && result) {
+    pthread_mutex_lock(&lock);
+    link_entry(entry);
+    pthread_mutex_unlock(&lock);
+  } else if (entry) {
+    memory_sub(entry->device, entry->bytes);
+    free(entry);
+  }
+  return result;
+}
+
+#define FREE(kind, key, call) \
+  struct entry *entry = take_out(kind, (uint64_t)(key)); \
+  return ended(entry, call)
 
 void allocations_forget(CUcontext context) {
   pthread_mutex_lock(&lock);
@@ -124,9 +147,7 @@ HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, 
            *pitch * height);
 }
 HOOK CUresult cuMemFree_v2(CUdeviceptr at) {
-  CUresult result = real.cuMemFree_v2(at);
-  if (!result) forget(MEMORY, at);
-  return result;
+  FREE(MEMORY, at, real.cuMemFree_v2(at));
 }
 
 /* Arrays */
@@ -157,9 +178,7 @@ HOOK CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
   ALLOCATE(ARRAY, size, real.cuArray3DCreate_v2(out, d), *out, size);
 }
 HOOK CUresult cuArrayDestroy(CUarray array) {
-  CUresult result = real.cuArrayDestroy(array);
-  if (!result) forget(ARRAY, (uint64_t)array);
-  return result;
+  FREE(ARRAY, array, real.cuArrayDestroy(array));
 }
 HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
@@ -168,9 +187,7 @@ HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_D
   ALLOCATE(MIPMAPPED, size, real.cuMipmappedArrayCreate(out, d, levels), *out, size);
 }
 HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-  CUresult result = real.cuMipmappedArrayDestroy(array);
-  if (!result) forget(MIPMAPPED, (uint64_t)array);
-  return result;
+  FREE(MIPMAPPED, array, real.cuMipmappedArrayDestroy(array));
 }
 
 /* Pools: what they have reserved counts, which is more than what programs have of them */
@@ -273,15 +290,14 @@ static void recount_all(void) {
   pthread_mutex_unlock(&lock);
 }
 /* Memory of cuMemAlloc may be freed in this way too. */
-static CUresult freed(CUdeviceptr at, CUresult result) {
-  if (!result) {
-    forget(MEMORY, at);
-    recount_all();
-  }
+static CUresult free_async(CUdeviceptr at, CUstream stream, CUresult (*call)(CUdeviceptr, CUstream)) {
+  struct entry *entry = take_out(MEMORY, at);
+  CUresult result = ended(entry, call(at, stream));
+  if (!result) recount_all();
   return result;
 }
-HOOK CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return freed(at, real.cuMemFreeAsync(at, stream)); }
-HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { return freed(at, real.cuMemFreeAsync_ptsz(at, stream)); }
+HOOK CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return free_async(at, stream, real.cuMemFreeAsync); }
+HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { return free_async(at, stream, real.cuMemFreeAsync_ptsz); }
 HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
   CUresult result = real.cuMemPoolTrimTo(pool, keep);
   recount_all();
@@ -318,51 +334,72 @@ HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const 
   return result;
 }
 
-/* With `lock` held. */
-static void end_if_unused(uint64_t handle) {
+/* Count one use of a handle less (its own, or a mapping's) before the driver ends it. Returns the entry if that was the last one.
+ * With `lock` held. */
+static struct entry *unuse(uint64_t handle, int released, int unmapped) {
   struct entry *entry = *slot(HANDLE, handle);
-  if (!entry || !entry->released || entry->mappings) return;
-  unlink_entry(HANDLE, handle);
-  memory_sub(entry->device, entry->bytes);
-  free(entry);
+  if (!entry) return NULL;
+  entry->released += released;
+  entry->mappings -= unmapped;
+  return entry->released && !entry->mappings ? unlink_entry(HANDLE, handle) : NULL;
+}
+
+/* The driver did not end it. With `lock` held. */
+static void reuse(struct entry *last, uint64_t handle, int released, int unmapped) {
+  if (last) link_entry(last);
+  struct entry *entry = *slot(HANDLE, handle);
+  if (!entry) return;
+  entry->released -= released;
+  entry->mappings += unmapped;
 }
 
 HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  CUresult result = real.cuMemRelease(handle);
   pthread_mutex_lock(&lock);
-  struct entry *entry = *slot(HANDLE, handle);
-  if (!result && entry) entry->released = 1;
-  end_if_unused(handle);
+  struct entry *last = unuse(handle, 1, 0);
+  pthread_mutex_unlock(&lock);
+  CUresult result = real.cuMemRelease(handle);
+  if (!result) return ended(last, result);
+  pthread_mutex_lock(&lock);
+  reuse(last, handle, 1, 0);
   pthread_mutex_unlock(&lock);
   return result;
 }
 
 HOOK CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  CUresult result = real.cuMemMap(at, size, offset, handle, flags);
-  if (result) return result;
   pthread_mutex_lock(&lock);
   struct entry *entry = *slot(HANDLE, handle);
   struct device *device = entry ? entry->device : NULL;
-  if (entry) entry->mappings++;
+  if (entry) entry->mappings++; /* before the call: another thread may release the handle after it */
   pthread_mutex_unlock(&lock);
-  struct entry *mapping = device ? remember(MAPPING, at, 0, device) : NULL;
-  if (mapping) mapping->handle = handle;
+  CUresult result = real.cuMemMap(at, size, offset, handle, flags);
+  if (!device) return result;
+  if (!result) {
+    struct entry *mapping = remember(MAPPING, at, 0, device);
+    if (mapping) mapping->handle = handle;
+    return result;
+  }
+  pthread_mutex_lock(&lock);
+  struct entry *last = unuse(handle, 0, 1);
+  pthread_mutex_unlock(&lock);
+  ended(last, CUDA_SUCCESS);
   return result;
 }
 
 HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
-  CUresult result = real.cuMemUnmap(at, size);
-  if (result) return result;
   pthread_mutex_lock(&lock);
   struct entry *mapping = unlink_entry(MAPPING, at);
-  if (mapping) {
-    struct entry *entry = *slot(HANDLE, mapping->handle);
-    if (entry) entry->mappings--;
-    end_if_unused(mapping->handle);
-    free(mapping);
-  }
+  struct entry *last = mapping ? unuse(mapping->handle, 0, 1) : NULL;
   pthread_mutex_unlock(&lock);
-  return result;
+  CUresult result = real.cuMemUnmap(at, size);
+  if (result && mapping) {
+    pthread_mutex_lock(&lock);
+    link_entry(mapping);
+    reuse(last, mapping->handle, 0, 1);
+    pthread_mutex_unlock(&lock);
+    return result;
+  }
+  free(mapping);
+  return ended(last, result);
 }
 
 /* What cannot be counted, and is refused where the card is shared: memory of graphs, which is allocated when a graph is launched

@@ -67,6 +67,13 @@ def test_memory_of_a_handle_lives_until_its_last_mapping_is_gone(site: Site) -> 
     assert process.do(["unmap", 0], ["alloc", "plain", 100 * MIB]) == [OK, OK]
 
 
+def test_threads_that_get_one_anothers_addresses_are_counted_truly(site: Site) -> None:
+    process = site.container("a", mib=10).start(FAKE_CUDA_FREE_US="200")
+    assert process.do(*[["alloc", "plain", MIB]] * 8) == [OK] * 8
+    assert process.call("churn", 4, 200) <= 10 * MIB
+    eventually(lambda: site.use("a").memory_used_mib == 8)
+
+
 def test_two_containers_of_a_card_have_amounts_of_their_own(site: Site) -> None:
     a, b = site.container("a", mib=100).start(), site.container("b", mib=200).start()
     assert a.do(["alloc", "plain", 100 * MIB], ["alloc", "plain", 1]) == [OK, OUT_OF_MEMORY]
