@@ -19,11 +19,11 @@ _size, _pointer = ctypes.c_size_t, ctypes.c_uint64
 
 
 class ArrayDescriptor(ctypes.Structure):
-    _fields_ = [("width", _size), ("height", _size), ("format", ctypes.c_int), ("channels", ctypes.c_uint)]  # noqa: RUF012
+    _fields_ = [("width", _size), ("height", _size), ("format", ctypes.c_int), ("channels", ctypes.c_uint)]
 
 
 class Array3dDescriptor(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("width", _size),
         ("height", _size),
         ("depth", _size),
@@ -34,7 +34,7 @@ class Array3dDescriptor(ctypes.Structure):
 
 
 class AllocationProperties(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("type", ctypes.c_int),
         ("handle_types", ctypes.c_int),
         ("location_type", ctypes.c_int),
